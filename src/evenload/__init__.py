@@ -1,0 +1,52 @@
+"""Keep every accelerator equally busy, and say how close to the best possible that came.
+
+This page is the whole public surface: names and where they live. Each is imported on first use,
+so that ``import evenload`` stays cheap.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .devices import Device, DevicePool
+    from .errors import EvenloadError
+    from .executor import Executor, ParallelResult, map, run_partitioned
+    from .pipeline import Pipeline
+
+_HOMES = {
+    "Device": "devices",
+    "DevicePool": "devices",
+    "EvenloadError": "errors",
+    "Executor": "executor",
+    "ParallelResult": "executor",
+    "Pipeline": "pipeline",
+    "map": "executor",
+    "run_partitioned": "executor",
+}
+_MODULES = ("balance", "devices", "errors", "events", "executor", "pipeline", "report", "settings")
+
+__all__ = [
+    "Device",
+    "DevicePool",
+    "EvenloadError",
+    "Executor",
+    "ParallelResult",
+    "Pipeline",
+    "__version__",
+    "map",
+    "run_partitioned",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    if name in _MODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module 'evenload' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

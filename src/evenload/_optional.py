@@ -1,0 +1,34 @@
+"""Optional packages: ``require("torch", extra="torch")`` imports one or says how to install it."""
+
+import importlib
+import importlib.util
+from types import ModuleType
+
+from .errors import MissingExtra
+
+__all__ = ["is_installed", "require"]
+
+
+def is_installed(module: str) -> bool:
+    """True if ``module`` could be imported; imports nothing of it but its parents."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def require(module: str, *, extra: str, why: str = "") -> ModuleType:
+    """Import and return ``module``.
+
+    Raises MissingExtra if it (or something that it needs) is not installed. The hint is the install
+    line of the ``extra`` that brings it; ``why`` names the feature that asked for it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        needed = f" ({why} needs it)" if why else ""
+        missing = error.name or module
+        raise MissingExtra(
+            f"{missing!r} is not installed{needed}" if missing == module.split(".")[0] else f"{module!r}: {error}",
+            hint=f"pip install 'evenload[{extra}]'",
+        ) from error

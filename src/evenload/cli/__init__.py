@@ -1,0 +1,83 @@
+"""The commands, one small file each, loaded only when they are called."""
+
+import os
+import sys
+
+import click
+
+from evenload._version import __version__
+from evenload.errors import EvenloadError, UnknownName
+
+__all__ = ["main"]
+
+COMMANDS = {
+    "completion": ("evenload.cli.completion:completion", "Print the shell's completion script."),
+    "devices": ("evenload.cli.devices:devices", "List the devices, their scores and their load."),
+    "doctor": ("evenload.cli.doctor:doctor", "Say what works on this machine, and what to install for the rest."),
+    "map": ("evenload.cli.map:map_items", "Run a function over the lines of a file, on every device."),
+    "report": ("evenload.cli.report:report", "Make the HTML report or the trace of a run folder."),
+    "run": ("evenload.cli.run:run", "Run a pipeline described by a YAML file."),
+    "simulate": ("evenload.cli.simulate:simulate", "Ask what a fleet of devices would do with your items."),
+}
+EXIT_CODES = """\b
+Exit codes: 0 done; 1 some work failed (and is listed); 2 usage or configuration;
+3 no usable device or a missing extra; 130 interrupted."""
+
+
+class LazyGroup(click.Group):
+    """Lists commands from a table of strings; imports one only to run it or to print its help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        __import__(module)
+        return getattr(sys.modules[module], name)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]):
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
+            raise UnknownName("command", args[0], COMMANDS)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name][1]) for name in sorted(COMMANDS)])
+
+
+@click.group(
+    cls=LazyGroup,
+    epilog=EXIT_CODES,
+    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EVENLOAD"},
+)
+@click.version_option(__version__, prog_name="evenload")
+def cli() -> None:
+    """Keep every accelerator equally busy, and say how close to the best possible that came."""
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run the command line; errors become one line on stderr, a hint, and the documented exit code."""
+    try:
+        code = cli.main(args=argv, prog_name="evenload", standalone_mode=False)
+    except EvenloadError as error:
+        _complain(error.message, error.hint)
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (KeyboardInterrupt, click.Abort):
+        _complain("interrupted", None)
+        code = 130
+    except BrokenPipeError:
+        # The reader of our output has left (``| head``): nothing to say, nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str, hint: str | None) -> None:
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"  hint: {hint}", err=True)

@@ -1,0 +1,161 @@
+"""Every error that evenload raises, in one tree.
+
+EvenloadError
+├── ConfigError            a value, file or option is refused (exit code 2)
+│   ├── SpecError          a job file has one or more faults, all listed with their paths
+│   └── UnknownName        a name is not among the known ones; the nearest is proposed
+├── NoUsableDevice         no device can do the work (exit code 3)
+├── MissingExtra           an optional package is not installed (exit code 3)
+├── FormatError            a file is damaged or not what it should be
+├── TaskError              one item failed; ``__cause__`` is the task's own exception
+│   ├── TaskTimeout        the item ran longer than it was allowed to
+│   ├── WorkerLost         the worker process died while it held the item
+│   └── ResultNotSendable  the result or exception could not be pickled
+├── ResourceExhausted      a task says: too little memory for this many items at once
+└── ExecutorClosed         work was handed to an executor that is closed
+
+Each message says what was given and why it is refused; ``hint`` says what to do instead.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = [
+    "ConfigError",
+    "EvenloadError",
+    "ExecutorClosed",
+    "FormatError",
+    "MissingExtra",
+    "NoUsableDevice",
+    "ResourceExhausted",
+    "ResultNotSendable",
+    "SpecError",
+    "TaskError",
+    "TaskTimeout",
+    "UnknownName",
+    "WorkerLost",
+]
+
+
+class EvenloadError(Exception):
+    """Root of the tree. ``hint`` is one imperative sentence; ``exit_code`` is what the CLI returns."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None):
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __reduce__(self):
+        # Exceptions with keyword-only arguments do not survive pickling by themselves.
+        return _rebuild, (type(self), self.args, self.__dict__.copy())
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
+
+
+def _rebuild(cls: type[EvenloadError], args: tuple, state: dict) -> EvenloadError:
+    error = cls.__new__(cls)
+    Exception.__init__(error, *args)
+    error.__dict__.update(state)
+    return error
+
+
+class ConfigError(EvenloadError):
+    """A value, file or option is refused before any work starts."""
+
+    exit_code = 2
+
+
+class UnknownName(ConfigError):
+    """``name`` is not one of ``known``; the message proposes the nearest."""
+
+    def __init__(self, what: str, name: str, known: Iterable[str]):
+        choices = sorted(known)
+        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}? known: " if near else "use one of: "
+        super().__init__(f"unknown {what} {name!r}", hint=hint + ", ".join(choices))
+        self.name = name
+        self.known = choices
+
+
+class SpecError(ConfigError):
+    """A job file has faults. ``faults`` lists ``(path, message)`` of every one of them."""
+
+    def __init__(self, source: str, faults: Iterable[tuple[str, str]], *, hint: str | None = None):
+        self.source = source
+        self.faults = list(faults)
+        n_faults = len(self.faults)
+        lines = "\n".join(f"  {path}: {message}" for path, message in self.faults)
+        plural = "fault" if n_faults == 1 else "faults"
+        super().__init__(f"{source} has {n_faults} {plural}:\n{lines}", hint=hint)
+
+
+class NoUsableDevice(EvenloadError):
+    """No device is left to run on. ``causes`` maps a device id to the reason it cannot be used."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, causes: dict[str, str] | None = None, hint: str | None = None):
+        self.causes = dict(causes or {})
+        detail = "".join(f"\n  {device}: {why}" for device, why in self.causes.items())
+        super().__init__(message + detail, hint=hint)
+
+
+class MissingExtra(EvenloadError, ImportError):
+    """An optional package is needed and not installed; the hint is the exact install line."""
+
+    exit_code = 3
+
+
+class FormatError(EvenloadError):
+    """A file is damaged, truncated or of another format than it claims."""
+
+
+class TaskError(EvenloadError):
+    """One item failed.
+
+    ``index`` is its position in the input (None if unknown), ``device`` where it ran, and
+    ``remote_traceback`` the text of the worker's traceback. ``__cause__`` is the task's exception.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        index: int | None = None,
+        device: str | None = None,
+        remote_traceback: str = "",
+        hint: str | None = None,
+    ):
+        super().__init__(message, hint=hint)
+        self.index = index
+        self.device = device
+        self.remote_traceback = remote_traceback
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n\n--- on {self.device} ---\n{self.remote_traceback}" if self.remote_traceback else text
+
+
+class TaskTimeout(TaskError):
+    """An item ran longer than ``timeout_s``; its worker was replaced."""
+
+
+class WorkerLost(TaskError):
+    """A worker process died while it held this item. ``exit_code`` is negative for a signal."""
+
+    exit_code_of_worker: int | None = None
+
+
+class ResultNotSendable(TaskError):
+    """A result (or exception) could not be pickled on its way back from the worker."""
+
+
+class ResourceExhausted(EvenloadError):
+    """Tasks raise this when memory does not suffice for the batch they were given."""
+
+
+class ExecutorClosed(EvenloadError):
+    """Work was handed to an executor after ``close()``."""
