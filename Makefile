@@ -1,0 +1,37 @@
+# Every target works from a fresh clone: whatever it needs, scripts/setup.py installs into .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready-
+
+.PHONY: demo test test-slow lint docs bench clean help
+
+help:  ## List the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
+
+demo: $(STAMP)demo  ## Restore and score real pictures over every device of this machine
+	$(BIN)/python examples/restore/demo.py
+
+test: $(STAMP)dev lint  ## Every check: style, types, layers, tests, docs
+	$(BIN)/python -m pytest
+	$(BIN)/mkdocs build --strict --quiet
+
+test-slow: $(STAMP)dev  ## The suites that take minutes
+	$(BIN)/python -m pytest -m slow --timeout 1800
+
+lint: $(STAMP)dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+docs: $(STAMP)dev  ## Serve the documentation on this machine
+	$(BIN)/mkdocs serve
+
+bench: $(STAMP)bench  ## Measure this machine; results go to benchmarks/results
+	$(BIN)/python benchmarks/run_all.py
+
+$(STAMP)%: pyproject.toml constraints.txt scripts/setup.py
+	$(PYTHON) scripts/setup.py $*
+
+clean:
+	rm -rf .venv site runs .pytest_cache .ruff_cache .hypothesis

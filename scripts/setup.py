@@ -1,0 +1,123 @@
+"""Make ``.venv`` and install evenload with what one purpose needs: ``python scripts/setup.py demo|dev|bench``.
+
+Needs nothing but Python >= 3.11 with venv and pip. Things outside pip (a Vulkan driver, a browser) are *system steps*:
+each knows how to tell whether it is there, how to install it where that is possible, and what to say where it is not.
+A system step never fails the set-up: the tests that need it skip with the same sentence.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
+OLDEST = (3, 11)
+
+
+@dataclass(frozen=True)
+class SystemStep:
+    """A Debian package that a purpose is better with. ``without`` says what is missing if it cannot be had."""
+
+    name: str
+    is_there: Callable[[], bool]
+    packages: tuple[str, ...]
+    without: str
+
+
+@dataclass(frozen=True)
+class Purpose:
+    """Extras and dependency groups to install, and system steps to try."""
+
+    extras: tuple[str, ...]
+    groups: tuple[str, ...]
+    system: tuple[SystemStep, ...] = field(default=())
+
+
+PURPOSES = {
+    "demo": Purpose(("yaml", "rich", "torch", "pictures", "nvidia"), ("demo",)),
+    "dev": Purpose(("all",), ("dev",)),
+    "bench": Purpose(("all",), ("dev", "bench")),
+}
+
+
+def main(argv: list[str]) -> int:
+    if len(argv) != 1 or argv[0] not in PURPOSES:
+        print(f"usage: python scripts/setup.py {'|'.join(PURPOSES)}", file=sys.stderr)
+        return 2
+    if sys.version_info < OLDEST:
+        needed = ".".join(map(str, OLDEST))
+        print(f"error: evenload needs Python {needed} or newer, this is {sys.version.split()[0]}", file=sys.stderr)
+        print("  hint: make PYTHON=python3.12 demo", file=sys.stderr)
+        return 2
+    purpose = PURPOSES[argv[0]]
+    if not (BIN / "python").exists():
+        print(f"making {VENV.relative_to(ROOT)} with Python {sys.version.split()[0]}")
+        venv.create(VENV, with_pip=True)
+    install(purpose)
+    for step in purpose.system:
+        provide(step)
+    for done in implied_by(argv[0]):
+        (VENV / f".ready-{done}").touch()
+    return 0
+
+
+def implied_by(name: str) -> list[str]:
+    """The purposes that are served once ``name`` is: dev includes demo, bench includes both."""
+    order = list(PURPOSES)
+    return order[: order.index(name) + 1]
+
+
+def install(purpose: Purpose) -> None:
+    # Torch first and pinned: a looser range would fetch the newest build, gigabytes of it.
+    run_pip("pip>=25.1", "--upgrade")
+    if {"torch", "all"} & set(purpose.extras):
+        run_pip(pinned("torch"))
+    groups = [option for group in purpose.groups for option in ("--group", group)]
+    run_pip("-e", f".[{','.join(purpose.extras)}]", *groups, "-c", "constraints.txt")
+
+
+def pinned(package: str) -> str:
+    """The exact version of ``package`` that constraints.txt names."""
+    for line in (ROOT / "constraints.txt").read_text().splitlines():
+        if line.startswith(f"{package}=="):
+            return line.strip()
+    raise SystemExit(f"constraints.txt names no version of {package}")
+
+
+def run_pip(*arguments: str) -> None:
+    command = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    print("pip install", " ".join(arguments), flush=True)
+    try:
+        subprocess.run(command, cwd=ROOT, check=True)
+    except subprocess.CalledProcessError as error:
+        print("error: pip could not install the above; its own message says why", file=sys.stderr)
+        print("  hint: check the network or set PIP_INDEX_URL, then run the same command again", file=sys.stderr)
+        raise SystemExit(1) from error
+
+
+def provide(step: SystemStep) -> None:
+    """Install a system step through apt where we may; say what is missing where we may not."""
+    if step.is_there():
+        return
+    can_install = shutil.which("apt-get") and hasattr(os, "geteuid") and os.geteuid() == 0
+    if can_install:
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        quiet = {"env": environment, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(["apt-get", "update", "-qq"], check=False, **quiet)
+        install_line = ["apt-get", "install", "-y", "-qq", "--no-install-recommends", *step.packages]
+        subprocess.run(install_line, check=False, **quiet)
+        if step.is_there():
+            print(f"installed {step.name}")
+            return
+    print(f"note: {step.name} is not installed: {step.without}")
+    print(f"  hint: sudo apt-get install {' '.join(step.packages)}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
