@@ -1,0 +1,121 @@
+"""Every code block of the README and the docs runs, in order, and prints what the page says it prints.
+
+A page's blocks share one folder and one Python namespace. A ``text`` block right after a ``python`` or ``sh`` block is
+its output; ``...`` in it stands for anything. A block behind ``<!-- not run: reason -->`` is left out.
+"""
+
+import doctest
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(
+    r"(?P<skip><!-- not run: [^>]+ -->\s*\n)?^```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^```\s*$", re.MULTILINE | re.DOTALL
+)
+MARK = "=== end of block {} ==="
+
+
+@dataclass(frozen=True)
+class Block:
+    language: str
+    body: str
+    line: int
+    output: str | None
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    found = list(FENCE.finditer(text))
+    blocks = []
+    for at, match in enumerate(found):
+        if match["skip"] or match["language"] not in ("python", "sh", "yaml"):
+            continue
+        after = found[at + 1] if at + 1 < len(found) else None
+        adjacent = after is not None and after["language"] == "text" and not text[match.end() : after.start()].strip()
+        name = re.match(r"# (\S+\.ya?ml)\n", match["body"]) if match["language"] == "yaml" else None
+        if match["language"] == "yaml" and not name:
+            continue
+        line = text.count("\n", 0, match.start()) + 1
+        blocks.append(Block(match["language"], match["body"], line, after["body"] if adjacent and after else None))
+    return blocks
+
+
+RUNNABLE = [page for page in PAGES if any(b.language in ("python", "sh") for b in blocks_of(page))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_runs(page: Path, folder: Path) -> None:
+    blocks = blocks_of(page)
+    for block in blocks:
+        if block.language == "yaml":
+            name = block.body.splitlines()[0][2:].strip()
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(block.body)
+    run_in_order([b for b in blocks if b.language != "yaml"], page, folder)
+
+
+def run_in_order(blocks: list[Block], page: Path, folder: Path) -> None:
+    """Shell blocks run one by one; each run of Python blocks between them is one script."""
+    at = 0
+    python: list[Block] = []
+    while at < len(blocks):
+        if blocks[at].language == "sh":
+            printed = run_shell(blocks[at], page, folder)
+            compare(blocks[at], printed, page)
+            at += 1
+            continue
+        while at < len(blocks) and blocks[at].language == "python":
+            python.append(blocks[at])
+            at += 1
+        printed_parts = run_python(python, page, folder)
+        for block, printed in zip(python, printed_parts[-len(python) :], strict=True):
+            compare(block, printed, page)
+
+
+def environment() -> dict[str, str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "110", "PYTHONWARNINGS": "error"}
+
+
+def run_python(blocks: list[Block], page: Path, folder: Path) -> list[str]:
+    script = folder / f"{page.stem.replace('-', '_')}_blocks.py"
+    pieces = [f"{block.body}\nprint({MARK.format(at)!r}, flush=True)\n" for at, block in enumerate(blocks)]
+    script.write_text("\n".join(pieces))
+    done = subprocess.run(
+        [sys.executable, script.name], cwd=folder, env=environment(), capture_output=True, text=True, timeout=280
+    )
+    assert done.returncode == 0, f"{page.relative_to(ROOT)}: a Python block failed\n{done.stdout}\n{done.stderr}"
+    return re.split("|".join(re.escape(MARK.format(at) + "\n") for at in range(len(blocks))), done.stdout)[:-1]
+
+
+def run_shell(block: Block, page: Path, folder: Path) -> str:
+    lines = [line.removeprefix("$ ") for line in block.body.splitlines()]
+    done = subprocess.run(
+        ["bash", "-euc", "\n".join(lines)], cwd=folder, env=environment(), capture_output=True, text=True, timeout=280
+    )
+    where = f"{page.relative_to(ROOT)}:{block.line}"
+    assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def compare(block: Block, printed: str, page: Path) -> None:
+    if block.output is None:
+        return
+    options = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    same = doctest.OutputChecker().check_output(block.output, printed, options)
+    assert same, f"{page.relative_to(ROOT)}:{block.line} prints\n{printed}\ninstead of\n{block.output}"
