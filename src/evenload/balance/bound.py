@@ -1,0 +1,156 @@
+"""The bound of a run that has happened: the least time any plan could have taken on the devices it had.
+
+    spans (device, busy_s, n_items) ──► StageWork.add ──► StageWork.bound() ──► Bound
+
+Nothing but the spans is known of a run, so devices are compared by what they did:
+
+- the *speed* of a device is the items it finished per busy second, of its good spans (or their ``cost``, the
+  size hints, where there are any);
+- the *work* of an item is its busy seconds times the speed of the device that it ran on;
+- the bound is the larger of "all work over all speeds" and, for j = 1, 2, ..., "the j longest items over the
+  j fastest devices": an item cannot be on two devices at once. This is the exact optimum of a plan that may
+  interrupt items (Horvath, Lam and Sethi 1977), and so no plan whatever ends sooner.
+
+It is never above the busiest device's busy seconds, hence never above the makespan. What it takes as given:
+seconds inside the task that do not depend on the items (a launch, a first compilation) count as work; speeds
+are means over the run; without size hints every device is taken to have had a like mix of items, so it is an
+estimate when large items went to some devices on purpose; and a device that finished nothing has no speed and
+is left out (``Bound.unmeasured``).
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["Bound", "StageWork", "bound_of_spans", "bound_together"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """``bound_s`` is the larger of ``work_s`` (all work over all speeds) and ``longest_s`` (longest items).
+
+    ``speeds`` maps each measured device to items (or cost) per busy second; ``unmeasured`` finished nothing.
+    """
+
+    bound_s: float
+    work_s: float
+    longest_s: float
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    unmeasured: tuple[str, ...] = ()
+
+    @property
+    def limit(self) -> str:
+        """What sets the bound: "work" or "longest item"."""
+        return "work" if self.work_s >= self.longest_s else "longest item"
+
+    def ratio(self, wall_s: float) -> float | None:
+        """``wall_s`` over the bound (1.0 is the best possible); None if nothing was measured."""
+        return wall_s / self.bound_s if self.bound_s > 0 else None
+
+
+@dataclass(slots=True)
+class _Device:
+    busy_s: float = 0.0
+    rated_s: float = 0.0
+    rated: float = 0.0
+    longest: list[float] = field(default_factory=list)
+
+    @property
+    def speed(self) -> float | None:
+        return self.rated / self.rated_s if self.rated_s > 0 and self.rated > 0 else None
+
+
+class StageWork:
+    """Adds up the spans of one stage in O(devices²) memory, however many there are.
+
+    ``devices`` names those that were there from the start (one that never finishes anything is reported as
+    unmeasured); others are added as they show up. A device that runs k chunks at once is k names.
+    """
+
+    def __init__(self, devices: Iterable[str] = ()):
+        self._devices: dict[str, _Device] = {device: _Device() for device in devices}
+
+    def add(
+        self, device: str, busy_s: float, n_items: int, *, cost: float | None = None, is_good: bool = True
+    ) -> None:
+        """Count a span of ``n_items`` items that took ``busy_s`` seconds.
+
+        ``cost`` is the items' size hint in any unit: give it for all spans of a stage or for none.
+        ``is_good=False``: the work had to be done but says nothing of the device's speed (the items raised).
+        Leave out what no plan had to do: spans of lost workers and superseded duplicates.
+        """
+        if n_items <= 0 or busy_s < 0:
+            return
+        one = self._devices.setdefault(device, _Device())
+        one.busy_s += busy_s
+        if is_good:
+            one.rated_s += busy_s
+            one.rated += n_items if cost is None else cost
+        _keep_longest(one.longest, busy_s / n_items, n_items, limit=max(1, len(self._devices)))
+
+    def work(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Speeds (items or cost per busy second) and work (in the same unit) of the measured devices."""
+        speeds = {name: one.speed for name, one in self._devices.items() if one.speed is not None}
+        return speeds, {name: self._devices[name].busy_s * speed for name, speed in speeds.items()}
+
+    def bound(self) -> Bound:
+        speeds, work = self.work()
+        unmeasured = tuple(name for name in self._devices if name not in speeds)
+        if not speeds:
+            return Bound(0.0, 0.0, 0.0, {}, unmeasured)
+        work_s = sum(work.values()) / sum(speeds.values())
+        items = (size_s * speeds[name] for name in speeds for size_s in self._devices[name].longest)
+        fastest = sorted(speeds.values(), reverse=True)
+        longest_s = done = speed = 0.0
+        for item, next_speed in zip(heapq.nlargest(len(fastest), items), fastest, strict=False):
+            done, speed = done + item, speed + next_speed
+            longest_s = max(longest_s, done / speed)
+        return Bound(max(work_s, longest_s), work_s, longest_s, speeds, unmeasured)
+
+
+def _keep_longest(longest: list[float], size_s: float, n_items: int, limit: int) -> None:
+    for _ in range(min(n_items, limit)):
+        if len(longest) < limit:
+            heapq.heappush(longest, size_s)
+        elif size_s > longest[0]:
+            heapq.heapreplace(longest, size_s)
+        else:
+            return
+
+
+def bound_of_spans(spans: Iterable[tuple[str, float, int]], devices: Iterable[str] = ()) -> Bound:
+    """The bound of one stage (or map) from ``(device, busy_s, n_items)`` of its good spans.
+
+    >>> bound_of_spans([("fast", 6.0, 6), ("slow", 4.0, 2)]).bound_s  # 8 items at 1 + 0.5 items a second
+    5.333333333333333
+    """
+    stage = StageWork(devices)
+    for device, busy_s, n_items in spans:
+        stage.add(device, busy_s, n_items)
+    return stage.bound()
+
+
+def bound_together(stages: Iterable[StageWork]) -> float:
+    """Seconds that no plan could go below for stages that run at the same time, on shared devices.
+
+    Any price list over devices that sums to 1 gives a bound (linear-programming duality): each stage buys its
+    work where it is cheapest. Used is each device's share of the work of a balanced run, which is exact when
+    the devices' speed ratios are the same in all stages. And no stage alone ends sooner than its own bound.
+    """
+    stages = list(stages)
+    alone = max((stage.bound().bound_s for stage in stages), default=0.0)
+    loads = [stage.work() for stage in stages]
+    price: dict[str, float] = {}
+    for speeds, work in loads:
+        whole_s = sum(work.values()) / sum(speeds.values()) if speeds else 0.0
+        for name, speed in speeds.items():
+            price[name] = price.get(name, 0.0) + whole_s * speed / sum(speeds.values())
+    total = sum(price.values())
+    if total <= 0:
+        return alone
+    bought = sum(
+        sum(work.values()) * min(price[name] / total / speed for name, speed in speeds.items())
+        for speeds, work in loads
+        if speeds
+    )
+    return max(alone, bought)

@@ -1,0 +1,115 @@
+"""The bound of a run: below every makespan, exact where the optimum is known."""
+
+import math
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from evenload.balance.bound import StageWork, bound_of_spans, bound_together
+
+names = st.sampled_from(["a", "b", "c", "d"])
+spans = st.lists(st.tuples(names, st.floats(0.001, 100.0), st.integers(1, 20)), min_size=1, max_size=40)
+
+
+def busy_of(rows):
+    busy = {}
+    for device, seconds, _ in rows:
+        busy[device] = busy.get(device, 0.0) + seconds
+    return busy
+
+
+@given(spans)
+def test_no_run_beats_its_bound(rows):
+    bound = bound_of_spans(rows)
+    assert bound.bound_s <= max(busy_of(rows).values()) * (1 + 1e-9)
+    assert bound.bound_s > 0
+
+
+@given(spans, st.randoms(use_true_random=False))
+def test_the_order_of_the_spans_does_not_matter(rows, random):
+    devices = sorted({row[0] for row in rows})
+    shuffled = list(rows)
+    random.shuffle(shuffled)
+    first, second = bound_of_spans(rows, devices), bound_of_spans(shuffled, devices)
+    assert math.isclose(first.bound_s, second.bound_s, rel_tol=1e-9)
+
+
+@given(spans)
+def test_seconds_may_be_any_unit(rows):
+    scaled = bound_of_spans([(device, seconds * 60, n) for device, seconds, n in rows])
+    assert math.isclose(scaled.bound_s, bound_of_spans(rows).bound_s * 60, rel_tol=1e-9)
+
+
+@given(st.dictionaries(names, st.integers(1, 8), min_size=1), st.integers(1, 50))
+def test_equal_items_on_unequal_devices_are_bounded_by_all_speed_together(speeds, n_each):
+    rows = [(name, n_each / speed, n_each) for name, speed in speeds.items()]
+    bound = bound_of_spans(rows)
+    whole_s = n_each * len(speeds) / sum(speeds.values())
+    assert math.isclose(bound.work_s, whole_s, rel_tol=1e-9)
+    assert math.isclose(bound.bound_s, max(whole_s, bound.longest_s), rel_tol=1e-9)
+
+
+def test_one_long_item_sets_the_bound():
+    bound = bound_of_spans([("a", 1.0, 1)] * 6 + [("a", 40.0, 1)] + [("b", 1.0, 1)] * 7)
+    assert bound.bound_s <= 46.0
+
+
+def test_two_items_on_three_equal_devices_take_one_item_each():
+    bound = bound_of_spans([("a", 5.0, 1), ("b", 5.0, 1), ("c", 0.01, 1)])
+    assert bound.bound_s <= 5.0
+
+
+def test_size_hints_separate_large_items_from_slow_devices():
+    work = StageWork()
+    work.add("fast", 10.0, 1, cost=100.0)
+    work.add("slow", 20.0, 1000, cost=20.0)
+    assert work.bound().work_s == pytest.approx(120 / 11)
+    blind = bound_of_spans([("fast", 10.0, 1), ("slow", 20.0, 1000)])
+    assert blind.work_s > work.bound().work_s  # what the docstring warns of
+
+
+def test_a_device_that_finished_nothing_is_named_and_left_out():
+    bound = bound_of_spans([("a", 2.0, 2)], devices=["a", "b"])
+    assert bound.unmeasured == ("b",)
+    assert bound.bound_s == pytest.approx(2.0)
+
+
+def test_failed_work_counts_as_work_but_not_as_speed():
+    work = StageWork()
+    work.add("a", 2.0, 2)
+    work.add("a", 1.0, 4, is_good=False)
+    assert work.bound().speeds == {"a": 1.0}
+    assert work.bound().bound_s == pytest.approx(3.0)
+
+
+def test_nothing_measured_is_no_bound():
+    bound = bound_of_spans([])
+    assert bound.bound_s == 0.0
+    assert bound.ratio(3.0) is None
+    assert bound_together([]) == 0.0
+    assert bound_together([StageWork(["a"])]) == 0.0
+
+
+def stage(rows):
+    work = StageWork()
+    for row in rows:
+        work.add(*row)
+    return work
+
+
+@given(st.lists(spans, min_size=1, max_size=3))
+def test_stages_at_once_are_bounded_below_their_makespan(stages):
+    busy = busy_of([row for rows in stages for row in rows])
+    assert bound_together([stage(rows) for rows in stages]) <= max(busy.values()) * (1 + 1e-9)
+
+
+@given(st.lists(spans, min_size=1, max_size=3))
+def test_stages_at_once_take_at_least_as_long_as_each_alone(stages):
+    together = bound_together([stage(rows) for rows in stages])
+    assert all(together >= bound_of_spans(rows).bound_s for rows in stages)
+
+
+def test_like_stages_at_once_take_as_long_as_in_turn():
+    rows = [("a", 4.0, 4), ("b", 4.0, 8)]
+    assert bound_together([stage(rows), stage(rows)]) == pytest.approx(2 * bound_of_spans(rows).bound_s)
