@@ -4,21 +4,22 @@
 
 Nothing but the spans is known of a run, so devices are compared by what they did:
 
-- the *speed* of a device is the items it finished per busy second, of its good spans (or their ``cost``, the
-  size hints, where there are any);
+- the *speed* of a device is items per busy second over the middle half of its items (the mean of their
+  logarithms), so that one very long item does not make its device look slow;
 - the *work* of an item is its busy seconds times the speed of the device that it ran on;
 - the bound is the larger of "all work over all speeds" and, for j = 1, 2, ..., "the j longest items over the
   j fastest devices": an item cannot be on two devices at once. This is the exact optimum of a plan that may
   interrupt items (Horvath, Lam and Sethi 1977), and so no plan whatever ends sooner.
 
-It is never above the busiest device's busy seconds, hence never above the makespan. What it takes as given:
-seconds inside the task that do not depend on the items (a launch, a first compilation) count as work; speeds
-are means over the run; without size hints every device is taken to have had a like mix of items, so it is an
-estimate when large items went to some devices on purpose; and a device that finished nothing has no speed and
-is left out (``Bound.unmeasured``).
+Whatever the speeds, it is never above the busiest device's busy seconds, hence never above the makespan.
+What it takes as given: seconds inside the task that do not depend on the items (a launch, a first
+compilation) count as work; a device has one speed for the whole run; and without size hints (``cost``)
+every device had a like mix of items, so it is only an estimate when large items went to some devices on
+purpose. A device that finished nothing has no speed and is left out (``Bound.unmeasured``).
 """
 
 import heapq
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -51,13 +52,26 @@ class Bound:
 @dataclass(slots=True)
 class _Device:
     busy_s: float = 0.0
-    rated_s: float = 0.0
-    rated: float = 0.0
     longest: list[float] = field(default_factory=list)
+    # Histogram of log(seconds per item) in steps of 1/50: bin -> (items, sum of the logarithms).
+    bins: dict[int, tuple[float, float]] = field(default_factory=dict)
+
+    def rate(self, seconds: float, n_items: int) -> None:
+        log_s = math.log(max(seconds, 1e-9))
+        n, total = self.bins.get(math.floor(log_s * 50), (0.0, 0.0))
+        self.bins[math.floor(log_s * 50)] = (n + n_items, total + n_items * log_s)
 
     @property
     def speed(self) -> float | None:
-        return self.rated / self.rated_s if self.rated_s > 0 and self.rated > 0 else None
+        """Items per second over the middle half of the items; None if there are none."""
+        everything = sum(n for n, _ in self.bins.values())
+        if not everything:
+            return None
+        low, high, seen, weight, total = everything / 4, everything * 3 / 4, 0.0, 0.0, 0.0
+        for _, (n, log_sum) in sorted(self.bins.items()):
+            inside = max(0.0, min(seen + n, high) - max(seen, low))
+            seen, weight, total = seen + n, weight + inside, total + inside * log_sum / n
+        return math.exp(-total / weight)
 
 
 class StageWork:
@@ -83,14 +97,14 @@ class StageWork:
             return
         one = self._devices.setdefault(device, _Device())
         one.busy_s += busy_s
-        if is_good:
-            one.rated_s += busy_s
-            one.rated += n_items if cost is None else cost
+        if is_good and (cost is None or cost > 0):
+            one.rate(busy_s / (n_items if cost is None else cost), n_items)
         _keep_longest(one.longest, busy_s / n_items, n_items, limit=max(1, len(self._devices)))
 
     def work(self) -> tuple[dict[str, float], dict[str, float]]:
         """Speeds (items or cost per busy second) and work (in the same unit) of the measured devices."""
-        speeds = {name: one.speed for name, one in self._devices.items() if one.speed is not None}
+        rated = ((name, one.speed) for name, one in self._devices.items())
+        speeds = {name: speed for name, speed in rated if speed is not None}
         return speeds, {name: self._devices[name].busy_s * speed for name, speed in speeds.items()}
 
     def bound(self) -> Bound:
