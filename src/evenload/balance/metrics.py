@@ -33,14 +33,14 @@ def imbalance(loads: Sequence[float]) -> float:
     1.0 where there is nothing to balance: no devices, or no load at all.
     Raises ConfigError if a load is negative or not finite.
     """
-    _check_amounts("load", loads)
+    check_amounts("load", loads)
     total = math.fsum(loads)
     return max(loads) * len(loads) / total if total > 0 else 1.0
 
 
 def spread(loads: Sequence[float]) -> float:
     """(max - min) / max, in 0..1: the measure that triggers ``migrate.LoadBalancer``. 0.0 without load."""
-    _check_amounts("load", loads)
+    check_amounts("load", loads)
     most = max(loads, default=0.0)
     return (most - min(loads)) / most if most > 0 else 0.0
 
@@ -51,10 +51,10 @@ def makespan(loads: Sequence[float], speeds: Sequence[float] | None = None) -> f
     0.0 without devices or work; infinite if work lies on a device of speed zero.
     Raises ConfigError on negative or non-finite numbers, or if the two lengths differ.
     """
-    _check_amounts("load", loads)
+    check_amounts("load", loads)
     if speeds is None:
         return max(loads, default=0.0)
-    _check_amounts("speed", speeds)
+    check_amounts("speed", speeds)
     if len(speeds) != len(loads):
         raise ConfigError(f"{len(loads)} loads but {len(speeds)} speeds", hint="give one speed per device")
     return max((_seconds(load, speed) for load, speed in zip(loads, speeds, strict=True)), default=0.0)
@@ -62,8 +62,8 @@ def makespan(loads: Sequence[float], speeds: Sequence[float] | None = None) -> f
 
 def utilisation(busy_s: Sequence[float], wall_s: float) -> list[float]:
     """Share of ``wall_s`` that each device was busy; zeros if no time has passed."""
-    _check_amounts("busy time", busy_s)
-    _check_amounts("wall time", [wall_s])
+    check_amounts("busy time", busy_s)
+    check_amounts("wall time", [wall_s])
     return [busy / wall_s if wall_s > 0 else 0.0 for busy in busy_s]
 
 
@@ -78,7 +78,7 @@ def utilisation_deviation(busy_s: Sequence[float], wall_s: float) -> float:
 
 def speed_up(serial_s: float, parallel_s: float) -> float:
     """How many times faster ``parallel_s`` is than ``serial_s``; 1.0 if both are zero."""
-    _check_amounts("time", [serial_s, parallel_s])
+    check_amounts("time", [serial_s, parallel_s])
     if parallel_s > 0:
         return serial_s / parallel_s
     return math.inf if serial_s > 0 else 1.0
@@ -90,21 +90,23 @@ def efficiency(serial_s: float, parallel_s: float, n_devices: float) -> float:
     Raises ConfigError unless ``n_devices`` is above zero.
     """
     if not n_devices > 0:
-        raise ConfigError(f"efficiency over {n_devices} devices is not defined", hint="give at least one device")
+        raise ConfigError(
+            f"efficiency over {n_devices} devices is not defined", hint="give at least one device"
+        )
     return speed_up(serial_s, parallel_s) / n_devices
 
 
 def work_bound(costs: Sequence[float], speeds: Sequence[float]) -> float:
     """Total work over total speed: no plan is faster, even one that cuts items into pieces."""
-    _check_amounts("cost", costs)
-    _check_amounts("speed", speeds)
+    check_amounts("cost", costs)
+    check_amounts("speed", speeds)
     return _seconds(math.fsum(costs), math.fsum(speeds))
 
 
 def longest_item_bound(costs: Sequence[float], speeds: Sequence[float]) -> float:
     """The longest item on the fastest device: no plan that keeps items whole is faster."""
-    _check_amounts("cost", costs)
-    _check_amounts("speed", speeds)
+    check_amounts("cost", costs)
+    check_amounts("speed", speeds)
     return _seconds(max(costs, default=0.0), max(speeds, default=0.0))
 
 
@@ -113,9 +115,11 @@ def sorted_prefix_bound(costs: Sequence[float], speeds: Sequence[float]) -> floa
 
     k = 1 is ``longest_item_bound``; from k = number of devices on, ``work_bound`` says more.
     """
-    _check_amounts("cost", costs)
-    _check_amounts("speed", speeds)
-    prefixes = zip(accumulate(sorted(costs, reverse=True)), accumulate(sorted(speeds, reverse=True)), strict=False)
+    check_amounts("cost", costs)
+    check_amounts("speed", speeds)
+    prefixes = zip(
+        accumulate(sorted(costs, reverse=True)), accumulate(sorted(speeds, reverse=True)), strict=False
+    )
     return max((_seconds(work, speed) for work, speed in prefixes), default=_seconds(sum(costs), 0.0))
 
 
@@ -155,7 +159,8 @@ def _seconds(work: float, speed: float) -> float:
     return work / speed if speed > 0 else math.inf
 
 
-def _check_amounts(what: str, amounts: Sequence[float]) -> None:
+def check_amounts(what: str, amounts: Sequence[float]) -> None:
+    """Raises ConfigError unless every amount is finite and at least 0; ``what`` names them in the message."""
     for position, amount in enumerate(amounts):
         if not (amount >= 0 and math.isfinite(amount)):
             raise ConfigError(
@@ -166,6 +171,10 @@ def _check_amounts(what: str, amounts: Sequence[float]) -> None:
 
 def _check_scaling(parallel_share: float, n_devices: float) -> None:
     if not 0 <= parallel_share <= 1:
-        raise ConfigError(f"parallel share {parallel_share} is not in 0..1", hint="give a share, such as 0.95")
+        raise ConfigError(
+            f"parallel share {parallel_share} is not in 0..1", hint="give a share, such as 0.95"
+        )
     if not n_devices >= 1:
-        raise ConfigError(f"{n_devices} devices are too few to predict a speed-up", hint="give at least one device")
+        raise ConfigError(
+            f"{n_devices} devices are too few to predict a speed-up", hint="give at least one device"
+        )

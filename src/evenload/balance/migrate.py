@@ -4,8 +4,8 @@
                      ▲                                                          │
                      └───────────── state.report(done, failed) ◄────────────────┘
 
-Source: the threshold, interval and half-the-difference rule of a published multi-GPU load balancer. For most work
-``policy.Measured`` is better: it assigns nothing up front, so there is nothing to take back.
+Source: the threshold, interval and half-the-difference rule of the multi-GPU load balancer this project began
+from. ``policy.Measured`` is better for most work: it assigns nothing up front, so it has nothing to take back.
 """
 
 from collections.abc import Mapping
@@ -66,7 +66,9 @@ class BalancerState:
 
     def report(self, *, done: int = 0, failed: int = 0) -> "BalancerState":
         """This state with ``done`` and ``failed`` items of earlier moves counted."""
-        return replace(self, n_moves_done=self.n_moves_done + done, n_moves_failed=self.n_moves_failed + failed)
+        return replace(
+            self, n_moves_done=self.n_moves_done + done, n_moves_failed=self.n_moves_failed + failed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,9 @@ class LoadBalancer:
     threshold   (max - min) / max must be above this, 0..1
     interval_s  least seconds between two rebalances; an item never moves back within it
     max_moves   most items per rebalance
-    hot, cold   where utilisation is known, only a device above ``hot`` gives and only one below ``cold`` takes
+    hot, cold   where utilisation is known, only a device above ``hot`` gives, only one below ``cold`` takes
 
-    A device's load is running + queued items or, once every device's ``item_s`` is known, the seconds they take.
+    A device's load is running + queued items or, once every ``item_s`` is known, the seconds they take.
     Raises ConfigError on values outside these ranges.
     """
 
@@ -90,11 +92,15 @@ class LoadBalancer:
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold <= 1:
-            raise ConfigError(f"threshold={self.threshold} is not in 0..1", hint="use 0.3 for a 30 % difference")
+            raise ConfigError(
+                f"threshold={self.threshold} is not in 0..1", hint="use 0.3 for a 30 % difference"
+            )
         if not self.interval_s >= 0:
             raise ConfigError(f"interval_s={self.interval_s} is not zero or more", hint="use 1.0")
         if self.max_moves < 1:
-            raise ConfigError(f"max_moves={self.max_moves} would move nothing", hint="switch the balancer off instead")
+            raise ConfigError(
+                f"max_moves={self.max_moves} would move nothing", hint="switch the balancer off instead"
+            )
         if not 0 <= self.cold <= self.hot <= 1:
             raise ConfigError(
                 f"cold={self.cold} and hot={self.hot} are not 0 <= cold <= hot <= 1", hint="use 0.5 and 0.8"
@@ -136,10 +142,14 @@ class LoadBalancer:
             return None
         source, target = max(givers, key=load.__getitem__), min(takers, key=load.__getitem__)
         imbalance = spread([load[source], load[target]])
-        if load[source] <= load[target] or imbalance <= self.threshold or self._is_return(state, now, source, target):
+        if (
+            load[source] <= load[target]
+            or imbalance <= self.threshold
+            or self._is_return(state, now, source, target)
+        ):
             return None
-        # Moving n brings source to max - n * item_s[source] and target to min + n * item_s[target]; they meet here,
-        # which for equal items is n = max - (max + min) / 2. Rounded down, so a move never swaps the two.
+        # n moves leave the source with max - n * item_s[source], the target with min + n * item_s[target].
+        # These meet here; for equal items that is n = max - (max + min) / 2. Rounded down: the two never swap.
         n_items = int((load[source] - load[target]) / (item_s[source] + item_s[target]))
         n_items = min(n_items, self.max_moves, loads[source].queued)
         return Move(source, target, n_items, imbalance) if n_items else None

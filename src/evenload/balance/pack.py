@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from evenload.errors import ConfigError
 
-from .metrics import _check_amounts
+from .metrics import check_amounts
 
 __all__ = ["loads", "pack_equal_counts", "pack_lpt"]
 
@@ -16,16 +16,18 @@ def pack_lpt(weights: Sequence[float], speeds: Sequence[float]) -> list[int]:
     weights  [items] work in each item
     speeds   [devices] work per second; a device of speed zero gets nothing
     Returns ``item2device`` [items]. Ties go to the faster, then to the first device.
-    Raises ConfigError on negative or non-finite numbers, or if there are items but no device of speed above zero.
+    Raises ConfigError on negative or non-finite numbers, or if there are items but no speed above zero.
     The makespan is at most 2m/(m+1) times the best for m unequal devices, 4/3 - 1/(3m) for equal ones.
     Source: Gonzalez, Ibarra, Sahni, SIAM J. Comput. 6(1), 1977; Graham, SIAM J. Appl. Math. 17(2), 1969.
     """
-    _check_amounts("weight", weights)
-    _check_amounts("speed", speeds)
+    check_amounts("weight", weights)
+    check_amounts("speed", speeds)
     # Faster devices first, so that min() breaks ties in their favour.
     usable = sorted((d for d, speed in enumerate(speeds) if speed > 0), key=lambda d: -speeds[d])
     if weights and not usable:
-        raise ConfigError(f"{len(weights)} items but no device of speed above 0", hint="give at least one speed > 0")
+        raise ConfigError(
+            f"{len(weights)} items but no device of speed above 0", hint="give at least one speed > 0"
+        )
     item2device = [0] * len(weights)
     load = [0.0] * len(speeds)
     for item in sorted(range(len(weights)), key=lambda i: -weights[i]):
@@ -36,14 +38,14 @@ def pack_lpt(weights: Sequence[float], speeds: Sequence[float]) -> list[int]:
 
 
 def pack_equal_counts(weights: Sequence[float], n_packs: int) -> tuple[list[int], list[int]]:
-    """Packs of the same number of items and nearly the same weight: heaviest first into the lightest open pack.
+    """Packs of equally many items and nearly equal weight: heaviest first into the lightest open pack.
 
     weights  [items], a multiple of ``n_packs``
     Returns ``item2pack`` [items] and ``item2rank`` [items], the item's place within its pack.
     Raises ConfigError if the items do not divide over the packs, or a weight is negative or not finite.
     Source: balanced packing in EPLB, DeepSeek-V3 report (arXiv:2412.19437), section 3.4.
     """
-    _check_amounts("weight", weights)
+    check_amounts("weight", weights)
     n_items = len(weights)
     if n_packs < 1:
         raise ConfigError(f"{n_packs} packs cannot hold anything", hint="ask for at least one pack")
@@ -64,7 +66,7 @@ def pack_equal_counts(weights: Sequence[float], n_packs: int) -> tuple[list[int]
 
 
 def loads(weights: Sequence[float], item2bin: Sequence[int], n_bins: int) -> list[float]:
-    """Weight in each of ``n_bins`` devices or packs under an assignment. Raises ConfigError on unequal lengths."""
+    """Weight in each of ``n_bins`` devices or packs. Raises ConfigError on unequal lengths."""
     if len(weights) != len(item2bin):
         raise ConfigError(f"{len(weights)} weights but {len(item2bin)} assigned items")
     totals = [0.0] * n_bins

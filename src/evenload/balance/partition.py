@@ -68,7 +68,8 @@ def dynamic(n_items: int, scores: Sequence[float], utilisation: Sequence[float |
     """
     if len(utilisation) != len(scores):
         raise ConfigError(
-            f"{len(scores)} scores but {len(utilisation)} utilisations", hint="give one utilisation per device"
+            f"{len(scores)} scores but {len(utilisation)} utilisations",
+            hint="give one utilisation per device",
         )
     free = [1.0 - _share(share) for share in utilisation]
     effective = [score * share for score, share in zip(scores, free, strict=True)]
@@ -98,9 +99,9 @@ def water_filling(n_items: int, launch_s: Sequence[float], per_item_s: Sequence[
     for d in usable:
         if finish_s > launch_s[d] and per_item_s[d] > 0:
             counts[d] = min(n_items, int((finish_s - launch_s[d]) / per_item_s[d]))
-    free_of_charge = [d for d in usable if not per_item_s[d]]
+    free_of_charge = [d for d in usable if not per_item_s[d] and launch_s[d] <= finish_s]
     if free_of_charge:
-        counts[min(free_of_charge, key=lambda d: launch_s[d])] += n_items - sum(counts)
+        counts[free_of_charge[0]] += max(0, n_items - sum(counts))
     _settle(counts, n_items, launch_s, per_item_s, usable)
     return counts
 
@@ -129,7 +130,11 @@ def _common_finish(
 
 
 def _settle(
-    counts: list[int], n_items: int, launch_s: Sequence[float], per_item_s: Sequence[float], usable: Sequence[int]
+    counts: list[int],
+    n_items: int,
+    launch_s: Sequence[float],
+    per_item_s: Sequence[float],
+    usable: Sequence[int],
 ) -> None:
     """Hand the items lost to rounding down to whoever finishes them first; take back any excess."""
 
@@ -161,7 +166,8 @@ def _share(utilisation: float | None) -> float:
         return 0.0
     if not 0 <= utilisation <= 1:
         raise ConfigError(
-            f"utilisation {utilisation} is not in 0..1", hint="give a share: 0.9 for a device that is 90 % busy"
+            f"utilisation {utilisation} is not in 0..1",
+            hint="give a share: 0.9 for a device that is 90 % busy",
         )
     return utilisation
 

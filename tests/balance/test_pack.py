@@ -1,0 +1,106 @@
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenload.balance import metrics, pack
+from evenload.errors import ConfigError
+
+weights = st.lists(st.integers(0, 50), max_size=6)
+speeds = st.lists(st.integers(1, 8), min_size=1, max_size=3)
+
+
+def finish(item_weights, item2device, device_speeds):
+    return metrics.makespan(pack.loads(item_weights, item2device, len(device_speeds)), device_speeds)
+
+
+def best_by_brute_force(item_weights, device_speeds):
+    everywhere = itertools.product(range(len(device_speeds)), repeat=len(item_weights))
+    return min(finish(item_weights, item2device, device_speeds) for item2device in everywhere)
+
+
+def test_lpt_examples():
+    assert pack.pack_lpt([5, 4, 3, 3, 3], [1, 1]) == [0, 1, 1, 0, 1]
+    assert pack.pack_lpt([8, 1], [8, 1]) == [0, 1]
+    assert pack.pack_lpt([], [1]) == []
+    assert pack.pack_lpt([], []) == []
+    assert pack.pack_lpt([3, 2], [0, 1]) == [1, 1], "a device of speed zero gets nothing"
+
+
+@given(weights, speeds)
+def test_lpt_is_between_the_bound_and_its_proven_factor(item_weights, device_speeds):
+    item2device = pack.pack_lpt(item_weights, device_speeds)
+    made = finish(item_weights, item2device, device_speeds)
+    best = best_by_brute_force(item_weights, device_speeds)
+    m = len(device_speeds)
+    factor = 4 / 3 - 1 / (3 * m) if len(set(device_speeds)) == 1 else 2 * m / (m + 1)
+    assert metrics.lower_bound(item_weights, device_speeds) <= best * (1 + 1e-9)
+    assert best * (1 - 1e-9) <= made <= factor * best * (1 + 1e-9)
+
+
+@given(weights, speeds, st.randoms(use_true_random=False))
+def test_lpt_does_not_depend_on_the_order_of_items(item_weights, device_speeds, random):
+    shuffled = random.sample(item_weights, len(item_weights))
+    assert finish(item_weights, pack.pack_lpt(item_weights, device_speeds), device_speeds) == pytest.approx(
+        finish(shuffled, pack.pack_lpt(shuffled, device_speeds), device_speeds)
+    )
+
+
+@pytest.mark.parametrize("device_speeds", [[], [0.0, 0.0]])
+def test_lpt_needs_a_device(device_speeds):
+    with pytest.raises(ConfigError, match="no device"):
+        pack.pack_lpt([1.0], device_speeds)
+
+
+@pytest.mark.parametrize(("item_weights", "device_speeds"), [([-1], [1]), ([1], [float("nan")])])
+def test_lpt_refuses_bad_numbers(item_weights, device_speeds):
+    with pytest.raises(ConfigError, match="position 0"):
+        pack.pack_lpt(item_weights, device_speeds)
+
+
+def test_equal_counts_example():
+    # heaviest first to the lightest open pack: 9 | 7, 6, 2 fill the second, the rest goes to the first
+    item2pack, item2rank = pack.pack_equal_counts([9, 7, 6, 2, 1, 1], 2)
+    assert item2pack == [0, 1, 1, 0, 0, 1]
+    assert item2rank == [0, 0, 1, 1, 2, 2]
+
+
+equal_packs = st.tuples(st.integers(1, 3), st.integers(1, 3)).flatmap(
+    lambda shape: st.tuples(
+        st.just(shape[0]),
+        st.lists(st.integers(0, 50), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1]),
+    )
+)
+
+
+@given(equal_packs)
+def test_equal_counts_hold_and_are_near_the_best(case):
+    n_packs, item_weights = case
+    capacity = len(item_weights) // n_packs
+    item2pack, item2rank = pack.pack_equal_counts(item_weights, n_packs)
+    places = sorted(zip(item2pack, item2rank, strict=True))
+    assert places == list(itertools.product(range(n_packs), range(capacity)))
+
+    made = max(pack.loads(item_weights, item2pack, n_packs))
+    slots = [p for p in range(n_packs) for _ in range(capacity)]
+    best = min(max(pack.loads(item_weights, order, n_packs)) for order in set(itertools.permutations(slots)))
+    assert metrics.makespan(pack.loads(item_weights, item2pack, n_packs)) >= metrics.work_bound(
+        item_weights, [1] * n_packs
+    )
+    # no pack is above the mean by more than the heaviest item: the greedy step's own guarantee
+    assert best <= made <= max(best, sum(item_weights) / n_packs + max(item_weights))
+
+
+def test_equal_counts_refuses_what_does_not_divide():
+    with pytest.raises(ConfigError, match="7 items do not divide over 3 packs") as caught:
+        pack.pack_equal_counts([1] * 7, 3)
+    assert "9 items" in (caught.value.hint or "")
+    with pytest.raises(ConfigError, match="0 packs"):
+        pack.pack_equal_counts([], 0)
+    assert pack.pack_equal_counts([], 3) == ([], [])
+
+
+def test_loads_refuses_unequal_lengths():
+    with pytest.raises(ConfigError, match="2 weights but 1"):
+        pack.loads([1, 2], [0], 1)
