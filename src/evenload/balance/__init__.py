@@ -1,0 +1,1 @@
+"""Who does what: pure arithmetic, no clock, no I/O, usable alone."""

@@ -1,0 +1,61 @@
+"""How items are dealt: immutable values with ``init`` and ``step``, chosen by name or made by hand."""
+
+from evenload.errors import ConfigError, UnknownName
+
+from .base import Ask, Copy, Hold, Policy, Take
+from .fixed import Factoring, Guided, Pull, Static
+from .measured import Measured
+
+__all__ = [
+    "POLICIES",
+    "Ask",
+    "Copy",
+    "Factoring",
+    "Guided",
+    "Hold",
+    "Measured",
+    "Policy",
+    "Pull",
+    "Static",
+    "Take",
+    "policy_from_name",
+]
+
+POLICIES = ("measured", "pull", "guided", "factoring", "static")
+
+
+def policy_from_name(name: "str | Policy") -> Policy:
+    """The policy called ``name``: "measured", "pull:16", "factoring:weighted", "static:proportional".
+
+    After the colon: chunk size (pull, guided), "weighted" (factoring), a partition (static), eps (measured).
+    A policy is returned as it is. Raises UnknownName on a typo, ConfigError on an argument that does not fit.
+    """
+    if not isinstance(name, str):
+        return name
+    kind, colon, argument = name.strip().lower().partition(":")
+    if kind not in POLICIES:
+        raise UnknownName("policy", name, POLICIES)
+    if not colon:
+        return {
+            "measured": Measured,
+            "pull": Pull,
+            "guided": Guided,
+            "factoring": Factoring,
+            "static": Static,
+        }[kind]()
+    try:
+        if kind == "pull":
+            return Pull(int(argument))
+        if kind == "guided":
+            return Guided(int(argument))
+        if kind == "measured":
+            return Measured(eps=float(argument))
+    except ValueError:
+        raise ConfigError(
+            f"policy {name!r}: {argument!r} is not a number", hint=f"write {kind}:<number>"
+        ) from None
+    if kind == "factoring":
+        if argument != "weighted":
+            raise UnknownName("factoring variant", argument, ["weighted"])
+        return Factoring(weighted=True)
+    return Static(argument)

@@ -1,0 +1,76 @@
+"""What a policy is asked and what it may answer.
+
+A policy is an immutable value; ``init`` makes its state, ``step`` answers one device that is free:
+
+    Ask(lane, lanes, now, n_left, ...) ──► step(state, ask) ──► (state, Take | Copy | Hold)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from evenload.balance.lane import Flight, Lane
+
+__all__ = ["Ask", "Copy", "Hold", "Policy", "Take"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A free device asks for work.
+
+    lane, lanes   the one that asks; all devices that are here
+    n_ready       items that could go to this lane now
+    n_left        items not dealt yet, those still to come included; None if nobody knows
+    work_left     the same as work: the sum of size hints, or n_left without hints
+    item_work     work of an average item (1 without hints)
+    longest       size hint of the longest item that could be dealt, None without hints
+    may_repeat    an item may be dealt twice on purpose
+    version       counts the changes of the dealer's state
+    n_in_flight   chunks that run anywhere
+    """
+
+    lane: Lane
+    lanes: Sequence[Lane]
+    now: float
+    n_ready: int
+    n_left: int | None
+    work_left: float | None
+    item_work: float = 1.0
+    longest: float | None = None
+    may_repeat: bool = True
+    version: int = 0
+    n_in_flight: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Take up to ``n`` items, of ``work`` in all, none above ``at_most`` (these two with size hints)."""
+
+    n: int
+    why: str
+    work: float = float("inf")
+    at_most: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Run the unfinished items of ``flight`` here too."""
+
+    flight: Flight
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Nothing for this device now; ask again at ``until`` at the latest."""
+
+    why: str
+    until: float | None = None
+
+
+class Policy(Protocol):
+    """How items are dealt."""
+
+    def init(self) -> Any: ...
+
+    def step(self, state: Any, ask: Ask) -> tuple[Any, Take | Copy | Hold]: ...

@@ -1,0 +1,126 @@
+"""The classic policies: a share for each device up front, fixed chunks, chunks that shrink by a formula."""
+
+from dataclasses import dataclass
+
+from evenload.balance.partition import STRATEGIES
+from evenload.errors import ConfigError, UnknownName
+
+from .base import Ask, Hold, Take
+
+__all__ = ["Factoring", "Guided", "Pull", "Static"]
+
+NO_ITEMS = Hold("no item is ready")
+
+
+@dataclass(frozen=True, slots=True)
+class Static:
+    """Every device gets its share up front, as contiguous slices of the input, and works through it.
+
+    partition  "equal", "proportional" (to the dealer's priors), "dynamic" (the same: the caller gives
+               score x free share as priors), or a tuple of counts, one per device
+    chunk      items per launch; None is the whole share in one launch
+    Items of unknown number are assigned one by one as they arrive, in the same proportions.
+    """
+
+    partition: str | tuple[int, ...] = "equal"
+    chunk: int | None = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.partition, str):
+            if self.partition not in STRATEGIES:
+                raise UnknownName("partition", self.partition, STRATEGIES)
+        elif any(count < 0 for count in self.partition):
+            raise ConfigError(
+                f"partition {self.partition} has a negative count", hint="give one count per device"
+            )
+        if self.chunk is not None:
+            _check_chunk(self.chunk)
+
+    def init(self) -> None:
+        return None
+
+    def step(self, state: None, ask: Ask) -> tuple[None, Take | Hold]:
+        if not ask.n_ready:
+            return state, Hold("its share is done")
+        return state, Take(self.chunk or ask.n_ready, "next of its share")
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Whoever is free takes the next ``chunk`` items."""
+
+    chunk: int = 1
+
+    def __post_init__(self) -> None:
+        _check_chunk(self.chunk)
+
+    def init(self) -> None:
+        return None
+
+    def step(self, state: None, ask: Ask) -> tuple[None, Take | Hold]:
+        return state, Take(self.chunk, "next in line") if ask.n_ready else NO_ITEMS
+
+
+@dataclass(frozen=True, slots=True)
+class Guided:
+    """Guided self-scheduling: what is left over the number of devices, never below ``min_chunk``.
+
+    Source: Polychronopoulos and Kuck, IEEE Transactions on Computers C-36(12), 1987.
+    """
+
+    min_chunk: int = 1
+
+    def __post_init__(self) -> None:
+        _check_chunk(self.min_chunk)
+
+    def init(self) -> None:
+        return None
+
+    def step(self, state: None, ask: Ask) -> tuple[None, Take | Hold]:
+        if not ask.n_ready:
+            return state, NO_ITEMS
+        left = ask.n_ready if ask.n_left is None else ask.n_left
+        return state, Take(
+            max(self.min_chunk, -(-left // len(ask.lanes))), f"1/{len(ask.lanes)} of {left} left"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Factoring:
+    """Half of what is left in equal chunks, one per device, then half of the rest, and so on.
+
+    weighted  no rounds: each chunk is half of the device's share by measured speed
+    Plain: FAC2, Hummel, Schonberg and Flynn, CACM 35(8), 1992. Weighted: AWF-C, Carino and Banicescu, 2008.
+    """
+
+    weighted: bool = False
+
+    def init(self) -> tuple[int, int]:
+        """(chunks left in this round, their size)"""
+        return 0, 0
+
+    def step(self, state: tuple[int, int], ask: Ask) -> tuple[tuple[int, int], Take | Hold]:
+        if not ask.n_ready:
+            return state, NO_ITEMS
+        n_lanes = len(ask.lanes)
+        left = ask.n_ready if ask.n_left is None else ask.n_left
+        if self.weighted:
+            share = _share(ask)
+            return state, Take(max(1, round(share * left / 2)), f"half of {share:.0%} of {left} left")
+        n_chunks, size = state
+        if n_chunks == 0:
+            n_chunks, size = n_lanes, max(1, -(-left // (2 * n_lanes)))
+        return (n_chunks - 1, size), Take(size, f"round of {n_lanes} chunks of {size}")
+
+
+def _share(ask: Ask) -> float:
+    """This lane's share of all speed: measured where it is, else the prior scaled by those that are."""
+    measured = [(lane.rate, lane.prior) for lane in ask.lanes if lane.rate]
+    scale = sum(r for r, _ in measured) / sum(p for _, p in measured) if measured else 1.0
+    speeds = {lane.device: lane.rate or lane.prior * scale for lane in ask.lanes}
+    return speeds[ask.lane.device] / sum(speeds.values())
+
+
+def _check_chunk(chunk: int) -> None:
+    if chunk < 1:
+        raise ConfigError(f"a chunk of {chunk} items is refused", hint="use 1 or more")
