@@ -23,6 +23,8 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from .metrics import sorted_prefix_bound
+
 __all__ = ["Bound", "StageWork", "bound_of_spans", "bound_together"]
 
 
@@ -114,11 +116,7 @@ class StageWork:
             return Bound(0.0, 0.0, 0.0, {}, unmeasured)
         work_s = sum(work.values()) / sum(speeds.values())
         items = (size_s * speeds[name] for name in speeds for size_s in self._devices[name].longest)
-        fastest = sorted(speeds.values(), reverse=True)
-        longest_s = done = speed = 0.0
-        for item, next_speed in zip(heapq.nlargest(len(fastest), items), fastest, strict=False):
-            done, speed = done + item, speed + next_speed
-            longest_s = max(longest_s, done / speed)
+        longest_s = sorted_prefix_bound(heapq.nlargest(len(speeds), items), list(speeds.values()))
         return Bound(max(work_s, longest_s), work_s, longest_s, speeds, unmeasured)
 
 
