@@ -38,7 +38,7 @@ def test_the_order_of_the_spans_does_not_matter(rows, random):
 @given(spans)
 def test_seconds_may_be_any_unit(rows):
     scaled = bound_of_spans([(device, seconds * 60, n) for device, seconds, n in rows])
-    assert math.isclose(scaled.bound_s, bound_of_spans(rows).bound_s * 60, rel_tol=1e-9)
+    assert math.isclose(scaled.bound_s, bound_of_spans(rows).bound_s * 60, rel_tol=0.05)  # bins of 2 %
 
 
 @given(st.dictionaries(names, st.integers(1, 8), min_size=1), st.integers(1, 50))
