@@ -1,0 +1,175 @@
+"""The pictures of a run as thumbnails inside the page: what went in, what came out, and its numbers.
+
+An item's outputs, over all stages, are numbers ("score", "psnr_gain_db", ...) and paths of pictures
+relative to the run folder ("before", "restored", ...). A path that leads out of the folder, a file that is
+not a picture and one that is absurdly large are named, not shown.
+"""
+
+import base64
+import io
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from evenload._optional import is_installed
+from evenload.events import Event, ItemFinished
+
+__all__ = ["Gallery"]
+
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
+MAX_ITEMS = 48
+MAX_KEPT = 20_000
+THUMB_PX = 448
+MAX_FILE_BYTES = 64 << 20
+MAX_PLAIN_BYTES = 300_000
+_MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
+
+
+@dataclass(slots=True)
+class _Item:
+    index: int
+    name: str
+    pictures: dict[str, str] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+class Gallery:
+    """``add`` every event; ``to_json(folder)`` makes the thumbnails.
+
+    Of more than ``max_items`` items, those shown are spread evenly over the range of the first score, best
+    and worst included.
+    """
+
+    def __init__(self, max_items: int = MAX_ITEMS) -> None:
+        self.max_items = max_items
+        self._items: dict[int, _Item] = {}
+        self._n_seen = 0
+        self._stride = 1
+
+    def add(self, event: Event) -> None:
+        if not isinstance(event, ItemFinished) or not event.outputs or event.index % self._stride:
+            return
+        pictures = {key: path for key, path in event.outputs.items() if _is_picture(path)}
+        numbers = {key: float(number) for key, number in event.outputs.items() if _is_number(number)}
+        if not pictures and event.index not in self._items:
+            return
+        one = self._items.setdefault(event.index, _Item(event.index, event.item))
+        one.pictures.update(pictures)
+        one.numbers.update(numbers)
+        if len(self._items) > MAX_KEPT:
+            self._stride *= 2
+            self._items = {index: kept for index, kept in self._items.items() if index % self._stride == 0}
+
+    def to_json(self, folder: Path | None) -> Mapping[str, Any]:
+        shown, problems = [], []
+        for one in self._chosen():
+            pictures = []
+            for label, path in _ordered(one.pictures):
+                thumb, problem = make_thumbnail(folder, path)
+                if thumb:
+                    pictures.append({"label": label, "path": path, **thumb})
+                elif problem:
+                    problems.append(f"{path[:120]}: {problem}")
+            if pictures:
+                shown.append(
+                    {"index": one.index, "item": one.name, "numbers": one.numbers, "pictures": pictures}
+                )
+        return {
+            "n_items": len(self._items) * self._stride if self._stride > 1 else len(self._items),
+            "items": shown,
+            "problems": problems[:20],
+            "n_problems": len(problems),
+            "sort": self._score_name(),
+        }
+
+    def _score_name(self) -> str | None:
+        names = [name for one in self._items.values() for name in one.numbers]
+        return "score" if "score" in names else next(iter(names), None)
+
+    def _chosen(self) -> list[_Item]:
+        items = list(self._items.values())
+        n = self.max_items
+        if len(items) <= n:
+            return sorted(items, key=lambda one: one.index)
+        score = self._score_name()
+        items.sort(key=lambda one: (one.numbers.get(score, -math.inf) if score else one.index, one.index))
+        picked = [items[round(i * (len(items) - 1) / max(1, n - 1))] for i in range(n)]
+        return sorted(picked, key=lambda one: one.index)
+
+
+def _is_picture(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).suffix.lower() in SUFFIXES
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _ordered(pictures: dict[str, str]) -> list[tuple[str, str]]:
+    """What went in first, then outputs in the order of their stages; at most four."""
+    first = [name for name in ("before", "input", "original", "noisy") if name in pictures][:1]
+    return [(name, pictures[name]) for name in first + [name for name in pictures if name not in first]][:4]
+
+
+def make_thumbnail(folder: Path | None, path: str) -> tuple[dict[str, Any] | None, str]:
+    """``({"src": data URI, "width", "height", "link"}, "")`` of a picture, or ``(None, why not)``."""
+    if folder is None:
+        return None, ""
+    root = folder.resolve()
+    try:
+        target = (root / path).resolve()
+        if not target.is_relative_to(root):
+            return None, "lies outside the run folder"
+        if not target.is_file():
+            return None, "is missing"
+        if target.stat().st_size > MAX_FILE_BYTES:
+            return None, f"is larger than {MAX_FILE_BYTES >> 20} MiB"
+        link = target.relative_to(root).as_posix()
+    except (OSError, ValueError) as error:
+        return None, f"cannot be opened ({error.__class__.__name__})"
+    thumb, problem = _scaled(target) if is_installed("PIL") else _as_it_is(target)
+    return ({**thumb, "link": link}, "") if thumb else (None, problem)
+
+
+def _scaled(target: Path) -> tuple[dict[str, Any] | None, str]:
+    from PIL import Image, ImageOps, UnidentifiedImageError
+
+    try:
+        with warnings.catch_warnings():
+            # A picture of absurd size is a warning to Pillow; here it is refused.
+            warnings.simplefilter("error")
+            with Image.open(target) as picture:
+                picture.draft("RGB", (THUMB_PX * 2, THUMB_PX * 2))
+                upright = ImageOps.exif_transpose(picture)
+                upright.thumbnail((THUMB_PX, THUMB_PX), Image.Resampling.LANCZOS)
+                has_alpha = "A" in upright.getbands() or "transparency" in upright.info
+                small = upright.convert("RGBA" if has_alpha else "RGB")
+                packed = io.BytesIO()
+                small.save(packed, "WEBP", quality=80, method=4)
+    except (
+        UnidentifiedImageError,
+        OSError,
+        ValueError,
+        SyntaxError,
+        Warning,
+        Image.DecompressionBombError,
+    ) as error:
+        return None, f"is not a picture that can be read ({error.__class__.__name__})"
+    return {"src": _uri("webp", packed.getvalue()), "width": small.width, "height": small.height}, ""
+
+
+def _as_it_is(target: Path) -> tuple[dict[str, Any] | None, str]:
+    if target.stat().st_size > MAX_PLAIN_BYTES:
+        return None, "is too large to embed as it is; with Pillow it would be a thumbnail"
+    content = target.read_bytes()
+    for magic, kind in _MAGIC.items():
+        if content.startswith(magic):
+            return {"src": _uri(kind, content), "width": None, "height": None}, ""
+    return None, "is not a PNG, JPEG or GIF; Pillow is needed for others"
+
+
+def _uri(kind: str, content: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"

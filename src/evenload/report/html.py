@@ -1,0 +1,166 @@
+"""The report: one HTML file that opens offline and loads nothing, made from a run's events alone.
+
+    events ──► Tally, Timeline, LoadOverTime, Gallery ──► one JSON object ──► page.html with its scripts
+    inside
+
+The page trusts nothing that a run says: what comes from the run is one JSON block, in which every ``<`` is
+escaped, and the scripts write it as text, never as markup. A Content-Security-Policy allows the page's own
+two scripts by their hashes and nothing else.
+"""
+
+import base64
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from evenload._version import __version__
+from evenload.errors import ConfigError
+from evenload.events import Event, Note
+
+from .gallery import Gallery
+from .load import LoadOverTime
+from .source import Reading, open_run, read_config
+from .summary import Summary
+from .tally import Tally
+from .timeline import Timeline
+
+__all__ = ["RunView", "as_script_text", "page", "view_of", "write_report"]
+
+SCHEMA = 1
+MAX_NOTES = 200
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+class RunView:
+    """Everything that the page shows, gathered in one pass; a live page may ask for it again and again."""
+
+    def __init__(self, max_slices: int = 100_000, max_pictures: int = 48) -> None:
+        self.tally = Tally()
+        self.timeline = Timeline(max_slices)
+        self.load = LoadOverTime()
+        self.gallery = Gallery(max_pictures)
+        self.notes: list[dict[str, Any]] = []
+        self.n_notes = 0
+
+    def add(self, event: Event) -> None:
+        self.tally.add(event)
+        self.timeline.add(event)
+        self.load.add(event)
+        self.gallery.add(event)
+        if isinstance(event, Note) and event.level != "debug":
+            self.n_notes += 1
+            if len(self.notes) < MAX_NOTES:
+                self.notes.append(
+                    {"t": event.t, "level": event.level, "source": event.source, "text": event.text[:2000]}
+                )
+
+    def to_json(self, folder: Path | None = None, faults: Iterable[str] = ()) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "version": __version__,
+            "summary": self.tally.summary().to_json(),
+            "timeline": self.timeline.to_json(),
+            "load": self.load.to_json(),
+            "gallery": self.gallery.to_json(folder),
+            "notes": self.notes,
+            "n_notes": self.n_notes,
+            "config": read_config(folder),
+            "faults": list(faults),
+        }
+
+
+def view_of(events: Iterable[Event]) -> RunView:
+    view = RunView()
+    for event in events:
+        view.add(event)
+    return view
+
+
+def write_report(run: str | Path | Reading | Iterable[Event], path: str | Path | None = None) -> Summary:
+    """Write the report of ``run``, a run folder, its events file or the events, and return its numbers.
+
+    ``path`` is ``report.html`` in the run folder if not given. The file appears whole or not at all.
+    Raises ConfigError if there is no such run, or no place to write to.
+    """
+    if isinstance(run, (str, Path)):
+        run = open_run(run)
+    reading = run if isinstance(run, Reading) else None
+    view = view_of(run)
+    folder = reading.folder if reading else None
+    if path is None:
+        if folder is None:
+            raise ConfigError("events alone do not say where the report goes", hint="give path=")
+        path = folder / "report.html"
+    content = page(view.to_json(folder, reading.faults() if reading else ()))
+    _write_whole(Path(path), content)
+    return view.tally.summary()
+
+
+def page(view: dict[str, Any]) -> str:
+    """The page that shows ``view``."""
+    scripts = {"echarts": asset("echarts.min.js"), "report": asset("report.js")}
+    hashes = " ".join(f"'sha256-{_hash(text)}'" for text in scripts.values())
+    parts = {
+        "policy": f"{_POLICY}; script-src {hashes}",
+        "title": _as_text(view["summary"]["name"] or "run"),
+        "style": asset("report.css"),
+        "headline": _as_text(_headline(view["summary"])),
+        "view": as_script_text(view),
+        **scripts,
+    }
+    content = []
+    for piece in asset("page.html").split("{{"):
+        name, mark, rest = piece.partition("}}")
+        content.append(parts[name.strip()] + rest if mark else piece)
+    return "".join(content)
+
+
+def as_script_text(value: Any) -> str:
+    """JSON that is safe between script tags: no ``<``, ``>``, ``&`` or line separator is left in it."""
+    text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False, default=str)
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def asset(name: str) -> str:
+    return (resources.files("evenload.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _as_text(text: str) -> str:
+    for mark, escaped in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
+        text = text.replace(mark, escaped)
+    return "".join(mark if mark.isprintable() or mark == " " else "�" for mark in text)
+
+
+def _headline(summary: dict[str, Any]) -> str:
+    of = f" of {summary['total']}" if summary["total"] is not None else ""
+    ratio = f", {summary['ratio']:.2f} times the best possible" if summary["ratio"] else ""
+    return f"{summary['n_done']}{of} done, {summary['n_failed']} failed, in {summary['wall_s']:.1f} s{ratio}."
+
+
+def _write_whole(path: Path, content: str) -> None:
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    except OSError as error:
+        raise _refused(path, error) from error
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(content)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:
+        raise _refused(path, error) from error
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _refused(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write {str(path)!r}: {error.strerror}", hint="choose another place with -o")

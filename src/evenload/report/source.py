@@ -1,0 +1,181 @@
+"""Reading a run folder, whole or damaged: what can be read is read, the rest is counted and named.
+
+events.jsonl ──► sane events on one clock ──► summary, timeline, trace, ...
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from evenload.errors import ConfigError
+from evenload.events import Event, RunStarted, decode
+
+__all__ = ["Reading", "is_sane", "one_clock", "open_run", "read_config"]
+
+_NUMBERS = (int, float)
+_LARGEST = 1e15
+
+
+@dataclass
+class Reading:
+    """The events of one run, streamed; the counters are filled as they are read.
+
+    ``folder`` is where the run's pictures and configuration lie, None for events that came from elsewhere.
+    """
+
+    folder: Path | None
+    path: Path
+    n_events: int = 0
+    n_damaged: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+    n_sessions: int = 0
+    is_missing: bool = False
+
+    def __iter__(self) -> Iterator[Event]:
+        self.n_events = self.n_damaged = self.n_sessions = 0
+        self.unknown.clear()
+        for event in one_clock(self._sane_events()):
+            self.n_events += 1
+            self.n_sessions += isinstance(event, RunStarted)
+            yield event
+
+    def faults(self) -> list[str]:
+        """What could not be read, one sentence each; complete once the events were read."""
+        said = []
+        if self.is_missing:
+            said.append(f"{self.path.name} is missing: there is nothing to show but the settings.")
+        elif not self.n_events:
+            said.append(f"{self.path.name} holds no event that this version can read.")
+        if self.n_damaged:
+            lines = "line was" if self.n_damaged == 1 else "lines were"
+            said.append(f"{self.n_damaged} {lines} damaged or half-written, and left out.")
+        for name, n in self.unknown.most_common(5):
+            said.append(f"{n} × {name[:40]!r}: an event that this version does not know; a newer one may.")
+        return said
+
+    def _sane_events(self) -> Iterator[Event]:
+        if self.is_missing:
+            return
+        with self.path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                event = decode(line)
+                if event is not None and is_sane(event):
+                    yield event
+                elif event is None and (name := _unknown_name(line)):
+                    self.unknown[name] += 1
+                elif line.strip():
+                    self.n_damaged += 1
+
+
+def open_run(path: str | Path) -> Reading:
+    """The run in ``path``: a run folder, or an events.jsonl file.
+
+    A folder without events is opened all the same if it has anything of a run in it.
+    Raises ConfigError if there is no such run.
+    """
+    path = Path(path)
+    if path.is_file():
+        return Reading(path.parent, path)
+    if not path.is_dir():
+        near = path.parent if path.parent.is_dir() else Path()
+        runs = sorted(str(found.parent) for found in near.glob("*/events.jsonl"))
+        hint = f"runs here: {', '.join(runs[-5:])}" if runs else "give the folder that `evenload run` printed"
+        raise ConfigError(f"there is no run at {str(path)!r}", hint=hint)
+    if (path / "events.jsonl").is_file():
+        return Reading(path, path / "events.jsonl")
+    if any((path / name).is_file() for name in ("summary.json", "results.jsonl", *_CONFIGS)):
+        return Reading(path, path / "events.jsonl", is_missing=True)
+    runs = sorted(str(found.parent) for found in path.glob("*/events.jsonl"))
+    hint = f"did you mean {runs[-1]!r}?" if runs else "a run folder holds events.jsonl"
+    raise ConfigError(f"{str(path)!r} is not a run folder: it has no events.jsonl", hint=hint)
+
+
+_CONFIGS = ("config.yaml", "config.yml", "config.json", "config.toml", "config")
+
+
+def read_config(folder: Path | None, limit: int = 40_000) -> str:
+    """The run's configuration as it was written, "" if there is none; at most ``limit`` characters."""
+    for name in _CONFIGS if folder else ():
+        path = folder / name  # type: ignore[operator]
+        if path.is_file():
+            with path.open(encoding="utf-8", errors="replace") as text:
+                return text.read(limit)
+    return ""
+
+
+def one_clock(events: Iterable[Event]) -> Iterator[Event]:
+    """Put the sessions of a resumed run, which each count from zero, one after the other."""
+    offset = latest = 0.0
+    n_sessions = 0
+    for event in events:
+        if isinstance(event, RunStarted):
+            n_sessions += 1
+            offset = latest if n_sessions > 1 else 0.0
+        if offset:
+            event = _shifted(event, offset)
+        latest = max(latest, getattr(event, "t", 0.0), getattr(event, "stop_s", 0.0))
+        yield event
+
+
+def _shifted(event: Event, offset: float) -> Event:
+    times = {
+        name: getattr(event, name) + offset
+        for name in ("t", "start_s", "stop_s", "dealt_s")
+        if getattr(event, name, None) is not None
+    }
+    return replace(event, **times)
+
+
+def _checks(cls: type) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """Names of a class's fields that must be numbers, may be numbers or None, and must be strings."""
+    by_kind: dict[Any, list[str]] = {float: [], float | None: [], str: []}
+    for one in fields(cls):
+        kind = {int: float, int | None: float | None}.get(one.type, one.type)  # type: ignore[call-overload]
+        by_kind.get(kind, []).append(one.name)
+    return tuple(by_kind[float]), tuple(by_kind[float | None]), tuple(by_kind[str])
+
+
+_CHECKS = {cls: _checks(cls) for cls in Event.__args__}
+
+
+def is_sane(event: Event) -> bool:
+    """True if every time and count of ``event`` is a finite number and every text a string.
+
+    A line of JSON can be whole and still hold what no run writes.
+    """
+    numbers, maybe, texts = _CHECKS[type(event)]
+    for name in numbers:
+        value = getattr(event, name)
+        if not isinstance(value, _NUMBERS) or not -_LARGEST < value < _LARGEST:
+            return False
+    for name in maybe:
+        value = getattr(event, name)
+        if value is not None and (not isinstance(value, _NUMBERS) or not math.isfinite(value)):
+            return False
+    return all(isinstance(getattr(event, name), str) for name in texts) and _are_maps(event)
+
+
+def _are_maps(event: Event) -> bool:
+    for name in ("devices", "facts", "outputs"):
+        value = getattr(event, name, None)
+        if value is not None and not isinstance(value, dict):
+            return False
+    devices = getattr(event, "devices", None)
+    return not devices or all(isinstance(facts, dict) for facts in devices.values())
+
+
+def _unknown_name(line: str) -> str | None:
+    """The type of an event that is well formed but not of this version."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    name = row.get("event") if isinstance(row, dict) else None
+    return name if isinstance(name, str) and name not in _KNOWN else None
+
+
+_KNOWN = {cls.__name__ for cls in Event.__args__}

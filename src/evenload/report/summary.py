@@ -1,0 +1,177 @@
+"""The numbers of a run, each with its bound: how long it took, and how long the best plan would take.
+
+``summarise(events)`` reads a run once, in memory that does not grow with it (but one byte per item).
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from evenload.events import Event
+
+__all__ = ["DeviceSummary", "Failure", "SlowItem", "StageSummary", "Summary", "summarise"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSummary:
+    """What one device did while items were in work. Seconds, summed over its workers.
+
+    ``busy_s`` inside the task, ``overhead_s`` of chunks but outside the task (sending, receiving), ``idle_s``
+    the rest of the work's time; ``startup_s`` before work. ``waits`` splits the part of idle_s for which the
+    policy gave a reason. ``wasted_s`` (part of busy_s): duplicates that came second, chunks of workers that
+    died. ``utilisation`` is busy_s over the work's time and the number of workers, 0..1.
+    """
+
+    device: str
+    name: str = ""
+    kind: str = ""
+    n_workers: int = 1
+    n_items: int = 0
+    n_chunks: int = 0
+    busy_s: float = 0.0
+    overhead_s: float = 0.0
+    idle_s: float = 0.0
+    startup_s: float = 0.0
+    wasted_s: float = 0.0
+    utilisation: float = 0.0
+    items_per_s: float = 0.0
+    waits: Mapping[str, float] = field(default_factory=dict)
+    n_lost_workers: int = 0
+    memory_peak_bytes: int | None = None
+    memory_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StageSummary:
+    """One stage. ``wall_s``: from its first chunk's start to its last one's end; ``ratio``: over the bound.
+
+    ``bound_by`` says what sets the bound: "work" or "longest item".
+    """
+
+    stage: str
+    total: int | None
+    n_done: int
+    n_failed: int
+    start_s: float
+    stop_s: float
+    wall_s: float
+    busy_s: float
+    bound_s: float
+    bound_by: str
+    ratio: float | None
+    imbalance: float
+    items_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlowItem:
+    """``seconds`` per item; for a chunk of more than one item the mean of the chunk."""
+
+    stage: str
+    index: int
+    n_items: int
+    device: str
+    seconds: float
+    item: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    t: float
+    stage: str
+    index: int
+    item: str
+    error: str
+    message: str
+    device: str | None = None
+    traceback: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A whole run.
+
+    ``wall_s``     from the run's start to its last event
+    ``work_s``     of it, the time in which chunks ran (stages that follow one another are added up)
+    ``bound_s``    no plan could have done that work on these devices in less (see ``balance.bound``)
+    ``ratio``      work_s / bound_s: 1.0 is the best possible, 1.08 is 8 % longer; None if not measured
+    ``imbalance``  busiest device's useful seconds over the mean of all devices: 1.0 is perfectly even
+    ``failures`` and ``slowest`` are the first (the worst) of possibly many; ``n_failed`` counts all.
+    ``status``     done | failures | interrupted | failed | unfinished
+    """
+
+    name: str
+    status: str
+    unix_s: float
+    total: int | None
+    n_done: int
+    n_failed: int
+    wall_s: float
+    work_s: float
+    startup_s: float
+    items_per_s: float
+    bound_s: float
+    bound_by: str
+    ratio: float | None
+    imbalance: float
+    utilisation: float
+    utilisation_std: float
+    devices: tuple[DeviceSummary, ...] = ()
+    stages: tuple[StageSummary, ...] = ()
+    unmeasured: tuple[str, ...] = ()
+    waits: Mapping[str, float] = field(default_factory=dict)
+    n_chunks: int = 0
+    n_duplicates: int = 0
+    n_redone: int = 0
+    wasted_s: float = 0.0
+    n_moves: int = 0
+    n_moved_items: int = 0
+    n_lost_workers: int = 0
+    slowest: tuple[SlowItem, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    failures_by_error: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    finish: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain object for ``json.dumps``, with ``"schema": 1``. Seconds are rounded to microseconds."""
+        return {"schema": SCHEMA, **_rounded(asdict(self))}
+
+    def headline(self) -> str:
+        """One line for a terminal."""
+        of = f" of {self.total}" if self.total is not None else ""
+        parts = [f"{self.n_done}{of} done in {self.wall_s:.1f} s"]
+        if self.n_failed:
+            parts.append(f"{self.n_failed} failed")
+        if self.items_per_s:
+            parts.append(f"{self.items_per_s:.3g} items/s")
+        if self.ratio is not None:
+            parts.append(
+                f"{self.ratio:.2f}× of the best possible ({self.work_s:.2f} s, bound {self.bound_s:.2f} s)"
+            )
+            parts.append(f"imbalance {self.imbalance:.2f}")
+            parts.append(f"utilisation {self.utilisation:.0%}")
+        return " · ".join(parts)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _rounded(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(one) for one in value]
+    return value
+
+
+def summarise(events: Iterable[Event]) -> Summary:
+    """The numbers of one run. Takes any events, also of a run that is still going or was cut short."""
+    from .tally import Tally
+
+    tally = Tally()
+    for event in events:
+        tally.add(event)
+    return tally.summary()

@@ -1,0 +1,340 @@
+"""Counts a run's events as they come, in memory bounded by devices, stages and one byte per item."""
+
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappush, heapreplace
+from typing import Any
+
+from evenload.balance.bound import StageWork, bound_together
+from evenload.balance.metrics import imbalance, utilisation_deviation
+from evenload.events import (
+    DeviceSample,
+    Event,
+    Idle,
+    ItemFailed,
+    ItemFinished,
+    Moved,
+    RunFinished,
+    RunStarted,
+    Span,
+    StageStarted,
+    WorkerExited,
+    WorkerStarted,
+)
+
+from .items import ItemSet
+from .lanes import Lanes
+from .summary import DeviceSummary, Failure, SlowItem, StageSummary, Summary
+
+__all__ = ["Tally"]
+
+N_SLOWEST = 10
+N_FAILURES = 200
+TRACEBACK_CHARS = 20_000
+# Names are announced when an item is through its stage, close to the span that it belongs to.
+N_RECENT_NAMES = 4096
+
+
+@dataclass(slots=True)
+class _Device:
+    facts: dict[str, Any] = field(default_factory=dict)
+    n_items: int = 0
+    n_chunks: int = 0
+    busy_s: float = 0.0
+    span_s: float = 0.0
+    wasted_s: float = 0.0
+    startup_s: float = 0.0
+    waits: dict[str, float] = field(default_factory=dict)
+    n_lost: int = 0
+    n_workers: int = 0
+    memory_peak: int | None = None
+    memory_total: int | None = None
+
+    @property
+    def useful_s(self) -> float:
+        return self.busy_s - self.wasted_s
+
+
+@dataclass(slots=True)
+class _Stage:
+    total: int | None = None
+    work: StageWork = field(default_factory=StageWork)
+    items: ItemSet = field(default_factory=ItemSet)
+    start_s: float = float("inf")
+    stop_s: float = 0.0
+    useful_s: dict[str, float] = field(default_factory=dict)
+
+
+class Tally:
+    """``add`` every event, then ``summary()``; it may be asked at any time, for a live page as well."""
+
+    def __init__(self) -> None:
+        self._started: RunStarted | None = None
+        self._finished: RunFinished | None = None
+        self._end_s = 0.0
+        self._devices: dict[str, _Device] = {}
+        self._stages: dict[str, _Stage] = {}
+        self._lanes = Lanes()
+        self._slow: list[tuple[float, int, Span]] = []
+        self._names: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._failures: list[Failure] = []
+        self._errors: Counter[str] = Counter()
+        self._n: Counter[str] = Counter()
+        self._handlers = {
+            RunStarted: self._on_started,
+            StageStarted: self._on_stage,
+            Span: self._on_span,
+            Idle: self._on_idle,
+            WorkerStarted: self._on_worker,
+            WorkerExited: self._on_exit,
+            ItemFinished: self._on_item,
+            ItemFailed: self._on_failed,
+            Moved: self._on_moved,
+            DeviceSample: self._on_sample,
+            RunFinished: self._on_finished,
+        }
+
+    def add(self, event: Event) -> None:
+        self._end_s = max(self._end_s, getattr(event, "t", 0.0), getattr(event, "stop_s", 0.0))
+        handler = self._handlers.get(type(event))
+        if handler:
+            handler(event)
+
+    def _device(self, name: str) -> _Device:
+        return self._devices.setdefault(name, _Device())
+
+    def _stage(self, name: str) -> _Stage:
+        if name not in self._stages:
+            self._stages[name] = _Stage(work=StageWork(self._devices))
+        return self._stages[name]
+
+    def _on_started(self, event: RunStarted) -> None:
+        self._started = self._started or event
+        self._finished = None
+        for name, facts in event.devices.items():
+            self._device(name).facts = dict(facts)
+
+    def _on_finished(self, event: RunFinished) -> None:
+        self._finished = event
+
+    def _on_stage(self, event: StageStarted) -> None:
+        self._stage(event.stage).total = event.total
+
+    def _on_span(self, span: Span) -> None:
+        stage, device = self._stage(span.stage), self._device(span.device)
+        span_s = max(0.0, span.stop_s - span.start_s)
+        busy_s = min(span.busy_s, span_s) if span.busy_s > 0 else span_s
+        device.n_chunks += 1
+        device.busy_s += busy_s
+        device.span_s += span_s
+        stage.start_s = min(stage.start_s, span.start_s)
+        stage.stop_s = max(stage.stop_s, span.stop_s)
+        self._n["chunks"] += 1
+        self._n["duplicates"] += span.duplicate
+        lane = self._lanes.key(span.device, span.worker)
+        if span.status in ("superseded", "lost"):
+            device.wasted_s += busy_s
+            self._n["redone"] += span.n_items if span.status == "lost" else 0
+            return
+        device.n_items += span.n_items
+        stage.useful_s[span.device] = stage.useful_s.get(span.device, 0.0) + busy_s
+        stage.work.add(lane, busy_s, span.n_items, is_good=span.status == "ok")
+        stage.items.add(span.index, span.n_items)
+        if span.n_items > 0:
+            self._keep_if_slow(span, busy_s / span.n_items)
+
+    def _keep_if_slow(self, span: Span, seconds: float) -> None:
+        entry = (seconds, -self._n["chunks"], span)
+        if len(self._slow) < N_SLOWEST:
+            heappush(self._slow, entry)
+        elif seconds > self._slow[0][0]:
+            heapreplace(self._slow, entry)
+
+    def _on_idle(self, event: Idle) -> None:
+        waits = self._device(event.device).waits
+        why = event.why if event.why in waits or len(waits) < 50 else "other reasons"
+        waits[why] = waits.get(why, 0.0) + max(0.0, event.stop_s - event.start_s)
+
+    def _on_worker(self, event: WorkerStarted) -> None:
+        device = self._device(event.device)
+        device.startup_s += event.startup_s
+        self._lanes.see(event)
+
+    def _on_exit(self, event: WorkerExited) -> None:
+        self._lanes.see(event)
+        if event.reason != "closed":
+            self._device(event.device).n_lost += 1
+
+    def _on_item(self, event: ItemFinished) -> None:
+        self._stage(event.stage).items.finish(event.index)
+        self._names[event.stage, event.index] = event.item
+        if len(self._names) > N_RECENT_NAMES:
+            kept = {(span.stage, span.index) for _, _, span in self._slow}
+            oldest, name = self._names.popitem(last=False)
+            if oldest in kept:
+                self._names[oldest] = name
+
+    def _on_failed(self, event: ItemFailed) -> None:
+        self._stage(event.stage).items.fail(event.index)
+        self._errors[event.error if len(self._errors) < 100 else "others"] += 1
+        if len(self._failures) < N_FAILURES:
+            self._failures.append(
+                Failure(
+                    event.t,
+                    event.stage,
+                    event.index,
+                    event.item,
+                    event.error,
+                    event.message[:TRACEBACK_CHARS],
+                    event.device,
+                    event.traceback[-TRACEBACK_CHARS:],
+                )
+            )
+
+    def _on_moved(self, event: Moved) -> None:
+        self._n["moves"] += 1
+        self._n["moved"] += event.n_items
+
+    def _on_sample(self, event: DeviceSample) -> None:
+        device = self._device(event.device)
+        if event.memory_used_bytes is not None:
+            device.memory_peak = max(device.memory_peak or 0, event.memory_used_bytes)
+        device.memory_total = event.memory_total_bytes or device.memory_total
+
+    def summary(self) -> Summary:
+        groups = _groups(self._stages)
+        work_s = sum(stop - start for start, stop, _ in groups)
+        bounds = [bound_together(stage.work for stage in stages) for _, _, stages in groups]
+        devices = tuple(self._device_summary(name, work_s) for name in self._devices)
+        stages = tuple(self._stage_summary(name, stage) for name, stage in self._stages.items())
+        total, n_done, n_failed = self._items()
+        bound_s = sum(bounds)
+        limits = {stage.bound_by for stage in stages if stage.bound_s}
+        first_s = min((start for start, _, _ in groups), default=0.0)
+        shares = [device.utilisation for device in devices]
+        return Summary(
+            name=self._started.name if self._started else "",
+            status=self._finished.status if self._finished else "unfinished",
+            unix_s=self._started.unix_s if self._started else 0.0,
+            total=total,
+            n_done=n_done,
+            n_failed=n_failed,
+            wall_s=self._end_s,
+            work_s=work_s,
+            startup_s=first_s,
+            items_per_s=n_done / work_s if work_s > 0 else 0.0,
+            bound_s=bound_s,
+            bound_by=limits.pop() if len(limits) == 1 else "work",
+            ratio=work_s / bound_s if bound_s > 0 else None,
+            imbalance=imbalance([device.useful_s for device in self._devices.values()]),
+            utilisation=sum(shares) / len(shares) if shares else 0.0,
+            utilisation_std=utilisation_deviation([d.utilisation for d in devices], 1.0),
+            devices=devices,
+            stages=stages,
+            unmeasured=self._unmeasured(),
+            waits=_summed(device.waits for device in self._devices.values()),
+            n_chunks=self._n["chunks"],
+            n_duplicates=self._n["duplicates"],
+            n_redone=self._n["redone"],
+            wasted_s=sum(device.wasted_s for device in devices),
+            n_moves=self._n["moves"],
+            n_moved_items=self._n["moved"],
+            n_lost_workers=sum(device.n_lost_workers for device in devices),
+            slowest=self._slowest(),
+            failures=tuple(self._failures),
+            failures_by_error=dict(self._errors.most_common()),
+            facts=dict(self._started.facts) if self._started else {},
+            finish=dict(self._finished.facts) if self._finished else {},
+        )
+
+    def _items(self) -> tuple[int | None, int, int]:
+        """Items expected, through the last stage, and failed in any stage."""
+        total = self._started.total if self._started else None
+        stages = list(self._stages.values())
+        if total is None and stages:
+            total = stages[0].total
+        n_failed = sum(stage.items.n_failed for stage in stages)
+        n_done = stages[-1].items.n_done if stages else 0
+        return total, n_done, n_failed
+
+    def _unmeasured(self) -> tuple[str, ...]:
+        return tuple(name for name, one in self._devices.items() if one.n_items == 0)
+
+    def _slowest(self) -> tuple[SlowItem, ...]:
+        return tuple(
+            SlowItem(
+                span.stage,
+                span.index,
+                span.n_items,
+                span.device,
+                seconds,
+                self._names.get((span.stage, span.index), "") if span.n_items == 1 else "",
+            )
+            for seconds, _, span in sorted(self._slow, key=lambda one: one[:2], reverse=True)
+        )
+
+    def _device_summary(self, name: str, work_s: float) -> DeviceSummary:
+        one = self._devices[name]
+        n_workers = max(1, self._lanes.n(name))
+        return DeviceSummary(
+            device=name,
+            name=str(one.facts.get("name", "")),
+            kind=str(one.facts.get("kind", "")),
+            n_workers=n_workers,
+            n_items=one.n_items,
+            n_chunks=one.n_chunks,
+            busy_s=one.busy_s,
+            overhead_s=max(0.0, one.span_s - one.busy_s),
+            idle_s=max(0.0, work_s * n_workers - one.span_s),
+            startup_s=one.startup_s,
+            wasted_s=one.wasted_s,
+            utilisation=min(1.0, one.busy_s / (work_s * n_workers)) if work_s > 0 else 0.0,
+            items_per_s=one.n_items / one.useful_s if one.useful_s > 0 else 0.0,
+            waits=_summed([one.waits]),
+            n_lost_workers=one.n_lost,
+            memory_peak_bytes=one.memory_peak,
+            memory_total_bytes=one.memory_total or one.facts.get("memory_bytes"),
+        )
+
+    def _stage_summary(self, name: str, stage: _Stage) -> StageSummary:
+        bound = stage.work.bound()
+        wall_s = max(0.0, stage.stop_s - stage.start_s)
+        return StageSummary(
+            stage=name,
+            total=stage.total,
+            n_done=stage.items.n_done,
+            n_failed=stage.items.n_failed,
+            start_s=stage.start_s if wall_s else 0.0,
+            stop_s=stage.stop_s,
+            wall_s=wall_s,
+            busy_s=sum(stage.useful_s.values()),
+            bound_s=bound.bound_s,
+            bound_by=bound.limit,
+            ratio=bound.ratio(wall_s),
+            imbalance=imbalance([stage.useful_s.get(device, 0.0) for device in self._devices]),
+            items_per_s=stage.items.n_done / wall_s if wall_s > 0 else 0.0,
+        )
+
+
+def _summed(many: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Seconds by reason, the longest first."""
+    total: dict[str, float] = {}
+    for waits in many:
+        for why, seconds in waits.items():
+            total[why] = total.get(why, 0.0) + seconds
+    return dict(sorted(total.items(), key=lambda one: -one[1])[:20])
+
+
+def _groups(stages: dict[str, _Stage]) -> list[tuple[float, float, list[_Stage]]]:
+    """Stages whose times overlap, as ``(start_s, stop_s, stages)``, in order of time."""
+    groups: list[tuple[float, float, list[_Stage]]] = []
+    for stage in sorted(
+        (one for one in stages.values() if one.stop_s > one.start_s), key=lambda one: one.start_s
+    ):
+        if groups and stage.start_s < groups[-1][1]:
+            start, stop, members = groups.pop()
+            groups.append((start, max(stop, stage.stop_s), [*members, stage]))
+        else:
+            groups.append((stage.start_s, stage.stop_s, [stage]))
+    return groups

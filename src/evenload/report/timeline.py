@@ -1,0 +1,202 @@
+"""The timeline of a run in bounded memory: slices per lane, merged where they are too short to be seen.
+
+Up to ``max_slices`` are kept as they happened. Beyond that, neighbours of one lane and stage whose length and
+distance are below a time step are merged into one slice that remembers how many chunks, items and busy
+seconds it stands for; the step doubles until all fits. Failures are marks of their own and never merged away.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from evenload.events import Event, Idle, ItemFailed, Moved, RunStarted, Span, WorkerExited, WorkerStarted
+
+from .lanes import Lanes
+
+__all__ = ["Slice", "Timeline"]
+
+STATUSES = ("ok", "failed", "lost", "superseded", "waiting", "start-up")
+_WAITING, _STARTUP = STATUSES.index("waiting"), STATUSES.index("start-up")
+MAX_MARKS = 1000
+MAX_MOVES = 500
+MAX_REASONS = 500
+
+
+@dataclass(slots=True)
+class Slice:
+    """``n_chunks`` chunks of one stage and status on one lane, one after the other."""
+
+    start_s: float
+    stop_s: float
+    busy_s: float
+    stage: int
+    status: int
+    index: int
+    n_items: int
+    n_chunks: int = 1
+    why: int = 0
+
+
+class Timeline:
+    """``add`` every event; ``to_json()`` is what the page draws."""
+
+    def __init__(self, max_slices: int = 100_000) -> None:
+        self.max_slices = max_slices
+        self._lanes = Lanes()
+        self._rows: dict[tuple[str, int], list[Slice]] = {}
+        self._stages: dict[str, int] = {}
+        self._reasons: dict[str, int] = {"": 0}
+        self._marks: list[dict[str, Any]] = []
+        self._moves: list[dict[str, Any]] = []
+        self._n_marks = self._n_moves = 0
+        self._n_slices = 0
+        self._step_s = 0.0
+        self._end_s = 0.0
+
+    def add(self, event: Event) -> None:
+        self._end_s = max(self._end_s, getattr(event, "t", 0.0), getattr(event, "stop_s", 0.0))
+        if isinstance(event, Span):
+            self._add_span(event)
+        elif isinstance(event, Idle):
+            self._put(event.device, 0, self._idle(event))
+        elif isinstance(event, WorkerStarted):
+            self._add_startup(event)
+        elif isinstance(event, WorkerExited):
+            self._lanes.see(event)
+            if event.reason != "closed":
+                lane = self._lanes.of(event.device, event.worker)
+                self._mark(event.t, event.device, lane, "lost", f"worker lost: {event.reason}")
+        elif isinstance(event, ItemFailed):
+            text = f"{event.item or event.index}: {event.error}"
+            self._mark(event.t, event.device or "", 0, "failed", text)
+        elif isinstance(event, Moved):
+            self._move(event)
+        elif isinstance(event, RunStarted):
+            for device in event.devices:
+                self._rows.setdefault((device, 0), [])
+
+    def _add_span(self, span: Span) -> None:
+        status = STATUSES.index(span.status) if span.status in STATUSES else 0
+        one = Slice(
+            span.start_s,
+            max(span.start_s, span.stop_s),
+            span.busy_s,
+            self._stages.setdefault(span.stage, len(self._stages)),
+            status,
+            span.index,
+            span.n_items,
+            why=self._reason(span.why),
+        )
+        self._put(span.device, self._lanes.of(span.device, span.worker), one)
+
+    def _idle(self, event: Idle) -> Slice:
+        return Slice(
+            event.start_s,
+            max(event.start_s, event.stop_s),
+            0.0,
+            -1,
+            _WAITING,
+            0,
+            0,
+            why=self._reason(event.why),
+        )
+
+    def _add_startup(self, event: WorkerStarted) -> None:
+        lane = self._lanes.of(event.device, event.worker)
+        start_s = max(0.0, event.t - event.startup_s)
+        self._put(event.device, lane, Slice(start_s, event.t, 0.0, -1, _STARTUP, 0, 0))
+
+    def _reason(self, why: str) -> int:
+        if why not in self._reasons and len(self._reasons) >= MAX_REASONS:
+            return 0
+        return self._reasons.setdefault(why, len(self._reasons))
+
+    def _mark(self, t: float, device: str, lane: int, kind: str, text: str) -> None:
+        self._n_marks += 1
+        if len(self._marks) < MAX_MARKS:
+            self._marks.append({"t": t, "device": device, "lane": lane, "kind": kind, "text": text[:300]})
+
+    def _move(self, event: Moved) -> None:
+        self._n_moves += 1
+        if len(self._moves) < MAX_MOVES:
+            move = {"t": event.t, "source": event.source, "target": event.target, "n_items": event.n_items}
+            self._moves.append({**move, "imbalance": event.imbalance})
+
+    def _put(self, device: str, lane: int, one: Slice) -> None:
+        row = self._rows.setdefault((device, lane), [])
+        if self._step_s and row and _merge(row[-1], one, self._step_s):
+            return
+        row.append(one)
+        self._n_slices += 1
+        while self._n_slices > self.max_slices:
+            self._coarsen()
+
+    def _coarsen(self) -> None:
+        """Double the time step until a quarter of the slices is gone."""
+        goal = self.max_slices * 3 // 4
+        while self._n_slices > goal:
+            self._step_s = self._step_s * 2 or self._end_s / self.max_slices
+            for key, row in self._rows.items():
+                row.sort(key=lambda one: one.start_s)
+                merged: list[Slice] = []
+                for one in row:
+                    if not (merged and _merge(merged[-1], one, self._step_s)):
+                        merged.append(one)
+                self._rows[key] = merged
+            self._n_slices = sum(map(len, self._rows.values()))
+            if self._step_s > 2 * self._end_s:
+                return
+
+    def to_json(self) -> Mapping[str, Any]:
+        """Rows of columns; times in microseconds, each start as the distance to the one before."""
+        rows = sorted(self._rows.items(), key=lambda one: (_natural(one[0][0]), one[0][1]))
+        return {
+            "end_s": round(self._end_s, 6),
+            "step_s": self._step_s,
+            "stages": list(self._stages),
+            "statuses": STATUSES,
+            "reasons": list(self._reasons),
+            "rows": [{"device": device, "lane": lane, **_columns(row)} for (device, lane), row in rows],
+            "marks": self._marks,
+            "n_marks": self._n_marks,
+            "moves": self._moves,
+            "n_moves": self._n_moves,
+        }
+
+
+def _merge(last: Slice, one: Slice, step_s: float) -> bool:
+    """Merge ``one`` into ``last`` if both are of a kind and too short and close to be told apart."""
+    if (last.stage, last.status) != (one.stage, one.status):
+        return False
+    if one.start_s - last.stop_s > step_s or one.start_s < last.start_s:
+        return False
+    if max(one.stop_s - one.start_s, (last.stop_s - last.start_s) / last.n_chunks) > step_s:
+        return False
+    last.stop_s = max(last.stop_s, one.stop_s)
+    last.busy_s += one.busy_s
+    last.n_items += one.n_items
+    last.n_chunks += one.n_chunks
+    last.why = last.why if last.why == one.why else 0
+    return True
+
+
+def _columns(row: list[Slice]) -> dict[str, list[int]]:
+    row = sorted(row, key=lambda one: one.start_s)
+    starts = [round(one.start_s * 1e6) for one in row]
+    return {
+        "start": [now - before for now, before in zip(starts, [0, *starts], strict=False)],
+        "length": [max(0, round(one.stop_s * 1e6) - start) for one, start in zip(row, starts, strict=True)],
+        "busy": [round(one.busy_s * 1e6) for one in row],
+        "stage": [one.stage for one in row],
+        "status": [one.status for one in row],
+        "index": [one.index for one in row],
+        "n_items": [one.n_items for one in row],
+        "n_chunks": [one.n_chunks for one in row],
+        "why": [one.why for one in row],
+    }
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """Sort key with cuda:2 before cuda:10."""
+    kind, _, number = name.partition(":")
+    return (kind, int(number), "") if number.isdecimal() and len(number) < 10 else (kind, -1, number)

@@ -1,0 +1,260 @@
+"""A run as a trace that Perfetto (ui.perfetto.dev) and chrome://tracing open: one track per worker slot.
+
+A process per device; in it a track per worker slot with a slice per chunk, and one for the policy's waits.
+A process for the run holds the deals, from which arrows lead to the chunks, and the counters. Events are
+written as they come; only two numbers per chunk are kept, for the counter of running chunks.
+
+Format: "Trace Event Format", Google, JSON object form.
+"""
+
+import gzip
+import json
+from array import array
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+from evenload._version import __version__
+from evenload.errors import ConfigError
+from evenload.events import (
+    DeviceSample,
+    Event,
+    Idle,
+    ItemFailed,
+    Moved,
+    Note,
+    RunFinished,
+    RunStarted,
+    Span,
+    StageFinished,
+    StageStarted,
+    WorkerExited,
+    WorkerStarted,
+)
+
+from .lanes import Lanes
+
+__all__ = ["TraceWriter", "write_trace"]
+
+RUN_PID = 1
+DEALS_TID, NOTES_TID = 1, 2
+WAITS_TID = 1_000
+MAX_ARROWS = 50_000
+MAX_COUNTER_POINTS = 20_000
+# Names Chrome knows as colours; Perfetto chooses its own from the slice's name.
+_COLOURS = {"failed": "terrible", "lost": "black", "superseded": "grey"}
+
+
+class TraceWriter:
+    """A sink that writes ``out`` as events come; ``close()`` completes the file, but leaves ``out`` open."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+        self._is_first = True
+        self._lanes = Lanes()
+        self._pids: dict[str, int] = {}
+        self._tids: set[tuple[int, int]] = set()
+        self._starts, self._stops = array("d"), array("d")
+        self._n_done = self._n_arrows = 0
+        self._stage_began: dict[str, float] = {}
+        self._out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
+        self._name("process_name", RUN_PID, 0, "run")
+        self._name("thread_name", RUN_PID, DEALS_TID, "deals")
+        self._name("thread_name", RUN_PID, NOTES_TID, "stages and notes")
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Span():
+                self._on_span(event)
+            case Idle():
+                self._on_idle(event)
+            case WorkerStarted():
+                self._on_worker(event)
+            case WorkerExited():
+                self._lanes.see(event)
+                if event.reason != "closed":
+                    tid = self._lanes.of(event.device, event.worker) + 1
+                    self._instant(event.t, self._pid(event.device), tid, f"worker lost: {event.reason}")
+            case ItemFailed():
+                args = {"stage": event.stage, "item": event.item, "message": event.message[:2000]}
+                pid, tid = (self._pid(event.device), 1) if event.device else (RUN_PID, NOTES_TID)
+                self._instant(event.t, pid, tid, f"failed: {event.error}", args)
+            case Moved():
+                name = f"moved {event.n_items}: {event.source} to {event.target}"
+                self._instant(event.t, RUN_PID, NOTES_TID, name, {"imbalance": event.imbalance}, scope="g")
+            case DeviceSample():
+                self._on_sample(event)
+            case RunStarted():
+                self._name("process_name", RUN_PID, 0, f"run {event.name}")
+                for device, facts in event.devices.items():
+                    self._pid(device, str(facts.get("name", "")))
+            case StageStarted():
+                self._stage_began[event.stage] = event.t
+            case StageFinished():
+                began = self._stage_began.pop(event.stage, event.t)
+                self._slice(
+                    began, event.t, RUN_PID, NOTES_TID, f"stage {event.stage}", {"bound_s": event.bound_s}
+                )
+            case Note() if event.level in ("warning", "error"):
+                self._instant(event.t, RUN_PID, NOTES_TID, f"{event.level}: {event.text[:200]}")
+            case RunFinished():
+                self._instant(
+                    event.t, RUN_PID, NOTES_TID, f"run {event.status}", dict(event.facts), scope="g"
+                )
+
+    def close(self) -> None:
+        self._write_running()
+        self._out.write(f'\n],"otherData":{json.dumps({"made_by": f"evenload {__version__}"})}}}\n')
+
+    def _on_span(self, span: Span) -> None:
+        pid, tid = self._track(span.device, span.worker)
+        last = span.index + span.n_items - 1
+        items = f"{span.index}" if span.n_items <= 1 else f"{span.index}–{last}"
+        args: dict[str, Any] = {
+            "items": items,
+            "n_items": span.n_items,
+            "busy_s": span.busy_s,
+            "status": span.status,
+        }
+        if span.why:
+            args["why"] = span.why
+        if span.duplicate:
+            args["duplicate"] = True
+        name = f"{span.stage} {items}" if span.status == "ok" else f"{span.stage} {items} ({span.status})"
+        self._slice(span.start_s, span.stop_s, pid, tid, name, args, _COLOURS.get(span.status), span.stage)
+        self._starts.append(span.start_s)
+        self._stops.append(max(span.start_s, span.stop_s))
+        if span.dealt_s is not None and self._n_arrows < MAX_ARROWS:
+            self._arrow(span, pid, tid, name)
+        if span.status in ("ok", "failed"):
+            self._n_done += span.n_items
+            self._counter(span.stop_s, RUN_PID, "items back", {"items": self._n_done})
+
+    def _arrow(self, span: Span, pid: int, tid: int, name: str) -> None:
+        """From the deal to the chunk. The deal is a slice of one microsecond, so that deals never overlap."""
+        self._n_arrows += 1
+        dealt_s = min(span.dealt_s or 0.0, span.start_s)
+        self._slice(dealt_s, dealt_s + 1e-6, RUN_PID, DEALS_TID, name, {"to": span.device, "why": span.why})
+        flow = {"cat": "deal", "name": "deal", "id": self._n_arrows}
+        self._write({"ph": "s", "ts": _us(dealt_s), "pid": RUN_PID, "tid": DEALS_TID, **flow})
+        self._write({"ph": "f", "bp": "e", "ts": _us(span.start_s), "pid": pid, "tid": tid, **flow})
+
+    def _on_idle(self, idle: Idle) -> None:
+        pid = self._pid(idle.device)
+        if (pid, WAITS_TID) not in self._tids:
+            self._tids.add((pid, WAITS_TID))
+            self._name("thread_name", pid, WAITS_TID, "waits")
+        self._slice(idle.start_s, idle.stop_s, pid, WAITS_TID, idle.why or "waiting", {}, "grey")
+
+    def _on_worker(self, event: WorkerStarted) -> None:
+        pid, tid = self._track(event.device, event.worker)
+        start_s = max(0.0, event.t - event.startup_s)
+        self._slice(
+            start_s, event.t, pid, tid, "start-up", {"worker": event.worker, "process": event.pid}, "grey"
+        )
+
+    def _on_sample(self, sample: DeviceSample) -> None:
+        pid = self._pid(sample.device)
+        if sample.utilization is not None:
+            self._counter(sample.t, pid, "utilisation %", {"%": round(100 * sample.utilization, 1)})
+        if sample.memory_used_bytes is not None:
+            self._counter(sample.t, pid, "memory MiB", {"MiB": round(sample.memory_used_bytes / 2**20, 1)})
+        if sample.temperature_c is not None:
+            self._counter(sample.t, pid, "temperature °C", {"°C": sample.temperature_c})
+
+    def _write_running(self) -> None:
+        """Chunks running at the same time, at no more than ``MAX_COUNTER_POINTS`` moments."""
+        starts, stops = sorted(self._starts), sorted(self._stops)
+        if not stops:
+            return
+        step_s = stops[-1] / MAX_COUNTER_POINTS
+        i = j = 0
+        written = -step_s
+        while j < len(stops):
+            t = min(starts[i], stops[j]) if i < len(starts) else stops[j]
+            while i < len(starts) and starts[i] <= t:
+                i += 1
+            while j < len(stops) and stops[j] <= t:
+                j += 1
+            if t - written >= step_s or j == len(stops):
+                self._counter(t, RUN_PID, "running chunks", {"chunks": i - j})
+                written = t
+
+    def _pid(self, device: str, name: str = "") -> int:
+        if device not in self._pids:
+            self._pids[device] = RUN_PID + 1 + len(self._pids)
+            self._name("process_name", self._pids[device], 0, f"{device} {name}".strip())
+            sort = {"sort_index": self._pids[device]}
+            self._write({"ph": "M", "name": "process_sort_index", "pid": self._pids[device], "args": sort})
+        return self._pids[device]
+
+    def _track(self, device: str, worker: str) -> tuple[int, int]:
+        pid, tid = self._pid(device), self._lanes.of(device, worker) + 1
+        if (pid, tid) not in self._tids:
+            self._tids.add((pid, tid))
+            self._name("thread_name", pid, tid, f"worker {tid}")
+        return pid, tid
+
+    def _name(self, kind: str, pid: int, tid: int, name: str) -> None:
+        self._write({"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}})
+
+    def _slice(
+        self,
+        start_s: float,
+        stop_s: float,
+        pid: int,
+        tid: int,
+        name: str,
+        args: dict[str, Any],
+        colour: str | None = None,
+        category: str = "evenload",
+    ) -> None:
+        # Both ends are rounded, not the length: slices that touch must not come to overlap.
+        length = max(0, _us(stop_s) - _us(start_s))
+        row = {
+            "ph": "X",
+            "name": name,
+            "cat": category,
+            "ts": _us(start_s),
+            "dur": length,
+            "pid": pid,
+            "tid": tid,
+        }
+        self._write({**row, **({"cname": colour} if colour else {}), "args": args})
+
+    def _instant(
+        self, t: float, pid: int, tid: int, name: str, args: dict[str, Any] | None = None, scope: str = "t"
+    ) -> None:
+        row = {"ph": "i", "s": scope, "name": name, "ts": _us(t), "pid": pid, "tid": tid}
+        self._write({**row, "args": args or {}})
+
+    def _counter(self, t: float, pid: int, name: str, values: dict[str, float]) -> None:
+        self._write({"ph": "C", "name": name, "ts": _us(t), "pid": pid, "args": values})
+
+    def _write(self, row: dict[str, Any]) -> None:
+        self._out.write(
+            ("" if self._is_first else ",\n") + json.dumps(row, separators=(",", ":"), default=str)
+        )
+        self._is_first = False
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * 1e6)
+
+
+def write_trace(events: Iterable[Event], path: str | Path) -> None:
+    """Write the trace of ``events`` to ``path``; one ending in ``.gz`` is compressed (Perfetto opens both).
+
+    Raises ConfigError if ``path`` cannot be written.
+    """
+    path = Path(path)
+    try:
+        is_packed = path.suffix == ".gz"
+        with gzip.open(path, "wt", 5, "utf-8") if is_packed else path.open("w", encoding="utf-8") as out:
+            writer = TraceWriter(out)
+            for event in events:
+                writer(event)
+            writer.close()
+    except OSError as error:
+        hint = "choose another place with --trace"
+        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}", hint=hint) from error
