@@ -5,7 +5,7 @@
                      └───────────── state.report(done, failed) ◄────────────────┘
 
 Source: the threshold, interval and half-the-difference rule of the multi-GPU load balancer this project began
-from. ``policy.Measured`` is better for most work: it assigns nothing up front, so it has nothing to take back.
+from. ``policy.Measured`` is better for most work: nothing is assigned, so nothing to take back.
 """
 
 from collections.abc import Mapping

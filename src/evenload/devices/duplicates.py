@@ -1,0 +1,47 @@
+"""The same GPU reached twice, through CUDA (or MPS) and through wgpu, is one GPU."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from .device import Device
+
+__all__ = ["link_duplicates"]
+
+
+def link_duplicates(devices: Sequence[Device], hidden_ids: Sequence[str] = ()) -> tuple[Device, ...]:
+    """``devices`` with ``same_as`` set on every wgpu device that a native backend reaches too.
+
+    Matched one to one, by PCI id where both sides say it, else by name. A wgpu device that matches none but
+    has the PCI id of a GPU that a mask hides (``hidden_ids``) is left out: wgpu knows no CUDA masks.
+    """
+    native = [device for device in devices if device.family in ("cuda", "mps")]
+    hidden = list(hidden_ids)
+    linked = []
+    for device in devices:
+        if device.family != "wgpu":
+            linked.append(device)
+            continue
+        twin = next((other for other in native if _is_same(device, other)), None)
+        if twin is not None:
+            native.remove(twin)
+            linked.append(replace(device, same_as=twin.id))
+        elif device.pci_id in hidden:
+            hidden.remove(device.pci_id)
+        else:
+            linked.append(device)
+    return tuple(linked)
+
+
+def _is_same(device: Device, other: Device) -> bool:
+    if not device.is_accelerator:
+        return False
+    if device.pci_id and other.pci_id:
+        return device.pci_id == other.pci_id
+    ours, theirs = _plain(device.name), _plain(other.name)
+    return ours in theirs or theirs in ours
+
+
+def _plain(name: str) -> str:
+    """Letters and digits only: drivers add "(TM)", "/PCIe/SSE2" and the like."""
+    return re.sub(r"\(.*?\)|[^a-z0-9]", "", name.split("/")[0].lower())

@@ -1,0 +1,139 @@
+"""How a worker process is told which device is its own: by environment variables, before it imports anything.
+
+parent: worker_environment(device, pool) ──► the worker's environment ──► worker: current()
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from .device import Device
+from .pool import DevicePool
+
+__all__ = ["THREAD_VARIABLES", "CurrentDevice", "as_current", "current", "thread_share", "worker_environment"]
+
+THREAD_VARIABLES = (
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+# CUDA reads an empty mask as "no GPU". HIP reads it as "not set", and -1 as "no GPU".
+NO_CUDA, NO_HIP = "", "-1"
+
+
+@dataclass(frozen=True, slots=True)
+class CurrentDevice:
+    """The device that this code runs on.
+
+    id       "cuda:1" as the parent names it
+    torch    what to give torch: "cuda:0" in a worker, which sees one GPU only; "mps"; else "cpu"
+    threads  how many threads are this worker's own
+    adapter  ``uuid`` of the wgpu adapter to open, for a "wgpu" device
+    """
+
+    id: str
+    torch: str
+    threads: int
+    adapter: str | None = None
+
+    @property
+    def family(self) -> str:
+        return self.id.partition(":")[0]
+
+
+_override: ContextVar[CurrentDevice | None] = ContextVar("evenload_current_device", default=None)
+
+
+def worker_environment(
+    device: Device, pool: DevicePool, inherited: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Variables to set in a worker's environment before its first import, on top of ``inherited``.
+
+    GPUs are masked by UUID where there is one, else by the entry of the mask that this process inherited: a
+    job scheduler's mask keeps its meaning. Everything but a CUDA or ROCm worker sees no such GPU at all.
+    Thread counts are the worker's share, or less if the inherited variable says less.
+    """
+    threads = thread_share(device, pool)
+    environment = {name: str(_at_most(inherited.get(name), threads)) for name in THREAD_VARIABLES}
+    environment["EVENLOAD_DEVICE"] = device.id
+    environment["EVENLOAD_THREADS"] = str(threads)
+    environment["EVENLOAD_ADAPTER"] = (device.uuid or "") if device.family == "wgpu" else ""
+    environment |= {"CUDA_VISIBLE_DEVICES": NO_CUDA, "HIP_VISIBLE_DEVICES": NO_HIP}
+    if device.backend == "cuda":
+        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        environment["CUDA_VISIBLE_DEVICES"] = device.uuid or _entry(
+            inherited, device.index, "CUDA_VISIBLE_DEVICES"
+        )
+    elif device.backend == "rocm":
+        # HIP reads both and wants them to agree; ROCR_VISIBLE_DEVICES lies a layer below and stays as it is.
+        entry = _entry(inherited, device.index, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+        environment |= {"HIP_VISIBLE_DEVICES": entry, "CUDA_VISIBLE_DEVICES": entry}
+    return environment
+
+
+def thread_share(device: Device, pool: DevicePool) -> int:
+    """Threads that a worker on ``device`` may use while every device of ``pool`` has one.
+
+    A CPU slot has its own. An accelerator's worker has one core beside CPU slots, else an equal part of all.
+    """
+    if device.family == "cpu":
+        return max(1, device.threads or 1)
+    if any(other.family == "cpu" for other in pool):
+        return 1
+    return max(1, pool.n_cores // max(1, len(pool)))
+
+
+def current() -> CurrentDevice:
+    """The device that this code was put on, by ``as_current`` or the worker's environment; else the CPU."""
+    override = _override.get()
+    if override is not None:
+        return override
+    device_id = os.environ.get("EVENLOAD_DEVICE", "cpu:0")
+    threads = os.environ.get("EVENLOAD_THREADS", "")
+    return CurrentDevice(
+        id=device_id,
+        torch=_torch_name(device_id, 0),
+        threads=int(threads) if threads.isdigit() else os.cpu_count() or 1,
+        adapter=os.environ.get("EVENLOAD_ADAPTER") or None,
+    )
+
+
+@contextmanager
+def as_current(device: Device, pool: DevicePool) -> Iterator[CurrentDevice]:
+    """Make ``current()`` answer ``device`` inside the block: for work in this very process, unmasked."""
+    view = CurrentDevice(
+        id=device.id,
+        torch=_torch_name(device.id, device.index),
+        threads=thread_share(device, pool),
+        adapter=device.uuid if device.family == "wgpu" else None,
+    )
+    token = _override.set(view)
+    try:
+        yield view
+    finally:
+        _override.reset(token)
+
+
+def _torch_name(device_id: str, cuda_index: int) -> str:
+    family = device_id.partition(":")[0]
+    return {"cuda": f"cuda:{cuda_index}", "mps": "mps"}.get(family, "cpu")
+
+
+def _entry(inherited: Mapping[str, str], position: int, *masks: str) -> str:
+    """The entry at ``position`` of the first mask that is set, or the position itself where none is."""
+    for mask in masks:
+        entries = [entry.strip() for entry in inherited.get(mask, "").split(",") if entry.strip()]
+        if position < len(entries):
+            return entries[position]
+    return str(position)
+
+
+def _at_most(inherited: str | None, threads: int) -> int:
+    """OpenMP also takes a list, one count per level of nesting: the first is the outer one."""
+    outer = (inherited or "").split(",")[0].strip()
+    return min(int(outer), threads) if outer.isdigit() and int(outer) > 0 else threads

@@ -1,0 +1,199 @@
+"""The devices of this machine, what they score, and what they are doing.
+
+probes ──► discover ──► DevicePool ──► select("cuda:0,1" | "all" | "cpu*4" | 2) ──► DevicePool
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from evenload.errors import ConfigError, NoUsableDevice, UnknownName
+
+from .device import Device
+from .duplicates import link_duplicates
+from .ledger import TaskLedger
+from .probe import PROBES, ProbeReport, Reading, run_probes
+from .score import ScoreWeights, score
+from .selection import Spec, choose
+
+__all__ = ["DeviceLoad", "DevicePool"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLoad:
+    """What a device is doing: the driver's ``reading`` counts everybody's work, the rest is our own."""
+
+    device: str
+    reading: Reading
+    running: int
+    tasks_done: int
+    busy_s: float
+    mean_task_s: float | None
+
+
+class DevicePool:
+    """A fixed, ordered set of devices with their scores and loads. Methods may be called from any thread.
+
+    devices  in order; ids are unique
+    reports  what the probes said, kept for messages and for ``evenload doctor``
+    weights  of the score's factors
+    n_cores  cores that workers may share; by default those of the CPU devices
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        *,
+        reports: Sequence[ProbeReport] = (),
+        weights: ScoreWeights | None = None,
+        n_cores: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._devices = {device.id: device for device in devices}
+        if len(self._devices) != len(devices):
+            raise ConfigError("two devices have the same id", hint="give each device an id of its own")
+        self._is_selection = False
+        self.reports = tuple(reports)
+        self.weights = weights or ScoreWeights()
+        self.n_cores = n_cores or sum(d.threads or 0 for d in devices if d.family == "cpu") or 1
+        self._clock = clock
+        self._ledger = TaskLedger()
+        self._lock = threading.Lock()
+        self._readings: Any = None
+
+    @classmethod
+    def discover(
+        cls,
+        *,
+        weights: ScoreWeights | None = None,
+        probes: Mapping[str, str | Callable[[], ProbeReport]] = PROBES,
+    ) -> "DevicePool":
+        """Everything that this process can reach. A probe that fails is in ``reports`` and hides nothing.
+
+        Neither CUDA nor a framework is initialised or imported in this process.
+        """
+        reports = run_probes(probes)
+        found = [device for report in reports for device in report.devices]
+        hidden = [pci_id for report in reports for pci_id in report.hidden_ids]
+        return cls(link_duplicates(found, hidden), reports=reports, weights=weights)
+
+    def select(self, spec: Spec = "all") -> "DevicePool":
+        """A pool of what ``spec`` means (see ``selection.choose``), with accounts of its own.
+
+        "all" of a selection is that selection. Raises UnknownName, ConfigError or NoUsableDevice, the last with
+        what the probes said.
+        """
+        try:
+            is_whole = self._is_selection and spec == "all"
+            chosen = tuple(self) if is_whole else choose(tuple(self), spec, sorted(self, key=self._rank))
+        except NoUsableDevice as error:
+            told = [r for r in self.reports if r.reason and r.name in (error.causes or PROBES)]
+            causes, hints = {r.name: r.reason for r in told}, [r.hint for r in told if r.hint]
+            raise NoUsableDevice(
+                error.message.splitlines()[0], causes=causes, hint="; ".join(hints) or error.hint
+            ) from None
+        pool = DevicePool(
+            chosen, reports=self.reports, weights=self.weights, n_cores=self.n_cores, clock=self._clock
+        )
+        pool._is_selection = True
+        return pool
+
+    def best(self) -> Device:
+        """The device of the highest score; among equals the one with the least running on it, then the first.
+
+        Raises NoUsableDevice if the pool is empty.
+        """
+        if not self._devices:
+            raise NoUsableDevice("the pool has no device", hint="`evenload doctor` says what is wrong")
+        return min(self, key=self._rank)
+
+    def device(self, device_id: str) -> Device:
+        """Raises UnknownName with the nearest id."""
+        try:
+            return self._devices[device_id]
+        except KeyError:
+            raise UnknownName("device", device_id, self._devices) from None
+
+    def score(self, device_id: str) -> float:
+        """The prior of a device, above 0 and at most 100."""
+        return score(self.device(device_id), self.weights)
+
+    def load(self, device_id: str) -> DeviceLoad:
+        """What the device is doing now, by its driver and by our own accounts."""
+        device, counts = self.device(device_id), self._ledger.counts(device_id)
+        return DeviceLoad(
+            device=device_id,
+            reading=self._open_readings().read(device),
+            running=counts.running,
+            tasks_done=counts.done,
+            busy_s=counts.busy_s,
+            mean_task_s=counts.mean_task_s,
+        )
+
+    def task_started(self, device_id: str) -> None:
+        self._ledger.started(self.device(device_id).id)
+
+    def task_finished(self, device_id: str, busy_s: float) -> None:
+        """Raises ConfigError if no task runs there."""
+        self._ledger.finished(self.device(device_id).id, busy_s)
+
+    @contextmanager
+    def task(self, device_id: str) -> Iterator[Device]:
+        """Counts and times the block as one task on the device, whether it raises or not."""
+        self.task_started(device_id)
+        began = self._clock()
+        try:
+            yield self.device(device_id)
+        finally:
+            self.task_finished(device_id, self._clock() - began)
+
+    def facts(self) -> dict[str, dict[str, Any]]:
+        """Per device id all that is known of it and its score, as plain values: for events and ``--json``."""
+        return {device.id: {**asdict(device), "score": self.score(device.id)} for device in self}
+
+    def close(self) -> None:
+        """Close the lines to the drivers that ``load`` opened; the next ``load`` opens them again."""
+        with self._lock:
+            readings, self._readings = self._readings, None
+        if readings is not None:
+            readings.close()
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._devices)
+
+    def __iter__(self) -> Iterator[Device]:
+        return iter(self._devices.values())
+
+    def __len__(self) -> int:
+        return len(self._devices)
+
+    def __contains__(self, device_id: object) -> bool:
+        return device_id in self._devices
+
+    def __enter__(self) -> "DevicePool":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"DevicePool({', '.join(self._devices)})"
+
+    def _rank(self, device: Device) -> tuple[bool, float, int]:
+        return (
+            device.same_as is not None,
+            -score(device, self.weights),
+            self._ledger.counts(device.id).running,
+        )
+
+    def _open_readings(self) -> Any:
+        from .telemetry import Readings
+
+        with self._lock:
+            if self._readings is None:
+                self._readings = Readings()
+            return self._readings

@@ -1,0 +1,77 @@
+"""What a probe reports, and the table of probes. One file per vendor's API lies in ``probes/``.
+
+A probe module has ``probe() -> ProbeReport``; where its driver tells the load, ``open_sampler() -> Sampler``.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from .device import Device
+
+__all__ = ["PROBES", "ProbeReport", "Reading", "Sampler", "run_probe"]
+
+# Strings, so that listing them costs nothing. A better way to the same hardware comes first.
+PROBES = {
+    "cuda": "evenload.devices.probes.cuda",
+    "mps": "evenload.devices.probes.mps",
+    "wgpu": "evenload.devices.probes.wgpu",
+    "cpu": "evenload.devices.probes.cpu",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeReport:
+    """What one probe found, or why it found nothing.
+
+    status      ok: it could look (and may have found nothing) | absent: no such hardware or driver here
+                | missing: a package is needed to look | failed: it should have worked and did not
+    reason      why there are no devices; ``hint`` says what to do about it
+    notes       what a person should know of devices that were found, or left out
+    hidden_ids  ``pci_id`` of devices that exist and that an inherited mask hides
+    """
+
+    name: str
+    devices: tuple[Device, ...] = ()
+    status: Literal["ok", "absent", "missing", "failed"] = "ok"
+    reason: str = ""
+    hint: str = ""
+    notes: tuple[str, ...] = ()
+    hidden_ids: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a driver says of a device now; None where it does not say. ``utilization`` is a share, 0..1."""
+
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    temperature_c: float | None = None
+    foreign_processes: int | None = None
+
+
+class Sampler(Protocol):
+    """An open line to a driver."""
+
+    def read(self, device: Device) -> Reading: ...
+
+    def close(self) -> None: ...
+
+
+def run_probe(name: str, probe: str | Callable[[], ProbeReport]) -> ProbeReport:
+    """Run one probe, a module's name or a function. Whatever it raises becomes a report: it hides nobody."""
+    try:
+        return importlib.import_module(probe).probe() if isinstance(probe, str) else probe()
+    except Exception as error:
+        return ProbeReport(
+            name,
+            status="failed",
+            reason=f"{type(error).__name__}: {error}",
+            hint=f"`evenload doctor -v` prints the whole story of the {name} probe",
+        )
+
+
+def run_probes(probes: Mapping[str, str | Callable[[], ProbeReport]] = PROBES) -> tuple[ProbeReport, ...]:
+    return tuple(run_probe(name, probe) for name, probe in probes.items())

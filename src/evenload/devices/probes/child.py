@@ -1,0 +1,124 @@
+"""Runs a heavy or crash-prone probe in a process of its own, and keeps its answer until something changes.
+
+Loading a graphics driver takes a third of a second and may print, hang or die; the caller is spared all that.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["ChildFailed", "ask_child", "cache_folder"]
+
+MAX_AGE_S = 24 * 3600
+TIMEOUT_S = 60
+# What can make the same script answer differently.
+ENVIRONMENT = (
+    "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "VK_DRIVER_FILES",
+    "VK_ICD_FILENAMES",
+    "VK_ADD_DRIVER_FILES",
+    "LD_LIBRARY_PATH",
+    "DISPLAY",
+    "WAYLAND_DISPLAY",
+)
+PREFIXES = ("WGPU_", "MESA_", "LIBGL_", "LP_", "GALLIUM_")
+
+
+class ChildFailed(Exception):
+    """The child died, hung, or did not answer with JSON on its last line."""
+
+
+def ask_child(script: Path, *, depends_on: Iterable[Path] = (), refresh: bool = False) -> Any:
+    """The JSON value that ``script`` prints last, from the cache if nothing it depends on has changed.
+
+    The cache holds for one boot, one interpreter, one environment, and a day at most. ``depends_on`` are
+    files and folders whose change time counts. Raises ChildFailed with the child's last words.
+    """
+    key = _key(script, depends_on)
+    cached = cache_folder() / f"{script.stem}.json"
+    if not refresh:
+        answer = _recall(cached, key)
+        if answer is not None:
+            return answer
+    answer = _run(script)
+    _remember(cached, key, answer)
+    return answer
+
+
+def cache_folder() -> Path:
+    """``$XDG_CACHE_HOME/evenload``, or the same under the platform's usual place."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
+    return (Path(base) if base else Path.home() / ".cache") / "evenload"
+
+
+def _run(script: Path) -> Any:
+    # -P: the script's own folder holds files named like the packages that it imports.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", str(script)],
+            env=environment,
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ChildFailed(f"no answer in {TIMEOUT_S} s: a driver hangs") from error
+    if done.returncode:
+        last_words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        raise ChildFailed(": ".join([f"the probe's process ended with {how}", *last_words]))
+    try:
+        return json.loads(done.stdout.decode().strip().splitlines()[-1])
+    except (ValueError, IndexError) as error:
+        raise ChildFailed("the probe's process said nothing that could be read") from error
+
+
+def _key(script: Path, depends_on: Iterable[Path]) -> str:
+    facts = [sys.executable, *sys.path, _boot()]
+    facts += [f"{n}={v}" for n, v in sorted(os.environ.items()) if n in ENVIRONMENT or n.startswith(PREFIXES)]
+    facts += [f"{path}@{_changed(path)}" for path in (script, *depends_on)]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        import psutil
+
+        return str(round(psutil.boot_time(), -1))
+
+
+def _changed(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _recall(cached: Path, key: str) -> Any:
+    try:
+        row = json.loads(cached.read_text())
+        is_fresh = row["key"] == key and 0 <= time.time() - row["unix_s"] < MAX_AGE_S
+        return row["answer"] if is_fresh else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # no cache, or not one of ours: asking again is the remedy
+
+
+def _remember(cached: Path, key: str, answer: Any) -> None:
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        fresh = cached.with_suffix(f".{os.getpid()}.tmp")
+        fresh.write_text(json.dumps({"key": key, "unix_s": time.time(), "answer": answer}))
+        fresh.replace(cached)
+    except OSError:
+        return  # a home that cannot be written to costs a third of a second each time, no more

@@ -1,0 +1,265 @@
+"""NVIDIA's GPUs through NVML, which never touches CUDA itself; where NVML is out of reach, torch in a child.
+
+AMD's GPUs are found through torch too (its ROCm build calls them "cuda").
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from evenload._optional import is_installed
+from evenload.devices.device import Device, Kind
+from evenload.devices.probe import ProbeReport, Reading
+
+from .child import ask_child
+from .cuda_mask import visible
+from .torch_build import torch_build
+
+__all__ = ["open_sampler", "probe"]
+
+# Any of these is a sign of NVIDIA's driver; the last two are those of Windows and of Linux inside it.
+DRIVER_FILES = (
+    "/proc/driver/nvidia/version",
+    "/dev/nvidiactl",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "C:\\Windows\\System32\\nvml.dll",
+)
+INSTALL = "pip install 'evenload[nvidia]'"
+NVIDIA = 0x10DE
+# Cores in a multiprocessor, by compute capability: NVML counts cores only. Source: CUDA guide, "Compute
+# capabilities".
+CORES_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+INTEGRATED = ("orin", "xavier", "tegra", "thor", "gb10", "jetson")
+
+
+def probe(
+    nvml: ModuleType | Any = None,
+    environ: Mapping[str, str] = os.environ,
+    ask_torch: Callable[[], Mapping[str, Any]] | None = None,
+) -> ProbeReport:
+    """The arguments are this machine's own unless a test gives others."""
+    if nvml is None and is_installed("pynvml"):
+        import pynvml as nvml
+    if nvml is not None:
+        try:
+            nvml.nvmlInit()
+        except nvml.NVMLError as error:
+            fault = error
+        else:
+            try:
+                return _report(nvml, environ)
+            finally:
+                nvml.nvmlShutdown()
+    else:
+        fault = None
+    found = _through_torch(ask_torch, "nvidia-ml-py is not installed" if fault is None else f"NVML: {fault}")
+    return found or _nothing(fault)
+
+
+def open_sampler() -> "CudaSampler":
+    import pynvml
+
+    return CudaSampler(pynvml)
+
+
+class CudaSampler:
+    """An open NVML session. A figure that the driver refuses (MIG, vGPU, old boards) is None, no error."""
+
+    def __init__(self, nvml: ModuleType | Any):
+        self._nvml = nvml
+        nvml.nvmlInit()
+        self._handles: dict[str, Any] = {}
+
+    def read(self, device: Device) -> Reading:
+        if device.uuid is None or device.backend != "cuda":
+            return Reading()
+        nvml = self._nvml
+        if device.uuid not in self._handles:
+            self._handles[device.uuid] = nvml.nvmlDeviceGetHandleByUUID(device.uuid)
+        handle = self._handles[device.uuid]
+        rates = _told(nvml, nvml.nvmlDeviceGetUtilizationRates, handle)
+        memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+        processes = _told(nvml, nvml.nvmlDeviceGetComputeRunningProcesses, handle)
+        return Reading(
+            utilization=None if rates is None else min(1.0, rates.gpu / 100),
+            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_total_bytes=None if memory is None else int(memory.total),
+            temperature_c=_told(nvml, nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            foreign_processes=None if processes is None else _n_foreign(processes),
+        )
+
+    def close(self) -> None:
+        self._handles.clear()
+        self._nvml.nvmlShutdown()
+
+
+def _report(nvml: Any, environ: Mapping[str, str]) -> ProbeReport:
+    gpus = [list(_instances(nvml, index)) for index in range(nvml.nvmlDeviceGetCount())]
+    mask = environ.get("CUDA_VISIBLE_DEVICES")
+    shown = visible([[device.uuid or "" for device in gpu] for gpu in gpus], mask)
+    by_uuid = {device.uuid: device for gpu in gpus for device in gpu}
+    devices = tuple(_renamed(by_uuid[uuid], index) for index, uuid in enumerate(shown))
+    # A GPU counts as hidden only if no part of it is shown.
+    hidden = [gpu[0].pci_id for gpu in gpus if gpu and not any(d.uuid in shown for d in gpu)]
+    notes = []
+    if hidden:
+        notes.append(f"CUDA_VISIBLE_DEVICES={mask!r} hides {len(hidden)} of {len(gpus)} GPUs")
+    split = [n for n, gpu in enumerate(gpus) if any((d.uuid or "").startswith("MIG") for d in gpu)]
+    if split:
+        notes.append(f"GPU {', '.join(map(str, split))}: split by MIG, each instance is a device of its own")
+    notes += [
+        f"GPU {n}: MIG is on but no instance exists, so it cannot be used"
+        for n, g in enumerate(gpus)
+        if not g
+    ]
+    reason = (
+        ""
+        if devices
+        else "every GPU is hidden or without a MIG instance"
+        if gpus
+        else "the driver finds no GPU"
+    )
+    return ProbeReport(
+        "cuda", devices, reason=reason, notes=tuple(notes), hidden_ids=tuple(pci for pci in hidden if pci)
+    )
+
+
+def _instances(nvml: Any, index: int) -> Iterator[Device]:
+    """The GPU at NVML's ``index`` as one device, or each of its MIG instances."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    mig = _told(nvml, nvml.nvmlDeviceGetMigMode, handle)
+    if mig is None or mig[0] == 0:
+        yield _device(nvml, handle, handle)
+        return
+    for position in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+        instance = _told(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, position)
+        if instance is not None:
+            yield _device(nvml, instance, handle)
+
+
+def _device(nvml: Any, handle: Any, gpu: Any) -> Device:
+    """``handle`` is the GPU itself or a MIG instance, which answers fewer questions than its ``gpu``."""
+    name = nvml.nvmlDeviceGetName(handle)
+    memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
+    pci = _told(nvml, nvml.nvmlDeviceGetPciInfo, gpu)
+    return Device(
+        id="cuda:0",
+        kind=_kind(nvml, gpu, name, is_instance=handle is not gpu),
+        backend="cuda",
+        name=name,
+        memory_bytes=None if memory is None else int(memory.total),
+        compute_units=_compute_units(nvml, handle, gpu),
+        driver=f"NVIDIA {nvml.nvmlSystemGetDriverVersion()}",
+        uuid=nvml.nvmlDeviceGetUUID(handle),
+        pci_id=None if pci is None else f"{pci.pciDeviceId & 0xFFFF:04x}:{pci.pciDeviceId >> 16:04x}",
+    )
+
+
+def _kind(nvml: Any, gpu: Any, name: str, *, is_instance: bool) -> Kind:
+    if any(word in name.lower() for word in INTEGRATED):
+        return "integrated"
+    is_share = (
+        _told(nvml, nvml.nvmlDeviceGetVirtualizationMode, gpu) == nvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU
+    )
+    return "virtual" if is_instance or is_share else "discrete"
+
+
+def _compute_units(nvml: Any, handle: Any, gpu: Any) -> int | None:
+    if handle is not gpu:
+        attributes = _told(nvml, nvml.nvmlDeviceGetAttributes, handle)
+        return None if attributes is None else int(attributes.multiprocessorCount)
+    cores = _told(nvml, nvml.nvmlDeviceGetNumGpuCores, gpu)
+    capability = _told(nvml, nvml.nvmlDeviceGetCudaComputeCapability, gpu)
+    if not cores or capability is None:
+        return None
+    return cores // CORES_PER_SM.get(tuple(capability), 128)
+
+
+def _told(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
+    """The driver's answer, or None where it has none."""
+    try:
+        return question(*arguments)
+    except nvml.NVMLError:
+        return None
+
+
+def _renamed(device: Device, index: int) -> Device:
+    from dataclasses import replace
+
+    return replace(device, id=f"cuda:{index}")
+
+
+def _n_foreign(processes: list[Any]) -> int:
+    """Processes on a GPU that are neither this one nor its children."""
+    if not processes:
+        return 0
+    import psutil
+
+    ours = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    return sum(process.pid not in ours for process in processes)
+
+
+def _through_torch(ask: Callable[[], Mapping[str, Any]] | None, why: str) -> ProbeReport | None:
+    """GPUs by asking torch, where it could know any: a build for them, and their driver, are both here."""
+    if ask is None:
+        build = torch_build()
+        has_nvidia = any(os.path.exists(path) for path in DRIVER_FILES)
+        if not (build.cuda and has_nvidia) and not (build.hip and os.path.exists("/dev/kfd")):
+            return None
+        script = Path(__file__).with_name("torch_child.py")
+        found = ask_child(script, depends_on=[build.version_file] if build.version_file else [])
+    else:
+        found = ask()
+    backend = "rocm" if found["hip"] else "cuda"
+    version = f"ROCm {found['hip']}" if found["hip"] else f"CUDA {found['cuda']}"
+    devices = tuple(
+        Device(
+            id=f"cuda:{index}",
+            kind="integrated" if gpu["is_integrated"] else "discrete",
+            backend=backend,
+            name=gpu["name"],
+            memory_bytes=gpu["memory_bytes"],
+            compute_units=gpu["compute_units"],
+            driver=version,
+            uuid=_nvidia_uuid(gpu["uuid"]) if backend == "cuda" else None,
+        )
+        for index, gpu in enumerate(found["gpus"])
+    )
+    if not devices:
+        return None
+    wants_nvml = backend == "cuda" and not is_installed("pynvml")
+    return ProbeReport(
+        "cuda",
+        devices,
+        notes=(f"found through torch ({why}), so load and temperature are not known",),
+        hint=INSTALL if wants_nvml else "",
+    )
+
+
+def _nvidia_uuid(uuid: str | None) -> str | None:
+    return None if uuid is None else uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+
+def _nothing(fault: Exception | None) -> ProbeReport:
+    has_driver = any(os.path.exists(path) for path in DRIVER_FILES)
+    if fault is None:
+        if has_driver:
+            return ProbeReport(
+                "cuda",
+                status="missing",
+                reason="an NVIDIA driver is here, but nothing installed can ask it",
+                hint=INSTALL,
+            )
+        return ProbeReport("cuda", status="absent", reason="no NVIDIA driver on this machine")
+    if type(fault).__name__ == "NVMLError_LibraryNotFound" and not has_driver:
+        return ProbeReport("cuda", status="absent", reason=f"no NVIDIA driver on this machine ({fault})")
+    where = "nvidia-smi" if sys.platform != "win32" else "nvidia-smi.exe"
+    return ProbeReport(
+        "cuda",
+        status="failed",
+        reason=f"NVML: {fault}",
+        hint=f"see what `{where}` says; the driver is at fault",
+    )

@@ -1,0 +1,207 @@
+"""Which devices a person means by "cuda:0,1", "all", "cpu*4", 2 or a list of these. Pure.
+
+spec  = count | term ("," term)*
+term  = "all" | "gpu" | family [":" index] ["*" slots] | index      a bare index continues the one before
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
+
+from evenload.balance import partition
+from evenload.errors import ConfigError, NoUsableDevice, UnknownName
+
+from .device import Device
+
+__all__ = ["MAX_DEFAULT_SLOTS", "Spec", "choose", "split_cpu"]
+
+# What "all" makes of a machine without accelerators: each slot is a process that may hold a model.
+MAX_DEFAULT_SLOTS = 8
+
+# Families whose absence is a fact about the machine, not a slip of the pen.
+FAMILIES = ("cuda", "mps", "wgpu")
+
+Spec = str | int | Sequence["str | int | Device"] | Device
+
+_TERM = re.compile(r"(?P<family>[a-z]+)(?::(?P<index>\d+))?(?:\*(?P<slots>\d+))?|(?P<bare>\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One part of a spec; ``text`` is what was written."""
+
+    text: str
+    family: str
+    index: int | None = None
+    slots: int | None = None
+
+
+def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) -> tuple[Device, ...]:
+    """The devices that ``spec`` means, in its order; CPU slots are made here.
+
+    devices     all that there are
+    best_first  the same, by falling score: what a number takes from
+
+    "all" is every accelerator once or, where there is none, the CPU in a slot per core, at most 8. "gpu" is
+    every accelerator, and an error where there is none. A number n is the n best accelerators or, where there
+    is none, n CPU slots. CPU slots share out the cores, less one for each accelerator chosen beside them.
+    Raises UnknownName, ConfigError (an empty, malformed or contradictory spec) or NoUsableDevice.
+    """
+    if isinstance(spec, bool) or spec is None:
+        raise ConfigError(
+            f"{spec!r} names no devices", hint="use 'all', 'cpu', 'cuda:0,1', 'cpu*4' or a number"
+        )
+    if isinstance(spec, str) and spec.strip().isdigit():
+        spec = int(spec)
+    if isinstance(spec, int):
+        return _best(devices, best_first, spec)
+    chosen: list[Device] = []
+    slots, slots_at = None, 0
+    for part in _parts(spec):
+        found, n_slots = ([part], None) if isinstance(part, Device) else _resolve(devices, part)
+        if n_slots is not None:
+            if slots is not None:
+                raise ConfigError("the CPU is named twice", hint="name it once, as cpu*4 for four slots")
+            slots, slots_at = n_slots, len(chosen)
+        chosen += found
+    if slots is not None:
+        n_reserved = sum(device.is_accelerator for device in chosen)
+        chosen[slots_at:slots_at] = split_cpu(_cpu(devices), slots, n_reserved=n_reserved)
+    twice = {device.id for device in chosen if [d.id for d in chosen].count(device.id) > 1}
+    if twice:
+        raise ConfigError(f"{', '.join(sorted(twice))} is named twice", hint="name each device once")
+    return tuple(chosen)
+
+
+def split_cpu(cpu: Device, n_slots: int, *, n_reserved: int = 0) -> tuple[Device, ...]:
+    """``cpu`` as slots "cpu:0" .. that share its threads and memory, ``n_reserved`` cores kept for others.
+
+    Every slot has at least one thread, so more slots than cores overload the CPU. Raises ConfigError for none.
+    """
+    if n_slots < 1:
+        raise ConfigError(f"{n_slots} CPU slots cannot work", hint="use cpu*1 or more")
+    cores = max(1, (cpu.threads or cpu.compute_units or 1) - n_reserved)
+    shares = [max(1, share) for share in partition.equal(cores, n_slots)]
+    memory = None if cpu.memory_bytes is None else cpu.memory_bytes // n_slots
+    return tuple(
+        replace(cpu, id=f"cpu:{slot}", threads=threads, compute_units=threads, memory_bytes=memory)
+        for slot, threads in enumerate(shares)
+    )
+
+
+def accelerators(devices: Iterable[Device]) -> list[Device]:
+    """Each accelerator once, by its best backend."""
+    return [device for device in devices if device.is_accelerator and device.same_as is None]
+
+
+def _best(devices: Sequence[Device], best_first: Sequence[Device], n: int) -> tuple[Device, ...]:
+    if n < 1:
+        raise ConfigError(f"{n} devices cannot do anything", hint="ask for at least 1, or for 'all'")
+    slots = [device for device in best_first if device.family == "cpu"]
+    best = accelerators(best_first) or (slots if len(slots) >= n > 1 else [])
+    if not best:
+        return split_cpu(_cpu(devices), n)
+    if n > len(best):
+        raise ConfigError(
+            f"{n} devices asked for, {len(best)} here: {', '.join(d.id for d in best)}",
+            hint="use 'all', or add CPU slots: 'all,cpu*2'",
+        )
+    return tuple(best[:n])
+
+
+def _parts(spec: str | Device | Sequence[str | int | Device]) -> list[Term | Device]:
+    if isinstance(spec, Device):
+        return [spec]
+    entries: list[str | Device] = []
+    for entry in [spec] if isinstance(spec, str) else spec:
+        if isinstance(entry, Device):
+            entries.append(entry)
+        elif isinstance(entry, str):
+            entries += entry.split(",")
+        else:
+            raise ConfigError(
+                f"{entry!r} in a list of devices is no name", hint="write names, such as 'cuda:0'"
+            )
+    if not entries or all(isinstance(entry, str) and not entry.strip() for entry in entries):
+        raise ConfigError("the list of devices is empty", hint="use 'all', or name at least one device")
+    parts: list[Term | Device] = []
+    for entry in entries:
+        parts.append(entry if isinstance(entry, Device) else _term(entry.strip().lower(), parts))
+    return parts
+
+
+def _term(text: str, before: Sequence[Term | Device]) -> Term:
+    match = _TERM.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{text!r} is no device", hint="write all, gpu, cpu, cpu*4, cuda or cuda:0,1")
+    if match["bare"] is None:
+        index, slots = match["index"], match["slots"]
+        return Term(
+            text,
+            match["family"],
+            None if index is None else int(index),
+            None if slots is None else int(slots),
+        )
+    previous = before[-1] if before else None
+    if not isinstance(previous, Term) or previous.index is None:
+        raise ConfigError(
+            f"{text!r} follows no device with a number", hint=f"write the family too, such as cuda:{text}"
+        )
+    return Term(f"{previous.family}:{text}", previous.family, int(text))
+
+
+def _resolve(devices: Sequence[Device], term: Term) -> tuple[list[Device], int | None]:
+    """What a term names: devices, and how many CPU slots to make (None: none)."""
+    if term.slots is not None and (term.family != "cpu" or term.index is not None):
+        raise ConfigError(f"{term.text!r}: only the CPU is split into slots", hint="write cpu*4")
+    if term.index is not None:
+        return [_named(devices, term)], None
+    if term.family in ("all", "gpu"):
+        found = accelerators(devices)
+        if found or term.family == "gpu":
+            return found or _none_usable("no accelerator on this machine"), None
+        return [], min(_cpu(devices).threads or 1, MAX_DEFAULT_SLOTS)
+    if term.family == "cpu":
+        slots = [device for device in devices if device.family == "cpu"]
+        is_split = len(slots) > 1 and term.slots is None
+        return (slots, None) if is_split else ([], 1 if term.slots is None else term.slots)
+    found = [device for device in devices if device.family == term.family]
+    if not found and term.family not in FAMILIES:
+        raise UnknownName("device", term.text, _known(devices))
+    return found or _none_usable(f"no {term.family} device on this machine", term.family), None
+
+
+def _named(devices: Sequence[Device], term: Term) -> Device:
+    for device in devices:
+        if device.id == f"{term.family}:{term.index}":
+            return device
+    if term.family in FAMILIES and not any(device.family == term.family for device in devices):
+        _none_usable(f"{term.text}: no {term.family} device on this machine", term.family)
+    error = UnknownName("device", term.text, _known(devices))
+    if term.family == "cpu":
+        error.hint = f"cpu*{(term.index or 0) + 1} makes that many CPU slots, cpu:0 to {term.text}"
+    raise error
+
+
+def _known(devices: Sequence[Device]) -> list[str]:
+    return ["all", "gpu", "cpu", *FAMILIES, *(device.id for device in devices)]
+
+
+def _none_usable(message: str, *families: str) -> NoReturn:
+    """Raises NoUsableDevice; ``causes`` names the probes that should explain it, all where it is empty."""
+    raise NoUsableDevice(
+        message,
+        causes=dict.fromkeys(families, ""),
+        hint="`evenload doctor` says why; 'all' falls back to the CPU",
+    )
+
+
+def _cpu(devices: Sequence[Device]) -> Device:
+    """The CPU as one device, put together again if it is in slots. Raises NoUsableDevice without one."""
+    slots = [device for device in devices if device.family == "cpu"]
+    if not slots:
+        raise NoUsableDevice("the CPU is not among these devices", hint="select from DevicePool.discover()")
+    threads = sum(slot.threads or 1 for slot in slots)
+    memory = sum(slot.memory_bytes or 0 for slot in slots) or None
+    return replace(slots[0], id="cpu:0", threads=threads, compute_units=threads, memory_bytes=memory)

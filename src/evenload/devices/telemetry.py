@@ -1,0 +1,129 @@
+"""Samples what the drivers say, in the background, into events.
+
+Drivers count everybody's kernels, our own included, and round "some kernel ran" up to busy: these figures
+are for people and for admission. What decides is measured speed.
+"""
+
+import importlib
+import threading
+from collections.abc import Mapping
+
+from evenload.events import DeviceSample, EventLog, Note
+
+from .device import Device
+from .pool import DevicePool
+from .probe import PROBES, Reading, Sampler
+
+__all__ = ["Readings", "Telemetry"]
+
+
+class Readings:
+    """Reads any device, opening its family's driver when first asked. From any thread.
+
+    A driver that fails is not asked again; its error is in ``errors`` and its devices read as unknown.
+    """
+
+    def __init__(self, probes: Mapping[str, str] = PROBES) -> None:
+        self._probes = probes
+        self._lock = threading.Lock()
+        self._samplers: dict[str, Sampler | None] = {}
+        self.errors: dict[str, Exception] = {}
+
+    def read(self, device: Device) -> Reading:
+        with self._lock:
+            try:
+                sampler = self._sampler(device.family)
+                return Reading() if sampler is None else sampler.read(device)
+            except Exception as error:
+                self._samplers[device.family] = None
+                self.errors[device.family] = error
+                return Reading()
+
+    def close(self) -> None:
+        with self._lock:
+            samplers, self._samplers = self._samplers, {}
+        for sampler in samplers.values():
+            if sampler is not None:
+                sampler.close()
+
+    def _sampler(self, family: str) -> Sampler | None:
+        if family not in self._samplers:
+            module = importlib.import_module(self._probes[family]) if family in self._probes else None
+            opener = getattr(module, "open_sampler", None)
+            self._samplers[family] = opener() if opener else None
+        return self._samplers[family]
+
+
+class Telemetry:
+    """Emits one ``DeviceSample`` per device every ``interval_s`` until stopped. A context manager.
+
+    CPU slots share one CPU: each of their samples is of the whole of it.
+    """
+
+    def __init__(
+        self, pool: DevicePool, log: EventLog, *, interval_s: float = 1.0, readings: Readings | None = None
+    ) -> None:
+        self._devices = tuple(pool)
+        self._log = log
+        self._interval_s = interval_s
+        self._readings = readings or Readings()
+        self._told: set[str] = set()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start sampling; does nothing if it runs already."""
+        if self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(target=self._run, name="evenload-telemetry", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Stop and wait for the thread; no sample comes after this returns."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._stop.set()
+            thread.join()
+            self._readings.close()
+
+    def sample(self) -> list[DeviceSample]:
+        """Read every device once and emit it."""
+        # One CPU, many slots: read once, or each would see only the instant since the one before it.
+        by_hardware: dict[str, Reading] = {}
+        samples = []
+        for device in self._devices:
+            key = "cpu" if device.family == "cpu" else device.id
+            if key not in by_hardware:
+                by_hardware[key] = self._readings.read(device)
+            samples.append(_sample(self._log.now(), device, by_hardware[key]))
+            self._log.emit(samples[-1])
+        for family, error in list(self._readings.errors.items()):
+            if family not in self._told:
+                self._told.add(family)
+                text = f"no telemetry from {family}: {type(error).__name__}: {error}"
+                self._log.emit(Note(self._log.now(), "warning", "telemetry", text))
+        return samples
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self.sample()
+            self._stop.wait(self._interval_s)
+
+    def __enter__(self) -> "Telemetry":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def _sample(t: float, device: Device, reading: Reading) -> DeviceSample:
+    return DeviceSample(
+        t=t,
+        device=device.id,
+        utilization=reading.utilization,
+        memory_used_bytes=reading.memory_used_bytes,
+        memory_total_bytes=reading.memory_total_bytes,
+        temperature_c=reading.temperature_c,
+        foreign_processes=reading.foreign_processes,
+    )
