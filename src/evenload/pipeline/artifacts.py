@@ -1,0 +1,142 @@
+"""What a stage hands on by file: pictures, arrays and texts, each on disk before it is claimed.
+
+A stage's outputs are numbers, strings, true/false and None, which are recorded as they are, and outputs
+with a file type, declared in the job file (``outputs: {restored: png}``), which are saved under
+``outputs/<stage>/``.
+"""
+
+import hashlib
+import io
+import os
+import urllib.parse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenload._optional import require
+from evenload.errors import ConfigError, FormatError
+
+__all__ = ["FILE_TYPES", "encode_artifact", "file_name", "read_picture", "write_atomically"]
+
+_LONGEST_NAME = 150
+
+
+def read_picture(path: str | Path) -> np.ndarray:
+    """The picture in a file, float32 [height, width, 3] in 0..1, turned upright as its EXIF data says.
+
+    Grey pictures become three equal channels; transparency is laid on white.
+    Raises FormatError if the file is not a picture or is cut short, FileNotFoundError if there is none.
+    """
+    image_module = require("PIL.Image", extra="pictures", why="reading pictures")
+    image_ops = require("PIL.ImageOps", extra="pictures", why="reading pictures")
+    try:
+        with image_module.open(path) as opened:
+            picture = image_ops.exif_transpose(opened)
+            if "transparency" in picture.info or picture.mode in ("RGBA", "LA", "PA"):
+                white = image_module.new("RGBA", picture.size, "white")
+                picture = image_module.alpha_composite(white, picture.convert("RGBA"))
+            return np.asarray(_to_8_bits(picture).convert("RGB"), dtype=np.float32) / np.float32(255)
+    except FileNotFoundError:
+        raise
+    except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
+        raise FormatError(
+            f"{path} is not a picture that can be read: {error}",
+            hint="take the file out of the inputs, or save it again as PNG or JPEG",
+        ) from error
+
+
+def _to_8_bits(picture: Any) -> Any:
+    """16-bit grey pictures are scaled down; ``convert`` would clip them to white."""
+    if not picture.mode.startswith("I"):
+        return picture
+    pixels = np.asarray(picture, dtype=np.float64) / 257
+    return _from_array(np.clip(np.round(pixels), 0, 255).astype(np.uint8))
+
+
+def _from_array(pixels: np.ndarray) -> Any:
+    return require("PIL.Image", extra="pictures", why="writing pictures").fromarray(pixels)
+
+
+def _encode_png(value: Any) -> bytes:
+    """uint8, or floats in 0..1 (clipped, rounded); [h, w], [h, w, 1 | 3 | 4]."""
+    pixels = np.asarray(value)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (3, 4)) or not pixels.size:
+        raise ConfigError(
+            f"shape {list(pixels.shape)} is no picture",
+            hint="return [height, width] or [height, width, 3 or 4]",
+        )
+    if np.issubdtype(pixels.dtype, np.floating):
+        if not np.isfinite(pixels).all():
+            raise ConfigError("the picture holds values that are not finite")
+        pixels = np.round(255 * np.clip(pixels, 0, 1)).astype(np.uint8)
+    if pixels.dtype != np.uint8:
+        raise ConfigError(
+            f"a picture of {pixels.dtype} cannot be saved", hint="return uint8, or floats in 0..1"
+        )
+    buffer = io.BytesIO()
+    _from_array(np.ascontiguousarray(pixels)).save(buffer, format="PNG", compress_level=3)
+    return buffer.getvalue()
+
+
+def _encode_npy(value: Any) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.asarray(value), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _encode_txt(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise ConfigError(f"a txt output must be a string, not {type(value).__name__}")
+    return value.encode()
+
+
+FILE_TYPES: dict[str, Callable[[Any], bytes]] = {"png": _encode_png, "npy": _encode_npy, "txt": _encode_txt}
+
+
+def encode_artifact(value: Any, file_type: str) -> bytes:
+    """The bytes of the file for ``value``; a torch tensor is taken from its device first.
+
+    Raises ConfigError if the value does not suit the type.
+    """
+    if hasattr(value, "detach") and hasattr(value, "cpu"):
+        value = value.detach().cpu().numpy()
+    return FILE_TYPES[file_type](value)
+
+
+def file_name(item: str, suffix: str) -> str:
+    """A relative path for an item's file: safe on any file system, and different for different ids.
+
+    Slashes stay (they make folders); other characters that a file system may refuse are percent-encoded,
+    and names that are too long are cut and get a hash.
+    """
+    return "/".join(_safe_part(part) for part in item.split("/")) + suffix
+
+
+def _safe_part(part: str) -> str:
+    if not part.strip(". "):  # "", ".", "..": nothing that could leave the folder
+        return "%" + "".join(f"{ord(letter):02X}" for letter in part)
+    safe = urllib.parse.quote(part, safe=" ()+,;=@[]'!&#")
+    if safe[-1] in ". ":  # dropped by Windows
+        safe = f"{safe[:-1]}%{ord(safe[-1]):02X}"
+    if len(safe) > _LONGEST_NAME:
+        safe = safe[:_LONGEST_NAME] + "~" + hashlib.blake2b(part.encode(), digest_size=8).hexdigest()
+    return safe
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write, fsync, rename: after a crash there is the whole file, or none."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

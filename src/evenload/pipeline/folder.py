@@ -1,0 +1,87 @@
+"""The run folder: everything that a run leaves behind, in one place.
+
+config.yaml     the job as it ran, every default written out
+events.jsonl    what happened, as it happened
+results.jsonl   one row for each item, in input order
+summary.json    the headline numbers
+outputs/        what the stages made: outputs/<stage>/<item>.png
+inputs/         copies of the inputs, if the job asks for them
+report.html, trace.json
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from evenload.errors import ConfigError
+from evenload.pipeline.artifacts import file_name, write_atomically
+
+__all__ = ["RunFolder"]
+
+_FILES = ("config.yaml", "events.jsonl", "results.jsonl", "summary.json", "report.html", "trace.json")
+_FOLDERS = ("outputs", "inputs")
+
+
+class RunFolder:
+    """A folder that holds one run. ``path`` is absolute."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    @classmethod
+    def create(cls, path: Path, *, overwrite: bool = False) -> "RunFolder":
+        """Make the folder, empty of any earlier run.
+
+        An earlier run is only taken away with ``overwrite``, and then only what runs write; a folder that
+        holds anything else is never touched. Raises ConfigError.
+        """
+        path = path.resolve()
+        present = set(os.listdir(path)) if path.is_dir() else set()
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"{path} is a file, not a folder", hint="give another run folder with -o")
+        foreign = sorted(present - {*_FILES, *_FOLDERS})
+        if foreign:
+            more = ", ..." if len(foreign) > 3 else ""
+            raise ConfigError(
+                f"{path} holds what is not of a run: {', '.join(foreign[:3])}{more}",
+                hint="give another run folder with -o",
+            )
+        if present and not overwrite:
+            raise ConfigError(
+                f"{path} holds a run already", hint="give another folder with -o, or --overwrite"
+            )
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            for name in present:
+                shutil.rmtree(path / name) if name in _FOLDERS else (path / name).unlink()
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write to {path}: {error}", hint="give another run folder with -o"
+            ) from error
+        return cls(path)
+
+    def file(self, name: str) -> Path:
+        assert name in _FILES
+        return self.path / name
+
+    def keep_input(self, item: str, source: Path) -> str:
+        """Copy an input file into the folder; returns its path relative to the folder."""
+        relative = f"inputs/{file_name(item, source.suffix)}"
+        target = self.path / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        return relative
+
+    def write_text(self, name: str, text: str) -> None:
+        write_atomically(self.file(name), text.encode())
+
+    def write_results(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """One JSON object for each row, in the order given."""
+        lines = (json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) for row in rows)
+        self.write_text("results.jsonl", "".join(f"{line}\n" for line in lines))
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        self.write_text("summary.json", json.dumps(summary, ensure_ascii=False, indent=2, default=str) + "\n")

@@ -1,0 +1,163 @@
+"""The items of a job: the files of a folder or a pattern, or the rows of a JSON-lines or CSV file."""
+
+import csv
+import glob
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenload.errors import SpecError
+from evenload.pipeline.seeds import item_seed
+from evenload.pipeline.stage import Item
+
+if TYPE_CHECKING:
+    from evenload.pipeline.spec import Inputs
+
+__all__ = ["read_items"]
+
+Faults = list[tuple[str, str]]
+_MOST_SHOWN = 20
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+def read_items(inputs: "Inputs", folder: Path, seed: int, source: str) -> list[tuple[Item, dict[str, Any]]]:
+    """Every item with its values, in input order: by path for files, as they stand for rows.
+
+    Paths are absolute. Raises SpecError that lists what is wrong: a missing or empty folder or file, a line
+    that is not JSON, a row without id, ids given twice.
+    """
+    faults: Faults = []
+    if inputs.folder is not None or inputs.glob is not None:
+        rows = _file_rows(inputs, folder, faults)
+    else:
+        rows = _table_rows(inputs, folder / str(inputs.jsonl or inputs.csv), _place(inputs), faults)
+    _refuse_repeated(rows, _place(inputs), faults)
+    items = [_item(index, name, values, inputs, seed, faults) for index, (name, values) in enumerate(rows)]
+    if faults:
+        n_left_out = len(faults) - _MOST_SHOWN
+        more = [("...", f"and {n_left_out} more")] if n_left_out > 0 else []
+        raise SpecError(source, faults[:_MOST_SHOWN] + more)
+    return items
+
+
+def _place(inputs: "Inputs") -> str:
+    return "job.inputs." + next(
+        n for n in ("folder", "glob", "jsonl", "csv") if getattr(inputs, n) is not None
+    )
+
+
+def _item(
+    index: int, name: str, values: dict, inputs: "Inputs", seed: int, faults: Faults
+) -> tuple[Item, dict]:
+    group = values.get(inputs.group_by) if inputs.group_by else None
+    if inputs.group_by and group in (None, ""):
+        faults.append(("job.inputs.group_by", f"item {name!r} has no column {inputs.group_by!r}"))
+    return Item(index, name, item_seed(seed, name), None if group is None else str(group)), values
+
+
+def _file_rows(inputs: "Inputs", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+    if inputs.folder is not None:
+        root = (folder / inputs.folder).resolve()
+        if not root.is_dir():
+            faults.append(("job.inputs.folder", f"there is no folder {root}"))
+            return []
+        files = [path for path in root.iterdir() if path.is_file() and not path.name.startswith(".")]
+    else:
+        pattern = str(folder / str(inputs.glob))
+        files = [
+            path for name in glob.glob(pattern, recursive=True) if (path := Path(name).resolve()).is_file()
+        ]
+        root = Path(_fixed_part(pattern)).resolve()
+    if not files:
+        faults.append(
+            (_place(inputs), f"there is no file in {root}" if inputs.folder else f"no file matches {pattern}")
+        )
+    columns = (
+        dict(_table_rows(inputs, folder / inputs.table, "job.inputs.table", faults)) if inputs.table else {}
+    )
+    rows = []
+    for path in sorted(set(files)):
+        name = path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else path.stem
+        rows.append((name, {**columns.get(name, {}), "path": str(path)}))
+    return rows
+
+
+def _fixed_part(pattern: str) -> str:
+    """The folder above the first wildcard of a pattern."""
+    parts = Path(pattern).parts
+    n_fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    return str(Path(*parts[:n_fixed]))
+
+
+def _table_rows(inputs: "Inputs", file: Path, place: str, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+    """``(id, columns)`` of each row; columns named in ``paths`` become absolute paths."""
+    rows: list[tuple[str, dict[str, Any]]] = []
+    try:
+        for line, columns in (
+            _json_lines(file) if file.suffix == ".jsonl" or inputs.jsonl else _csv_lines(file, inputs.id)
+        ):
+            if isinstance(columns, str):
+                faults.append((f"{file.name} line {line}", columns))
+                continue
+            name = columns.pop(inputs.id, None)
+            if name is None or not str(name).strip():
+                known = ", ".join(map(str, columns)) or "none"
+                faults.append(
+                    (f"{file.name} line {line}", f"has no {inputs.id!r} (job.inputs.id); columns: {known}")
+                )
+                continue
+            for column in inputs.paths:
+                if isinstance(columns.get(column), str):
+                    columns[column] = str((file.parent / columns[column]).resolve())
+            rows.append((str(name), columns))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        faults.append((place, f"cannot read {file}: {getattr(error, 'strerror', None) or error}"))
+        return rows
+    if not rows and not faults:
+        faults.append((place, f"there is no row in {file}"))
+    return rows
+
+
+def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The objects of a JSON-lines file with their line numbers; a text in place of a line that is none."""
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                yield number, f"is not JSON: {error}"
+                continue
+            yield number, row if isinstance(row, dict) else "is not a JSON object"
+
+
+def _csv_lines(file: Path, id_column: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The rows of a CSV file with a header. Numbers become numbers, empty fields are left out."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines)
+        for row in reader:
+            if None in row or None in row.values():
+                yield reader.line_num, f"does not have the header's {len(reader.fieldnames or ())} fields"
+                continue
+            filled = {key: text for key, text in row.items() if text != ""}
+            yield reader.line_num, {k: t if k == id_column else _number_or_text(t) for k, t in filled.items()}
+
+
+def _number_or_text(text: str) -> int | float | str:
+    """Numbers in the way JSON writes them; "007" stays a text."""
+    if not _NUMBER.fullmatch(text):
+        return text
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: str, faults: Faults) -> None:
+    first: dict[str, int] = {}
+    for number, (name, _) in enumerate(rows):
+        if name in first:
+            which = f"items {first[name] + 1} and {number + 1}"
+            hint = "; two files that differ by suffix only?" if place.endswith(("folder", "glob")) else ""
+            faults.append((place, f"the id {name!r} is given twice, to {which}{hint}"))
+        first.setdefault(name, number)
