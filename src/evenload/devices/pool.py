@@ -16,6 +16,7 @@ from .device import Device
 from .duplicates import link_duplicates
 from .ledger import TaskLedger
 from .probe import PROBES, ProbeReport, Reading, run_probes
+from .readings import Readings
 from .score import ScoreWeights, score
 from .selection import Spec, choose
 
@@ -62,7 +63,7 @@ class DevicePool:
         self._clock = clock
         self._ledger = TaskLedger()
         self._lock = threading.Lock()
-        self._readings: Any = None
+        self._readings: Readings | None = None
 
     @classmethod
     def discover(
@@ -83,8 +84,8 @@ class DevicePool:
     def select(self, spec: Spec = "all") -> "DevicePool":
         """A pool of what ``spec`` means (see ``selection.choose``), with accounts of its own.
 
-        "all" of a selection is that selection. Raises UnknownName, ConfigError or NoUsableDevice, the last with
-        what the probes said.
+        "all" of a selection is that selection. Raises UnknownName, ConfigError or NoUsableDevice, the
+        latter with what the probes said.
         """
         try:
             is_whole = self._is_selection and spec == "all"
@@ -190,9 +191,7 @@ class DevicePool:
             self._ledger.counts(device.id).running,
         )
 
-    def _open_readings(self) -> Any:
-        from .telemetry import Readings
-
+    def _open_readings(self) -> Readings:
         with self._lock:
             if self._readings is None:
                 self._readings = Readings()

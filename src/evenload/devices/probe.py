@@ -30,6 +30,7 @@ class ProbeReport:
     reason      why there are no devices; ``hint`` says what to do about it
     notes       what a person should know of devices that were found, or left out
     hidden_ids  ``pci_id`` of devices that exist and that an inherited mask hides
+    traceback   of the exception that made the probe fail
     """
 
     name: str
@@ -39,6 +40,7 @@ class ProbeReport:
     hint: str = ""
     notes: tuple[str, ...] = ()
     hidden_ids: tuple[str, ...] = ()
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +67,14 @@ def run_probe(name: str, probe: str | Callable[[], ProbeReport]) -> ProbeReport:
     try:
         return importlib.import_module(probe).probe() if isinstance(probe, str) else probe()
     except Exception as error:
+        from traceback import format_exc
+
         return ProbeReport(
             name,
             status="failed",
             reason=f"{type(error).__name__}: {error}",
-            hint=f"`evenload doctor -v` prints the whole story of the {name} probe",
+            hint="`evenload doctor -v` prints where",
+            traceback=format_exc(),
         )
 
 

@@ -77,7 +77,7 @@ def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) 
 def split_cpu(cpu: Device, n_slots: int, *, n_reserved: int = 0) -> tuple[Device, ...]:
     """``cpu`` as slots "cpu:0" .. that share its threads and memory, ``n_reserved`` cores kept for others.
 
-    Every slot has at least one thread, so more slots than cores overload the CPU. Raises ConfigError for none.
+    Every slot has at least one thread: more slots than cores overload the CPU. Raises ConfigError for none.
     """
     if n_slots < 1:
         raise ConfigError(f"{n_slots} CPU slots cannot work", hint="use cpu*1 or more")

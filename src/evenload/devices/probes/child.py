@@ -39,17 +39,18 @@ class ChildFailed(Exception):
 def ask_child(script: Path, *, depends_on: Iterable[Path] = (), refresh: bool = False) -> Any:
     """The JSON value that ``script`` prints last, from the cache if nothing it depends on has changed.
 
-    The cache holds for one boot, one interpreter, one environment, and a day at most. ``depends_on`` are
-    files and folders whose change time counts. Raises ChildFailed with the child's last words.
+    The cache holds for one boot, one environment, and a day at most. ``depends_on`` are files and
+    folders, such as the package asked, whose place and change time count. Raises ChildFailed with the child's
+    last words.
     """
     key = _key(script, depends_on)
-    cached = cache_folder() / f"{script.stem}.json"
+    cached = cache_folder() / f"{script.stem}-{key}.json"
     if not refresh:
-        answer = _recall(cached, key)
+        answer = _recall(cached)
         if answer is not None:
             return answer
     answer = _run(script)
-    _remember(cached, key, answer)
+    _remember(cached, answer)
     return answer
 
 
@@ -83,10 +84,9 @@ def _run(script: Path) -> Any:
 
 
 def _key(script: Path, depends_on: Iterable[Path]) -> str:
-    facts = [sys.executable, *sys.path, _boot()]
+    facts = [_boot(), *(f"{path}@{_changed(path)}" for path in (script, *depends_on))]
     facts += [f"{n}={v}" for n, v in sorted(os.environ.items()) if n in ENVIRONMENT or n.startswith(PREFIXES)]
-    facts += [f"{path}@{_changed(path)}" for path in (script, *depends_on)]
-    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:16]
 
 
 def _boot() -> str:
@@ -105,20 +105,26 @@ def _changed(path: Path) -> int | None:
         return None
 
 
-def _recall(cached: Path, key: str) -> Any:
+def _recall(cached: Path) -> Any:
     try:
         row = json.loads(cached.read_text())
-        is_fresh = row["key"] == key and 0 <= time.time() - row["unix_s"] < MAX_AGE_S
-        return row["answer"] if is_fresh else None
+        return row["answer"] if _is_fresh(row["unix_s"]) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None  # no cache, or not one of ours: asking again is the remedy
 
 
-def _remember(cached: Path, key: str, answer: Any) -> None:
+def _remember(cached: Path, answer: Any) -> None:
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
+        for old in cached.parent.glob("*_child-*.json"):
+            if not _is_fresh(old.stat().st_mtime):
+                old.unlink(missing_ok=True)
         fresh = cached.with_suffix(f".{os.getpid()}.tmp")
-        fresh.write_text(json.dumps({"key": key, "unix_s": time.time(), "answer": answer}))
+        fresh.write_text(json.dumps({"unix_s": time.time(), "answer": answer}))
         fresh.replace(cached)
     except OSError:
         return  # a home that cannot be written to costs a third of a second each time, no more
+
+
+def _is_fresh(unix_s: float) -> bool:
+    return 0 <= time.time() - unix_s < MAX_AGE_S

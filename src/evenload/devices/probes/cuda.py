@@ -20,13 +20,8 @@ from .torch_build import torch_build
 
 __all__ = ["open_sampler", "probe"]
 
-# Any of these is a sign of NVIDIA's driver; the last two are those of Windows and of Linux inside it.
-DRIVER_FILES = (
-    "/proc/driver/nvidia/version",
-    "/dev/nvidiactl",
-    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
-    "C:\\Windows\\System32\\nvml.dll",
-)
+# Any of these is a sign of NVIDIA's driver; the last is that of Linux inside Windows.
+DRIVER_FILES = ("/proc/driver/nvidia/version", "/dev/nvidiactl", "/usr/lib/wsl/lib/libnvidia-ml.so.1")
 INSTALL = "pip install 'evenload[nvidia]'"
 NVIDIA = 0x10DE
 # Cores in a multiprocessor, by compute capability: NVML counts cores only. Source: CUDA guide, "Compute
@@ -41,7 +36,7 @@ def probe(
     ask_torch: Callable[[], Mapping[str, Any]] | None = None,
 ) -> ProbeReport:
     """The arguments are this machine's own unless a test gives others."""
-    if nvml is None and is_installed("pynvml"):
+    if nvml is None and is_installed("pynvml") and _has_nvml():
         import pynvml as nvml
     if nvml is not None:
         try:
@@ -55,8 +50,8 @@ def probe(
                 nvml.nvmlShutdown()
     else:
         fault = None
-    found = _through_torch(ask_torch, "nvidia-ml-py is not installed" if fault is None else f"NVML: {fault}")
-    return found or _nothing(fault)
+    missing = _what_is_missing(fault)
+    return _through_torch(ask_torch, missing.reason) or missing
 
 
 def open_sampler() -> "CudaSampler":
@@ -243,23 +238,32 @@ def _nvidia_uuid(uuid: str | None) -> str | None:
     return None if uuid is None else uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
 
 
-def _nothing(fault: Exception | None) -> ProbeReport:
-    has_driver = any(os.path.exists(path) for path in DRIVER_FILES)
-    if fault is None:
-        if has_driver:
-            return ProbeReport(
-                "cuda",
-                status="missing",
-                reason="an NVIDIA driver is here, but nothing installed can ask it",
-                hint=INSTALL,
-            )
+def _what_is_missing(fault: Exception | None) -> ProbeReport:
+    """Why NVML tells nothing: no driver, no package, no library, or a ``fault`` of the driver."""
+    if fault is not None:
+        hint = "see what nvidia-smi says; the driver is at fault"
+        return ProbeReport("cuda", status="failed", reason=f"NVML: {fault}", hint=hint)
+    if not any(os.path.exists(path) for path in DRIVER_FILES) and not _has_nvml():
         return ProbeReport("cuda", status="absent", reason="no NVIDIA driver on this machine")
-    if type(fault).__name__ == "NVMLError_LibraryNotFound" and not has_driver:
-        return ProbeReport("cuda", status="absent", reason=f"no NVIDIA driver on this machine ({fault})")
-    where = "nvidia-smi" if sys.platform != "win32" else "nvidia-smi.exe"
+    if not is_installed("pynvml"):
+        return ProbeReport("cuda", status="missing", reason="nvidia-ml-py is not installed", hint=INSTALL)
     return ProbeReport(
         "cuda",
         status="failed",
-        reason=f"NVML: {fault}",
-        hint=f"see what `{where}` says; the driver is at fault",
+        reason="an NVIDIA driver is here, but not its library libnvidia-ml",
+        hint="in a container, start it with NVIDIA_DRIVER_CAPABILITIES=compute,utility",
     )
+
+
+def _has_nvml() -> bool:
+    """True if the driver's library can be loaded: its binding is worth importing only then."""
+    library = {"linux": "libnvidia-ml.so.1", "win32": "nvml.dll"}.get(sys.platform)
+    if library is None:
+        return False
+    import ctypes
+
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,205 @@
+"""``evenload devices``: what there is, what it scores, and what it is doing."""
+
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from evenload.devices.device import Device
+from evenload.devices.pool import DevicePool
+from evenload.devices.probe import Reading
+from evenload.errors import ConfigError, EvenloadError
+from evenload.settings import Settings, resolve, wants_color
+
+from .table import format_bytes, format_table
+
+# A CPU's load is a difference between two readings.
+CPU_READING_S = 0.1
+
+
+@click.command()
+@click.option(
+    "--devices", "spec", metavar="SPEC", help="List only these: all, gpu, cpu*4, cuda:0,1 or a number."
+)
+@click.option("--watch", is_flag=True, help="Show the load again and again, until Ctrl-C.")
+@click.option("--interval", default=1.0, metavar="SECONDS", help="Time between two looks with --watch (1).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one a line.")
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal.")
+def devices(spec: str | None, watch: bool, interval: float, as_json: bool, color: str | None) -> int:
+    """List the devices, their scores and their load.
+
+    A star marks those that work would run on. The score (0-100) is a first guess from data sheets; measured
+    speed replaces it with the first item that runs. The load counts everybody's work, not only ours.
+    """
+    if interval <= 0:
+        raise ConfigError(f"--interval {interval} is not above zero", hint="give seconds, such as 0.5")
+    settings = resolve({"devices": spec, "color": color})
+    with DevicePool.discover() as pool:
+        page = Page(pool, settings, only_selected=spec is not None)
+        if watch:
+            return _watch(page, interval, as_json)
+        page.look()
+        if any(device.family == "cpu" for device in page.pool):
+            time.sleep(CPU_READING_S)
+        click.echo(page.json() if as_json else "\n".join(page.lines()), color=page.colored)
+        if not as_json:
+            for note in page.notes():
+                click.echo(note, err=True)
+    if page.error is not None:
+        raise page.error
+    return 0
+
+
+class Page:
+    """One view of a pool: everything in it, or only what the setting selects."""
+
+    def __init__(self, pool: DevicePool, settings: Settings, *, only_selected: bool):
+        self.settings = settings
+        self.colored = wants_color(settings.color, sys.stdout)
+        self.error: EvenloadError | None = None
+        self.selected: tuple[Device, ...] = ()
+        self.pool = pool
+        try:
+            selection = pool.select(settings.devices)
+            self.selected = tuple(selection)
+        except EvenloadError as error:
+            # With a flag there is nothing to list; else the list still tells what could be chosen.
+            if only_selected:
+                raise
+            self.error = error
+        else:
+            self.pool = selection if only_selected else pool
+        self.only_selected = only_selected
+
+    def look(self) -> dict[str, Reading]:
+        """What the drivers say now, per device id; slots of one CPU share a reading."""
+        readings: dict[str, Reading] = {}
+        for device in self.pool:
+            shared = next(
+                (readings[d] for d in readings if d.startswith("cpu:") and device.family == "cpu"), None
+            )
+            readings[device.id] = shared or self.pool.load(device.id).reading
+        return readings
+
+    def json(self) -> str:
+        readings, facts = self.look(), self.pool.facts()
+        page: dict[str, Any] = {
+            "schema": 1,
+            "devices": [{**facts[d], **_loads(readings[d])} for d in facts],
+            "selection": {
+                "spec": self.settings.devices,
+                "source": self.settings.source("devices"),
+                "ids": [device.id for device in self.selected],
+            },
+            "probes": [
+                {
+                    "name": r.name,
+                    "status": r.status,
+                    "reason": r.reason,
+                    "hint": r.hint,
+                    "notes": list(r.notes),
+                }
+                for r in self.pool.reports
+            ],
+        }
+        if self.error is not None:
+            page["selection"]["error"] = self.error.message
+        return json.dumps(page)
+
+    def lines(self) -> list[str]:
+        readings = self.look()
+        rows = [self._row(device, readings[device.id]) for device in self.pool]
+        head = ("", "id", "kind", "backend", "name", "memory", "units", "score", "load", "temp", "others")
+        title, *body = format_table(head, rows, right="memory units score load temp others")
+        if self.colored:
+            title = click.style(title, bold=True)
+            body = [
+                click.style("*", fg="green", bold=True) + line[1:] if line[0] == "*" else line
+                for line in body
+            ]
+        return [title, *body] if self.only_selected else [title, *body, "", self._footer()]
+
+    def notes(self) -> list[str]:
+        """What the person should know of probes, one line each."""
+        lines = []
+        for report in self.pool.reports:
+            lines += [f"note: {note}" for note in report.notes]
+            if report.status == "failed" or (report.status == "missing" and report.name == "cuda"):
+                lines.append(f"warning: {report.name}: {report.reason}")
+            if report.hint and (report.devices or report.name == "cuda"):
+                lines.append(f"  hint: {report.hint}")
+        return lines
+
+    def _row(self, device: Device, reading: Reading) -> tuple[str, ...]:
+        # The CPU as it was found is what the chosen slots are cut from.
+        is_used = any(
+            chosen.id == device.id or chosen.family == device.family == "cpu" for chosen in self.selected
+        )
+        name = f"{device.name} (same as {device.same_as})" if device.same_as else device.name
+        return (
+            "*" if is_used and not self.only_selected else "",
+            device.id,
+            device.kind,
+            device.backend,
+            name,
+            _memory(device, reading),
+            _units(device),
+            f"{self.pool.score(device.id):.1f}",
+            "–" if reading.utilization is None else f"{reading.utilization:.0%}",
+            "" if reading.temperature_c is None else f"{reading.temperature_c:.0f} °C",
+            "" if reading.foreign_processes is None else str(reading.foreign_processes),
+        )
+
+    def _footer(self) -> str:
+        setting = f"devices = {self.settings.devices} ({self.settings.source('devices')})"
+        if self.error is not None:
+            return f"{setting}: cannot be used"
+        ids = ", ".join(device.id for device in self.selected)
+        slots = [device.threads or 1 for device in self.selected if device.family == "cpu"]
+        threads = f" ({'+'.join(map(str, slots))} threads)" if len(slots) > 1 else ""
+        return f"* {setting}: {ids}{threads}"
+
+
+def _memory(device: Device, reading: Reading) -> str:
+    """Total, or used of total where the driver speaks of this very memory: a slot has only a share of it."""
+    total, used = format_bytes(device.memory_bytes), reading.memory_used_bytes
+    return (
+        total
+        if used is None or reading.memory_total_bytes != device.memory_bytes
+        else f"{format_bytes(used)} of {total}"
+    )
+
+
+def _units(device: Device) -> str:
+    if not device.compute_units:
+        return "–"
+    unit = {"cpu": "core", "cuda": "SM"}.get(device.family, "unit")
+    return f"{device.compute_units} {unit}{'s' * (device.compute_units > 1)}"
+
+
+def _loads(reading: Reading) -> dict[str, Any]:
+    loads = asdict(reading)
+    del loads["memory_total_bytes"]
+    return loads
+
+
+def _watch(page: Page, interval: float, as_json: bool) -> int:
+    """Until Ctrl-C, which is how it is meant to end: exit code 0."""
+    is_terminal = sys.stdout.isatty() and not as_json
+    drawn = 0
+    try:
+        page.look()
+        time.sleep(CPU_READING_S)
+        while True:
+            lines = [page.json()] if as_json else page.lines()
+            if is_terminal and drawn:
+                # up to the first line of the last table, and clear from there
+                sys.stdout.write(f"\x1b[{drawn}F\x1b[J")
+            click.echo("\n".join(lines), color=page.colored)
+            drawn = len(lines)
+            time.sleep(interval)
+    except KeyboardInterrupt:
+        return 0

@@ -1,0 +1,168 @@
+"""``evenload doctor``: what works on this machine, what does not, and what to do about it."""
+
+import json
+import platform
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evenload._version import __version__
+from evenload.devices.probe import PROBES, ProbeReport, run_probes
+from evenload.devices.probes.torch_build import TorchBuild, torch_build
+from evenload.errors import EvenloadError
+from evenload.settings import SETTINGS, Settings, resolve, unknown_variables, user_file, wants_color
+
+from .extras import Extra, installed_extras
+from .table import format_table
+
+COLORS = {"ok": "green", "missing": "yellow", "failed": "red"}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("-v", "--verbose", is_flag=True, help="Print the traceback of a probe that failed.")
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal.")
+def doctor(as_json: bool, verbose: bool, color: str | None) -> int:
+    """Say what works on this machine, and what to install for the rest.
+
+    Looks at every kind of device afresh, at the optional packages, and at the settings with their sources.
+    Changes nothing. Ends with 0, or with 2 if a settings file or variable is wrong.
+    """
+    checkup = examine(color)
+    if as_json:
+        click.echo(json.dumps(_as_json(checkup)))
+    else:
+        colored = wants_color(color or "auto", sys.stdout)
+        click.echo("\n".join(_lines(checkup, verbose, colored)), color=colored)
+    return 0 if checkup.settings_error is None else checkup.settings_error.exit_code
+
+
+@dataclass
+class Checkup:
+    """Everything that was looked at. ``advice`` is what to do, one entry per problem worth solving."""
+
+    reports: tuple[ProbeReport, ...]
+    extras: list[Extra]
+    torch: TorchBuild
+    settings: Settings | None = None
+    settings_error: EvenloadError | None = None
+    advice: list[str] = field(default_factory=list)
+
+
+def examine(color: str | None = None) -> Checkup:
+    """Look at everything; a fault in one part is noted and does not keep the others from being looked at."""
+    checkup = Checkup(run_probes({**PROBES, "wgpu": _fresh_wgpu}), installed_extras(), torch_build())
+    try:
+        checkup.settings = resolve({"color": color})
+    except EvenloadError as error:
+        checkup.settings_error = error
+        checkup.advice.append(f"settings: {error.message}" + (f"; {error.hint}" if error.hint else ""))
+    for report in checkup.reports:
+        if report.status in ("failed", "missing") and report.name != "mps":
+            checkup.advice.append(f"{report.name}: {report.reason}; {report.hint}")
+    has_nvidia = any(d.backend == "cuda" for report in checkup.reports for d in report.devices)
+    if has_nvidia and checkup.torch.version and not checkup.torch.cuda:
+        checkup.advice.append(
+            "torch is built without CUDA, so its models run on the CPU; install its CUDA build"
+        )
+    for variable in unknown_variables():
+        checkup.advice.append(f"{variable} is set and means nothing to evenload; look for a slip of the pen")
+    return checkup
+
+
+def _fresh_wgpu() -> ProbeReport:
+    from evenload.devices.probes import wgpu
+
+    return wgpu.probe(refresh=True)
+
+
+def _lines(checkup: Checkup, verbose: bool, colored: bool) -> list[str]:
+    def title(text: str) -> str:
+        return click.style(text, bold=True) if colored else text
+
+    python = f"Python {platform.python_version()}"
+    lines = [f"evenload {__version__}, {python}, {platform.system()} {platform.machine()}", ""]
+    lines += [title("devices"), *_marked([_probe_row(report) for report in checkup.reports], colored), ""]
+    for report in checkup.reports:
+        if verbose and report.traceback:
+            lines += [f"  {line}" for line in report.traceback.rstrip().splitlines()] + [""]
+    if checkup.extras:
+        lines += [title("extras"), *_marked([_extra_row(extra) for extra in checkup.extras], colored), ""]
+    lines += [title("settings"), *_settings_lines(checkup), ""]
+    lines += [
+        title("to do"),
+        *(f"  {entry}" for entry in checkup.advice or ["nothing: all that can work does"]),
+    ]
+    return lines
+
+
+def _marked(rows: list[tuple[str, str, str]], colored: bool) -> list[str]:
+    """Rows whose first cell is a status word, coloured by it."""
+    lines = format_table(("", "", ""), rows)[1:]
+    if not colored:
+        return [f"  {line}" for line in lines]
+    return [
+        "  " + click.style(row[0], fg=COLORS.get(row[0])) + line[len(row[0]) :]
+        for row, line in zip(rows, lines, strict=True)
+    ]
+
+
+def _probe_row(report: ProbeReport) -> tuple[str, str, str]:
+    found = ", ".join(f"{device.id} {device.name}" for device in report.devices)
+    return (
+        report.status,
+        report.name,
+        "; ".join(part for part in (found, report.reason, *report.notes) if part),
+    )
+
+
+def _extra_row(extra: Extra) -> tuple[str, str, str]:
+    packages = ", ".join(map(str, extra.packages))
+    if extra.is_usable:
+        return "ok", extra.name, packages
+    return "missing", extra.name, f"{packages}: {extra.install}"
+
+
+def _settings_lines(checkup: Checkup) -> list[str]:
+    if checkup.settings is None:
+        return [f"  {checkup.settings_error}"]
+    rows = [(name, str(checkup.settings[name]), checkup.settings.source(name)) for name in SETTINGS]
+    lines = [f"  {line}" for line in format_table(("", "", ""), rows)[1:]]
+    return lines + [f"  {path}: {'read' if path.exists() else 'not there'}" for path in _files()]
+
+
+def _files() -> tuple[Path, Path]:
+    return Path("evenload.toml"), user_file()
+
+
+def _as_json(checkup: Checkup) -> dict[str, Any]:
+    settings = checkup.settings
+    return {
+        "schema": 1,
+        "evenload": __version__,
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "probes": [asdict(report) for report in checkup.reports],
+        "extras": [
+            {
+                "name": extra.name,
+                "is_usable": extra.is_usable,
+                "packages": [asdict(package) for package in extra.packages],
+                "install": extra.install,
+            }
+            for extra in checkup.extras
+        ],
+        "torch": {"version": checkup.torch.version, "cuda": checkup.torch.cuda, "hip": checkup.torch.hip},
+        "settings": [
+            {"name": name, "value": settings[name], "source": settings.source(name)}
+            for name in settings or ()
+        ]
+        if settings is not None
+        else None,
+        "settings_error": None if checkup.settings_error is None else checkup.settings_error.message,
+        "files": [{"path": str(path), "exists": path.exists()} for path in _files()],
+        "advice": checkup.advice,
+    }

@@ -1,0 +1,42 @@
+"""Plain aligned tables, without a library: these must print at once."""
+
+from collections.abc import Sequence
+from unicodedata import east_asian_width
+
+__all__ = ["format_bytes", "format_table"]
+
+
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> list[str]:
+    """Lines of a table, two spaces between columns, no trailing space.
+
+    head   [columns] titles; a column without any content is left out
+    rows   [rows][columns] texts
+    right  titles, separated by spaces, of columns to align right
+    """
+    kept = [c for c in range(len(head)) if any(row[c] for row in rows)]
+    widths = {c: max(_width(row[c]) for row in (head, *rows)) for c in kept}
+    lines = []
+    for row in (head, *rows):
+        cells = [_padded(row[c], widths[c], head[c] in right.split()) for c in kept]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def format_bytes(n_bytes: int | None) -> str:
+    """GiB with a decimal below 100, MiB below one GiB; a dash where it is not known."""
+    if n_bytes is None:
+        return "–"
+    gib = n_bytes / 2**30
+    if gib < 1:
+        return f"{n_bytes / 2**20:.0f} MiB"
+    return f"{gib:.1f} GiB" if gib < 100 else f"{gib:.0f} GiB"
+
+
+def _padded(text: str, width: int, is_right: bool) -> str:
+    space = " " * (width - _width(text))
+    return space + text if is_right else text + space
+
+
+def _width(text: str) -> int:
+    """Columns that ``text`` takes in a terminal: wide letters take two."""
+    return sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)

@@ -1,0 +1,47 @@
+"""What the drivers say now, one open line to each, whoever asks."""
+
+import importlib
+import threading
+from collections.abc import Mapping
+
+from .device import Device
+from .probe import PROBES, Reading, Sampler
+
+__all__ = ["Readings"]
+
+
+class Readings:
+    """Reads any device, opening its family's driver when first asked. From any thread.
+
+    A driver that fails is not asked again; its error is in ``errors`` and its devices read as unknown.
+    """
+
+    def __init__(self, probes: Mapping[str, str] = PROBES) -> None:
+        self._probes = probes
+        self._lock = threading.Lock()
+        self._samplers: dict[str, Sampler | None] = {}
+        self.errors: dict[str, Exception] = {}
+
+    def read(self, device: Device) -> Reading:
+        with self._lock:
+            try:
+                sampler = self._sampler(device.family)
+                return Reading() if sampler is None else sampler.read(device)
+            except Exception as error:
+                self._samplers[device.family] = None
+                self.errors[device.family] = error
+                return Reading()
+
+    def close(self) -> None:
+        with self._lock:
+            samplers, self._samplers = self._samplers, {}
+        for sampler in samplers.values():
+            if sampler is not None:
+                sampler.close()
+
+    def _sampler(self, family: str) -> Sampler | None:
+        if family not in self._samplers:
+            module = importlib.import_module(self._probes[family]) if family in self._probes else None
+            opener = getattr(module, "open_sampler", None)
+            self._samplers[family] = opener() if opener else None
+        return self._samplers[family]

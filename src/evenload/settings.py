@@ -1,0 +1,182 @@
+"""Layered settings: flag > ``EVENLOAD_*`` > ``./evenload.toml`` > user file > default, each with its source.
+
+settings = resolve({"devices": devices_flag, "policy": policy_flag})     None: the flag was not given
+settings.devices, settings.source("devices")
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from .errors import ConfigError, UnknownName
+
+__all__ = ["SETTINGS", "Setting", "Settings", "resolve", "unknown_variables", "user_file", "wants_color"]
+
+TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+# Variables of ours that are no settings: what a worker is told, and what click's completion uses.
+OTHER_VARIABLES = ("EVENLOAD_DEVICE", "EVENLOAD_THREADS", "EVENLOAD_ADAPTER", "EVENLOAD_COMPLETE")
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its type (of ``default``), the values it may have if they are few, and what it means."""
+
+    name: str
+    default: str | bool
+    help: str
+    choices: tuple[str, ...] = ()
+
+    @property
+    def variable(self) -> str:
+        return f"EVENLOAD_{self.name.upper()}"
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    def read(self, value: Any, source: str) -> str | bool:
+        """``value`` as this setting's type. Raises ConfigError, naming ``source``, if it cannot be."""
+        if isinstance(self.default, bool):
+            return self._read_bool(value, source)
+        if isinstance(value, bool) or not isinstance(value, str | int):
+            raise ConfigError(
+                f"{self.name} = {value!r} in {source} is not text", hint=f'write {self.name} = "…"'
+            )
+        text = str(value)
+        if self.choices and text not in self.choices:
+            raise UnknownName(f"{self.name} in {source}", text, self.choices)
+        return text
+
+    def _read_bool(self, value: Any, source: str) -> bool:
+        if isinstance(value, bool):
+            return value
+        if isinstance(value, str) and value.lower() in TRUE + FALSE:
+            return value.lower() in TRUE
+        raise ConfigError(
+            f"{self.name} = {value!r} in {source} is neither true nor false", hint="use true or false"
+        )
+
+
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting("devices", "all", "Where work runs: all, gpu, cpu, cpu*4, cuda:0,1 or a number of devices."),
+        Setting("backend", "process", "How workers run: process, or inline to debug in this process."),
+        Setting("policy", "measured", "How items are dealt: measured, pull, guided, factoring, static, ..."),
+        Setting("color", "auto", "Colour in the terminal.", ("auto", "always", "never")),
+        Setting("progress", True, "Show progress while work runs."),
+    )
+}
+
+
+class Settings(Mapping[str, Any]):
+    """Resolved settings, read as attributes or as a mapping; ``source`` says where each came from."""
+
+    def __init__(self, values: Mapping[str, Any], sources: Mapping[str, str]):
+        self._values = dict(values)
+        self._sources = dict(sources)
+
+    def source(self, name: str) -> str:
+        """ "--devices", "EVENLOAD_DEVICES", the path of a file, or "default"."""
+        return self._sources[name]
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(f"no setting {name!r}") from None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def resolve(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] = os.environ,
+    folder: Path | None = None,
+    user: Path | None = None,
+) -> Settings:
+    """The value of every setting and where it came from.
+
+    flags    what was typed; None stands for "not given"
+    folder   where ``evenload.toml`` is looked for, the current one by default
+    user     the user's file, ``user_file()`` by default
+    Raises UnknownName for a flag or a key in a file that is no setting, ConfigError for a value of the wrong
+    type or a file that is no TOML. Files that do not exist are passed over; empty variables count as not set.
+    """
+    project = (folder or Path()) / "evenload.toml"
+    user = user or user_file(environ)
+    layers = [
+        {
+            name: (value, SETTINGS[name].flag)
+            for name, value in _known(flags or {}, "flag")
+            if value is not None
+        },
+        {name: (environ[s.variable], s.variable) for name, s in SETTINGS.items() if environ.get(s.variable)},
+        {name: (value, str(project)) for name, value in _known(_read(project), f"setting in {project}")},
+        {name: (value, str(user)) for name, value in _known(_read(user), f"setting in {user}")},
+        {name: (setting.default, "default") for name, setting in SETTINGS.items()},
+    ]
+    values, sources = {}, {}
+    for layer in reversed(layers):
+        for name, (value, source) in layer.items():
+            values[name], sources[name] = SETTINGS[name].read(value, source), source
+    return Settings(values, sources)
+
+
+def user_file(environ: Mapping[str, str] = os.environ) -> Path:
+    """``$XDG_CONFIG_HOME/evenload/evenload.toml``, by default under ``~/.config``."""
+    base = environ.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / "evenload" / "evenload.toml"
+
+
+def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """``EVENLOAD_*`` variables that mean nothing: most likely slips of the pen."""
+    known = {*OTHER_VARIABLES, *(setting.variable for setting in SETTINGS.values())}
+    return sorted(name for name in environ if name.startswith("EVENLOAD_") and name not in known)
+
+
+def wants_color(choice: str, stream: TextIO, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether ``stream`` gets colour: by the setting, NO_COLOR, FORCE_COLOR, TERM=dumb, being a terminal."""
+    if choice != "auto":
+        return choice == "always"
+    if environ.get("NO_COLOR"):
+        return False
+    if environ.get("FORCE_COLOR"):
+        return True
+    return environ.get("TERM") != "dumb" and stream.isatty()
+
+
+def _known(entries: Mapping[str, Any], what: str) -> list[tuple[str, Any]]:
+    for name in entries:
+        if name not in SETTINGS:
+            raise UnknownName(what, name, SETTINGS)
+    return list(entries.items())
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error.strerror}", hint="correct its permissions"
+        ) from error
+    import tomllib
+
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"{path} is no valid TOML: {error}", hint='write lines such as devices = "all"'
+        ) from error
