@@ -13,7 +13,10 @@ __all__ = ["main"]
 COMMANDS = {
     "completion": ("evenload.cli.completion:completion", "Print the shell's completion script."),
     "devices": ("evenload.cli.devices:devices", "List the devices, their scores and their load."),
-    "doctor": ("evenload.cli.doctor:doctor", "Say what works on this machine, and what to install for the rest."),
+    "doctor": (
+        "evenload.cli.doctor:doctor",
+        "Say what works on this machine, and what to install for the rest.",
+    ),
     "map": ("evenload.cli.map:map_items", "Run a function over the lines of a file, on every device."),
     "report": ("evenload.cli.report:report", "Make the HTML report or the trace of a run folder."),
     "run": ("evenload.cli.run:run", "Run a pipeline described by a YAML file."),
@@ -50,7 +53,7 @@ class LazyGroup(click.Group):
 @click.group(
     cls=LazyGroup,
     epilog=EXIT_CODES,
-    context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "EVENLOAD"},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(__version__, prog_name="evenload")
 def cli() -> None:
