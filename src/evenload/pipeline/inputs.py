@@ -58,37 +58,32 @@ def _item(
 
 
 def _file_rows(inputs: "Inputs", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
-    if inputs.folder is not None:
-        root = (folder / inputs.folder).resolve()
-        if not root.is_dir():
-            faults.append(("job.inputs.folder", f"there is no folder {root}"))
-            return []
-        files = [path for path in root.iterdir() if path.is_file() and not path.name.startswith(".")]
-    else:
-        pattern = str(folder / str(inputs.glob))
-        files = [
-            path for name in glob.glob(pattern, recursive=True) if (path := Path(name).resolve()).is_file()
-        ]
-        root = Path(_fixed_part(pattern)).resolve()
+    root, files = _files(inputs, folder)
     if not files:
-        faults.append(
-            (_place(inputs), f"there is no file in {root}" if inputs.folder else f"no file matches {pattern}")
-        )
-    columns = (
-        dict(_table_rows(inputs, folder / inputs.table, "job.inputs.table", faults)) if inputs.table else {}
-    )
+        where = f"in {root}" if inputs.folder is not None else f"that matches {inputs.glob} in {folder}"
+        faults.append((_place(inputs), f"there is no file {where}"))
+    columns: dict[str, dict[str, Any]] = {}
+    if inputs.table is not None:
+        columns = dict(_table_rows(inputs, folder / inputs.table, "job.inputs.table", faults))
     rows = []
-    for path in sorted(set(files)):
+    for path in sorted(files):
         name = path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else path.stem
         rows.append((name, {**columns.get(name, {}), "path": str(path)}))
     return rows
 
 
-def _fixed_part(pattern: str) -> str:
-    """The folder above the first wildcard of a pattern."""
-    parts = Path(pattern).parts
+def _files(inputs: "Inputs", folder: Path) -> tuple[Path, set[Path]]:
+    """The folder that ids are relative to, and the files."""
+    if inputs.folder is not None:
+        root = (folder / inputs.folder).resolve()
+        found = root.iterdir() if root.is_dir() else ()
+        return root, {path for path in found if path.is_file() and not path.name.startswith(".")}
+    parts = Path(str(inputs.glob)).parts
     n_fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    return str(Path(*parts[:n_fixed]))
+    matches = glob.glob(str(inputs.glob), root_dir=folder, recursive=True)
+    return folder.joinpath(*parts[:n_fixed]).resolve(), {
+        path for match in matches if (path := (folder / match).resolve()).is_file()
+    }
 
 
 def _table_rows(inputs: "Inputs", file: Path, place: str, faults: Faults) -> list[tuple[str, dict[str, Any]]]:

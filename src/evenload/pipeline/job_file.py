@@ -10,10 +10,9 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from evenload._optional import require
 from evenload.errors import ConfigError, SpecError
 from evenload.pipeline.spec import Faults, JobSpec
-from evenload.pipeline.yaml_text import Place, parse_yaml
+from evenload.pipeline.yaml_text import Place, dump_yaml, parse_yaml
 
 __all__ = ["apply_change", "json_schema", "load_spec", "parse_spec", "spec_text"]
 
@@ -157,5 +156,4 @@ def _line_of(place: Place, lines: Mapping[Place, int]) -> int:
 
 def spec_text(spec: JobSpec) -> str:
     """The job file that ``spec`` is, with every default written out."""
-    yaml = require("yaml", extra="yaml", why="writing job files")
-    return yaml.safe_dump(spec.model_dump(mode="json"), sort_keys=False, allow_unicode=True, width=100)
+    return dump_yaml(spec.model_dump(mode="json"))

@@ -10,6 +10,7 @@ import difflib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,25 +84,30 @@ def _origin(module: str, folder: Path) -> Path | None:
 
 
 def _check_name(target: Target, source: Path) -> None:
-    body = _parsed(source).body
-    own = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
-    brought = {
-        alias.asname or alias.name
-        for node in body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    named = {
-        place.id
-        for node in body
-        if isinstance(node, ast.Assign)
-        for place in node.targets
-        if isinstance(place, ast.Name)
-    }
-    # A star import, or a name made in some other way, may bring it: only a plain module is judged.
-    is_plain = "*" not in brought and not any(isinstance(node, ast.If | ast.Try | ast.With) for node in body)
-    if is_plain and target.name not in own | brought | named:
+    own: list[str] = []
+    others: set[str] = set()
+    for node in _statements(_parsed(source).body):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            own.append(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            others |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            places = node.targets if isinstance(node, ast.Assign) else [node.target]
+            others |= {place.id for place in places if isinstance(place, ast.Name)}
+    is_open = "*" in others or "__getattr__" in own  # it may come from elsewhere; the worker will see
+    if not is_open and target.name not in own and target.name not in others:
         raise UnknownName(f"name in {source.name}:", target.name, own)
+
+
+def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Those of a module, also inside its if, try, with and loops."""
+    for node in body:
+        yield node
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            for part in ("body", "orelse", "finalbody"):
+                yield from _statements(getattr(node, part, []))
+            for handler in getattr(node, "handlers", []):
+                yield from _statements(handler.body)
 
 
 def _parsed(source: Path) -> ast.Module:

@@ -1,0 +1,149 @@
+"""Files that stages leave: the right bytes, whole or not at all, under names that nothing breaks out of."""
+
+import io
+import struct
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from evenload.errors import ConfigError, FormatError
+from evenload.pipeline.artifacts import encode_artifact, file_name, read_picture, write_atomically
+from evenload.pipeline.memory import weight_bytes
+
+
+def decoded(png: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(png)))
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3), (5, 7, 4), (1, 1, 3)])
+def test_pictures_of_bytes_come_back_as_they_were(shape: tuple[int, ...]) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    assert np.array_equal(decoded(encode_artifact(pixels, "png")), pixels)
+    assert np.array_equal(decoded(encode_artifact(torch.from_numpy(pixels), "png")), pixels)
+
+
+def test_floats_are_clipped_and_rounded() -> None:
+    pixels = np.array([[-0.5, 0.0, 0.4999 / 255, 0.5001 / 255, 1.0, 7.0]])
+    assert decoded(encode_artifact(pixels, "png")).tolist() == [[0, 0, 0, 1, 255, 255]]
+    assert decoded(encode_artifact(pixels[:, :, None], "png")).shape == (1, 6)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros((2, 2, 2)),
+        np.zeros(4),
+        np.zeros((0, 3)),
+        np.full((2, 2), np.nan),
+        np.zeros((2, 2), int),
+        "text",
+        None,
+    ],
+)
+def test_what_is_no_picture_is_refused(value: object) -> None:
+    with pytest.raises(ConfigError):
+        encode_artifact(value, "png")
+
+
+def test_arrays_and_texts() -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert np.array_equal(np.load(io.BytesIO(encode_artifact(array, "npy"))), array)
+    assert encode_artifact("grün", "txt") == "grün".encode()
+    with pytest.raises(ConfigError, match="must be a string"):
+        encode_artifact(3, "txt")
+    with pytest.raises(ValueError, match="Object arrays"):
+        encode_artifact(np.array([object()]), "npy")
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "P", "RGBA", "LA", "I;16", "CMYK"])
+def test_every_kind_of_picture_is_read_as_three_colours(tmp_path: Path, mode: str) -> None:
+    if mode == "I;16":
+        picture = Image.fromarray(np.full((4, 6), 65535, dtype=np.uint16))
+    else:
+        picture = Image.new("RGB", (6, 4), "white").convert(mode)
+    path = tmp_path / ("picture.tif" if mode == "CMYK" else "picture.png")
+    picture.save(path)
+    pixels = read_picture(path)
+    assert pixels.shape == (4, 6, 3)
+    assert pixels.dtype == np.float32
+    assert np.all(pixels == 1.0)
+
+
+def test_transparent_is_white_and_exif_turns(tmp_path: Path) -> None:
+    Image.new("RGBA", (2, 2), (255, 0, 0, 0)).save(tmp_path / "clear.png")
+    assert np.all(read_picture(tmp_path / "clear.png") == 1.0)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    Image.new("RGB", (8, 4)).save(tmp_path / "turned.jpg", exif=exif)
+    assert read_picture(tmp_path / "turned.jpg").shape == (8, 4, 3)
+
+
+def test_what_cannot_be_read_says_so(tmp_path: Path) -> None:
+    whole = encode_artifact(np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8), "png")
+    for name, content in {"text.png": b"not a picture", "empty.png": b"", "cut.png": whole[:5000]}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(FormatError, match=name):
+            read_picture(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        read_picture(tmp_path / "none.png")
+
+
+@given(ids=st.lists(st.text(min_size=1, max_size=300), unique=True, min_size=2, max_size=2))
+def test_file_names_are_safe_and_differ(ids: list[str]) -> None:
+    names = [file_name(name, ".png") for name in ids]
+    assert names[0] != names[1]
+    for name in names:
+        path = PurePosixPath(name)
+        assert not path.is_absolute()
+        assert ".." not in path.parts
+        assert all(len(part.encode()) < 240 and part.strip(". ") for part in path.parts)
+        assert name.isascii()
+        assert not set(name) & set('\\:*?"<>|\0')
+
+
+@pytest.mark.parametrize(
+    ("item", "name"), [("a", "a.png"), ("a/b c", "a/b c.png"), ("../x", "%2E2E/x.png"), ("a.b", "a.b.png")]
+)
+def test_ordinary_ids_stay_readable(item: str, name: str) -> None:
+    assert file_name(item, ".png") == name
+
+
+def test_a_write_that_fails_leaves_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "deep" / "x.png"
+    write_atomically(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [found.name for found in path.parent.iterdir()] == ["x.png"]
+
+
+def test_weights_are_counted_without_reading_them(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(
+        {"a": torch.zeros(3, 5), "b": torch.zeros(7, dtype=torch.float16)}, tmp_path / "one.safetensors"
+    )
+    (tmp_path / "model").mkdir()
+    save_file({"c": torch.zeros(11, dtype=torch.int8)}, tmp_path / "model" / "two.safetensors")
+    assert weight_bytes({"weights": "one.safetensors", "steps": 4}, tmp_path) == 3 * 5 * 4 + 7 * 2
+    assert weight_bytes({"model": "model", "again": str(tmp_path / "model")}, tmp_path) == 11
+    assert weight_bytes({"steps": 4, "name": "x"}, tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x08", struct.pack("<Q", 1 << 60) + b"{}", struct.pack("<Q", 4) + b"nope"]
+)
+def test_damaged_weights_are_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.safetensors").write_bytes(content)
+    with pytest.raises(FormatError, match=r"x\.safetensors"):
+        weight_bytes({"weights": "x.safetensors"}, tmp_path)

@@ -1,0 +1,169 @@
+"""What the worker does with a stage: builds it, calls it, checks and keeps what it returns."""
+
+import pickle
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from evenload.errors import ConfigError, UnknownName
+from evenload.pipeline.stage import Item, Stage, StageWorker
+from evenload.pipeline.target import load_target, locate
+
+STAGES = """
+import sibling
+
+class Scale:
+    def __init__(self, context, *, by):
+        self.context, self.by, self.is_closed = context, by, False
+    def __call__(self, inputs, item, *, plus=0):
+        return {"value": inputs["n"] * self.by + plus, "noise": item.rng().integers(1 << 30)}
+    def close(self):
+        self.is_closed = True
+
+class Bare:
+    def __call__(self, inputs, item):
+        return sibling.OUTPUTS
+
+class Flaky:
+    def __init__(self, context):
+        self.n = 0
+    def __call__(self, inputs, item):
+        self.n += 1
+        if self.n <= inputs["n"]:
+            raise OSError(f"attempt {self.n}")
+        return {"attempts": self.n}
+
+def function(inputs, item): return {}
+"""
+DEVICE = SimpleNamespace(id="cpu:0", torch="cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "sibling.py").write_text("OUTPUTS = {}\n")
+    return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _clean_imports(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("sibling", None)
+
+
+def worker(folder: Path, name: str, **fields) -> StageWorker:
+    return StageWorker("one", locate(f"stages.py:{name}", folder), folder, folder / "run", **fields)
+
+
+def run(folder: Path, name: str, inputs: dict, item: Item | None = None, **fields):
+    return worker(folder, name, **fields).runner()(DEVICE)((inputs, item or Item(3, "a")))
+
+
+def returns(
+    folder: Path, outputs: object, declared: dict[str, str] | None = None, inputs: dict | None = None
+):
+    runner = worker(folder, "Bare", outputs=declared or {}).runner()(DEVICE)
+    sys.modules["sibling"].OUTPUTS = outputs
+    return runner((inputs or {}, Item(0, "a")))[1]
+
+
+def test_params_go_to_the_constructor_and_call_to_each_call(folder: Path) -> None:
+    index, outputs = run(folder, "Scale", {"n": 5}, params={"by": 2}, call={"plus": 1})
+    assert index == 3
+    assert outputs["value"] == 11
+
+
+def test_the_context_says_device_folder_and_seed(folder: Path) -> None:
+    runner = worker(folder, "Scale", params={"by": 2}, seed=9).runner()(DEVICE)
+    context = runner._stage.context
+    assert (context.stage, context.device, context.folder, context.seed) == ("one", DEVICE, folder, 9)
+    assert context.path("w.bin") == folder / "w.bin"
+    assert isinstance(runner._stage, Stage)
+    runner.close()
+    assert runner._stage.is_closed
+
+
+def test_randomness_comes_from_the_items_seed_alone(folder: Path) -> None:
+    noise = [
+        run(folder, "Scale", {"n": n}, Item(index, name, seed), params={"by": 1})[1]["noise"]
+        for n, index, name, seed in [(1, 0, "a", 7), (2, 5, "b", 7), (1, 0, "a", 8)]
+    ]
+    assert noise[0] == noise[1] != noise[2]
+    assert Item(0, "a", 7).generator().initial_seed() == 7
+
+
+def test_a_runner_survives_the_way_to_a_worker(folder: Path) -> None:
+    built = worker(folder, "Scale", params={"by": 3}).runner()
+    with pytest.raises(pickle.PicklingError):
+        pickle.dumps(built)
+    there = pickle.loads(cloudpickle.dumps(built))
+    assert there(DEVICE)(({"n": 2}, Item(0, "a")))[1]["value"] == 6
+
+
+def test_files_are_written_and_stand_as_relative_paths(folder: Path) -> None:
+    picture = np.zeros((2, 2), dtype=np.uint8)
+    assert returns(folder, {"out": picture, "n": 1}, {"out": "png"}) == {"out": "outputs/one/a.png", "n": 1}
+    both = {"out": "png", "note": "txt"}
+    assert returns(folder, {"out": picture, "note": "x"}, both)["note"] == "outputs/one/a.note.txt"
+    assert (folder / "run/outputs/one/a.note.txt").read_text() == "x"
+    assert sorted(path.name for path in (folder / "run/outputs/one").iterdir()) == [
+        "a.note.txt",
+        "a.out.png",
+        "a.png",
+    ]
+
+
+def test_plain_values_are_kept_and_numpy_scalars_unpacked(folder: Path) -> None:
+    values = {"f": np.float32(0.5), "i": np.int64(3), "t": "x", "b": True, "none": None, "inf": float("inf")}
+    kept = returns(folder, values)
+    assert kept == {"f": 0.5, "i": 3, "t": "x", "b": True, "none": None, "inf": None}
+    assert type(kept["f"]) is float
+    assert type(kept["i"]) is int
+
+
+@pytest.mark.parametrize(
+    ("outputs", "declared", "said"),
+    [
+        (None, {}, "returned NoneType"),
+        ([1], {}, "returned list"),
+        ({}, {"out": "png"}, "did not return out"),
+        ({"n": 1}, {}, "which the item has already"),
+        ({"x": np.zeros(3)}, {}, "that is of type ndarray"),
+        ({"x": [1]}, {}, "that is of type list"),
+        ({"x": "1"}, {"x": "number"}, "that is str, not number"),
+        ({"x": True}, {"x": "number"}, "that is bool, not number"),
+        ({"x": 1}, {"x": "text"}, "that is int, not text"),
+        ({"x": 1}, {"x": "boolean"}, "that is int, not boolean"),
+        ({"x": "no picture"}, {"x": "png"}, "no picture"),
+    ],
+)
+def test_outputs_that_cannot_be_kept(folder: Path, outputs: object, declared: dict, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        returns(folder, outputs, declared, {"n": 0})
+
+
+def test_retries(folder: Path) -> None:
+    assert run(folder, "Flaky", {"n": 2}, retries=2)[1] == {"attempts": 3}
+    with pytest.raises(OSError, match="attempt 2"):
+        run(folder, "Flaky", {"n": 2}, retries=1)
+
+
+def test_a_function_is_no_stage(folder: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a class"):
+        worker(folder, "function").runner()(DEVICE)
+
+
+def test_a_module_that_fails_is_tried_again(folder: Path) -> None:
+    (folder / "late.py").write_text("raise OSError('not yet')\nclass Late: ...\n")
+    target = locate("late.py:Late", folder)
+    with pytest.raises(OSError, match="not yet"):
+        load_target(target)
+    (folder / "late.py").write_text("from decimal import *\n")
+    with pytest.raises(UnknownName):
+        load_target(target)
+    assert load_target(locate("late.py:Decimal", folder)).__name__ == "Decimal"
