@@ -48,7 +48,7 @@ def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) 
     is none, n CPU slots. CPU slots share out the cores, less one for each accelerator chosen beside them.
     Raises UnknownName, ConfigError (an empty, malformed or contradictory spec) or NoUsableDevice.
     """
-    if isinstance(spec, bool) or spec is None:
+    if isinstance(spec, bool) or not isinstance(spec, str | int | Sequence | Device):
         raise ConfigError(
             f"{spec!r} names no devices", hint="use 'all', 'cpu', 'cuda:0,1', 'cpu*4' or a number"
         )

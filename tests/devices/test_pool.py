@@ -1,0 +1,143 @@
+import threading
+
+import pytest
+
+from evenload.devices import Device, DevicePool, ProbeReport, Reading, ScoreWeights
+from evenload.devices import pool as pool_module
+from evenload.errors import ConfigError, NoUsableDevice, UnknownName
+
+GIB = 2**30
+SLOW = Device("cuda:0", "discrete", "cuda", "GTX 1060", 6 * GIB, 10)
+FAST = Device("cuda:1", "discrete", "cuda", "H200", 141 * GIB, 132)
+ALSO_FAST = Device("cuda:2", "discrete", "cuda", "H200", 141 * GIB, 132)
+CPU = Device("cpu:0", "cpu", "cpu", "AMD EPYC", 32 * GIB, 16, threads=16)
+
+
+def test_the_real_machine_always_has_its_cpu(no_cache):
+    with DevicePool.discover() as pool:
+        assert "cpu:0" in pool
+        assert {report.name for report in pool.reports} == {"cuda", "mps", "wgpu", "cpu"}
+        assert len(pool.select("all")) >= 1
+        load = pool.load("cpu:0")
+        assert load.reading.memory_total_bytes == pool.device("cpu:0").memory_bytes
+
+
+def test_discovery_links_what_is_seen_twice():
+    twin = Device("wgpu:0", "discrete", "vulkan", "H200")
+    probes = {
+        "cuda": lambda: ProbeReport("cuda", (FAST,)),
+        "wgpu": lambda: ProbeReport("wgpu", (twin,)),
+        "cpu": lambda: ProbeReport("cpu", (CPU,)),
+    }
+    pool = DevicePool.discover(probes=probes)
+    assert pool.device("wgpu:0").same_as == "cuda:1"
+    assert pool.select("all").ids == ("cuda:1",)
+
+
+def test_it_is_an_ordered_set_of_devices():
+    pool = DevicePool([SLOW, FAST, CPU])
+    assert list(pool) == [SLOW, FAST, CPU]
+    assert (len(pool), "cuda:1" in pool, "cuda:9" in pool) == (3, True, False)
+    assert repr(pool) == "DevicePool(cuda:0, cuda:1, cpu:0)"
+    assert pool.device("cuda:1") is FAST
+    with pytest.raises(UnknownName, match="cuda:9"):
+        pool.device("cuda:9")
+    with pytest.raises(ConfigError, match="same id"):
+        DevicePool([SLOW, SLOW])
+
+
+def test_best_is_the_highest_score_then_the_least_loaded():
+    assert DevicePool([SLOW, FAST, CPU]).best() is FAST
+    pool = DevicePool([SLOW, FAST, ALSO_FAST])
+    assert pool.best() is FAST
+    pool.task_started("cuda:1")
+    assert pool.best() is ALSO_FAST
+    pool.task_finished("cuda:1", 0.1)
+    assert pool.best() is FAST
+    with pytest.raises(NoUsableDevice):
+        DevicePool([]).best()
+
+
+def test_scores_follow_the_pools_weights():
+    by_memory = DevicePool([SLOW, CPU], weights=ScoreWeights(0, 0, 1, 0))
+    assert by_memory.score("cpu:0") > by_memory.score("cuda:0")
+    assert by_memory.select("cpu").weights is by_memory.weights
+    assert by_memory.facts()["cuda:0"] == {
+        "id": "cuda:0",
+        "kind": "discrete",
+        "backend": "cuda",
+        "name": "GTX 1060",
+        "memory_bytes": 6 * GIB,
+        "compute_units": 10,
+        "driver": "",
+        "uuid": None,
+        "threads": None,
+        "pci_id": None,
+        "same_as": None,
+        "score": by_memory.score("cuda:0"),
+    }
+
+
+class Driver:
+    """Stands at the readings' boundary: answers, and says whether it was closed."""
+
+    def __init__(self):
+        self.is_closed = False
+
+    def read(self, device):
+        return Reading(utilization=0.25)
+
+    def close(self):
+        self.is_closed = True
+
+
+def test_load_joins_the_drivers_view_and_ours(monkeypatch):
+    drivers = []
+    monkeypatch.setattr(pool_module, "Readings", lambda: drivers.append(Driver()) or drivers[-1])
+    ticks = iter([10.0, 12.5, 20.0, 20.5])
+    pool = DevicePool([SLOW], clock=lambda: next(ticks))
+    with pool.task("cuda:0") as device:
+        assert device is SLOW
+        assert pool.load("cuda:0").running == 1
+    with pytest.raises(KeyError), pool.task("cuda:0"):
+        raise KeyError("a task that fails is over too")
+    load = pool.load("cuda:0")
+    assert (load.running, load.tasks_done, load.busy_s, load.mean_task_s) == (0, 2, 3.0, 1.5)
+    assert load.reading.utilization == 0.25
+    pool.close()
+    assert [driver.is_closed for driver in drivers] == [True]
+    pool.close()
+    assert pool.load("cuda:0").reading.utilization == 0.25, "opened again"
+
+
+def test_accounts_are_the_selections_own_and_check_their_devices():
+    pool = DevicePool([SLOW, FAST])
+    selected = pool.select("cuda:0")
+    selected.task_started("cuda:0")
+    assert pool.load("cuda:0").running == 0
+    with pytest.raises(UnknownName):
+        selected.task_started("cuda:1")
+    with pytest.raises(ConfigError):
+        pool.task_finished("cuda:0", 1.0)
+
+
+def test_many_threads_may_use_it():
+    pool = DevicePool([SLOW, FAST])
+    errors = []
+
+    def work(device_id):
+        try:
+            for _ in range(200):
+                with pool.task(device_id):
+                    pool.best()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(d,)) for d in ("cuda:0", "cuda:1") * 3]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert [pool.load(d).tasks_done for d in pool.ids] == [600, 600]
+    assert [pool.load(d).running for d in pool.ids] == [0, 0]
