@@ -5,12 +5,11 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import cloudpickle
 import numpy as np
 import pytest
 
 from evenload.errors import ConfigError, UnknownName
-from evenload.pipeline.stage import Item, Stage, StageWorker
+from evenload.pipeline.stage import Item, Stage, StageRunner, StageWorker
 from evenload.pipeline.target import load_target, locate
 
 STAGES = """
@@ -61,13 +60,13 @@ def worker(folder: Path, name: str, **fields) -> StageWorker:
 
 
 def run(folder: Path, name: str, inputs: dict, item: Item | None = None, **fields):
-    return worker(folder, name, **fields).runner()(DEVICE)((inputs, item or Item(3, "a")))
+    return StageRunner(worker(folder, name, **fields), DEVICE)((inputs, item or Item(3, "a")))
 
 
 def returns(
     folder: Path, outputs: object, declared: dict[str, str] | None = None, inputs: dict | None = None
 ):
-    runner = worker(folder, "Bare", outputs=declared or {}).runner()(DEVICE)
+    runner = StageRunner(worker(folder, "Bare", outputs=declared or {}), DEVICE)
     sys.modules["sibling"].OUTPUTS = outputs
     return runner((inputs or {}, Item(0, "a")))[1]
 
@@ -79,7 +78,7 @@ def test_params_go_to_the_constructor_and_call_to_each_call(folder: Path) -> Non
 
 
 def test_the_context_says_device_folder_and_seed(folder: Path) -> None:
-    runner = worker(folder, "Scale", params={"by": 2}, seed=9).runner()(DEVICE)
+    runner = StageRunner(worker(folder, "Scale", params={"by": 2}, seed=9), DEVICE)
     context = runner._stage.context
     assert (context.stage, context.device, context.folder, context.seed) == ("one", DEVICE, folder, 9)
     assert context.path("w.bin") == folder / "w.bin"
@@ -97,12 +96,9 @@ def test_randomness_comes_from_the_items_seed_alone(folder: Path) -> None:
     assert Item(0, "a", 7).generator().initial_seed() == 7
 
 
-def test_a_runner_survives_the_way_to_a_worker(folder: Path) -> None:
-    built = worker(folder, "Scale", params={"by": 3}).runner()
-    with pytest.raises(pickle.PicklingError):
-        pickle.dumps(built)
-    there = pickle.loads(cloudpickle.dumps(built))
-    assert there(DEVICE)(({"n": 2}, Item(0, "a")))[1]["value"] == 6
+def test_a_worker_survives_the_way_to_another_process(folder: Path) -> None:
+    there = pickle.loads(pickle.dumps(worker(folder, "Scale", params={"by": 3})))
+    assert StageRunner(there, DEVICE)(({"n": 2}, Item(0, "a")))[1]["value"] == 6
 
 
 def test_files_are_written_and_stand_as_relative_paths(folder: Path) -> None:
@@ -155,7 +151,7 @@ def test_retries(folder: Path) -> None:
 
 def test_a_function_is_no_stage(folder: Path) -> None:
     with pytest.raises(ConfigError, match="is not a class"):
-        worker(folder, "function").runner()(DEVICE)
+        StageRunner(worker(folder, "function"), DEVICE)
 
 
 def test_a_module_that_fails_is_tried_again(folder: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from evenload.errors import ConfigError, EvenloadError
+from evenload.pipeline.artifacts import FILE_TYPES
 from evenload.pipeline.target import check_arguments, locate
 
 __all__ = [
@@ -127,6 +128,11 @@ class StageSpec(_Section):
     """Outputs that are saved as files (png, npy, txt) or whose type is checked (number, text, boolean)."""
     repeatable: bool = True
     """False if no item may run twice, not even to save time."""
+
+    @property
+    def file_outputs(self) -> list[str]:
+        """Names of the outputs that are files."""
+        return [name for name, kind in self.outputs.items() if kind in FILE_TYPES]
 
     @field_validator("target")
     @classmethod

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import FILE_TYPES, encode_artifact, file_name, write_atomically
@@ -86,19 +86,13 @@ class StageWorker:
     seed: int = 0
     retries: int = 0
 
-    def runner(self) -> type["StageRunner"]:
-        """A class for the executor: built on each device, called with each ``(inputs, item)``."""
-        return type(f"Stage_{self.stage}", (StageRunner,), {"worker": self, "__module__": __name__})
-
 
 class StageRunner:
     """One stage on one device: calls it, saves its files, hands back what is small."""
 
-    worker: ClassVar[StageWorker]
-
-    def __init__(self, device: Any):
+    def __init__(self, worker: StageWorker, device: Any):
         """Constructs the stage on ``device``; raises what its constructor raises."""
-        worker = self.worker
+        self.worker = worker
         stage_class = load_target(worker.target)
         if not isinstance(stage_class, type):
             raise ConfigError(

@@ -1,0 +1,147 @@
+"""A job from its file to its report.
+
+    job.yaml ──► JobSpec, items ──► Plan ──► Session: stage by stage over all devices ──► run folder, report
+
+Failures belong to their item: it goes no further, the others do. Whatever ends a run early (a failure with
+``on_error: stop``, Ctrl-C), what is done is written.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenload._optional import require
+from evenload.devices import DevicePool
+from evenload.events import Event, EventFile, read_events
+from evenload.pipeline.folder import RunFolder
+from evenload.pipeline.inputs import read_items
+from evenload.pipeline.memory import weight_bytes
+from evenload.pipeline.plan import Plan, PlannedDevice, PlannedStage, count_groups
+from evenload.pipeline.results import ItemResult, PipelineResult
+from evenload.pipeline.stage import Item
+
+if TYPE_CHECKING:
+    from evenload.pipeline.session import Session
+    from evenload.pipeline.spec import JobSpec
+
+__all__ = ["ItemResult", "Pipeline", "PipelineResult"]
+
+
+class Pipeline:
+    """A job that is known to be sound: its file, the stages it names and its items were checked.
+
+    ``spec`` is the job file as values, ``items`` what it is done on, ``folder`` what its paths belong to.
+    """
+
+    def __init__(self, spec: "JobSpec", items: list[tuple[Item, dict[str, Any]]], folder: Path):
+        self.spec = spec
+        self.items = items
+        self.folder = folder
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, changes: Iterable[str] = ()) -> "Pipeline":
+        """Read a job file and list its items. ``changes`` are ``key=value`` texts that win over the file.
+
+        Raises SpecError with every fault found, MissingExtra without pydantic or PyYAML.
+        """
+        require("pydantic", extra="yaml", why="reading job files")
+        from evenload.pipeline.job_file import load_spec
+
+        spec = load_spec(path, changes)
+        folder = Path(path).resolve().parent
+        return cls(spec, read_items(spec.job.inputs, folder, spec.job.seed, str(path)), folder)
+
+    @property
+    def out(self) -> Path:
+        """The run folder, where ``run`` is given none."""
+        return (self.folder / (self.spec.job.out or f"runs/{self.spec.job.name}")).resolve()
+
+    def plan(
+        self,
+        devices: Any = None,
+        *,
+        policy: str | None = None,
+        backend: str = "process",
+        out: str | Path | None = None,
+    ) -> Plan:
+        """What ``run`` would do with the same arguments; starts nothing.
+
+        Raises FormatError if a file of weights is damaged, and what selecting the devices raises.
+        """
+        with DevicePool.discover() as machine:
+            pool = machine.select(self.spec.devices.use if devices is None else devices)
+            found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
+        stages = tuple(
+            PlannedStage(s.name, s.target, weight_bytes(s.params, self.folder), dict(s.outputs))
+            for s in self.spec.stages
+        )
+        return Plan(
+            job=self.spec.job.name,
+            n_items=len(self.items),
+            groups=count_groups([item.group for item, _ in self.items]),
+            seed=self.spec.job.seed,
+            policy=policy or self.spec.schedule.policy,
+            backend=backend,
+            devices=found,
+            stages=stages,
+            out=Path(out).resolve() if out is not None else self.out,
+        )
+
+    def run(
+        self,
+        devices: Any = None,
+        *,
+        policy: str | None = None,
+        backend: str = "process",
+        out: str | Path | None = None,
+        overwrite: bool = False,
+        report: str | Path | None = None,
+        sinks: Iterable[Callable[[Event], None]] = (),
+    ) -> PipelineResult:
+        """Run the job and write its run folder.
+
+        devices, policy   win over those of the job file
+        out               the run folder; ``overwrite`` takes an earlier run in it away
+        report            write the report here, not into the run folder
+        sinks             get every event as it happens
+
+        Raises ConfigError if the folder holds something, NoUsableDevice if no device can run a stage (what
+        earlier stages gave is written first). Failed items raise nothing: see ``PipelineResult.failures``.
+        """
+        from evenload.pipeline.session import Session
+
+        with DevicePool.discover() as machine:
+            pool = machine.select(self.spec.devices.use if devices is None else devices)
+            folder = RunFolder.create(Path(out) if out is not None else self.out, overwrite=overwrite)
+            folder.write_text("config.yaml", self._config())
+            with EventFile(folder.file("events.jsonl")) as file:
+                session = Session(self.spec, self.items, self.folder, folder, [file, *sinks])
+                session.go(pool, policy or self.spec.schedule.policy, backend)
+                session.finish()
+        return self._write(session, folder, report)
+
+    def _config(self) -> str:
+        from evenload.pipeline.job_file import spec_text
+
+        return f"# Paths are relative to {self.folder}\n{spec_text(self.spec)}"
+
+    def _write(self, session: "Session", folder: RunFolder, report: str | Path | None) -> PipelineResult:
+        from evenload.report.summary import summarise
+
+        rows = session.rows()
+        folder.write_results(row.to_json() for row in rows)
+        summary = summarise(read_events(folder.path))
+        folder.write_summary({**summary.to_json(), "headline": session.headline})
+        if self.spec.report.trace:
+            from evenload.report.trace import write_trace
+
+            write_trace(read_events(folder.path), folder.file("trace.json"))
+        page = None
+        if self.spec.report.html or report is not None:
+            from evenload.report.html import write_report
+
+            page = Path(report) if report is not None else folder.file("report.html")
+            write_report(folder.path, page)
+        if session.error is not None:
+            raise session.error
+        return PipelineResult(folder.path, session.status, rows, summary, session.headline, page)
