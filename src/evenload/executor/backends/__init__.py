@@ -1,0 +1,74 @@
+"""How tasks reach workers. One file per back end, chosen by name; nothing is imported before it is."""
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from evenload.devices import Device, DevicePool
+from evenload.errors import UnknownName
+from evenload.executor.messages import Message
+from evenload.executor.task import Task
+
+__all__ = ["BACKENDS", "Backend", "make_backend"]
+
+BACKENDS = {
+    "inline": "evenload.executor.backends.inline:InlineBackend",
+    "process": "evenload.executor.backends.process:ProcessBackend",
+}
+
+
+class Backend(Protocol):
+    """What the executor asks of a back end. Everything but ``wake`` is called from one thread.
+
+    A worker is a number that the executor chooses; numbers are not used again. What a call brings about is
+    told by the messages of ``poll``.
+    """
+
+    is_threaded: bool
+    """Workers run beside the executor; if not, they run inside ``poll``, in the caller's thread."""
+
+    def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
+        """Begin to start a worker: Up, or Gone. Raises OSError if not even that is possible."""
+        ...
+
+    def load(self, worker: int, task: Task) -> None:
+        """Build ``task`` there: Loaded or Refused."""
+        ...
+
+    def unload(self, worker: int, task: int) -> None: ...
+
+    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
+        """Run ``items``: Answered, Spoilt or Gone. Raises what pickling raises; nothing was sent then."""
+        ...
+
+    def drop(self, worker: int, chunk: int) -> None:
+        """Skip what is not begun of ``chunk``: the answer comes sooner, and shorter."""
+        ...
+
+    def place(self, worker: int) -> tuple[int, float]:
+        """Position in the chunk it runs, and seconds since it got there; see ``place.Place.of``."""
+        ...
+
+    def kill(self, worker: int) -> None:
+        """End it and everything it has started, now: Gone."""
+        ...
+
+    def poll(self, timeout_s: float | None) -> list[Message]:
+        """Wait until there is something to tell (or ``wake``, or the time is up) and tell it."""
+        ...
+
+    def wake(self) -> None:
+        """Make ``poll`` return soon; from any thread."""
+        ...
+
+    def close(self, grace_s: float) -> None:
+        """Stop the workers; those still there after ``grace_s`` are killed. Nothing is left afterwards."""
+        ...
+
+
+def make_backend(name: str) -> Backend:
+    """A new back end. Raises UnknownName."""
+    if name not in BACKENDS:
+        raise UnknownName("backend", name, BACKENDS)
+    module, _, cls = BACKENDS[name].partition(":")
+    return getattr(importlib.import_module(module), cls)()

@@ -1,0 +1,111 @@
+"""Everything in this very process, one chunk after the other: to debug with, and for what cannot be pickled.
+
+``breakpoint()`` works, exceptions carry their real objects, nothing is copied. Devices take turns, so there
+is no speed to gain; a crash or a hang is the caller's own.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenload.devices import Device, DevicePool, as_current
+from evenload.executor.failure import Failure
+from evenload.executor.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
+from evenload.executor.place import NOT_BEGUN, Place
+from evenload.executor.task import Runner, Task
+
+__all__ = ["InlineBackend"]
+
+MOST_SLEEP_S = 0.01
+
+
+@dataclass(slots=True)
+class _Desk:
+    device: Device
+    pool: DevicePool
+    runners: dict[int, Runner] = field(default_factory=dict)
+
+
+class InlineBackend:
+    is_threaded = False
+
+    def __init__(self) -> None:
+        self._desks: dict[int, _Desk] = {}
+        self._todo: deque[Callable[[], Message | None]] = deque()
+        self._place = Place()
+
+    def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
+        self._desks[worker] = _Desk(device, pool)
+        self._todo.append(lambda: Up(worker))
+
+    def load(self, worker: int, task: Task) -> None:
+        self._todo.append(lambda: self._load(worker, task))
+
+    def unload(self, worker: int, task: int) -> None:
+        self._todo.append(lambda: self._unload(worker, task))
+
+    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
+        self._todo.append(lambda: self._run(worker, task, chunk, items, singly))
+
+    def drop(self, worker: int, chunk: int) -> None:
+        pass  # whoever could ask for it waits until the chunk is done
+
+    def place(self, worker: int) -> tuple[int, float]:
+        return NOT_BEGUN, 0.0
+
+    def kill(self, worker: int) -> None:
+        self._todo.append(lambda: self._end(worker))
+
+    def poll(self, timeout_s: float | None) -> list[Message]:
+        """Do one thing that is to be done. Waits only if there is none, for a moment that is due."""
+        news: list[Message] = []
+        if not self._todo:
+            time.sleep(MOST_SLEEP_S if timeout_s is None else min(timeout_s, MOST_SLEEP_S))
+        while self._todo and not news:
+            message = self._todo.popleft()()
+            if message is not None:
+                news.append(message)
+        return news
+
+    def wake(self) -> None:
+        pass
+
+    def close(self, grace_s: float) -> None:
+        self._todo.clear()
+        for worker, desk in self._desks.items():
+            for task in tuple(desk.runners):
+                self._unload(worker, task)
+        self._desks.clear()
+
+    def _load(self, worker: int, task: Task) -> Message:
+        desk = self._desks[worker]
+        try:
+            with as_current(desk.device, desk.pool) as view:
+                desk.runners[task.id] = Runner(task, lambda: view, inline=True)
+        except Exception as error:
+            return Refused(worker, task.id, Failure.of(error, travels=False))
+        return Loaded(worker, task.id, 0.0)
+
+    def _unload(self, worker: int, task: int) -> None:
+        desk = self._desks[worker]
+        runner = desk.runners.pop(task, None)
+        if runner is not None:
+            with as_current(desk.device, desk.pool):
+                runner.close()
+
+    def _run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> Message:
+        desk = self._desks[worker]
+        try:
+            with as_current(desk.device, desk.pool):
+                answer = desk.runners[task].run(items, chunk, self._place, singly=singly)
+        except KeyboardInterrupt as error:
+            spoilt = Spoilt(worker, chunk, Failure.of(error, travels=False), is_run=True)
+            self._todo.appendleft(lambda: spoilt)
+            raise
+        return Answered(worker, chunk, answer)
+
+    def _end(self, worker: int) -> Message:
+        del self._desks[worker]
+        return Gone(worker, 0, 0, NOT_BEGUN)

@@ -1,0 +1,107 @@
+"""One process per device, on this machine. The default.
+
+Every worker has pipes and a process group of its own; the executor holds the only other ends. So a worker
+that crashes, hangs or floods its output harms nobody, killing it takes its children along, and all of them
+leave when the executor is gone (see ``worker.leave_with_parent``).
+"""
+
+import contextlib
+import os
+import selectors
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evenload.devices import Device, DevicePool
+from evenload.executor import worker as protocol
+from evenload.executor.child import Child
+from evenload.executor.messages import Message
+from evenload.executor.task import Task, dump
+from evenload.executor.wire import Frame, pack
+
+__all__ = ["ProcessBackend"]
+
+DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
+
+
+class ProcessBackend:
+    is_threaded = True
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._children: dict[int, Child] = {}
+        self._ended: list[Child] = []
+        self._news: list[Message] = []
+        self._must_check = False
+        self._wake_out, self._wake_in = os.pipe()
+        os.set_blocking(self._wake_out, False)
+        os.set_blocking(self._wake_in, False)
+        self._selector.register(self._wake_out, selectors.EVENT_READ, self._on_wake)
+
+    def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
+        child = Child(worker, device.id, environment, self._selector, self._news, self._ended.append)
+        self._children[worker] = child
+        self._must_check = not child.can_tell_death
+
+    def load(self, worker: int, task: Task) -> None:
+        body, buffers = dump(task)
+        self._children[worker].send(Frame(protocol.LOAD, task.id, 0, body, buffers))
+
+    def unload(self, worker: int, task: int) -> None:
+        self._children[worker].send(Frame(protocol.UNLOAD, task))
+
+    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
+        body, buffers = pack(items)
+        child = self._children[worker]
+        child.chunk = chunk
+        child.send(Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers))
+
+    def drop(self, worker: int, chunk: int) -> None:
+        self._children[worker].place.drop(chunk)
+
+    def place(self, worker: int) -> tuple[int, float]:
+        child = self._children[worker]
+        return child.place.of(child.chunk)
+
+    def kill(self, worker: int) -> None:
+        self._children[worker].kill()
+
+    def poll(self, timeout_s: float | None) -> list[Message]:
+        if self._news:
+            timeout_s = 0.0
+        elif self._must_check:
+            timeout_s = DEATH_CHECK_S if timeout_s is None else min(timeout_s, DEATH_CHECK_S)
+        for key, _ in self._selector.select(timeout_s):
+            key.data()
+        if self._must_check:
+            for child in self._children.values():
+                child.check()
+        while self._ended:
+            child = self._ended.pop()
+            if self._children.pop(child.worker, None) is not None:
+                child.bury()
+        news = self._news[:]
+        self._news.clear()
+        return news
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # so many wait already that it is full, or it is closed
+            os.write(self._wake_in, b"!")
+
+    def close(self, grace_s: float) -> None:
+        for child in self._children.values():
+            child.send(Frame(protocol.STOP))
+        until = time.monotonic() + grace_s
+        while self._children and time.monotonic() < until:
+            self.poll(until - time.monotonic())
+        for child in self._children.values():
+            child.kill()
+        while self._children:
+            self.poll(DEATH_CHECK_S)
+        self._selector.close()
+        os.close(self._wake_out)
+        os.close(self._wake_in)
+
+    def _on_wake(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_out, 4096)

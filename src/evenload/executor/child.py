@@ -1,0 +1,224 @@
+"""A worker process, seen from the executor: its pipes, its output, its death."""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping
+
+from . import worker as protocol
+from .failure import Failure
+from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up
+from .place import NOT_BEGUN, Place, make_place_file
+from .task import Answer
+from .wire import Frame, Inbox, Outbox, unpack
+
+__all__ = ["Child"]
+
+PIPE_BYTES = 1024 * 1024  # asked for; the system may give less
+MOST_LINE_BYTES = 64 * 1024
+N_LAST_LINES = 30
+BOOT = "import sys; sys.path[:] = {path!r}; from evenload.executor.worker import main; main({fds})"
+
+
+class Child:
+    """Started at once; ``on_end(child)`` is called when the process has ended, and ``bury`` is then due.
+
+    worker, chunk    its number; the chunk it holds, 0 for none
+    can_tell_death   the system tells of its death by a file descriptor; if not, ``check`` must be called
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        device: str,
+        environment: Mapping[str, str],
+        selector: selectors.BaseSelector,
+        news: list[Message],
+        on_end: "Callable[[Child], None]",
+    ):
+        self.worker = worker
+        self.chunk = 0
+        self.can_tell_death = hasattr(os, "pidfd_open")
+        self._selector = selector
+        self._news = news
+        self._on_end = on_end
+        self._is_writing = False
+        self._last_lines: deque[str] = deque(maxlen=N_LAST_LINES)
+        self._partial = b""
+        self._fds: list[int] = []
+        theirs: list[int] = []
+        try:
+            self._start(device, environment, theirs)
+        except BaseException:
+            self._close_fds()
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+
+    def _start(self, device: str, environment: Mapping[str, str], theirs: list[int]) -> None:
+        place_fd = make_place_file()
+        theirs.append(place_fd)
+        self.place = Place(place_fd)
+        their_in, self._out_fd = self._pipe(theirs, they_read=True)
+        their_out, self._in_fd = self._pipe(theirs, they_read=False)
+        their_log, self._log_fd = self._pipe(theirs, they_read=False)
+        their_life, _ = self._pipe(theirs, they_read=True)
+        passed = (their_in, their_out, their_life, place_fd)
+        path = [entry or os.getcwd() for entry in sys.path]
+        boot = BOOT.format(path=path, fds=", ".join(map(str, passed)))
+        self._process = subprocess.Popen(
+            # -P: a file pickle.py in the current folder must not be imported as the library's.
+            [sys.executable, "-P", "-c", boot, "evenload-worker", device],
+            stdin=subprocess.DEVNULL,
+            stdout=their_log,
+            stderr=their_log,
+            env={**os.environ, **environment},
+            pass_fds=passed,
+            process_group=0,
+        )
+        self._inbox, self._outbox = Inbox(self._in_fd), Outbox(self._out_fd)
+        self._selector.register(self._in_fd, selectors.EVENT_READ, self._on_frames)
+        self._selector.register(self._log_fd, selectors.EVENT_READ, self._on_output)
+        if self.can_tell_death:
+            death_fd = os.pidfd_open(self._process.pid)
+            self._fds.append(death_fd)
+            self._selector.register(death_fd, selectors.EVENT_READ, self._on_death)
+
+    def _pipe(self, theirs: list[int], they_read: bool) -> tuple[int, int]:
+        """(their end, our end); ours does not block."""
+        read, write = os.pipe()
+        their, our = (read, write) if they_read else (write, read)
+        theirs.append(their)
+        self._fds.append(our)
+        os.set_blocking(our, False)
+        return their, our
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def use_large_pipes(self) -> None:
+        """Fewer and larger reads and writes, for results and items that are large."""
+        if sys.platform == "linux":
+            import fcntl
+
+            for fd in (self._in_fd, self._out_fd):
+                with contextlib.suppress(OSError):  # over the user's limit of pipe memory: only slower
+                    fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def send(self, frame: Frame) -> None:
+        """Send, or queue for when the worker reads on. One that is dead is noticed by its death."""
+        try:
+            if not self._outbox.send(frame) and not self._is_writing:
+                self._selector.register(self._out_fd, selectors.EVENT_WRITE, self._on_writable)
+                self._is_writing = True
+        except BrokenPipeError:
+            pass
+
+    def kill(self) -> None:
+        """End it and all that it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def check(self) -> None:
+        if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+            self._on_end(self)
+
+    def bury(self) -> None:
+        """Take what it left, report its end, free everything."""
+        self.kill()  # its children; it is not reaped yet, so the number cannot be anybody else's
+        while self._on_frames() or self._on_output():
+            pass
+        if self._partial:
+            self._say(self._partial)
+        exit_code = self._process.wait()
+        position = self.place.of(self.chunk)[0] if self.chunk else NOT_BEGUN
+        self._news.append(Gone(self.worker, exit_code, self.chunk, position, "\n".join(self._last_lines)))
+        self._close_fds()
+        self.place.close()
+
+    def _on_frames(self) -> bool:
+        """Read once. Returns True if there may be more."""
+        try:
+            frames = self._inbox.read()
+        except EOFError:
+            return self._stop_reading()  # it is dying; or it has closed its files, and is of no use any more
+        except MemoryError:
+            self._last_lines.append("evenload: these results do not fit into the executor's memory")
+            return self._stop_reading()
+        if frames is None:
+            return False
+        for frame in frames:
+            self._news.append(self._message(frame))
+        return True
+
+    def _stop_reading(self) -> bool:
+        self._unwatch(self._in_fd)
+        self.kill()
+        return False
+
+    def _message(self, frame: Frame) -> Message:
+        if frame.kind == protocol.DONE:
+            self.chunk = 0
+            try:
+                return Answered(self.worker, frame.chunk, Answer(*unpack(frame)), frame.n_bytes)
+            except Exception as error:
+                return Spoilt(self.worker, frame.chunk, Failure.of(error, "result"), is_run=True)
+        if frame.kind == protocol.SPOILT:
+            self.chunk = 0
+            return Spoilt(self.worker, frame.chunk, unpack(frame), is_run=False)
+        if frame.kind == protocol.LOADED:
+            return Loaded(self.worker, frame.task, unpack(frame))
+        if frame.kind == protocol.REFUSED:
+            return Refused(self.worker, frame.task, unpack(frame))
+        assert frame.kind == protocol.UP
+        return Up(self.worker, self.pid)
+
+    def _on_output(self) -> bool:
+        """Read once. Returns True if there may be more."""
+        try:
+            read = os.read(self._log_fd, MOST_LINE_BYTES)
+        except BlockingIOError:
+            return False
+        if not read:
+            self._unwatch(self._log_fd)
+            return False
+        *lines, self._partial = (self._partial + read).split(b"\n")
+        if len(self._partial) > MOST_LINE_BYTES:
+            lines.append(self._partial)
+            self._partial = b""
+        for line in lines:
+            self._say(line)
+        return True
+
+    def _say(self, line: bytes) -> None:
+        text = line.decode(errors="backslashreplace").rstrip("\r")
+        self._last_lines.append(text)
+        self._news.append(Said(self.worker, text))
+
+    def _on_writable(self) -> None:
+        try:
+            is_done = self._outbox.flush()
+        except BrokenPipeError:
+            is_done = True
+        if is_done:
+            self._unwatch(self._out_fd)
+            self._is_writing = False
+
+    def _on_death(self) -> None:
+        self._on_end(self)
+
+    def _unwatch(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+
+    def _close_fds(self) -> None:
+        for fd in self._fds:
+            self._unwatch(fd)
+            os.close(fd)
+        self._fds.clear()

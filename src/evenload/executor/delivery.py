@@ -1,0 +1,111 @@
+"""How results get from the executor's thread to the one that waits for them, in input order if asked for.
+
+Order is restored here and nowhere else. What a device does next never depends on whose result is due.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any
+
+__all__ = ["Block", "Delivery"]
+
+Indices = range | tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Block:
+    """Results that travel together. ``failed``: positions where an error stands in the place of a value."""
+
+    items: Indices
+    values: list[Any]
+    failed: frozenset[int] = frozenset()
+    n_bytes: int = 0
+    device: str = ""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(slots=True)
+class _End:
+    error: BaseException | None = field(default=None)
+
+
+class Delivery:
+    """``put`` and ``close`` are the executor's, ``blocks`` is the receiver's.
+
+    pump       called while nothing is there, if nothing else would bring results (the inline back end)
+    on_room    called when the receiver has taken something and the executor waits for room
+    """
+
+    def __init__(self, ordered: bool, on_room: Callable[[], None], pump: Callable[[], None] | None):
+        self._ordered = ordered
+        self._on_room = on_room
+        self._pump = pump
+        self._queue: SimpleQueue[Block | _End] = SimpleQueue()
+        self._next = 0
+        self._held: dict[int, Block] = {}
+        self._n_put = self._n_put_bytes = 0  # the executor's counts
+        self._n_taken = self._n_taken_bytes = 0  # the receiver's
+        self.is_waiting_for_room = False
+
+    @property
+    def n_taken(self) -> int:
+        """Results that the receiver has fetched."""
+        return self._n_taken
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of results that wait here, as they were on the way."""
+        return self._n_put_bytes - self._n_taken_bytes
+
+    def put(self, block: Block) -> None:
+        self._n_put += len(block)
+        self._n_put_bytes += block.n_bytes
+        if not self._ordered:
+            self._queue.put(block)
+        elif isinstance(block.items, range):
+            self._put_in_order(block)
+        else:
+            for at, index in enumerate(block.items):
+                failed = frozenset((0,)) if at in block.failed else frozenset()
+                n_bytes = block.n_bytes // len(block)
+                one = Block(range(index, index + 1), [block.values[at]], failed, n_bytes, block.device)
+                self._put_in_order(one)
+
+    def skip_gaps(self) -> None:
+        """Let go of all results that wait for an earlier one, which will not come."""
+        for start in sorted(self._held):
+            self._queue.put(self._held.pop(start))
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Nothing more will come. ``error`` is raised to the receiver when it has fetched all."""
+        self._queue.put(_End(error))
+
+    def blocks(self) -> Iterator[Block]:
+        """What comes, until the end. Raises the error of ``close``."""
+        while True:
+            if self._pump is not None:
+                while self._queue.empty():
+                    self._pump()
+            block = self._queue.get()
+            if isinstance(block, _End):
+                if block.error is not None:
+                    raise block.error
+                return
+            self._n_taken += len(block)
+            self._n_taken_bytes += block.n_bytes
+            if self.is_waiting_for_room:
+                self._on_room()
+            yield block
+
+    def _put_in_order(self, block: Block) -> None:
+        if block.items[0] != self._next:
+            self._held[block.items[0]] = block
+            return
+        held: Block | None = block
+        while held is not None:
+            self._queue.put(held)
+            self._next = held.items[-1] + 1
+            held = self._held.pop(self._next, None)

@@ -1,0 +1,372 @@
+"""The loop: receive, decide, send. Joins workers (a back end), devices (seats) and runs.
+
+One thread owns everything here. Others talk to it by ``call``, which runs a function in that thread.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from evenload.balance.policy import Policy
+from evenload.devices import DevicePool, worker_environment
+from evenload.errors import ExecutorClosed
+
+from .backends import Backend
+from .failure import Failure
+from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up
+from .place import NOT_BEGUN
+from .record import Record
+from .run import Job, Run, exit_text
+from .scheduler import Send
+from .seat import Seat, Worker
+from .task import Task
+from .watch import Watch
+
+__all__ = ["Engine", "serve"]
+
+MOST_TASKS = 32  # that stay built in a worker without being used
+TICK_S = 0.05  # how often a load balancer may look at its queues
+
+
+class Engine:
+    """``step`` does what is due, once. Called from a thread of its own, or (inline) by whoever waits."""
+
+    def __init__(self, pool: DevicePool, backend: Backend, record: Record):
+        self.pool = pool
+        self.record = record
+        self.backend = backend
+        self.seats = {device.id: Seat(device, worker_environment(device, pool)) for device in pool}
+        self.runs: list[Run] = []
+        self.is_closed = False
+        self._calls: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+        self._workers: dict[int, Seat] = {}
+        self._n_workers = 0
+        self._n_jobs = 0
+        self._watch = Watch(backend, record)
+        self._rest_until: float | None = None
+        self._handlers: dict[type, Callable[[Seat, Worker, Any], None]] = {
+            Answered: self._on_answered,
+            Up: self._on_up,
+            Loaded: self._on_loaded,
+            Refused: self._on_refused,
+            Spoilt: self._on_spoilt,
+            Said: self._on_said,
+            Gone: self._on_gone,
+        }
+
+    # --- from any thread --------------------------------------------------------------------------
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Have ``function`` called in the engine's thread, soon; at once if the engine is closed."""
+        with self._lock:
+            if not self.is_closed:
+                self._calls.append(function)
+                self.backend.wake()
+                return
+        function()
+
+    def wake(self) -> None:
+        with self._lock:
+            if not self.is_closed:
+                self.backend.wake()
+
+    # --- the engine's own thread ------------------------------------------------------------------
+
+    def start_workers(self) -> None:
+        now = time.monotonic()
+        for seat in self.seats.values():
+            if seat.may_start(now):
+                self._start(seat, now)
+
+    def begin(self, run: Run) -> None:
+        if self.is_closed:
+            return run.end(ExecutorClosed("the executor is closed", hint="make a new one"))
+        for seat in self.seats.values():
+            seat.refusals.pop(run.task.id, None)  # what it refused in an earlier run, it may build now
+            if seat.is_draining:
+                run.devices.discard(seat.id)
+        self.runs.append(run)
+        run.begin()
+
+    def cancel(self, run: Run) -> None:
+        """Nobody wants any more of ``run``."""
+        run.end(None)
+        self._forget(run)
+
+    def stop(self, run: Run) -> None:
+        """Deal nothing more of ``run``; what its workers have is finished."""
+        run.is_stopping = True
+
+    def set_policy(self, run: Run | None, policy: Policy) -> None:
+        """For ``run``, or for all."""
+        now = time.monotonic()
+        for one in self.runs if run is None else [run]:
+            if one.options.stage != "submit" and not one.is_over:
+                one.scheduler.dealer.set_policy(policy, now)
+
+    def step(self, timeout_s: float | None = None) -> None:
+        """Send what can be sent, then wait for news and take it in."""
+        while self._calls:
+            self._calls.popleft()()
+        if self.is_closed:
+            return
+        now = time.monotonic()
+        wait_s = self._serve(now)
+        if self._calls:
+            wait_s = 0.0
+        if timeout_s is not None:
+            wait_s = timeout_s if wait_s is None else min(wait_s, timeout_s)
+        for message in self.backend.poll(wait_s):
+            self._receive(message)
+
+    def close(self, grace_s: float) -> None:
+        """Stop everything. Runs that are not over end with ExecutorClosed.
+
+        Workers get ``grace_s`` seconds to let their tasks free what they hold.
+        """
+        with self._lock:
+            self.is_closed = True
+        for run in tuple(self.runs):
+            run.end(ExecutorClosed("the executor was closed while this ran"))
+            self._forget(run)
+        self.backend.close(grace_s)
+        for seat in self.seats.values():
+            if seat.worker is not None:
+                self.record.worker_exited(seat.id, seat.worker.name, "closed")
+                seat.worker = None
+        while self._calls:
+            self._calls.popleft()()
+
+    # --- decide and send --------------------------------------------------------------------------
+
+    def _serve(self, now: float) -> float | None:
+        """Feed the runs and the idle devices. Returns for how long there may be nothing to do."""
+        if not self.runs:
+            return None
+        self._rest_until = None
+        for run in self.runs:
+            run.feed()
+            if run.has_balancer:
+                self._balance(run, now)
+        self._staff(now)
+        idle = [seat for seat in self.seats.values() if seat.worker is not None and seat.worker.is_idle]
+        if len(idle) > 1:
+            idle = self._fastest_first(idle)
+        for seat in idle:
+            self._deal(seat, now)
+        for run in tuple(self.runs):
+            run.end_if_done(self._n_running(run))
+            if run.is_over:
+                self._forget(run)
+        return self._patience(now)
+
+    def _fastest_first(self, idle: list[Seat]) -> list[Seat]:
+        order = self.runs[0].scheduler.dealer.fastest_first(seat.id for seat in idle)
+        return [self.seats[device] for device in order]
+
+    def _staff(self, now: float) -> None:
+        """Replace workers that are gone; tell the runs of devices that will not come back."""
+        for seat in self.seats.values():
+            if seat.worker is None and seat.may_start(now):
+                self._start(seat, now)
+            if seat.lost is not None or seat.refusals:
+                for run in tuple(self.runs):
+                    why = seat.lost or seat.refusals.get(run.task.id)
+                    if why is not None and seat.id in run.devices:
+                        self.record.note("warning", f"{seat.id} takes no part in {run.options.stage}: {why}")
+                        run.leave(seat.id, why, now)
+
+    def _start(self, seat: Seat, now: float) -> None:
+        self._n_workers += 1
+        worker = seat.new_worker(self._n_workers, now)
+        self._workers[worker.number] = seat
+        try:
+            self.backend.start(worker.number, seat.device, self.pool, seat.environment)
+        except OSError as error:
+            del self._workers[worker.number]
+            seat.worker_ended(f"could not be started: {error}", now)
+
+    def _deal(self, seat: Seat, now: float) -> None:
+        worker = seat.worker
+        assert worker is not None
+        for run in self.runs:
+            if run.is_over or seat.id not in run.devices:
+                continue
+            if run.task.id not in worker.tasks:
+                if run.has_work():
+                    return self._load(worker, run.task)
+                continue
+            while not run.is_stopping and not run.is_over:
+                instruction = run.deal(seat.id, now)
+                if isinstance(instruction, Send):
+                    if self._send(seat, worker, run, instruction, now):
+                        return
+                    continue
+                if seat.rest is None:
+                    seat.rest = (instruction.why, now)
+                until = instruction.until
+                if until is not None and (self._rest_until is None or until < self._rest_until):
+                    self._rest_until = until
+                break
+
+    def _load(self, worker: Worker, task: Task) -> None:
+        """Have ``task`` built; what no run needs and may hold a model makes room for it."""
+        wanted = {run.task.id for run in self.runs}
+        for other in tuple(worker.tasks.values()):
+            in_the_way = (other.is_class and task.is_class) or len(worker.tasks) > MOST_TASKS
+            if in_the_way and other.id not in wanted:
+                del worker.tasks[other.id]
+                self.backend.unload(worker.number, other.id)
+        worker.loading = task
+        self.backend.load(worker.number, task)
+
+    def _send(self, seat: Seat, worker: Worker, run: Run, send: Send, now: float) -> bool:
+        self._n_jobs += 1
+        job = Job(self._n_jobs, run, send, worker.name, now, run.source.cost_of(send.items))
+        if seat.rest is not None:
+            self.record.idle(seat.id, seat.rest[1], now, seat.rest[0])
+            seat.rest = None
+        if not run.source.claim(send.items):
+            run.withdraw(job, now)
+            return False
+        try:
+            items = run.source.take(send.items)
+            self.backend.run(worker.number, run.task.id, job.number, items, send.singly)
+        except Exception as error:  # the items cannot be pickled
+            run.spoilt(job, seat.id, Failure.of(error, "input"), is_run=False, now=now)
+            return False
+        worker.job = job
+        self._watch.expect(now, run.options.timeout_s)
+        self.pool.task_started(seat.id)
+        return True
+
+    def _balance(self, run: Run, now: float) -> None:
+        for move in run.tick(now):
+            self.record.moved(move.source, move.target, move.n_items, move.imbalance)
+        self._rest_until = min(self._rest_until or now + TICK_S, now + TICK_S)
+
+    def _n_running(self, run: Run) -> int:
+        return sum(1 for seat in self.seats.values() if (w := seat.worker) and w.job and w.job.run is run)
+
+    def _forget(self, run: Run) -> None:
+        """``run`` is over: whoever still works for it may stop, and devices rest no longer because of it."""
+        now = time.monotonic()
+        if run in self.runs:
+            self.runs.remove(run)
+        for seat in self.seats.values():
+            if seat.rest is not None and not self.runs:
+                self.record.idle(seat.id, seat.rest[1], now, seat.rest[0])
+                seat.rest = None
+            job = seat.worker.job if seat.worker is not None else None
+            if seat.worker is not None and job is not None and job.run is run:
+                self._drop(seat.worker, job, now)
+                send = job.send
+                self.record.span(
+                    run.options.stage, seat.id, job.worker, send.items, job.dealt_s, now, 0.0, "superseded",
+                    send.why, job.dealt_s, send.duplicate,
+                )  # fmt: skip
+
+    def _drop(self, worker: Worker, job: Job, now: float) -> None:
+        job.dropped_s = now
+        self.backend.drop(worker.number, job.number)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _patience(self, now: float) -> float | None:
+        """How long to wait for news: until somebody's time is up, or there is something to look at again."""
+        due = [] if self._rest_until is None else [self._rest_until]
+        due += [
+            seat.not_before_s
+            for seat in self.seats.values()
+            if seat.worker is None and seat.not_before_s > now
+        ]
+        self._watch.look(self.seats.values(), now)
+        due.append(self._watch.due_s)
+        return max(0.0, min(due) - now) if self.runs else None
+
+    # --- receive ----------------------------------------------------------------------------------
+
+    def _receive(self, message: Message) -> None:
+        seat = self._workers.get(message.worker)
+        if seat is not None and seat.worker is not None:
+            self._handlers[type(message)](seat, seat.worker, message)
+
+    def _on_up(self, seat: Seat, worker: Worker, message: Up) -> None:
+        worker.is_up = True
+        worker.pid = message.pid
+
+    def _on_loaded(self, seat: Seat, worker: Worker, message: Loaded) -> None:
+        assert worker.loading is not None
+        if not worker.tasks and not worker.has_worked:
+            startup_s = time.monotonic() - worker.asked_s
+            self.record.worker_started(seat.id, worker.name, worker.pid, startup_s)
+        worker.tasks[message.task], worker.loading = worker.loading, None
+
+    def _on_refused(self, seat: Seat, worker: Worker, message: Refused) -> None:
+        worker.loading = None
+        seat.refusals[message.task] = message.failure.summary
+        if message.failure.traceback:
+            self.record.note("debug", f"{seat.id}: {message.failure.traceback}")
+
+    def _on_answered(self, seat: Seat, worker: Worker, message: Answered) -> None:
+        job, worker.job = worker.job, None
+        worker.has_worked = True
+        assert job is not None
+        assert job.number == message.chunk
+        self.pool.task_finished(seat.id, message.answer.busy_s)
+        if not job.run.is_over:
+            job.run.answered(job, seat.id, message.answer, message.n_bytes, time.monotonic())
+            if job.send.duplicate or self._has_copies(job):
+                self._drop_superseded(job.run)
+
+    def _has_copies(self, job: Job) -> bool:
+        return job.run.tally.n_duplicates > 0
+
+    def _drop_superseded(self, run: Run) -> None:
+        for seat in self.seats.values():
+            worker = seat.worker
+            job = worker.job if worker is not None else None
+            if worker is None or job is None or job.run is not run or job.dropped_s is not None:
+                continue
+            if run.scheduler.is_superseded(job.send.chunk):
+                self._drop(worker, job, time.monotonic())
+
+    def _on_spoilt(self, seat: Seat, worker: Worker, message: Spoilt) -> None:
+        job, worker.job = worker.job, None
+        assert job is not None
+        self.pool.task_finished(seat.id, 0.0)
+        if not job.run.is_over:
+            job.run.spoilt(job, seat.id, message.failure, message.is_run, time.monotonic())
+
+    def _on_said(self, seat: Seat, worker: Worker, message: Said) -> None:
+        self.record.said(seat.id, message.line)
+
+    def _on_gone(self, seat: Seat, worker: Worker, message: Gone) -> None:
+        now = time.monotonic()
+        reason = exit_text(message.exit_code)
+        del self._workers[message.worker]
+        self.record.worker_exited(seat.id, worker.name, reason)
+        job = worker.job
+        if job is not None:
+            worker.has_worked = worker.has_worked or message.position != NOT_BEGUN
+            self.pool.task_finished(seat.id, 0.0)
+        if job is not None and not job.run.is_over:
+            job.run.died(job, seat.id, message, now)
+            if job.overtime_at is None:
+                self.record.note("info", f"worker {worker.name} {reason}; a new one is started")
+        seat.worker_ended(reason, now)
+
+
+def serve(engine: Engine) -> None:
+    """Run ``engine`` until it is closed: the body of its thread."""
+    try:
+        while not engine.is_closed:
+            engine.step()
+    except BaseException as error:  # a bug of ours: nobody may wait for ever because of it
+        for run in tuple(engine.runs):
+            run.end(error)
+        engine.close(0.0)
+        raise

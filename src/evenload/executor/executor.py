@@ -1,0 +1,316 @@
+"""The executor: devices with workers, and three ways to hand them work."""
+
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from evenload.balance.dealer import Dealer
+from evenload.balance.estimate import Cost
+from evenload.balance.migrate import LoadBalancer
+from evenload.balance.policy import Policy, Static, policy_from_name
+from evenload.devices import Device, DevicePool
+from evenload.errors import ConfigError, ExecutorClosed
+from evenload.events import EventLog
+
+from .backends import make_backend
+from .delivery import Delivery
+from .engine import Engine, serve
+from .prepare import Tasks, pickle_callable
+from .record import Record
+from .results import Results
+from .run import Options, Run, Sink
+from .scheduler import Scheduler
+from .source import Source, make_source
+from .summary import Tally
+from .task import Task
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from .calls import CallSource
+
+__all__ = ["Executor", "Stats"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+DeviceSpec = str | int | Sequence[str | int | Device] | Device | DevicePool
+
+LOOK_AHEAD = 100_000
+GRACE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What an executor has done so far: finished runs, their items, and items and busy seconds by device."""
+
+    n_runs: int = 0
+    n_items: int = 0
+    n_failed: int = 0
+    items: dict[str, int] = field(default_factory=dict)
+    busy_s: dict[str, float] = field(default_factory=dict)
+
+
+class Executor:
+    """Keeps one worker per device, warm between calls, and every device equally busy.
+
+    devices            which: "all", "cuda:0,1", "cpu*4", a number, a DevicePool
+    policy             how items are dealt, unless a call says otherwise
+    backend            "process" or "inline"
+    events             where events go
+    echo               print the workers' output and warnings on stderr, with the device's name
+    max_worker_deaths  an item that has ended so many workers is given up
+    Raises UnknownName, ConfigError or NoUsableDevice. Use it in a ``with`` block, or call ``close``.
+    """
+
+    def __init__(
+        self,
+        devices: DeviceSpec = "all",
+        *,
+        policy: str | Policy = "measured",
+        backend: str = "process",
+        events: EventLog | None = None,
+        echo: bool = True,
+        max_worker_deaths: int = 2,
+    ):
+        if max_worker_deaths < 1:
+            raise ConfigError(f"max_worker_deaths={max_worker_deaths} would give up every item", hint="use 2")
+        self.devices = devices if isinstance(devices, DevicePool) else DevicePool.discover().select(devices)
+        self._policy = policy_from_name(policy)
+        self._record = Record(events, echo)
+        self._engine = Engine(self.devices, make_backend(backend), self._record)
+        self._is_threaded = self._engine.backend.is_threaded
+        self._max_worker_deaths = max_worker_deaths
+        self._tasks = Tasks()
+        self._history: dict[int, dict[str, Cost]] = {}
+        self._stats = Stats()
+        self._lock = threading.Lock()
+        self._calls: CallSource | None = None
+        self._calls_over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._finalizer: Any = None
+
+    # --- work -------------------------------------------------------------------------------------
+
+    def map(
+        self,
+        fn: Callable[[T], R] | type,
+        items: Iterable[T],
+        *,
+        ordered: bool = True,
+        batch: int | None = None,
+        cost: Callable[[T], float] | Sequence[float] | None = None,
+        on_error: str = "raise",
+        policy: str | Policy | None = None,
+        balancer: LoadBalancer | None = None,
+        repeatable: bool = True,
+        timeout_s: float | None = None,
+        look_ahead: int | None = None,
+        stage: str = "map",
+    ) -> Results[R]:
+        """Run ``fn`` on every item over all devices; iterate over what this returns to get the results.
+
+        fn          a function, or a class: built once per worker on its device, called, and closed at the end
+        ordered     results in input order; False: as they are completed
+        batch       call ``fn`` with lists of up to so many items; it returns a list as long
+        cost        size hints, one per item or a function of it: the longest are dealt first
+        on_error    "raise" the first failed item's TaskError in its turn, or "return" it in its place
+        balancer    moves queued items between devices, for ``policy="static..."``
+        repeatable  False: no item is run twice, not even if a worker died with it
+        timeout_s   an item that runs longer fails with TaskTimeout, and its worker is replaced
+        look_ahead  items that may be begun beyond the last result fetched
+        stage       name of this work in events and reports
+        Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
+        own; if reading raises, what was read is finished and delivered first.
+        """
+        if on_error not in ("raise", "return"):
+            raise ConfigError(f"on_error={on_error!r} is unknown", hint="use 'raise' or 'return'")
+        if timeout_s is not None and not timeout_s > 0:
+            raise ConfigError(f"timeout_s={timeout_s} leaves no time", hint="give seconds, or None")
+        if look_ahead is not None and look_ahead < 1:
+            raise ConfigError(f"look_ahead={look_ahead} would begin nothing", hint="use 1 or more")
+        chosen = self._policy if policy is None else policy_from_name(policy)
+        if balancer is not None and not isinstance(chosen, Static):
+            raise ConfigError("a balancer moves queued items, and only policy 'static' queues any")
+        if timeout_s is not None and not self._is_threaded:
+            self._record.note("warning", "timeout_s has no effect inline: nobody could interrupt the task")
+        self._check_open()
+        task = self._tasks.prepare(fn, batch=batch, may_split=repeatable, sends=self._is_threaded)
+        source = make_source(items, cost, self._engine.wake if self._is_threaded else None)
+        most = look_ahead or LOOK_AHEAD
+        if isinstance(chosen, Static) and source.total is not None:
+            most = max(most, source.total)  # every device has its slice from the start
+        delivery = Delivery(ordered, self._engine.wake, None if self._is_threaded else self._engine.step)
+        options = Options(stage, most, timeout_s, repeatable)
+        run = self._new_run(task, source, delivery, chosen, options, balancer)
+        return Results(
+            run,
+            delivery,
+            raises=on_error == "raise",
+            begin=partial(self._begin, run),
+            finish=partial(_cancel, self._engine, run),
+            engine=self._engine,
+        )
+
+    def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> "Future[R]":
+        """Run ``fn(*args, **kwargs)`` on whichever device is free next.
+
+        The future fails with a TaskError whose ``__cause__`` is what ``fn`` raised. Raises ConfigError if
+        ``fn`` cannot be sent, ExecutorClosed after ``close``.
+        """
+        from concurrent.futures import Future
+
+        call = (*pickle_callable(fn), args, kwargs) if self._is_threaded else (fn, args, kwargs)
+        future: Future[R] = Future()
+        with self._lock:
+            self._check_open()
+            if self._calls is None:
+                self._calls = self._open_calls()
+            self._engine.call(partial(self._calls.add, call, future))
+        while not self._is_threaded and not future.done():
+            self._engine.step()
+        return future
+
+    def set_policy(self, policy: str | Policy) -> None:
+        """Deal by another policy from now on, also what is left of runs under way."""
+        self._policy = policy_from_name(policy)
+        self._engine.call(partial(self._engine.set_policy, None, self._policy))
+
+    @property
+    def stats(self) -> Stats:
+        """Of the runs that are finished."""
+        return self._stats
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the workers now, and not with the first call."""
+        self._check_open()
+        self._ensure_thread()
+        self._engine.call(self._engine.start_workers)
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Finish what was submitted (``cancel``: drop it), end the workers, free the devices.
+
+        Maps that are still iterated over end with ExecutorClosed. A second call does nothing.
+        """
+        calls, self._calls = self._calls, None
+        if calls is not None and not self._engine.is_closed:
+            if cancel:
+                self._engine.call(calls.cancel)
+            else:
+                self._engine.call(calls.end)
+                self._wait_for_calls()
+        if self._finalizer is not None:
+            self._finalizer()
+        else:
+            self._engine.close(0.0)
+
+    def __enter__(self) -> "Executor":
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(cancel=kind is not None)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _new_run(
+        self,
+        task: Task,
+        source: Source,
+        sink: Sink,
+        policy: Policy,
+        options: Options,
+        balancer: LoadBalancer | None,
+    ) -> Run:
+        ids = list(self.devices.ids)
+        dealer = Dealer(
+            policy,
+            ids,
+            priors={device: self.devices.score(device) for device in ids},
+            history=self._history.get(task.id),
+            repeatable=options.repeatable,
+            balancer=balancer,
+        )
+        scheduler = Scheduler(
+            dealer,
+            batch=task.batch or 1,
+            repeatable=options.repeatable,
+            max_worker_deaths=self._max_worker_deaths,
+        )
+        run = Run(task, source, scheduler, sink, Tally(ids), self._record, options, set(ids), self._learn)
+        run.has_balancer = balancer is not None
+        return run
+
+    def _begin(self, run: Run) -> None:
+        self._check_open()
+        self._ensure_thread()
+        self._engine.call(partial(self._engine.begin, run))
+
+    def _open_calls(self) -> "CallSource":
+        from .calls import CallSource, FutureSink, run_call
+
+        calls = CallSource()
+        task = self._tasks.prepare(run_call if self._is_threaded else _call_here, sends=self._is_threaded)
+        sink = FutureSink(calls, self._calls_over.set)
+        options = Options("submit", look_ahead=1_000_000)
+        run = self._new_run(task, calls, sink, policy_from_name("pull"), options, None)
+        self._begin(run)
+        return calls
+
+    def _wait_for_calls(self) -> None:
+        if not self._is_threaded:
+            while not self._calls_over.is_set():
+                self._engine.step()
+        self._calls_over.wait()
+
+    def _learn(self, run: Run) -> None:
+        """Keep what a finished run has measured, for the next one of the same task."""
+        costs = {device: run.scheduler.dealer.cost(device) for device in self.devices.ids}
+        self._history[run.task.id] = {device: cost for device, cost in costs.items() if cost is not None}
+        assert run.summary is not None
+        old, new = self._stats, run.summary
+        self._stats = Stats(
+            old.n_runs + 1,
+            old.n_items + new.total,
+            old.n_failed + new.failed,
+            {d: old.items.get(d, 0) + share.items for d, share in new.devices.items()},
+            {d: old.busy_s.get(d, 0.0) + share.busy_s for d, share in new.devices.items()},
+        )
+
+    def _check_open(self) -> None:
+        if self._engine.is_closed:
+            raise ExecutorClosed(
+                "the executor is closed", hint="make a new one, or stay inside its with block"
+            )
+
+    def _ensure_thread(self) -> None:
+        if self._finalizer is not None:
+            return
+        thread = None
+        if self._is_threaded:
+            thread = threading.Thread(target=serve, args=(self._engine,), name="evenload", daemon=True)
+            thread.start()
+        self._finalizer = weakref.finalize(self, _shut_down, self._engine, thread)
+
+
+def _shut_down(engine: Engine, thread: threading.Thread | None) -> None:
+    """End the workers; also when an executor was forgotten, and at the interpreter's end."""
+    if thread is None:
+        engine.close(GRACE_S)
+    elif thread.is_alive():  # not after a fork: the child has no such thread, and the workers are not its own
+        engine.call(partial(engine.close, GRACE_S))
+        thread.join()
+
+
+def _cancel(engine: Engine, run: Run) -> None:
+    if not run.is_over:
+        engine.call(partial(engine.cancel, run))
+
+
+def _call_here(call: tuple[Callable, tuple, dict]) -> Any:
+    fn, args, kwargs = call
+    return fn(*args, **kwargs)

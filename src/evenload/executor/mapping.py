@@ -1,0 +1,60 @@
+"""``evenload.map``: an executor for one call."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from evenload.balance.migrate import LoadBalancer
+from evenload.balance.policy import Policy
+from evenload.events import EventLog
+
+from .executor import DeviceSpec, Executor
+from .results import Results
+
+__all__ = ["map"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def map(  # the built-in's name on purpose: evenload.map
+    fn: Callable[[T], R] | type,
+    items: Iterable[T],
+    *,
+    devices: DeviceSpec = "all",
+    policy: str | Policy = "measured",
+    ordered: bool = True,
+    batch: int | None = None,
+    cost: Callable[[T], float] | Sequence[float] | None = None,
+    on_error: str = "raise",
+    backend: str = "process",
+    balancer: LoadBalancer | None = None,
+    repeatable: bool = True,
+    timeout_s: float | None = None,
+    look_ahead: int | None = None,
+    max_worker_deaths: int = 2,
+    events: EventLog | None = None,
+    echo: bool = True,
+    stage: str = "map",
+) -> Results[Any]:
+    """Run ``fn`` on every item over all devices; iterate over what this returns to get the results in order.
+
+    Workers start with the first result asked for and end with the last; ``Executor`` keeps them for more
+    calls. The arguments are those of ``Executor`` and ``Executor.map``. Raises ConfigError, UnknownName or
+    NoUsableDevice at once, and TaskError for an item that failed (unless ``on_error="return"``).
+    """
+    executor = Executor(
+        devices, policy=policy, backend=backend, events=events, echo=echo, max_worker_deaths=max_worker_deaths
+    )
+    return executor.map(
+        fn,
+        items,
+        ordered=ordered,
+        batch=batch,
+        cost=cost,
+        on_error=on_error,
+        balancer=balancer,
+        repeatable=repeatable,
+        timeout_s=timeout_s,
+        look_ahead=look_ahead,
+        stage=stage,
+    ).owning(executor)

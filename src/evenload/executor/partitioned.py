@@ -1,0 +1,133 @@
+"""One array in slices over the devices: ``run_partitioned``."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from evenload.balance import partition
+from evenload.balance.policy import Measured, Policy, Static
+from evenload.devices import DevicePool
+from evenload.errors import ConfigError, UnknownName
+
+from .executor import DeviceSpec, Executor
+from .summary import Summary
+
+__all__ = ["STRATEGIES", "ParallelResult", "Slice", "run_partitioned"]
+
+STRATEGIES = (*partition.STRATEGIES, "measured")
+SLICES_PER_DEVICE = 32  # for "measured": fine enough to even out devices that were misjudged
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Rows ``start`` .. ``stop - 1`` ran on ``device`` and gave ``result``."""
+
+    start: int
+    stop: int
+    device: str
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelResult:
+    """What the slices gave, in input order.
+
+    wall_s         from the start of the first slice to the end of the last
+    device_s       seconds that each device computed
+    bound_s        the least time that any split could have taken at the speeds measured here
+    """
+
+    strategy: str
+    slices: tuple[Slice, ...]
+    wall_s: float
+    summary: Summary
+
+    @property
+    def results(self) -> list[Any]:
+        return [piece.result for piece in self.slices]
+
+    @property
+    def by_device(self) -> dict[str, list[Any]]:
+        """Each device's results, in input order."""
+        return {
+            device: [piece.result for piece in self.slices if piece.device == device]
+            for device in self.summary.devices
+        }
+
+    @property
+    def device_s(self) -> dict[str, float]:
+        return {device: share.busy_s for device, share in self.summary.devices.items()}
+
+    @property
+    def bound_s(self) -> float:
+        return self.summary.bound_s
+
+    @property
+    def ratio_to_bound(self) -> float | None:
+        """``wall_s`` over ``bound_s``: 1.0 is the best possible."""
+        return self.wall_s / self.bound_s if self.bound_s > 0 else None
+
+    def joined(self) -> Any:
+        """All results as one: lists and tuples end to end, numpy arrays along their first axis."""
+        results = self.results
+        if results and all(isinstance(result, list | tuple) for result in results):
+            return [value for result in results for value in result]
+        import numpy as np
+
+        return np.concatenate(results)
+
+
+def run_partitioned(
+    fn: Callable[[Any], Any],
+    array: Any,
+    strategy: str = "proportional",
+    *,
+    devices: DeviceSpec = "all",
+    executor: Executor | None = None,
+) -> ParallelResult:
+    """Run ``fn`` on contiguous slices of ``array``, one (or for "measured" many) per device.
+
+    array     anything with ``len`` and slices: numpy arrays, tensors, lists
+    strategy  equal | proportional (to the devices' scores) | dynamic (score x free share) | measured (small
+              slices, dealt by measured speed: for when nobody knows how fast the devices are)
+    executor  whose warm workers to use; by default one on ``devices`` is made and closed
+    Raises UnknownName on another strategy, ConfigError if ``array`` has no slices, and the first slice's
+    TaskError.
+    """
+    if strategy not in STRATEGIES:
+        raise UnknownName("strategy", strategy, STRATEGIES)
+    if not hasattr(array, "__len__") or not hasattr(array, "__getitem__") or isinstance(array, dict):
+        raise ConfigError(
+            f"a {type(array).__name__} cannot be cut into slices", hint="give an array or a list"
+        )
+    if executor is None:
+        with Executor(devices) as own:
+            return run_partitioned(fn, array, strategy, executor=own)
+    counts, policy = _split(len(array), strategy, executor.devices)
+    ranges = [piece for piece in partition.slices(counts) if len(piece)]
+    results = executor.map(
+        fn, [array[piece.start : piece.stop] for piece in ranges], policy=policy, stage="run_partitioned"
+    )
+    done: list[Slice] = []
+    began_s = time.monotonic()
+    for block in results.blocks():
+        for at, index in enumerate(block.items):
+            if at in block.failed:
+                results.close()
+                raise block.values[at]
+            piece = ranges[index]
+            done.append(Slice(piece.start, piece.stop, block.device, block.values[at]))
+    assert results.summary is not None
+    return ParallelResult(strategy, tuple(done), time.monotonic() - began_s, results.summary)
+
+
+def _split(n: int, strategy: str, pool: DevicePool) -> tuple[list[int], Policy]:
+    """Rows per slice, and how the slices are dealt."""
+    if strategy == "measured":
+        return partition.equal(n, min(n, SLICES_PER_DEVICE * len(pool))) if n else [], Measured()
+    utilisation = (
+        [pool.load(device).reading.utilization for device in pool.ids] if strategy == "dynamic" else None
+    )
+    counts = partition.split(strategy, n, [pool.score(device) for device in pool.ids], utilisation)
+    return counts, Static(tuple(1 if count else 0 for count in counts))

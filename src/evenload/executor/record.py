@@ -1,0 +1,124 @@
+"""What the executor does, as events: times on the run's clock, nothing made if nobody listens."""
+
+import contextlib
+import sys
+import time
+
+from evenload.events import (
+    EventLog,
+    Idle,
+    ItemFailed,
+    Moved,
+    Note,
+    Span,
+    StageFinished,
+    StageStarted,
+    WorkerExited,
+    WorkerStarted,
+)
+
+__all__ = ["Record"]
+
+SHORTEST_IDLE_S = 0.001  # a shorter rest is not worth an event
+LOUD = ("warning", "error")
+
+
+class Record:
+    """Turns what happens into events. Times that come in are those of ``time.monotonic``.
+
+    log      where events go; None for nowhere
+    echo     print the workers' output, warnings and errors on stderr
+    """
+
+    def __init__(self, log: EventLog | None, echo: bool = True):
+        self._log = log
+        self._echo = echo
+        self._offset = log.now() - time.monotonic() if log is not None else 0.0
+
+    def stage_started(self, stage: str, total: int | None) -> None:
+        if self._log is not None:
+            self._log.emit(StageStarted(self._now(), stage, total))
+
+    def stage_finished(self, stage: str, bound_s: float | None) -> None:
+        if self._log is not None:
+            self._log.emit(StageFinished(self._now(), stage, bound_s))
+
+    def worker_started(self, device: str, worker: str, pid: int | None, startup_s: float) -> None:
+        if self._log is not None:
+            self._log.emit(WorkerStarted(self._now(), device, worker, pid, startup_s))
+
+    def worker_exited(self, device: str, worker: str, reason: str) -> None:
+        if self._log is not None:
+            self._log.emit(WorkerExited(self._now(), device, worker, reason))
+
+    def span(
+        self,
+        stage: str,
+        device: str,
+        worker: str,
+        items: "range | tuple[int, ...]",
+        start_s: float,
+        stop_s: float,
+        busy_s: float,
+        status: str,
+        why: str,
+        dealt_s: float,
+        duplicate: bool,
+    ) -> None:
+        if self._log is None:
+            return
+        add = self._offset
+        self._log.emit(
+            Span(
+                stage,
+                device,
+                worker,
+                items[0],
+                len(items),
+                start_s + add,
+                stop_s + add,
+                busy_s,
+                status,
+                why,
+                dealt_s + add,
+                duplicate,
+            )
+        )
+
+    def idle(self, device: str, start_s: float, stop_s: float, why: str) -> None:
+        if self._log is not None and stop_s - start_s >= SHORTEST_IDLE_S:
+            self._log.emit(Idle(device, start_s + self._offset, stop_s + self._offset, why))
+
+    def moved(self, source: str, target: str, n_items: int, imbalance: float) -> None:
+        if self._log is not None:
+            self._log.emit(Moved(self._now(), source, target, n_items, imbalance))
+
+    def item_failed(
+        self, stage: str, index: int, error: str, message: str, device: str | None, traceback: str
+    ) -> None:
+        if self._log is not None:
+            self._log.emit(
+                ItemFailed(self._now(), stage, index, str(index), error, message, device, traceback)
+            )
+
+    def said(self, device: str, line: str) -> None:
+        """A line of a worker's output."""
+        if self._log is not None:
+            self._log.emit(Note(self._now(), "info", device, line))
+        if self._echo:
+            _print(f"[{device}] {line}")
+
+    def note(self, level: str, text: str) -> None:
+        """Something that a person should know of the executor itself."""
+        if self._log is not None:
+            self._log.emit(Note(self._now(), level, "executor", text))
+        if self._echo and level in LOUD:
+            _print(f"evenload: {level}: {text}")
+
+    def _now(self) -> float:
+        return time.monotonic() + self._offset
+
+
+def _print(line: str) -> None:
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+        sys.stderr.write(line + "\n")

@@ -1,0 +1,305 @@
+"""One map while it runs: joins the items' source, the scheduler and the delivery of results.
+
+All of it belongs to the executor's thread.
+"""
+
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from evenload.balance.migrate import Move
+from evenload.errors import NoUsableDevice, TaskError, TaskTimeout, WorkerLost
+
+from . import scheduler as sched
+from .delivery import Block
+from .failure import Failure
+from .messages import Gone
+from .record import Record
+from .scheduler import Accept, Fail, Instruction, Rest, Scheduler, Send
+from .source import Source
+from .summary import Summary, Tally
+from .task import Answer, Task
+
+__all__ = ["MOST_HELD_BYTES", "Job", "Options", "Run", "Sink"]
+
+MOST_HELD_BYTES = 512 * 1024 * 1024  # results that wait to be fetched; more, and nothing new is begun
+
+
+class Sink(Protocol):
+    """Where results go; see ``delivery.Delivery``."""
+
+    is_waiting_for_room: bool
+
+    @property
+    def n_taken(self) -> int: ...
+
+    @property
+    def n_bytes(self) -> int: ...
+
+    def put(self, block: Block) -> None: ...
+
+    def skip_gaps(self) -> None: ...
+
+    def close(self, error: BaseException | None = None) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A chunk on its way: what was sent, to whom, when. ``number`` names it among all chunks of the executor.
+
+    cost           sum of the items' size hints
+    dropped_s      when the worker was told to skip the rest
+    is_warned_of   a person was told that it takes long
+    overtime_at    position at which its worker was killed for taking too long
+    """
+
+    number: int
+    run: "Run"
+    send: Send
+    worker: str
+    dealt_s: float
+    cost: float | None = None
+    dropped_s: float | None = None
+    is_warned_of: bool = False
+    overtime_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a caller may ask of a run; see ``Executor.map``."""
+
+    stage: str = "map"
+    look_ahead: int = 100_000
+    timeout_s: float | None = None
+    repeatable: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """``devices`` take part; ``on_over`` is called once, when nothing more will be delivered."""
+
+    task: Task
+    source: Source
+    scheduler: Scheduler
+    sink: Sink
+    tally: Tally
+    record: Record
+    options: Options
+    devices: set[str]
+    on_over: "Callable[[Run], None]" = lambda run: None
+    began_s: float = 0.0
+    has_balancer: bool = False
+    is_over: bool = False
+    is_stopping: bool = False
+    summary: Summary | None = None
+    causes: dict[str, str] = field(default_factory=dict)
+    longest_s: float = 0.0
+    n_dealt: int = 0
+    largest: int = 1
+
+    @property
+    def n_per_call(self) -> int:
+        """Items in one call of the function."""
+        return self.task.batch or 1
+
+    def begin(self) -> None:
+        self.began_s = time.monotonic()
+        self.record.stage_started(self.options.stage, self.source.total)
+        if self.source.total is not None:
+            self.scheduler.expect(self.source.total)
+
+    # --- items in, chunks out ---------------------------------------------------------------------
+
+    def feed(self) -> None:
+        """Let the scheduler have what is there, as far as results may pile up."""
+        scheduler, source, sink = self.scheduler, self.source, self.sink
+        if scheduler.is_ended or self.is_over:
+            return
+        limit = self._limit()
+        source.want(min(limit, self._demand()))
+        is_ended, n_ready = source.is_ended, source.n_ready  # in this order: the reader ends last
+        n_new = min(n_ready, limit) - scheduler.n_fed
+        if n_new > 0:
+            scheduler.handle(sched.Fed(n_new, source.costs(scheduler.n_fed, n_new)))
+        if is_ended and scheduler.n_fed == n_ready:
+            scheduler.handle(sched.Ended())
+        sink.is_waiting_for_room = not scheduler.is_ended and scheduler.n_fed >= limit
+
+    def _limit(self) -> int:
+        """No item beyond this one yet: results wait for their turn, or for whoever fetches them.
+
+        Whole batches, so that none waits for ever for items that must wait for its results.
+        """
+        room = self.options.look_ahead if self.sink.n_bytes < MOST_HELD_BYTES else 0
+        batch = self.n_per_call
+        return -(-max(self.sink.n_taken + room, self.scheduler.n_fed) // batch) * batch
+
+    def _demand(self) -> int:
+        """How far to read: an iterator's items shall be there when a device asks, and not long before."""
+        return self.n_dealt + 2 * len(self.devices) * max(self.largest, self.n_per_call)
+
+    def deal(self, device: str, now: float) -> Send | Rest:
+        (instruction,) = self.scheduler.handle(sched.Free(device, now))
+        assert isinstance(instruction, Send | Rest)
+        if isinstance(instruction, Send):
+            n_items = len(instruction.items)
+            self.largest = max(self.largest, n_items)
+            if instruction.duplicate:
+                self.tally.n_duplicates += 1
+            else:
+                self.n_dealt += n_items
+        return instruction
+
+    def has_work(self) -> bool:
+        """Is it worth building the task on one more device?"""
+        return not (self.is_over or self.is_stopping) and self.scheduler.dealer.remaining != 0
+
+    def tick(self, now: float) -> tuple[Move, ...]:
+        return self.scheduler.dealer.tick(now)
+
+    # --- what became of a chunk -------------------------------------------------------------------
+
+    def answered(self, job: Job, device: str, answer: Answer, n_bytes: int, now: float) -> None:
+        no_memory = tuple(at for at, failure in answer.failures.items() if failure.kind == "memory")
+        event = sched.Answered(job.send.chunk, now, answer.busy_s, no_memory, answer.skipped)
+        instructions = self.scheduler.handle(event)
+        self._count(job, device, answer, instructions)
+        for accept in instructions:
+            assert isinstance(accept, Accept)
+            self._accept(accept, device, answer, n_bytes)
+
+    def spoilt(self, job: Job, device: str, failure: Failure, is_run: bool, now: float) -> None:
+        self._span(job, device, job.dealt_s, now, 0.0, "failed")
+        for fail in self.scheduler.handle(sched.Spoilt(job.send.chunk, now, is_run)):
+            assert isinstance(fail, Fail)
+            for item in fail.items:
+                error = failure.to_error(item, device)
+                if fail.why == "unknown":
+                    error.message += "; it has run and may not be run again, so its outcome is unknown"
+                self._settle(item, error, device)
+
+    def withdraw(self, job: Job, now: float) -> None:
+        self.scheduler.handle(sched.Withdrawn(job.send.chunk, now))
+
+    def died(self, job: Job, device: str, gone: Gone, now: float) -> None:
+        self.tally.n_workers_lost += 1
+        is_overtime = job.overtime_at is not None and job.overtime_at == gone.position
+        self._span(job, device, job.dealt_s, now, 0.0, "lost")
+        for fail in self.scheduler.handle(sched.Died(device, now, gone.position, is_overtime)):
+            assert isinstance(fail, Fail)
+            for item in fail.items:
+                self._settle(item, self._loss(item, fail.why, device, gone), device)
+
+    def leave(self, device: str, why: str, now: float) -> None:
+        """``device`` can do nothing for this run. Ends the run if it was the last."""
+        if device not in self.devices:
+            return
+        self.devices.discard(device)
+        self.causes[device] = why
+        self.scheduler.handle(sched.Left(device, now))
+        if not self.devices and not self.scheduler.is_finished:
+            self.end(NoUsableDevice(f"no device can run {self.task.name}", causes=self.causes))
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def end_if_done(self, n_running: int) -> None:
+        """End if every item has its fate, or if it is to stop and nothing runs."""
+        if self.is_over:
+            return
+        if self.scheduler.is_finished:
+            self.end(self.source.error)
+        elif self.is_stopping and not n_running:
+            self.sink.skip_gaps()
+            self.end(None)
+
+    def end(self, error: BaseException | None) -> None:
+        if self.is_over:
+            return
+        self.is_over = True
+        self.source.close()
+        self.summary = self.tally.summarise(self.scheduler.fated.n, time.monotonic() - self.began_s)
+        self.record.stage_finished(self.options.stage, self.summary.bound_s or None)
+        self.on_over(self)
+        self.sink.close(error)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _count(self, job: Job, device: str, answer: Answer, accepted: Iterable[Instruction]) -> None:
+        n_first = sum(
+            len(a.items if a.positions is None else a.positions) for a in accepted if isinstance(a, Accept)
+        )
+        n_items = len(answer.values)
+        status = "failed" if answer.failures else "ok"
+        if not n_first:
+            self.tally.add_waste(device, answer.busy_s)
+            status = "superseded"
+        else:
+            self.longest_s = max(self.longest_s, answer.busy_s / n_items)
+            self.tally.add(device, answer.busy_s, n_items, cost=job.cost, is_good=not answer.failures)
+        self._span(job, device, answer.start_s, answer.stop_s, answer.busy_s, status)
+
+    def _span(self, job: Job, device: str, start_s: float, stop_s: float, busy_s: float, status: str) -> None:
+        send = job.send
+        self.record.span(
+            self.options.stage, device, job.worker, send.items, start_s, stop_s, busy_s, status, send.why,
+            job.dealt_s, send.duplicate,
+        )  # fmt: skip
+
+    def _accept(self, accept: Accept, device: str, answer: Answer, n_bytes: int) -> None:
+        items, values, failures = accept.items, answer.values, answer.failures
+        if accept.positions is not None:
+            values = [values[at] for at in accept.positions]
+            failures = {new: failures[at] for new, at in enumerate(accept.positions) if at in failures}
+            items = tuple(items[at] for at in accept.positions)
+        for at, failure in failures.items():
+            error = failure.to_error(items[at], device)
+            values[at] = error
+            self._count_failure(items[at], error, failure.type_name, failure.message, device)
+        self.source.release(items)
+        self.sink.put(Block(items, values, frozenset(failures), n_bytes, device))
+
+    def _settle(self, item: int, error: TaskError, device: str) -> None:
+        """``item`` ends with ``error``, which is not its own."""
+        self._count_failure(item, error, type(error).__name__, error.message, device)
+        self.source.release((item,))
+        self.sink.put(Block((item,), [error], frozenset((0,)), 0, device))
+
+    def _count_failure(self, item: int, error: TaskError, name: str, message: str, device: str) -> None:
+        self.tally.n_failed += 1
+        self.record.item_failed(self.options.stage, item, name, message, device, error.remote_traceback)
+
+    def _loss(self, item: int, why: str, device: str, gone: Gone) -> TaskError:
+        if why == "overtime":
+            return TaskTimeout(
+                f"item {item} ran longer than {self.options.timeout_s:g} s; its worker was replaced",
+                index=item,
+                device=device,
+                remote_traceback=gone.last_words,
+                hint="raise timeout_s if it only needs longer",
+            )
+        how = exit_text(gone.exit_code)
+        if why == "unknown":
+            text, hint = (
+                f"the worker with item {item} {how}; it may not be run again, its outcome is unknown",
+                None,
+            )
+        else:
+            text, hint = (
+                f"item {item} was given up: every worker that ran it {how}",
+                "run it alone, or inline",
+            )
+        error = WorkerLost(text, index=item, device=device, remote_traceback=gone.last_words, hint=hint)
+        error.exit_code_of_worker = gone.exit_code
+        return error
+
+
+def exit_text(exit_code: int) -> str:
+    """How a process ended, in words that fit after "the worker"."""
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was killed by signal {-exit_code}"

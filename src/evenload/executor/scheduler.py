@@ -1,0 +1,400 @@
+"""What happens to the items of one run, whatever happens to the workers: a pure state machine.
+
+    event ──► Scheduler.handle ──► instructions
+
+The dealer below it decides who runs what next. The scheduler adds what can go wrong: workers that die or
+hang, chunks that cannot be read, duplicates that come second, tasks that must not run twice. It has no clock,
+no process and none of the items: it knows their numbers only, so every fault is tested as a list of events.
+
+With ``batch`` the dealer deals batches, not items; everything outside speaks of items.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from evenload.balance.deal import Deal
+from evenload.balance.dealer import Dealer
+
+from .place import PACKING
+from .spans import Spans
+
+__all__ = [
+    "Accept",
+    "Answered",
+    "Came",
+    "Died",
+    "Ended",
+    "Event",
+    "Fail",
+    "Fed",
+    "Free",
+    "Instruction",
+    "Left",
+    "Rest",
+    "Scheduler",
+    "Send",
+    "Spoilt",
+    "Withdrawn",
+]
+
+Indices = range | tuple[int, ...]
+
+
+class Fed(NamedTuple):
+    """``n`` more items are there; ``costs`` are their size hints, all or none."""
+
+    n: int
+    costs: Sequence[float] | None = None
+
+
+class Ended(NamedTuple):
+    """No more items will come."""
+
+
+class Free(NamedTuple):
+    """``device`` has a worker that is ready and has nothing to do."""
+
+    device: str
+    now: float
+
+
+class Answered(NamedTuple):
+    """A chunk came back. ``no_memory``: positions that need more memory than the device has.
+
+    ``skipped``: from this position on nothing was run, because it was told to drop the chunk.
+    """
+
+    chunk: int
+    now: float
+    busy_s: float
+    no_memory: tuple[int, ...] = ()
+    skipped: int | None = None
+
+
+class Spoilt(NamedTuple):
+    """A chunk came back without results: items or results could not be pickled or unpickled."""
+
+    chunk: int
+    now: float
+    is_run: bool
+
+
+class Died(NamedTuple):
+    """The device's worker has ended while it was at ``position`` of its chunk (see ``place``).
+
+    ``is_overtime``: it was killed because the item there had run for too long.
+    """
+
+    device: str
+    now: float
+    position: int
+    is_overtime: bool = False
+
+
+class Left(NamedTuple):
+    """``device`` gets no more work."""
+
+    device: str
+    now: float
+
+
+class Came(NamedTuple):
+    """``device`` is new, or back."""
+
+    device: str
+    now: float
+    prior: float = 1.0
+
+
+class Withdrawn(NamedTuple):
+    """This chunk was not sent after all: nobody wants its items any more."""
+
+    chunk: int
+    now: float
+
+
+Event = Withdrawn | Fed | Ended | Free | Answered | Spoilt | Died | Left | Came
+
+
+class Send(NamedTuple):
+    """Run ``items`` on ``device``. ``singly``: keep them apart, one of them may bring workers down."""
+
+    chunk: int
+    device: str
+    items: Indices
+    why: str
+    duplicate: bool
+    singly: bool
+
+
+class Rest(NamedTuple):
+    """Nothing for ``device`` now: ask again when something has changed, or at ``until``."""
+
+    device: str
+    why: str
+    until: float | None
+
+
+class Accept(NamedTuple):
+    """Of the chunk's answer, what stands at ``positions`` counts (None: all of it); the rest came second."""
+
+    items: Indices
+    positions: tuple[int, ...] | None
+
+
+class Fail(NamedTuple):
+    """These items are given up. ``why``: died | overtime | spoilt | unknown (began, must not run twice)."""
+
+    items: tuple[int, ...]
+    why: str
+
+
+Instruction = Send | Rest | Accept | Fail
+
+
+class _Flight(NamedTuple):
+    device: str
+    units: Indices
+    items: Indices
+    singly: bool
+
+
+class Scheduler:
+    """Feeds, deals, and settles the fate of every item exactly once.
+
+    batch              items that are dealt together, 1 unless the function takes lists
+    repeatable         an item that began may be run again
+    max_worker_deaths  an item that has ended so many workers is given up
+    """
+
+    def __init__(
+        self, dealer: Dealer, *, batch: int = 1, repeatable: bool = True, max_worker_deaths: int = 2
+    ):
+        self.dealer = dealer
+        self.fated = Spans()
+        self.n_fed = 0
+        self.is_ended = False
+        self.n_strikes = 0
+        self._batch = batch
+        self._repeatable = repeatable
+        self._max_worker_deaths = max_worker_deaths
+        self._n_units = 0
+        self._unit_cost: float | None = None
+        self._flights: dict[int, _Flight] = {}
+        self._strikes: dict[int, int] = {}
+        self._suspects: set[int] = set()  # units whose items are to travel singly
+        self._short_of_memory: set[int] = set()  # items that one device had too little memory for
+        self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
+            Fed: self._fed,
+            Ended: self._ended,
+            Free: self._free,
+            Answered: self._answered,
+            Spoilt: self._spoilt,
+            Died: self._died,
+            Left: self._left,
+            Came: self._came,
+            Withdrawn: self._withdrawn,
+        }
+
+    def handle(self, event: Event) -> list[Instruction]:
+        return self._handlers[type(event)](event)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.is_ended and self.fated.n == self.n_fed
+
+    def expect(self, n_items: int) -> None:
+        """There will be so many items in all."""
+        self.dealer.expect(-(-n_items // self._batch))
+
+    def flights_on(self, device: str) -> list[int]:
+        """Chunks that ``device`` holds."""
+        return [chunk for chunk, flight in self._flights.items() if flight.device == device]
+
+    def is_superseded(self, chunk: int) -> bool:
+        """Every item of the chunk has its fate already."""
+        flight = self._flights[chunk]
+        return not self._open(flight.items)
+
+    # --- items come -------------------------------------------------------------------------------
+
+    def _fed(self, event: Fed) -> list[Instruction]:
+        if self._batch == 1 and event.costs is None:
+            self.dealer.add_range(self.n_fed, event.n)
+            self.n_fed += event.n
+            self._n_units = self.n_fed
+            return []
+        if event.costs is None:
+            self.n_fed += event.n
+            n_new = self.n_fed // self._batch - self._n_units
+            self.dealer.add_range(self._n_units, n_new)
+            self._n_units += n_new
+            return []
+        for cost in event.costs:
+            self.n_fed += 1
+            self._unit_cost = cost + (self._unit_cost or 0.0)
+            if self.n_fed % self._batch == 0:
+                self._add_unit()
+        return []
+
+    def _ended(self, event: Ended) -> list[Instruction]:
+        if self.n_fed > self._n_units * self._batch:
+            self._add_unit()
+        self.is_ended = True
+        self.dealer.close()
+        return []
+
+    def _add_unit(self) -> None:
+        self.dealer.add(self._n_units, self._unit_cost)
+        self._n_units += 1
+        self._unit_cost = None
+
+    # --- devices ask ------------------------------------------------------------------------------
+
+    def _free(self, event: Free) -> list[Instruction]:
+        answer = self.dealer.next(event.device, event.now)
+        if not isinstance(answer, Deal):
+            return [Rest(event.device, answer.why, answer.until)]
+        units = answer.indices
+        singly = bool(self._suspects) and not self._suspects.isdisjoint(units)
+        items = units if self._batch == 1 else self._items(units)
+        self._flights[answer.chunk] = _Flight(event.device, units, items, singly)
+        return [Send(answer.chunk, event.device, items, answer.why, answer.duplicate, singly)]
+
+    def _items(self, units: Indices) -> Indices:
+        if isinstance(units, range) and self._suspects.isdisjoint(units):
+            return range(units.start * self._batch, min(units.stop * self._batch, self.n_fed))
+        return tuple(item for unit in units for item in self._open_in(unit))
+
+    def _open_in(self, unit: int) -> list[int]:
+        return self.fated.missing(unit * self._batch, min((unit + 1) * self._batch, self.n_fed))
+
+    def _open(self, items: Iterable[int]) -> list[int]:
+        return [item for item in items if item not in self.fated]
+
+    # --- chunks come back -------------------------------------------------------------------------
+
+    def _answered(self, event: Answered) -> list[Instruction]:
+        flight = self._flights.pop(event.chunk, None)
+        if flight is None:
+            return []
+        if event.skipped is not None:
+            # It was dropped since others were faster; should any of it be missing still, it runs again.
+            self.dealer.failed(event.chunk, event.now, flight.units)
+            return []
+        retry = [p for p in event.no_memory if self._may_retry_elsewhere(flight.items[p])]
+        if retry:
+            return self._accept_part(event, flight, retry)
+        first = self.dealer.done(event.chunk, event.now, event.busy_s)
+        if len(first) == len(flight.units) and isinstance(flight.items, range) and not self._suspects:
+            self.fated.add(flight.items.start, flight.items.stop)
+            return [Accept(flight.items, None)]
+        return self._accept(flight, [at for at, item in enumerate(flight.items) if item not in self.fated])
+
+    def _accept(self, flight: _Flight, positions: list[int]) -> list[Instruction]:
+        for position in positions:
+            self.fated.add(flight.items[position], flight.items[position] + 1)
+        if not positions:
+            return []
+        return [Accept(flight.items, tuple(positions))]
+
+    def _may_retry_elsewhere(self, item: int) -> bool:
+        """An item that one device has too little memory for gets one more chance, on another."""
+        if not self._repeatable or item in self._short_of_memory or item in self.fated:
+            return False
+        self._short_of_memory.add(item)
+        return True
+
+    def _accept_part(self, event: Answered, flight: _Flight, retry: list[int]) -> list[Instruction]:
+        again = {flight.items[position] for position in retry}
+        units = {item // self._batch for item in again}
+        self._suspects |= units
+        open_ = [at for at, item in enumerate(flight.items) if item not in self.fated and item not in again]
+        accepted = self._accept(flight, open_)
+        self.dealer.failed(event.chunk, event.now, units, avoid=flight.device)
+        return accepted
+
+    def _spoilt(self, event: Spoilt) -> list[Instruction]:
+        flight = self._flights.pop(event.chunk, None)
+        if flight is None:
+            return []
+        open_ = self._open(flight.items)
+        if event.is_run and not self._repeatable:
+            return self._give_up(event.chunk, event.now, open_, "unknown")
+        if flight.singly or len(flight.items) == 1:
+            return self._give_up(event.chunk, event.now, open_, "spoilt")
+        self._suspects.update(flight.units)
+        self.dealer.failed(event.chunk, event.now, flight.units)
+        return []
+
+    def _give_up(self, chunk: int, now: float, items: list[int], why: str) -> list[Instruction]:
+        failed = self._fail(items, why)
+        self.dealer.failed(chunk, now, ())
+        return failed
+
+    def _withdrawn(self, event: Withdrawn) -> list[Instruction]:
+        flight = self._flights.pop(event.chunk)
+        self._fail(self._open(flight.items), "withdrawn")
+        self.dealer.failed(event.chunk, event.now, ())
+        return []
+
+    # --- workers die ------------------------------------------------------------------------------
+
+    def _died(self, event: Died) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        for deal in self.dealer.lost(event.device, event.now):
+            flight = self._flights.pop(deal.chunk)
+            began, blamed = self._blame(flight, event.position)
+            instructions += self._condemn(flight, began, blamed, event.is_overtime)
+            again = [unit for unit in flight.units if self._open_in(unit)]
+            self.dealer.forget(set(flight.units) - set(again))
+            struck = [unit for unit in again if unit in self._suspects]
+            self.dealer.requeue(struck, alone=True, avoid=event.device)
+            self.dealer.requeue(again)
+        return instructions
+
+    def _blame(self, flight: _Flight, position: int) -> tuple[int, range]:
+        """How many of the chunk's items had begun; the positions of those that may have ended the worker."""
+        n = len(flight.items)
+        if position == PACKING:
+            return n, range(n)
+        if position < 0:
+            return 0, range(n)
+        stop = min(n, position + (1 if flight.singly else self._batch))
+        return stop, range(position, stop)
+
+    def _condemn(self, flight: _Flight, n_began: int, blamed: range, is_overtime: bool) -> list[Instruction]:
+        suspects = self._open(flight.items[p] for p in blamed)
+        if is_overtime and (len(suspects) == 1 or not self._repeatable):
+            ends = self._fail(suspects, "overtime")
+        elif len(suspects) == 1:
+            ends = self._strike(suspects[0])
+        else:
+            self._suspects.update(item // self._batch for item in suspects)
+            ends = []
+        if not self._repeatable:
+            ends = ends + self._fail(self._open(flight.items[:n_began]), "unknown")
+        return ends
+
+    def _strike(self, item: int) -> list[Instruction]:
+        self.n_strikes += 1
+        strikes = self._strikes[item] = self._strikes.get(item, 0) + 1
+        unit = item // self._batch
+        self._suspects.add(unit)
+        self.dealer.strike(unit)
+        return self._fail([item], "died") if strikes >= self._max_worker_deaths else []
+
+    def _fail(self, items: list[int], why: str) -> list[Instruction]:
+        for item in items:
+            self.fated.add(item, item + 1)
+        return [Fail(tuple(items), why)] if items else []
+
+    # --- devices come and go ----------------------------------------------------------------------
+
+    def _left(self, event: Left) -> list[Instruction]:
+        self.dealer.leave(event.device, event.now)
+        return []
+
+    def _came(self, event: Came) -> list[Instruction]:
+        self.dealer.join(event.device, event.now, event.prior)
+        return []

@@ -1,0 +1,92 @@
+"""A device's place in the executor, and the worker that sits there: starting, loading, idle or busy.
+
+Workers come and go, the seat stays. It decides when a worker that is lost is replaced, and when it is no use.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from evenload.devices import Device
+
+from .run import Job
+from .task import Task
+
+__all__ = ["Seat", "Worker"]
+
+MOST_EARLY_DEATHS = 3
+BACK_OFF_S = 0.2  # before the second attempt to start a worker; doubles
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One process (or its like) in its life from start to end.
+
+    tasks    those that are built there
+    loading  the task that is being built
+    job      the chunk that it has
+    """
+
+    number: int
+    name: str
+    asked_s: float
+    is_up: bool = False
+    has_worked: bool = False
+    pid: int | None = None
+    tasks: dict[int, Task] = field(default_factory=dict)
+    loading: Task | None = None
+    job: Job | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_up and self.job is None and self.loading is None
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """``device`` with the environment of its workers.
+
+    refusals  why a task cannot be built here, by the task's number
+    lost      why there will be no worker here any more
+    rest      why and since when the device was last left without work
+    """
+
+    device: Device
+    environment: Mapping[str, str]
+    worker: Worker | None = None
+    n_started: int = 0
+    n_early_deaths: int = 0
+    not_before_s: float = 0.0
+    refusals: dict[int, str] = field(default_factory=dict)
+    lost: str | None = None
+    rest: tuple[str, float] | None = None
+    is_draining: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.device.id
+
+    def may_start(self, now: float) -> bool:
+        return self.worker is None and self.lost is None and not self.is_draining and now >= self.not_before_s
+
+    def new_worker(self, number: int, now: float) -> Worker:
+        self.n_started += 1
+        self.worker = Worker(number, f"{self.id}/{self.n_started}", now)
+        return self.worker
+
+    def worker_ended(self, reason: str, now: float) -> None:
+        """Take note. A worker that never worked may be tried again, some times and with patience."""
+        worker, self.worker = self.worker, None
+        if worker is None or worker.has_worked:
+            self.n_early_deaths = 0
+            return
+        if worker.loading is not None and self.n_early_deaths >= 1:
+            self.refusals[worker.loading.id] = (
+                f"its worker {reason} while it was building {worker.loading.name}"
+            )
+            self.n_early_deaths = 0
+            return
+        self.n_early_deaths += 1
+        if self.n_early_deaths >= MOST_EARLY_DEATHS:
+            self.lost = f"its worker {reason} {self.n_early_deaths} times at the start"
+        else:
+            self.not_before_s = now + BACK_OFF_S * 2 ** (self.n_early_deaths - 1)

@@ -1,0 +1,257 @@
+"""Where the items of a run come from: a list that is simply there, or an iterator that is read as needed."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from evenload.errors import ConfigError
+
+__all__ = ["IteratorSource", "ListSource", "Source", "ThreadedSource", "make_source"]
+
+HAND_OVER_S = 0.001  # a reader in a thread of its own passes items on at least so often
+
+Cost = Callable[[Any], float] | Sequence[float] | None
+Indices = range | tuple[int, ...]
+
+
+class Source:
+    """Items by number.
+
+    n_ready    items that are there
+    total      how many there will be, None if nobody knows
+    is_ended   no more will come, because that was all or because of ``error``
+    costs      size hints of the items that are there, None without hints
+    """
+
+    n_ready = 0
+    total: int | None = None
+    is_ended = False
+    error: BaseException | None = None
+
+    def want(self, n: int) -> None:
+        """Items up to number ``n`` may be read now."""
+
+    def claim(self, items: Indices) -> bool:
+        """Does anybody still want them?"""
+        return True
+
+    def take(self, items: Indices) -> list[Any]:
+        """The items with these numbers; each may be taken again until it is released."""
+        raise NotImplementedError
+
+    def release(self, items: Indices) -> None:
+        """These are not needed any more."""
+
+    def costs(self, start: int, n: int) -> Sequence[float] | None:
+        """Size hints of items ``start`` .. ``start + n - 1``."""
+        return None
+
+    def cost_of(self, items: Indices) -> float | None:
+        """Sum of the size hints of items that are not released; None without hints."""
+        return None
+
+    def close(self) -> None:
+        """Read no further."""
+
+
+class ListSource(Source):
+    """A list, tuple or range."""
+
+    is_ended = True
+
+    def __init__(self, items: list | tuple | range, cost: Cost = None):
+        self._items = items if isinstance(items, range) else tuple(items)
+        self._costs = [cost(item) for item in self._items] if callable(cost) else cost
+        self.n_ready = self.total = len(self._items)
+        if self._costs is not None and len(self._costs) != self.total:
+            raise ConfigError(
+                f"{len(self._costs)} size hints for {self.total} items",
+                hint="give one cost per item, or a function",
+            )
+
+    def take(self, items: Indices) -> list[Any]:
+        if isinstance(items, range):
+            return list(self._items[items.start : items.stop])
+        return [self._items[index] for index in items]
+
+    def costs(self, start: int, n: int) -> Sequence[float] | None:
+        return None if self._costs is None else self._costs[start : start + n]
+
+    def cost_of(self, items: Indices) -> float | None:
+        return None if self._costs is None else sum(self._costs[index] for index in items)
+
+
+class IteratorSource(Source):
+    """Any iterable, read no further than wanted. What is released is forgotten."""
+
+    _catches: type[BaseException] = Exception  # the rest is the caller's, such as Ctrl-C
+
+    def __init__(self, items: Iterable[Any], cost: Cost = None):
+        self._iterator: Iterator[Any] = iter(items)
+        self.total = len(items) if hasattr(items, "__len__") else None  # type: ignore[arg-type]
+        if cost is None or callable(cost):
+            self._cost = cost
+        else:
+            self._cost = _from_list(iter(cost))
+        self._costs: list[float] = []
+        self._buffer: list[Any] = []
+        self._first = 0  # number of the item that stands first in the buffer
+        self._n_released = 0
+
+    def want(self, n: int) -> None:
+        while self.n_ready < n and not self.is_ended:
+            read, costs, is_ended, error = self._read(n - self.n_ready, until_s=float("inf"))
+            self._keep(read, costs, is_ended, error)
+
+    def _read(self, most: int, until_s: float) -> tuple[list[Any], list[float], bool, BaseException | None]:
+        read: list[Any] = []
+        costs: list[float] = []
+        cost = self._cost
+        try:
+            while len(read) < most:
+                item = next(self._iterator)
+                if cost is not None:
+                    costs.append(cost(item))
+                read.append(item)
+                if time.monotonic() > until_s:
+                    break
+        except StopIteration:
+            return read, costs, True, None
+        except self._catches as error:
+            return read, costs, True, error
+        return read, costs, False, None
+
+    def _keep(self, read: list[Any], costs: list[float], is_ended: bool, error: BaseException | None) -> None:
+        self._buffer += read
+        self._costs += costs
+        self.error = error
+        self.n_ready += len(read)
+        self.is_ended = is_ended
+
+    def take(self, items: Indices) -> list[Any]:
+        if isinstance(items, range):
+            return self._buffer[items.start - self._first : items.stop - self._first]
+        return [self._buffer[index - self._first] for index in items]
+
+    def costs(self, start: int, n: int) -> Sequence[float] | None:
+        if self._cost is None:
+            return None
+        return self._costs[start - self._first : start - self._first + n]
+
+    def cost_of(self, items: Indices) -> float | None:
+        return None if self._cost is None else sum(self._costs[index - self._first] for index in items)
+
+    def release(self, items: Indices) -> None:
+        first = self._first
+        if isinstance(items, range):
+            self._buffer[items.start - first : items.stop - first] = [GONE] * len(items)
+        else:
+            for index in items:
+                self._buffer[index - first] = GONE
+        self._n_released += len(items)
+        if self._n_released >= 1024 and self._n_released > len(self._buffer) // 2:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        """Cut off the front of the buffer, as far as everything there is released."""
+        n = 0
+        while n < len(self._buffer) and self._buffer[n] is GONE:
+            n += 1
+        del self._buffer[:n]
+        del self._costs[:n]
+        self._first += n
+        self._n_released -= n
+
+
+class ThreadedSource(IteratorSource):
+    """An iterable read in a thread of its own: a slow one delays nothing else, and may wait for results.
+
+    on_news   called from that thread when there is something new
+    """
+
+    _catches = BaseException  # nobody else would hear of it
+
+    def __init__(self, items: Iterable[Any], cost: Cost, on_news: Callable[[], None]):
+        super().__init__(items, cost)
+        self._on_news = on_news
+        self._limit = 0
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._has_room = threading.Condition(self._lock)
+        self._thread: threading.Thread | None = None
+
+    def want(self, n: int) -> None:
+        if n <= self._limit or self.is_ended:
+            return
+        with self._lock:
+            self._limit = n
+            self._has_room.notify()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="evenload-items", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        with self._lock:
+            self._is_closed = True
+            self._has_room.notify()
+
+    def take(self, items: Indices) -> list[Any]:
+        with self._lock:
+            return super().take(items)
+
+    def costs(self, start: int, n: int) -> Sequence[float] | None:
+        with self._lock:
+            return super().costs(start, n)
+
+    def cost_of(self, items: Indices) -> float | None:
+        with self._lock:
+            return super().cost_of(items)
+
+    def release(self, items: Indices) -> None:
+        with self._lock:
+            super().release(items)
+
+    def _serve(self) -> None:
+        while True:
+            with self._lock:
+                while self.n_ready >= self._limit and not self._is_closed:
+                    self._has_room.wait()
+                if self._is_closed or self.is_ended:
+                    return
+                most = self._limit - self.n_ready
+            read = self._read(most, time.monotonic() + HAND_OVER_S)
+            with self._lock:
+                self._keep(*read)
+            self._on_news()
+            if self.is_ended:
+                return
+
+
+GONE: Any = object()
+
+
+def _from_list(hints: Iterator[float]) -> Callable[[Any], float]:
+    def cost(_: Any) -> float:
+        hint = next(hints, None)
+        if hint is None:
+            raise ConfigError(
+                "there are more items than size hints", hint="give one cost per item, or a function"
+            )
+        return hint
+
+    return cost
+
+
+def make_source(items: Iterable[Any], cost: Cost, on_news: Callable[[], None] | None) -> Source:
+    """The source for ``items``; ``on_news`` is None if nothing may run beside the caller.
+
+    Raises ConfigError if ``items`` cannot be iterated or the hints do not fit, and whatever ``cost`` raises.
+    """
+    if type(items) in (list, tuple, range):
+        return ListSource(items, cost)  # type: ignore[arg-type]
+    if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):
+        raise ConfigError(f"items is a {type(items).__name__}, which cannot be iterated", hint="give a list")
+    if on_news is None:
+        return IteratorSource(items, cost)
+    return ThreadedSource(items, cost, on_news)

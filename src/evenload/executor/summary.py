@@ -1,0 +1,106 @@
+"""How a finished run went: counts, seconds, and how close to the best possible it came."""
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from evenload.balance.bound import StageWork
+from evenload.balance.metrics import imbalance
+
+__all__ = ["DeviceShare", "Summary", "Tally"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What one device did. ``items_per_s`` is per busy second; ``utilisation`` is busy over wall seconds."""
+
+    items: int
+    chunks: int
+    busy_s: float
+    utilisation: float
+    items_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A finished run.
+
+    wall_s          from the first request for a result to the last result, start-up of workers included
+    bound_s         the least time that any plan could have taken on these devices, from what they were
+                    measured to do in this run; ``evenload.balance.bound`` says what that takes as given
+    ratio_to_bound  wall_s / bound_s: 1.0 is the best possible; None if nothing was measured
+    limit           what sets the bound: "work" or "longest item"
+    imbalance       most busy seconds of a device over the mean: 1.0 is even
+    """
+
+    total: int
+    done: int
+    failed: int
+    wall_s: float
+    items_per_s: float
+    bound_s: float
+    ratio_to_bound: float | None
+    limit: str
+    imbalance: float
+    devices: dict[str, DeviceShare] = field(default_factory=dict)
+    duplicates: int = 0
+    workers_lost: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": 1, **asdict(self)}
+
+
+@dataclass(slots=True)
+class _Share:
+    items: int = 0
+    chunks: int = 0
+    busy_s: float = 0.0
+
+
+class Tally:
+    """Counts what the workers of one run did, while it runs. ``has_costs``: chunks come with size hints."""
+
+    def __init__(self, devices: list[str]):
+        self._work = StageWork(devices)
+        self._shares = {device: _Share() for device in devices}
+        self.n_failed = 0
+        self.n_duplicates = 0
+        self.n_workers_lost = 0
+
+    def add(self, device: str, busy_s: float, n_items: int, *, cost: float | None, is_good: bool) -> None:
+        """Count a chunk whose results were the first. ``is_good``: none of its items failed."""
+        share = self._shares.setdefault(device, _Share())
+        share.items += n_items
+        share.chunks += 1
+        share.busy_s += busy_s
+        self._work.add(device, busy_s, n_items, cost=cost, is_good=is_good)
+
+    def add_waste(self, device: str, busy_s: float) -> None:
+        """Count a chunk that came second: the device was busy, but no plan had to do it."""
+        self._shares.setdefault(device, _Share()).busy_s += busy_s
+
+    def summarise(self, total: int, wall_s: float) -> Summary:
+        bound = self._work.bound()
+        shares = {
+            device: DeviceShare(
+                share.items,
+                share.chunks,
+                share.busy_s,
+                share.busy_s / wall_s if wall_s > 0 else 0.0,
+                bound.speeds.get(device),
+            )
+            for device, share in self._shares.items()
+        }
+        return Summary(
+            total=total,
+            done=total - self.n_failed,
+            failed=self.n_failed,
+            wall_s=wall_s,
+            items_per_s=total / wall_s if wall_s > 0 else 0.0,
+            bound_s=bound.bound_s,
+            ratio_to_bound=bound.ratio(wall_s),
+            limit=bound.limit,
+            imbalance=imbalance([share.busy_s for share in self._shares.values()]),
+            devices=shares,
+            duplicates=self.n_duplicates,
+            workers_lost=self.n_workers_lost,
+        )

@@ -1,0 +1,67 @@
+"""Who takes too long: items over their time limit, workers that do not stop when told, and the merely odd."""
+
+from collections.abc import Iterable
+
+from .backends import Backend
+from .record import Record
+from .run import Job
+from .seat import Seat
+
+__all__ = ["Watch"]
+
+LOOK_S = 1.0  # how often to look, if no time limit asks for more
+SUSPICIOUS_S = 30.0  # an item that runs so long, and much longer than the others, is worth a warning
+SUSPICIOUS_TIMES = 20.0
+PATIENCE_S = (1.0, 30.0)  # for a worker to stop: as long as it has run already, within these
+
+
+class Watch:
+    """Looks where workers are, and has those killed that are over time. ``due_s``: when to look next."""
+
+    def __init__(self, backend: Backend, record: Record):
+        self.due_s = 0.0
+        self._backend = backend
+        self._record = record
+
+    def expect(self, now: float, timeout_s: float | None) -> None:
+        """A chunk was sent whose items have a time limit."""
+        if timeout_s is not None:
+            self.due_s = min(self.due_s, now + timeout_s)
+
+    def look(self, seats: Iterable[Seat], now: float) -> None:
+        if now < self.due_s:
+            return
+        self.due_s = now + LOOK_S
+        for seat in seats:
+            if seat.worker is not None and seat.worker.job is not None:
+                self._look_at(seat, seat.worker.number, seat.worker.job, now)
+
+    def _look_at(self, seat: Seat, worker: int, job: Job, now: float) -> None:
+        position, seconds = self._backend.place(worker)
+        limit_s = job.run.options.timeout_s
+        if job.dropped_s is not None and now - job.dropped_s > self._patience_s(job):
+            self._backend.kill(worker)
+        elif limit_s is None:
+            if position >= 0 and not job.is_warned_of:
+                self._suspect(seat, job, position, seconds)
+        elif job.overtime_at is None:
+            n_at_once = 1 if job.send.singly else min(job.run.n_per_call, len(job.send.items))
+            left_s = limit_s * n_at_once - seconds if position >= 0 else limit_s
+            if left_s > 0:
+                self.due_s = min(self.due_s, now + left_s)
+            else:
+                job.overtime_at = position
+                self._backend.kill(worker)
+
+    def _patience_s(self, job: Job) -> float:
+        assert job.dropped_s is not None
+        return max(PATIENCE_S[0], min(PATIENCE_S[1], job.dropped_s - job.dealt_s))
+
+    def _suspect(self, seat: Seat, job: Job, position: int, seconds: float) -> None:
+        if seconds > max(SUSPICIOUS_S, SUSPICIOUS_TIMES * job.run.longest_s):
+            job.is_warned_of = True
+            item = job.send.items[position]
+            text = (
+                f"item {item} has been running for {seconds:.0f} s on {seat.id}; set timeout_s if it may hang"
+            )
+            self._record.note("warning", text)
