@@ -45,23 +45,26 @@ class Gallery:
 
     def __init__(self, max_items: int = MAX_ITEMS) -> None:
         self.max_items = max_items
-        self._items: dict[int, _Item] = {}
+        # By name: an index counts within its stage, which does not see the items that failed earlier.
+        self._items: dict[str, _Item] = {}
         self._n_seen = 0
         self._stride = 1
 
     def add(self, event: Event) -> None:
-        if not isinstance(event, ItemFinished) or not event.outputs or event.index % self._stride:
+        if not isinstance(event, ItemFinished) or not event.outputs:
+            return
+        if event.item not in self._items and event.index % self._stride:
             return
         pictures = {key: path for key, path in event.outputs.items() if _is_picture(path)}
         numbers = {key: float(number) for key, number in event.outputs.items() if _is_number(number)}
-        if not pictures and event.index not in self._items:
+        if not pictures and event.item not in self._items:
             return
-        one = self._items.setdefault(event.index, _Item(event.index, event.item))
+        one = self._items.setdefault(event.item, _Item(event.index, event.item))
         one.pictures.update(pictures)
         one.numbers.update(numbers)
         if len(self._items) > MAX_KEPT:
             self._stride *= 2
-            self._items = {index: kept for index, kept in self._items.items() if index % self._stride == 0}
+            self._items = {name: kept for name, kept in self._items.items() if kept.index % self._stride == 0}
 
     def to_json(self, folder: Path | None) -> Mapping[str, Any]:
         shown, problems = [], []
