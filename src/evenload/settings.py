@@ -15,8 +15,8 @@ from .errors import ConfigError, UnknownName
 __all__ = ["SETTINGS", "Setting", "Settings", "resolve", "unknown_variables", "user_file", "wants_color"]
 
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-# Variables of ours that are no settings: what a worker is told, and what click's completion uses.
-OTHER_VARIABLES = ("EVENLOAD_DEVICE", "EVENLOAD_THREADS", "EVENLOAD_ADAPTER", "EVENLOAD_COMPLETE")
+# Variables of ours that are no settings: what a worker is told.
+OTHER_VARIABLES = ("EVENLOAD_DEVICE", "EVENLOAD_THREADS", "EVENLOAD_ADAPTER")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ import os
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from evenload._version import __version__
 from evenload.errors import EvenloadError, UnknownName
@@ -44,6 +45,12 @@ class LazyGroup(click.Group):
         if args and not args[0].startswith("-") and args[0] not in COMMANDS and not ctx.resilient_parsing:
             raise UnknownName("command", args[0], COMMANDS)
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # A key press: it must not wait for the import of every command.
+        names = [name for name in sorted(COMMANDS) if name.startswith(incomplete)]
+        commands = [CompletionItem(name, help=COMMANDS[name][1]) for name in names]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -138,13 +138,12 @@ class Page:
         is_used = any(
             chosen.id == device.id or chosen.family == device.family == "cpu" for chosen in self.selected
         )
-        name = f"{device.name} (same as {device.same_as})" if device.same_as else device.name
         return (
             "*" if is_used and not self.only_selected else "",
             device.id,
             device.kind,
             device.backend,
-            name,
+            f"same as {device.same_as}" if device.same_as else device.name,
             _memory(device, reading),
             _units(device),
             f"{self.pool.score(device.id):.1f}",
@@ -166,11 +165,8 @@ class Page:
 def _memory(device: Device, reading: Reading) -> str:
     """Total, or used of total where the driver speaks of this very memory: a slot has only a share of it."""
     total, used = format_bytes(device.memory_bytes), reading.memory_used_bytes
-    return (
-        total
-        if used is None or reading.memory_total_bytes != device.memory_bytes
-        else f"{format_bytes(used)} of {total}"
-    )
+    is_own = used is not None and reading.memory_total_bytes == device.memory_bytes
+    return f"{format_bytes(used)} of {total}" if is_own else total
 
 
 def _units(device: Device) -> str:

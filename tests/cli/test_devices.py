@@ -1,0 +1,181 @@
+import json
+import signal
+import subprocess
+import sys
+
+import click
+import pytest
+
+from evenload.cli import devices as command
+from evenload.cli import main
+from evenload.devices import Device, DevicePool, ProbeReport, Reading
+from evenload.devices import pool as pool_module
+
+GIB = 2**30
+GPU = Device("cuda:0", "discrete", "cuda", "NVIDIA H200", 141 * GIB, 132, uuid="GPU-a", pci_id="10de:2335")
+TWIN = Device("wgpu:0", "discrete", "vulkan", "NVIDIA H200", pci_id="10de:2335", same_as="cuda:0")
+CPU = Device("cpu:0", "cpu", "cpu", "AMD EPYC", 32 * GIB, 16, threads=16)
+MASKED = ProbeReport("cuda", (GPU,), notes=("CUDA_VISIBLE_DEVICES='0' hides 1 of 2 GPUs",))
+BROKEN = ProbeReport("wgpu", status="failed", reason="ChildFailed: signal 11", hint="look")
+
+
+class Drivers:
+    """Stands at the drivers' boundary: a GPU that is busy with a stranger's work, a CPU at half load."""
+
+    def read(self, device):
+        if device.family == "cuda":
+            return Reading(0.93, 12 * GIB, 141 * GIB, 64.0, 2)
+        return Reading(0.5, 8 * GIB, 32 * GIB) if device.family == "cpu" else Reading()
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine with a GPU, seen twice, and a CPU; no settings but those a test makes."""
+    for name in ("EVENLOAD_DEVICES", "EVENLOAD_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pool_module, "Readings", Drivers)
+    monkeypatch.setattr(command, "CPU_READING_S", 0)
+
+    def has(*devices, reports=()):
+        monkeypatch.setattr(command.DevicePool, "discover", lambda: DevicePool(devices, reports=reports))
+
+    has(GPU, TWIN, CPU, reports=[MASKED, BROKEN])
+    return has
+
+
+@pytest.fixture
+def run(capsys):
+    def run_command(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["devices", *arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return run_command
+
+
+TABLE = """\
+   id      kind      backend  name                         memory     units  score  load   temp  others
+*  cuda:0  discrete  cuda     NVIDIA H200     12.0 GiB of 141 GiB   132 SMs  100.0   93%  64 °C       2
+   wgpu:0  discrete  vulkan   same as cuda:0                    –         –   66.0     –
+   cpu:0   cpu       cpu      AMD EPYC        8.0 GiB of 32.0 GiB  16 cores   34.9   50%
+
+* devices = all (default): cuda:0
+"""
+
+
+def test_the_table(machine, run):
+    code, out, err = run()
+    assert (code, out) == (0, TABLE)
+    assert err.splitlines() == [
+        "note: CUDA_VISIBLE_DEVICES='0' hides 1 of 2 GPUs",
+        "warning: wgpu: ChildFailed: signal 11",
+    ]
+
+
+def test_json_is_one_object_with_everything(machine, run):
+    code, out, err = run("--json")
+    page = json.loads(out)
+    assert (code, err, page["schema"]) == (0, "", 1)
+    assert page["selection"] == {"spec": "all", "source": "default", "ids": ["cuda:0"]}
+    gpu, twin, cpu = page["devices"]
+    assert (gpu["utilization"], gpu["temperature_c"], gpu["foreign_processes"]) == (0.93, 64.0, 2)
+    assert (gpu["memory_bytes"], gpu["memory_used_bytes"], gpu["score"]) == (141 * GIB, 12 * GIB, 100.0)
+    assert (twin["same_as"], cpu["threads"]) == ("cuda:0", 16)
+    assert [(p["name"], p["status"]) for p in page["probes"]] == [("cuda", "ok"), ("wgpu", "failed")]
+
+
+def test_the_flag_lists_what_it_means(machine, run):
+    page = json.loads(run("--devices", "cuda:0,cpu*2", "--json")[1])
+    assert [(d["id"], d["threads"]) for d in page["devices"]] == [
+        ("cuda:0", None),
+        ("cpu:0", 8),
+        ("cpu:1", 7),
+    ]
+    assert page["selection"]["source"] == "--devices"
+    out = run("--devices", "cpu*2")[1]
+    assert [line.split()[0] for line in out.splitlines()] == ["id", "cpu:0", "cpu:1"]
+    assert "16.0 GiB" in out
+    assert "of" not in out, "the driver tells the whole machine's memory, a slot has half"
+
+
+def test_a_flag_that_cannot_be_met_is_an_error(machine, run):
+    code, out, err = run("--devices", "mps")
+    assert (code, out) == (3, "")
+    assert "no mps device" in err
+    assert run("--devices", "cudda")[0] == 2
+    assert run("--devices", "")[0] == 2
+    assert run("--interval", "0")[0] == 2
+
+
+def test_a_setting_that_cannot_be_met_still_lists_what_there_is(machine, run, monkeypatch):
+    monkeypatch.setenv("EVENLOAD_DEVICES", "mps")
+    code, out, err = run()
+    assert code == 3
+    assert "cuda:0" in out
+    assert "devices = mps (EVENLOAD_DEVICES): cannot be used" in out
+    assert "error: no mps device" in err
+    code, out, _ = run("--json")
+    assert (code, json.loads(out)["selection"]["ids"]) == (3, [])
+    assert "no mps device" in json.loads(out)["selection"]["error"]
+
+
+def test_settings_come_from_the_projects_file(machine, run, tmp_path):
+    (tmp_path / "evenload.toml").write_text('devices = "cpu*3"')
+    out = run()[1]
+    assert "* devices = cpu*3 (evenload.toml): cpu:0, cpu:1, cpu:2 (6+5+5 threads)" in out
+    assert "\n*  cpu:0" in out
+
+
+def test_colour_only_where_it_is_wanted(machine, run):
+    assert "\x1b[" not in run()[1]
+    colored = run("--color", "always")[1]
+    assert "\x1b[32m" in colored
+    assert click.unstyle(colored) == run()[1]
+
+
+def test_the_real_machine():
+    done = subprocess.run(
+        [sys.executable, "-m", "evenload", "devices", "--json"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    page = json.loads(done.stdout)
+    assert "cpu:0" in [device["id"] for device in page["devices"]]
+    assert page["selection"]["ids"]
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent as a signal")
+def test_watching_prints_a_line_of_json_again_and_again_until_ctrl_c():
+    arguments = [sys.executable, "-m", "evenload", "devices", "--watch", "--json", "--interval", "0.05"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        pages = [json.loads(process.stdout.readline()) for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait() == 0
+        assert process.stderr.read() == ""
+    assert all(page["schema"] == 1 for page in pages)
+    loads = [d["utilization"] for page in pages for d in page["devices"] if d["id"] == "cpu:0"]
+    assert any(load is not None for load in loads)
+
+
+def test_on_a_terminal_the_table_is_drawn_over_itself(machine, monkeypatch, capsys):
+    naps = iter([None, None])
+
+    def sleep(seconds):
+        if next(naps, "end") == "end":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.time, "sleep", sleep)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    with pytest.raises(SystemExit) as ended:
+        main(["devices", "--watch", "--color", "never"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    first, second = out.split("\x1b[6F\x1b[J")
+    assert first == second
+    assert first.count("\n") == 6

@@ -1,0 +1,145 @@
+import json
+import os
+
+import click
+import pytest
+
+from evenload.cli import doctor as command
+from evenload.cli import extras, main
+from evenload.devices import Device, ProbeReport
+from evenload.devices.probes.torch_build import TorchBuild
+
+GPU = Device("cuda:0", "discrete", "cuda", "NVIDIA H200")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Runs doctor in a folder of its own, with settings from nowhere else."""
+    for name in [name for name in os.environ if name.startswith("EVENLOAD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+    def run_command(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(["doctor", *arguments])
+        return ended.value.code, *capsys.readouterr()
+
+    return run_command
+
+
+@pytest.fixture
+def probed(monkeypatch):
+    """``probed(report, ...)``: the probes say this."""
+
+    def say(*reports, torch=None):
+        monkeypatch.setattr(command, "run_probes", lambda probes: reports)
+        monkeypatch.setattr(command, "torch_build", lambda: torch or TorchBuild())
+
+    return say
+
+
+def test_the_real_machine(run, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    code, out, err = run()
+    assert (code, err) == (0, "")
+    for title in ("devices", "extras", "settings", "to do"):
+        assert f"\n{title}\n" in out
+    assert "cpu:0" in out
+    page = json.loads(run("--json")[1])
+    assert page["schema"] == 1
+    assert {probe["name"] for probe in page["probes"]} == {"cuda", "mps", "wgpu", "cpu"}
+    assert {"name": "policy", "value": "measured", "source": "default"} in page["settings"]
+
+
+def test_what_failed_and_what_is_missing_is_to_do(run, probed):
+    broken = ProbeReport(
+        "wgpu", status="failed", reason="OSError: x", hint="look", traceback="Traceback\n  line"
+    )
+    missing = ProbeReport(
+        "cuda", status="missing", reason="not installed", hint="pip install 'evenload[nvidia]'"
+    )
+    probed(missing, broken)
+    code, out, _ = run()
+    assert code == 0
+    todo = out.partition("to do\n")[2]
+    assert "  cuda: not installed; pip install 'evenload[nvidia]'\n" in todo
+    assert "  wgpu: OSError: x; look\n" in todo
+    assert "Traceback" not in out
+    assert "  Traceback\n    line\n" in run("-v")[1]
+
+
+def test_a_torch_without_cuda_beside_a_gpu_is_told(run, probed):
+    probed(ProbeReport("cuda", (GPU,)), torch=TorchBuild("2.13.0+cpu"))
+    assert "torch is built without CUDA" in run()[1]
+    probed(ProbeReport("cuda", (GPU,)), torch=TorchBuild("2.13.0", cuda="12.8"))
+    assert "torch is built without CUDA" not in run()[1]
+
+
+def test_every_setting_is_told_with_its_source(run, probed, monkeypatch, tmp_path):
+    probed()
+    (tmp_path / "evenload.toml").write_text('policy = "pull"')
+    (tmp_path / "config" / "evenload").mkdir(parents=True)
+    (tmp_path / "config" / "evenload" / "evenload.toml").write_text("progress = false")
+    monkeypatch.setenv("EVENLOAD_DEVICES", "cpu*2")
+    out = run("--color", "never")[1]
+    told = {line.split()[0]: line.split()[1:] for line in out.partition("settings\n")[2].splitlines() if line}
+    assert told["devices"] == ["cpu*2", "EVENLOAD_DEVICES"]
+    assert told["policy"] == ["pull", "evenload.toml"]
+    assert told["progress"][0] == "False"
+    assert told["progress"][1].endswith("config/evenload/evenload.toml")
+    assert told["color"] == ["never", "--color"]
+    assert told["backend"] == ["process", "default"]
+    assert "evenload.toml: read" in out
+
+
+def test_a_broken_settings_file_does_not_hide_the_rest(run, probed, tmp_path):
+    probed(ProbeReport("cuda", (GPU,)))
+    (tmp_path / "evenload.toml").write_text("devcies = 1")
+    code, out, _ = run()
+    assert code == 2
+    assert "cuda:0 NVIDIA H200" in out
+    assert "did you mean 'devices'?" in out
+    code, out, _ = run("--json")
+    page = json.loads(out)
+    assert (code, page["settings"]) == (2, None)
+    assert "devcies" in page["settings_error"]
+
+
+def test_a_variable_that_means_nothing_is_told(run, probed, monkeypatch):
+    probed()
+    monkeypatch.setenv("EVENLOAD_DEVCIES", "all")
+    assert "EVENLOAD_DEVCIES is set and means nothing" in run()[1]
+
+
+def test_colour_says_nothing_that_words_do_not(run, probed):
+    probed(ProbeReport("cuda", (GPU,)), ProbeReport("wgpu", status="failed", reason="x", hint="y"))
+    colored, plain = run("--color", "always")[1], run("--color", "never")[1]
+    assert "\x1b[31mfailed\x1b[0m" in colored
+    assert click.unstyle(colored).split("settings")[0] == plain.split("settings")[0]
+
+
+def test_extras_are_read_from_the_packages_own_metadata(monkeypatch):
+    requirements = [
+        "numpy>=1.26",
+        "rich>=13.7; extra == 'rich'",
+        "no-such-thing>=2; extra == 'new'",
+        "numpy>=99; extra == 'new'",
+        "evenload[rich]; extra == 'all'",
+        "rich>=13.7; extra == 'all'",
+    ]
+    monkeypatch.setattr(extras.metadata, "requires", lambda name: requirements)
+    rich, new = extras.installed_extras()
+    assert (rich.name, new.name) == ("rich", "new")
+    assert new.install == "pip install 'evenload[new]'"
+    assert not new.is_usable
+    assert str(new.packages[0]) == "no-such-thing (not installed)"
+    assert str(new.packages[1]).endswith("(needs 99)")
+
+
+def test_versions_are_compared_by_their_numbers():
+    assert extras.Package("torch", "2.13.0+cpu", "2.4").is_usable
+    assert extras.Package("x", "10.0", "9.5").is_usable
+    assert not extras.Package("x", "1.9.9", "1.10").is_usable
+    assert extras.Package("x", "1.0", "").is_usable
+    assert not extras.Package("x", None, "").is_usable

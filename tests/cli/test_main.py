@@ -1,0 +1,108 @@
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+
+from evenload import cli as cli_module
+from evenload._version import __version__
+from evenload.cli import COMMANDS, main
+from evenload.errors import EvenloadError, MissingExtra, NoUsableDevice
+
+
+@pytest.fixture
+def run(capsys):
+    """``run("devices", "--json")`` gives the exit code, stdout and stderr of the command."""
+
+    def run_command(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main(list(arguments))
+        return ended.value.code, *capsys.readouterr()
+
+    return run_command
+
+
+def test_help_lists_every_command_and_the_exit_codes_without_loading_any(run):
+    code, out, err = run("--help")
+    assert (code, err) == (0, "")
+    assert all(f"  {name} " in out for name in COMMANDS)
+    assert "130 interrupted" in out
+    listing = (
+        "import sys; sys.argv = ['evenload', '--help']\n"
+        "from evenload.cli import main, COMMANDS\n"
+        "try: main()\n"
+        "finally: print([m for m, _ in COMMANDS.values() if m.split(':')[0] in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_without_a_command_the_help_is_shown_as_a_usage_error(run):
+    code, out, err = run()
+    assert code == 2
+    assert "Commands:" in out + err
+
+
+def test_version(run):
+    assert run("--version") == (0, f"evenload, version {__version__}\n", "")
+
+
+def test_an_unknown_command_proposes_the_nearest(run):
+    code, out, err = run("devcies")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: unknown command 'devcies'\n  hint: did you mean 'devices'?")
+
+
+def test_an_unknown_option_is_a_usage_error(run):
+    code, out, err = run("devices", "--jsn")
+    assert (code, out) == (2, "")
+    assert "--json" in err
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "message"),
+    [
+        (EvenloadError("it broke", hint="mend it"), 1, "error: it broke\n  hint: mend it\n"),
+        (NoUsableDevice("none"), 3, "error: none\n"),
+        (MissingExtra("no torch", hint="pip install it"), 3, "error: no torch\n  hint: pip install it\n"),
+        (KeyboardInterrupt(), 130, "error: interrupted\n"),
+        (click.UsageError("wrong"), 2, "Error: wrong\n"),
+    ],
+)
+def test_what_a_command_raises_is_a_line_and_an_exit_code(run, monkeypatch, raised, code, message):
+    @click.command()
+    def broken():
+        raise raised
+
+    monkeypatch.setattr(cli_module.LazyGroup, "get_command", lambda self, ctx, name: broken)
+    told = run("devices")
+    assert told[:2] == (code, "")
+    assert told[2].endswith(message)
+
+
+@pytest.mark.parametrize("returned", [0, 1, 3])
+def test_what_a_command_returns_is_the_exit_code(run, monkeypatch, returned):
+    command = click.Command("devices", callback=lambda: returned)
+    monkeypatch.setattr(cli_module.LazyGroup, "get_command", lambda self, ctx, name: command)
+    assert run("devices")[0] == returned
+
+
+def test_python_m_evenload_is_the_same():
+    done = subprocess.run([sys.executable, "-m", "evenload", "nonsense"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown command 'nonsense'")
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "evenload", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ,
+    )
+    process.stdout.close()
+    err = process.stderr.read()
+    process.stderr.close()
+    process.wait()
+    assert b"Traceback" not in err

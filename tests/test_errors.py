@@ -1,0 +1,81 @@
+import inspect
+import pickle
+
+import pytest
+
+from evenload import errors
+
+CASES = {
+    "EvenloadError": lambda: errors.EvenloadError("it broke", hint="mend it"),
+    "ConfigError": lambda: errors.ConfigError("2 is too few", hint="use 3"),
+    "SpecError": lambda: errors.SpecError("job.yaml", [("stages[0].use", "missing")], hint="add it"),
+    "UnknownName": lambda: errors.UnknownName("policy", "mesured", ["measured", "pull"]),
+    "NoUsableDevice": lambda: errors.NoUsableDevice("none", causes={"cuda": "no driver"}, hint="use all"),
+    "MissingExtra": lambda: errors.MissingExtra(
+        "'torch' is not installed", hint="pip install 'evenload[torch]'"
+    ),
+    "FormatError": lambda: errors.FormatError("not a picture"),
+    "TaskError": lambda: errors.TaskError("item 3 failed", index=3, device="cpu:0", remote_traceback="Trace"),
+    "TaskTimeout": lambda: errors.TaskTimeout("slow", index=1),
+    "WorkerLost": lambda: errors.WorkerLost("gone", index=1, device="cpu:1"),
+    "ResultNotSendable": lambda: errors.ResultNotSendable("a lambda", index=0),
+    "ResourceExhausted": lambda: errors.ResourceExhausted("no memory", hint="smaller batches"),
+    "ExecutorClosed": lambda: errors.ExecutorClosed("closed"),
+}
+
+
+def test_the_tree_is_complete_and_drawn_in_the_docstring():
+    defined = {
+        name
+        for name, member in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(member, errors.EvenloadError)
+    }
+    assert defined == set(errors.__all__) == set(CASES)
+    assert all(name in errors.__doc__ for name in defined)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_error_survives_a_trip_between_processes(name):
+    error = CASES[name]()
+    assert type(error).__name__ == name
+    back = pickle.loads(pickle.dumps(error))
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert vars(back) == vars(error)
+    assert back.exit_code in (1, 2, 3)
+
+
+def test_a_hint_is_part_of_what_is_printed():
+    assert str(errors.EvenloadError("it broke", hint="mend it")) == "it broke\n  hint: mend it"
+    assert str(errors.EvenloadError("it broke")) == "it broke"
+
+
+def test_an_unknown_name_proposes_the_nearest_and_lists_the_rest():
+    error = CASES["UnknownName"]()
+    assert error.message == "unknown policy 'mesured'"
+    assert error.hint == "did you mean 'measured'? known: measured, pull"
+    assert errors.UnknownName("policy", "zzz", ["b", "a"]).hint == "use one of: a, b"
+    assert isinstance(error, errors.ConfigError)
+
+
+def test_all_faults_of_a_job_are_told_at_once():
+    error = errors.SpecError("job.yaml", [("a", "is wrong"), ("b", "too")])
+    assert str(error) == "job.yaml has 2 faults:\n  a: is wrong\n  b: too"
+    assert errors.SpecError("job.yaml", [("a", "x")]).message.startswith("job.yaml has 1 fault:")
+
+
+def test_a_task_error_shows_the_remote_traceback():
+    error = CASES["TaskError"]()
+    assert str(error).endswith("--- on cpu:0 ---\nTrace")
+    assert (error.index, error.device) == (3, "cpu:0")
+
+
+def test_a_missing_extra_is_an_import_error_too():
+    with pytest.raises(ImportError):
+        raise CASES["MissingExtra"]()
+
+
+def test_exit_codes():
+    codes = {name: make().exit_code for name, make in CASES.items()}
+    assert {name for name, code in codes.items() if code == 2} == {"ConfigError", "SpecError", "UnknownName"}
+    assert {name for name, code in codes.items() if code == 3} == {"NoUsableDevice", "MissingExtra"}
