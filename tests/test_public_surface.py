@@ -1,0 +1,95 @@
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import evenload
+
+HEAVY = (
+    "numpy",
+    "torch",
+    "rich",
+    "pydantic",
+    "yaml",
+    "scipy",
+    "numba",
+    "llvmlite",
+    "wgpu",
+    "ray",
+    "multiprocessing",
+)
+
+
+def loaded_after(code):
+    """Which heavy packages are in ``sys.modules`` after ``code``, in a fresh interpreter."""
+    tell = f"{code}\nimport json, sys\nprint(json.dumps([m for m in {HEAVY!r} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", tell], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", evenload.__all__)
+def test_every_public_name_resolves(name):
+    assert getattr(evenload, name) is not None
+
+
+def test_dir_is_all_and_sorted():
+    assert dir(evenload) == evenload.__all__ == sorted(evenload.__all__)
+
+
+def test_names_that_are_not_there_are_attribute_errors():
+    with pytest.raises(AttributeError, match="no attribute 'mpa'"):
+        evenload.mpa  # noqa: B018
+
+
+def test_modules_are_reached_as_attributes():
+    assert evenload.settings is importlib.import_module("evenload.settings")
+    assert evenload.errors.ConfigError is evenload.errors.__dict__["ConfigError"]
+
+
+@pytest.mark.parametrize(
+    "module", ["errors", "events", "settings", "devices", "balance.metrics", "balance.partition"]
+)
+def test_each_modules_all_is_what_it_has(module):
+    home = importlib.import_module(f"evenload.{module}")
+    assert all(hasattr(home, name) for name in home.__all__)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import evenload",
+        "import evenload; evenload.__version__; dir(evenload); evenload.EvenloadError",
+        "import evenload.settings, evenload.events, evenload.errors, evenload._optional",
+        "from evenload.balance import metrics, partition, pack, migrate",
+        "import evenload.cli",
+        "import evenload.devices; evenload.devices.current()",
+        "from evenload.devices import *; p = DevicePool.discover(); p.select('all'); p.facts(); p.load('cpu:0')",
+        "import evenload.cli.devices, evenload.cli.doctor, evenload.cli.completion",
+        "from evenload.cli import main\ntry: main(['devices', '--json'])\nexcept SystemExit: pass",
+    ],
+)
+def test_nothing_heavy_is_loaded_before_it_is_needed(code):
+    assert loaded_after(code) == []
+
+
+def test_importing_evenload_loads_nothing_but_itself_and_the_standard_library():
+    tell = "import sys; before = set(sys.modules); import evenload; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-I", "-c", tell], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded <= set(sys.stdlib_module_names) | {"evenload"}
+
+
+def test_no_module_does_anything_when_it_is_imported():
+    """Every module of the lower layers can be imported, and prints nothing."""
+    packages = ("evenload.balance", "evenload.devices")
+    names = [
+        m.name for p in packages for m in pkgutil.walk_packages(importlib.import_module(p).__path__, f"{p}.")
+    ]
+    code = "import importlib\n" + "\n".join(f"importlib.import_module({name!r})" for name in names)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert len(names) > 20
