@@ -10,6 +10,8 @@ from typing import Any
 
 __all__ = ["Block", "Delivery"]
 
+HAND_OVER_S = 0.001  # waking the receiver costs more than a tiny task: not more often than this
+
 Indices = range | tuple[int, ...]
 
 
@@ -43,7 +45,9 @@ class Delivery:
         self._ordered = ordered
         self._on_room = on_room
         self._pump = pump
-        self._queue: SimpleQueue[Block | _End] = SimpleQueue()
+        self._queue: SimpleQueue[list[Block] | _End] = SimpleQueue()
+        self._ready: list[Block] = []
+        self._handed_over_s = 0.0
         self._next = 0
         self._held: dict[int, Block] = {}
         self._n_put = self._n_put_bytes = 0  # the executor's counts
@@ -64,7 +68,7 @@ class Delivery:
         self._n_put += len(block)
         self._n_put_bytes += block.n_bytes
         if not self._ordered:
-            self._queue.put(block)
+            self._ready.append(block)
         elif isinstance(block.items, range):
             self._put_in_order(block)
         else:
@@ -74,13 +78,26 @@ class Delivery:
                 one = Block(range(index, index + 1), [block.values[at]], failed, n_bytes, block.device)
                 self._put_in_order(one)
 
+    def flush(self, now: float) -> float | None:
+        """Hand over what is ready. Returns when to call again, if it is too soon after the last time."""
+        if not self._ready:
+            return None
+        due_s = self._handed_over_s + HAND_OVER_S
+        if now < due_s:
+            return due_s
+        self._handed_over_s = now
+        ready, self._ready = self._ready, []
+        self._queue.put(ready)
+        return None
+
     def skip_gaps(self) -> None:
         """Let go of all results that wait for an earlier one, which will not come."""
         for start in sorted(self._held):
-            self._queue.put(self._held.pop(start))
+            self._ready.append(self._held.pop(start))
 
     def close(self, error: BaseException | None = None) -> None:
         """Nothing more will come. ``error`` is raised to the receiver when it has fetched all."""
+        self.flush(float("inf"))
         self._queue.put(_End(error))
 
     def blocks(self) -> Iterator[Block]:
@@ -89,16 +106,17 @@ class Delivery:
             if self._pump is not None:
                 while self._queue.empty():
                     self._pump()
-            block = self._queue.get()
-            if isinstance(block, _End):
-                if block.error is not None:
-                    raise block.error
+            ready = self._queue.get()
+            if isinstance(ready, _End):
+                if ready.error is not None:
+                    raise ready.error
                 return
-            self._n_taken += len(block)
-            self._n_taken_bytes += block.n_bytes
-            if self.is_waiting_for_room:
-                self._on_room()
-            yield block
+            for block in ready:
+                self._n_taken += len(block)
+                self._n_taken_bytes += block.n_bytes
+                if self.is_waiting_for_room:
+                    self._on_room()
+                yield block
 
     def _put_in_order(self, block: Block) -> None:
         if block.items[0] != self._next:
@@ -106,6 +124,6 @@ class Delivery:
             return
         held: Block | None = block
         while held is not None:
-            self._queue.put(held)
+            self._ready.append(held)
             self._next = held.items[-1] + 1
             held = self._held.pop(self._next, None)

@@ -37,7 +37,7 @@ class Engine:
         self.pool = pool
         self.record = record
         self.backend = backend
-        self.seats = {device.id: Seat(device, worker_environment(device, pool)) for device in pool}
+        self.seats = {device.id: Seat(device, worker_environment(device, pool), device.id) for device in pool}
         self.runs: list[Run] = []
         self.is_closed = False
         self._calls: deque[Callable[[], None]] = deque()
@@ -158,7 +158,10 @@ class Engine:
         for seat in idle:
             self._deal(seat, now)
         for run in tuple(self.runs):
-            run.end_if_done(self._n_running(run))
+            if run.scheduler.is_finished:
+                run.end(run.source.error)
+            elif run.is_stopping and not self._n_running(run):
+                run.end_early()
             if run.is_over:
                 self._forget(run)
         return self._patience(now)
@@ -278,6 +281,10 @@ class Engine:
     def _patience(self, now: float) -> float | None:
         """How long to wait for news: until somebody's time is up, or there is something to look at again."""
         due = [] if self._rest_until is None else [self._rest_until]
+        for run in self.runs:
+            flush_s = run.sink.flush(now)
+            if flush_s is not None:
+                due.append(flush_s)
         due += [
             seat.not_before_s
             for seat in self.seats.values()

@@ -40,6 +40,8 @@ class Sink(Protocol):
 
     def put(self, block: Block) -> None: ...
 
+    def flush(self, now: float) -> float | None: ...
+
     def skip_gaps(self) -> None: ...
 
     def close(self, error: BaseException | None = None) -> None: ...
@@ -204,15 +206,10 @@ class Run:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def end_if_done(self, n_running: int) -> None:
-        """End if every item has its fate, or if it is to stop and nothing runs."""
-        if self.is_over:
-            return
-        if self.scheduler.is_finished:
-            self.end(self.source.error)
-        elif self.is_stopping and not n_running:
-            self.sink.skip_gaps()
-            self.end(None)
+    def end_early(self) -> None:
+        """It was to stop, and nothing runs any more."""
+        self.sink.skip_gaps()
+        self.end(None)
 
     def end(self, error: BaseException | None) -> None:
         if self.is_over:

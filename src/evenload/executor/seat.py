@@ -52,6 +52,7 @@ class Seat:
 
     device: Device
     environment: Mapping[str, str]
+    id: str = ""
     worker: Worker | None = None
     n_started: int = 0
     n_early_deaths: int = 0
@@ -60,10 +61,6 @@ class Seat:
     lost: str | None = None
     rest: tuple[str, float] | None = None
     is_draining: bool = False
-
-    @property
-    def id(self) -> str:
-        return self.device.id
 
     def may_start(self, now: float) -> bool:
         return self.worker is None and self.lost is None and not self.is_draining and now >= self.not_before_s

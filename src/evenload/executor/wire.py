@@ -89,6 +89,8 @@ class Outbox:
 
     def send(self, frame: Frame) -> bool:
         """Write, or queue behind what waits. Returns True if nothing waits. Raises BrokenPipeError."""
+        if not frame.buffers and not self._pieces and len(frame.body) <= READ_BYTES:
+            return self._send_small(frame)
         buffers = frame.buffers or ()
         head = HEADER.pack(frame.kind, len(buffers), frame.task, frame.chunk, len(frame.body))
         lengths = b"".join(LENGTH.pack(len(buffer)) for buffer in buffers)
@@ -98,6 +100,19 @@ class Outbox:
             self._pieces.extend((memoryview(head + lengths), memoryview(frame.body)))
         self._pieces.extend(memoryview(buffer).cast("B") for buffer in buffers)
         return self.flush()
+
+    def _send_small(self, frame: Frame) -> bool:
+        """The same for the common case: one piece, and nothing in its way."""
+        body = frame.body
+        whole = HEADER.pack(frame.kind, 0, frame.task, frame.chunk, len(body)) + body
+        try:
+            n_written = os.write(self._fd, whole)
+        except BlockingIOError:
+            n_written = 0
+        if n_written == len(whole):
+            return True
+        self._pieces.append(memoryview(whole)[n_written:])
+        return False
 
     def flush(self) -> bool:
         """Write what waits, as far as the pipe takes it. Returns True if nothing waits any more."""
@@ -135,7 +150,9 @@ class Inbox:
         try:
             if self._large is not None:
                 return self._read_large()
-            if self._start:
+            if self._start == self._stop:
+                self._start = self._stop = 0
+            elif self._start:
                 self._view[: self._stop - self._start] = self._view[self._start : self._stop]
                 self._stop -= self._start
                 self._start = 0
@@ -152,6 +169,10 @@ class Inbox:
         while self._stop - self._start >= HEADER.size:
             kind, n_buffers, task, chunk, n_body = HEADER.unpack_from(self._view, self._start)
             at = self._start + HEADER.size
+            if not n_buffers and at + n_body <= self._stop:  # the common case
+                frames.append(Frame(kind, task, chunk, bytes(self._view[at : at + n_body])))
+                self._start = at + n_body
+                continue
             n_lengths = n_buffers * LENGTH.size
             if at + n_lengths > READ_BYTES or self._stop < at + n_lengths:
                 break
