@@ -67,7 +67,7 @@ def test_each_modules_all_is_what_it_has(module):
         "from evenload.balance import metrics, partition, pack, migrate",
         "import evenload.cli",
         "import evenload.devices; evenload.devices.current()",
-        "from evenload.devices import *; p = DevicePool.discover(); p.select('all'); p.facts(); p.load('cpu:0')",
+        "from evenload import DevicePool as P; p = P.discover(); p.select('all'); p.facts(); p.load('cpu:0')",
         "import evenload.cli.devices, evenload.cli.doctor, evenload.cli.completion",
         "from evenload.cli import main\ntry: main(['devices', '--json'])\nexcept SystemExit: pass",
     ],
