@@ -3,7 +3,7 @@
     python benchmarks/startup.py [--runs 21]
 
 Measured in a fresh environment that holds evenload and its core dependencies only, so that torch cannot be
-imported; then with nvidia-ml-py and wgpu added. CPU time is user + system of the process and its children: what
+imported; then with nvidia-ml-py and wgpu added. CPU time is user + system of a process and its children: what
 else the machine does hardly counts. Each figure is the median of interleaved runs, beside bare Python's in
 the same rounds. Exit code 1 if a limit is broken.
 """

@@ -34,6 +34,32 @@ def test_discovery_links_what_is_seen_twice():
     assert pool.select("all").ids == ("cuda:1",)
 
 
+def test_work_on_the_cpu_does_not_wait_for_the_drivers_of_others(monkeypatch):
+    asked = []
+
+    def probe(name, *devices):
+        return lambda: asked.append(name) or ProbeReport(name, devices)
+
+    table = {
+        "cuda": probe("cuda", FAST),
+        "mps": probe("mps"),
+        "wgpu": probe("wgpu"),
+        "cpu": probe("cpu", CPU),
+    }
+    monkeypatch.setattr(pool_module, "PROBES", table)
+    assert DevicePool.find("cpu*2").ids == ("cpu:0", "cpu:1")
+    assert asked == ["cpu"]
+    assert DevicePool.find().ids == ("cuda:1",)
+    assert asked == ["cpu", "cuda", "mps", "cpu"]
+    with pytest.raises(NoUsableDevice):
+        DevicePool.find("wgpu:0")
+    assert asked[4:] == ["cuda", "mps", "wgpu", "cpu"]
+    with pytest.raises(ConfigError):
+        DevicePool.find("")
+    with pytest.raises(ConfigError):
+        DevicePool.find(None)
+
+
 def test_it_is_an_ordered_set_of_devices():
     pool = DevicePool([SLOW, FAST, CPU])
     assert list(pool) == [SLOW, FAST, CPU]

@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.devices import Device, DevicePool, ProbeReport, split_cpu
+from evenload.devices.selection import families
 from evenload.errors import ConfigError, EvenloadError, NoUsableDevice, UnknownName
 
 GIB = 2**30
@@ -49,6 +50,39 @@ def test_without_accelerators_all_is_the_cpu_in_slots():
     assert LAPTOP.select(3).ids == ("cpu:0", "cpu:1", "cpu:2")
     one_core = DevicePool([Device("cpu:0", "cpu", "cpu", "x", threads=1)])
     assert one_core.select("all").ids == ("cpu:0",)
+
+
+def test_all_is_what_frameworks_reach_and_gpu_is_what_only_kernels_reach_too():
+    intel = Device("wgpu:0", "integrated", "vulkan", "Intel UHD 770")
+    pool = DevicePool([intel, CPU])
+    assert pool.select("all").ids == tuple(f"cpu:{i}" for i in range(8))
+    assert pool.select("gpu").ids == ("wgpu:0",)
+    assert pool.select("gpu,cpu").ids == ("wgpu:0", "cpu:0")
+    assert pool.select(1).ids == ("cpu:0",)
+
+
+def test_all_and_cpu_slots_mean_the_same_on_every_machine():
+    assert WORKSTATION.select("all,cpu*2").ids == ("cuda:0", "cuda:1", "cpu:0", "cpu:1")
+    assert LAPTOP.select("all,cpu*2").ids == LAPTOP.select("cpu*2,all").ids == ("cpu:0", "cpu:1")
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked"),
+    [
+        ("cpu*4", {"cpu"}),
+        ("cuda:0,1", {"cuda", "cpu"}),
+        ("all", {"cuda", "mps", "cpu"}),
+        ("all,cpu*2", {"cuda", "mps", "cpu"}),
+        (2, {"cuda", "mps", "cpu"}),
+        ("2", {"cuda", "mps", "cpu"}),
+        ([FAST, "cpu"], {"cuda", "cpu"}),
+        ("gpu", None),
+        ("wgpu:0", None),
+        ("cdua", None),
+    ],
+)
+def test_only_what_a_spec_has_to_do_with_is_asked_for(spec, asked):
+    assert families(spec) == asked
 
 
 def test_slots_share_threads_and_memory():

@@ -18,7 +18,7 @@ from .ledger import TaskLedger
 from .probe import PROBES, ProbeReport, Reading, run_probes
 from .readings import Readings
 from .score import ScoreWeights, score
-from .selection import Spec, choose
+from .selection import Spec, choose, families
 
 __all__ = ["DeviceLoad", "DevicePool"]
 
@@ -80,6 +80,16 @@ class DevicePool:
         found = [device for report in reports for device in report.devices]
         hidden = [pci_id for report in reports for pci_id in report.hidden_ids]
         return cls(link_duplicates(found, hidden), reports=reports, weights=weights)
+
+    @classmethod
+    def find(cls, spec: Spec = "all", *, weights: ScoreWeights | None = None) -> "DevicePool":
+        """``discover().select(spec)``, asking only the drivers that ``spec`` has to do with.
+
+        So work on the CPU neither waits for a GPU's driver nor fails with it. Raises as ``select`` does.
+        """
+        needed = families(spec)
+        probes = {name: probe for name, probe in PROBES.items() if needed is None or name in needed}
+        return cls.discover(weights=weights, probes=probes).select(spec)
 
     def select(self, spec: Spec = "all") -> "DevicePool":
         """A pool of what ``spec`` means (see ``selection.choose``), with accounts of its own.

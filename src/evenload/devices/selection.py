@@ -21,6 +21,8 @@ MAX_DEFAULT_SLOTS = 8
 
 # Families whose absence is a fact about the machine, not a slip of the pen.
 FAMILIES = ("cuda", "mps", "wgpu")
+# Families that a task written for a framework can use; a wgpu device runs only kernels written for it.
+NATIVE = frozenset({"cuda", "mps"})
 
 Spec = str | int | Sequence["str | int | Device"] | Device
 
@@ -43,23 +45,22 @@ def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) 
     devices     all that there are
     best_first  the same, by falling score: what a number takes from
 
-    "all" is every accelerator once or, where there is none, the CPU in a slot per core, at most 8. "gpu" is
-    every accelerator, and an error where there is none. A number n is the n best accelerators or, where there
-    is none, n CPU slots. CPU slots share out the cores, less one for each accelerator chosen beside them.
+    "all" is every accelerator that a framework reaches (CUDA, ROCm, MPS) or, where there is none, the CPU
+    in a slot per core, at most 8, unless the CPU is named beside it. "gpu" is every accelerator, those that
+    only WGSL kernels reach (wgpu) too, and an error where there is none. A number n is the n best of "all"
+    or, where there is none, n CPU slots. CPU slots share out the cores, less one for each accelerator beside
+    them.
     Raises UnknownName, ConfigError (an empty, malformed or contradictory spec) or NoUsableDevice.
     """
-    if isinstance(spec, bool) or not isinstance(spec, str | int | Sequence | Device):
-        raise ConfigError(
-            f"{spec!r} names no devices", hint="use 'all', 'cpu', 'cuda:0,1', 'cpu*4' or a number"
-        )
-    if isinstance(spec, str) and spec.strip().isdigit():
-        spec = int(spec)
-    if isinstance(spec, int):
-        return _best(devices, best_first, spec)
+    n_wanted = _as_number(spec)
+    if n_wanted is not None:
+        return _best(devices, best_first, n_wanted)
     chosen: list[Device] = []
     slots, slots_at = None, 0
-    for part in _parts(spec):
-        found, n_slots = ([part], None) if isinstance(part, Device) else _resolve(devices, part)
+    parts = _parts(spec)
+    names_cpu = any(part.family == "cpu" for part in parts)
+    for part in parts:
+        found, n_slots = ([part], None) if isinstance(part, Device) else _resolve(devices, part, names_cpu)
         if n_slots is not None:
             if slots is not None:
                 raise ConfigError("the CPU is named twice", hint="name it once, as cpu*4 for four slots")
@@ -90,16 +91,30 @@ def split_cpu(cpu: Device, n_slots: int, *, n_reserved: int = 0) -> tuple[Device
     )
 
 
+def families(spec: Spec) -> frozenset[str] | None:
+    """Families that a machine must be asked for before ``spec`` is chosen; None: all. Raises ConfigError."""
+    if _as_number(spec) is not None:
+        return NATIVE | {"cpu"}
+    named = {part.family for part in _parts(spec)}
+    if not named <= {"all", "cpu", *NATIVE}:
+        return None  # "gpu" and wgpu compare everybody's devices, and an unknown name is answered with all
+    return NATIVE | {"cpu"} if "all" in named else frozenset(named | {"cpu"})
+
+
 def accelerators(devices: Iterable[Device]) -> list[Device]:
     """Each accelerator once, by its best backend."""
     return [device for device in devices if device.is_accelerator and device.same_as is None]
+
+
+def _native(devices: Iterable[Device]) -> list[Device]:
+    return [device for device in accelerators(devices) if device.family in NATIVE]
 
 
 def _best(devices: Sequence[Device], best_first: Sequence[Device], n: int) -> tuple[Device, ...]:
     if n < 1:
         raise ConfigError(f"{n} devices cannot do anything", hint="ask for at least 1, or for 'all'")
     slots = [device for device in best_first if device.family == "cpu"]
-    best = accelerators(best_first) or (slots if len(slots) >= n > 1 else [])
+    best = _native(best_first) or (slots if len(slots) >= n > 1 else [])
     if not best:
         return split_cpu(_cpu(devices), n)
     if n > len(best):
@@ -110,9 +125,19 @@ def _best(devices: Sequence[Device], best_first: Sequence[Device], n: int) -> tu
     return tuple(best[:n])
 
 
-def _parts(spec: str | Device | Sequence[str | int | Device]) -> list[Term | Device]:
+def _as_number(spec: Spec) -> int | None:
+    """The number that ``spec`` is, if it is one; "2" is."""
+    if isinstance(spec, str) and spec.strip().isdigit():
+        return int(spec)
+    return spec if isinstance(spec, int) and not isinstance(spec, bool) else None
+
+
+def _parts(spec: Spec) -> list[Term | Device]:
     if isinstance(spec, Device):
         return [spec]
+    if isinstance(spec, int) or not isinstance(spec, Sequence):
+        hint = "use 'all', 'cpu', 'cuda:0,1', 'cpu*4' or a number"
+        raise ConfigError(f"{spec!r} names no devices", hint=hint)
     entries: list[str | Device] = []
     for entry in [spec] if isinstance(spec, str) else spec:
         if isinstance(entry, Device):
@@ -151,17 +176,17 @@ def _term(text: str, before: Sequence[Term | Device]) -> Term:
     return Term(f"{previous.family}:{text}", previous.family, int(text))
 
 
-def _resolve(devices: Sequence[Device], term: Term) -> tuple[list[Device], int | None]:
+def _resolve(devices: Sequence[Device], term: Term, names_cpu: bool) -> tuple[list[Device], int | None]:
     """What a term names: devices, and how many CPU slots to make (None: none)."""
     if term.slots is not None and (term.family != "cpu" or term.index is not None):
         raise ConfigError(f"{term.text!r}: only the CPU is split into slots", hint="write cpu*4")
     if term.index is not None:
         return [_named(devices, term)], None
-    if term.family in ("all", "gpu"):
-        found = accelerators(devices)
-        if found or term.family == "gpu":
-            return found or _none_usable("no accelerator on this machine"), None
-        return [], min(_cpu(devices).threads or 1, MAX_DEFAULT_SLOTS)
+    if term.family == "gpu":
+        return accelerators(devices) or _none_usable("no accelerator on this machine"), None
+    if term.family == "all":
+        found = _native(devices)
+        return found, None if found or names_cpu else min(_cpu(devices).threads or 1, MAX_DEFAULT_SLOTS)
     if term.family == "cpu":
         slots = [device for device in devices if device.family == "cpu"]
         is_split = len(slots) > 1 and term.slots is None
