@@ -33,6 +33,7 @@ __all__ = ["RunView", "as_script_text", "page", "view_of", "write_report"]
 
 SCHEMA = 1
 MAX_NOTES = 200
+SCRIPTS = ("dom", "format", "theme", "tracks", "timeline", "pointer", "charts", "tables", "gallery", "page")
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
@@ -70,6 +71,7 @@ class RunView:
             "notes": self.notes,
             "n_notes": self.n_notes,
             "config": read_config(folder),
+            "links": False,
             "faults": list(faults),
         }
 
@@ -96,14 +98,16 @@ def write_report(run: str | Path | Reading | Iterable[Event], path: str | Path |
         if folder is None:
             raise ConfigError("events alone do not say where the report goes", hint="give path=")
         path = folder / "report.html"
-    content = page(view.to_json(folder, reading.faults() if reading else ()))
-    _write_whole(Path(path), content)
+    shown = view.to_json(folder, reading.faults() if reading else ())
+    # Links to the pictures themselves work only from within the run folder.
+    shown["links"] = folder is not None and Path(path).resolve().parent == folder.resolve()
+    _write_whole(Path(path), page(shown))
     return view.tally.summary()
 
 
 def page(view: dict[str, Any]) -> str:
     """The page that shows ``view``."""
-    scripts = {"echarts": asset("echarts.min.js"), "report": asset("report.js")}
+    scripts = {"echarts": asset("echarts.min.js"), "report": report_script()}
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in scripts.values())
     parts = {
         "policy": f"{_POLICY}; script-src {hashes}",
@@ -128,6 +132,11 @@ def as_script_text(value: Any) -> str:
 
 def asset(name: str) -> str:
     return (resources.files("evenload.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def report_script() -> str:
+    """The page's own script: the files of ``assets/js`` one after the other, in a scope of their own."""
+    return '(() => {\n"use strict";\n' + "\n".join(asset(f"js/{name}.js") for name in SCRIPTS) + "})();\n"
 
 
 def _hash(text: str) -> str:

@@ -9,7 +9,7 @@ from evenload.events import DeviceSample, Event, RunStarted, Span
 
 __all__ = ["LoadOverTime"]
 
-N_BINS = 480
+N_BINS = 240
 FIRST_WIDTH_S = 1e-3
 
 

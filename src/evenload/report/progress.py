@@ -130,18 +130,27 @@ class _Bar:
 
     def draw(self, pace: Pace) -> None:
         if self._live is None:
-            from rich.console import Console
-            from rich.live import Live
-
-            console = Console(file=self._stream, force_terminal=True if self._is_forced else None)
-            # stdout is the result and stays untouched; what goes to stderr is printed above the bar.
-            self._live = Live(console=console, auto_refresh=False, redirect_stdout=False, transient=False)
-            self._live.start()
+            self._live = self._started()
         self._live.update(self._picture(pace), refresh=True)
 
     def finish(self, pace: Pace) -> None:
         self.draw(pace)
         self._live.stop()
+
+    def _started(self) -> Any:
+        from rich.console import Console
+        from rich.live import Live
+
+        class ConsoleThatStays(Console):
+            def on_broken_pipe(self) -> None:
+                # rich would end the whole program, and send its stdout to nowhere.
+                raise
+
+        console = ConsoleThatStays(file=self._stream, force_terminal=True if self._is_forced else None)
+        # stdout is the result and stays untouched; what goes to stderr is printed above the bar.
+        live = Live(console=console, auto_refresh=False, redirect_stdout=False)
+        live.start()
+        return live
 
     def _picture(self, pace: Pace) -> Any:
         from rich.console import Group

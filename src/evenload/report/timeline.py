@@ -2,7 +2,8 @@
 
 Up to ``max_slices`` are kept as they happened. Beyond that, neighbours of one lane and stage whose length and
 distance are below a time step are merged into one slice that remembers how many chunks, items and busy
-seconds it stands for; the step doubles until all fits. Failures are marks of their own and never merged away.
+seconds it stands for; the step doubles until all fits. Once the step is too short to be seen in a view of the
+whole run, unlike neighbours are merged as well. Failures are marks of their own and never merged away.
 """
 
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ __all__ = ["Slice", "Timeline"]
 
 STATUSES = ("ok", "failed", "lost", "superseded", "waiting", "start-up")
 _WAITING, _STARTUP = STATUSES.index("waiting"), STATUSES.index("start-up")
+# A view of the whole run is not wider than this.
+PIXELS = 4000
 MAX_MARKS = 1000
 MAX_MOVES = 500
 MAX_REASONS = 500
@@ -44,6 +47,7 @@ class Timeline:
         self.max_slices = max_slices
         self._lanes = Lanes()
         self._rows: dict[tuple[str, int], list[Slice]] = {}
+        self._devices: dict[str, None] = {}
         self._stages: dict[str, int] = {}
         self._reasons: dict[str, int] = {"": 0}
         self._marks: list[dict[str, Any]] = []
@@ -73,6 +77,7 @@ class Timeline:
             self._move(event)
         elif isinstance(event, RunStarted):
             for device in event.devices:
+                self._devices.setdefault(device)
                 self._rows.setdefault((device, 0), [])
 
     def _add_span(self, span: Span) -> None:
@@ -124,32 +129,37 @@ class Timeline:
 
     def _put(self, device: str, lane: int, one: Slice) -> None:
         row = self._rows.setdefault((device, lane), [])
-        if self._step_s and row and _merge(row[-1], one, self._step_s):
+        if self._step_s and row and self._merge(row[-1], one):
             return
         row.append(one)
         self._n_slices += 1
-        while self._n_slices > self.max_slices:
+        if self._n_slices > max(self.max_slices, 4 * len(self._rows)):
             self._coarsen()
 
+    def _merge(self, last: Slice, one: Slice) -> bool:
+        return _merge(last, one, self._step_s, self._step_s * PIXELS > self._end_s)
+
     def _coarsen(self) -> None:
-        """Double the time step until a quarter of the slices is gone."""
-        goal = self.max_slices * 3 // 4
-        while self._n_slices > goal:
+        """Double the time step until a quarter of the slices is gone; at the latest, one per lane is left."""
+        goal = max(self.max_slices, 4 * len(self._rows)) * 3 // 4
+        while self._n_slices > goal and self._step_s < 4 * self._end_s:
             self._step_s = self._step_s * 2 or self._end_s / self.max_slices
             for key, row in self._rows.items():
                 row.sort(key=lambda one: one.start_s)
                 merged: list[Slice] = []
                 for one in row:
-                    if not (merged and _merge(merged[-1], one, self._step_s)):
+                    if not (merged and self._merge(merged[-1], one)):
                         merged.append(one)
                 self._rows[key] = merged
             self._n_slices = sum(map(len, self._rows.values()))
-            if self._step_s > 2 * self._end_s:
-                return
 
     def to_json(self) -> Mapping[str, Any]:
         """Rows of columns; times in microseconds, each start as the distance to the one before."""
-        rows = sorted(self._rows.items(), key=lambda one: (_natural(one[0][0]), one[0][1]))
+        place = {device: i for i, device in enumerate(self._devices)}
+        rows = sorted(
+            self._rows.items(),
+            key=lambda one: (place.get(one[0][0], len(place)), _natural(one[0][0]), one[0][1]),
+        )
         return {
             "end_s": round(self._end_s, 6),
             "step_s": self._step_s,
@@ -164,14 +174,21 @@ class Timeline:
         }
 
 
-def _merge(last: Slice, one: Slice, step_s: float) -> bool:
-    """Merge ``one`` into ``last`` if both are of a kind and too short and close to be told apart."""
-    if (last.stage, last.status) != (one.stage, one.status):
-        return False
+def _merge(last: Slice, one: Slice, step_s: float, may_mix: bool) -> bool:
+    """Merge ``one`` into ``last`` if they are too short and close to be told apart.
+
+    Two of a kind are, if each is shorter than the step; unlike ones (``may_mix``) if they are so together.
+    What worked more then gives the kind.
+    """
     if one.start_s - last.stop_s > step_s or one.start_s < last.start_s:
         return False
-    if max(one.stop_s - one.start_s, (last.stop_s - last.start_s) / last.n_chunks) > step_s:
+    if (last.stage, last.status) == (one.stage, one.status):
+        if max(one.stop_s - one.start_s, (last.stop_s - last.start_s) / last.n_chunks) > step_s:
+            return False
+    elif not may_mix or max(last.stop_s, one.stop_s) - last.start_s > step_s:
         return False
+    elif one.busy_s > last.busy_s:
+        last.stage, last.status, last.index = one.stage, one.status, one.index
     last.stop_s = max(last.stop_s, one.stop_s)
     last.busy_s += one.busy_s
     last.n_items += one.n_items

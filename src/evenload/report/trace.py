@@ -134,7 +134,8 @@ class TraceWriter:
         """From the deal to the chunk. The deal is a slice of one microsecond, so that deals never overlap."""
         self._n_arrows += 1
         dealt_s = min(span.dealt_s or 0.0, span.start_s)
-        self._slice(dealt_s, dealt_s + 1e-6, RUN_PID, DEALS_TID, name, {"to": span.device, "why": span.why})
+        args = {"to": span.device, "why": span.why}
+        self._slice(dealt_s, dealt_s + 1e-6, RUN_PID, DEALS_TID, f"{name} → {span.device}", args)
         flow = {"cat": "deal", "name": "deal", "id": self._n_arrows}
         self._write({"ph": "s", "ts": _us(dealt_s), "pid": RUN_PID, "tid": DEALS_TID, **flow})
         self._write({"ph": "f", "bp": "e", "ts": _us(span.start_s), "pid": pid, "tid": tid, **flow})

@@ -1,0 +1,112 @@
+// The pictures: before and after under one divider, sorted by any of their numbers.
+
+const FIRST_SHOWN = 12;
+
+function galleryPart(view) {
+  const { gallery } = view;
+  if (!gallery.items.length && !gallery.n_problems) return null;
+  const names = [...new Set(gallery.items.flatMap((one) => Object.keys(one.numbers)))];
+  const state = { by: "order", isDown: false };
+  const grid = el("div", { class: "gallery" });
+  const viewer = new Viewer(view);
+  const cards = new Map(gallery.items.map((one) => [one, card(one, view, names, () => viewer.open(one, sorted()))]));
+  const sorted = () => {
+    const value = (one) => (state.by === "order" ? one.index : (one.numbers[state.by] ?? Number.NEGATIVE_INFINITY));
+    return [...gallery.items].sort((a, b) => (state.isDown ? value(b) - value(a) : value(a) - value(b)) || a.index - b.index);
+  };
+  const more = el("button", { class: "button more", type: "button" }, `Show all ${gallery.items.length}`);
+  more.hidden = gallery.items.length <= FIRST_SHOWN;
+  more.addEventListener("click", () => {
+    more.hidden = true;
+    redraw();
+  });
+  const redraw = () => grid.replaceChildren(...sorted().slice(0, more.hidden ? undefined : FIRST_SHOWN).map((one) => cards.get(one)));
+  const choose = el("select", { "aria-label": "Sort pictures by" }, el("option", { value: "order" }, "input order"), names.map((name) => el("option", { value: name }, measure(name, 0).label)));
+  choose.addEventListener("change", () => {
+    state.by = choose.value;
+    redraw();
+  });
+  const turn = el("button", { class: "button icon", type: "button", "aria-label": "Turn the order round", title: "Turn the order round" }, "↑");
+  turn.addEventListener("click", () => {
+    state.isDown = !state.isDown;
+    turn.textContent = state.isDown ? "↓" : "↑";
+    redraw();
+  });
+  redraw();
+  const shown = gallery.items.length < gallery.n_items ? `${gallery.items.length} of ${whole(gallery.n_items)}, evenly over the scores` : "";
+  const problems = gallery.n_problems ? el("p", { class: "small quiet", style: { "margin-top": "14px" } }, `Not shown: ${gallery.problems.join("; ")}${gallery.n_problems > gallery.problems.length ? "; and others" : ""}.`) : null;
+  return part("pictures", "Pictures", [el("span", { class: "quiet small" }, shown), choose, turn], grid, more, problems);
+}
+
+function card(one, view, names, open) {
+  const grow = el("button", { class: "grow", type: "button", "aria-label": `Enlarge ${one.item}`, title: "Enlarge" }, "⤢");
+  grow.addEventListener("click", open);
+  const frame = compare(one, 50);
+  frame.append(grow);
+  const [first, ...rest] = names.filter((name) => name in one.numbers).sort((a, b) => (b === view.gallery.sort) - (a === view.gallery.sort));
+  const lead = first ? measure(first, one.numbers[first]) : null;
+  return el(
+    "figure",
+    { class: "card" },
+    frame,
+    el("figcaption", {}, el("span", { class: "who", title: one.item }, one.item), lead && el("span", { class: "score", title: lead.label }, lead.text)),
+    rest.length > 0 && el("div", { class: "rest" }, rest.slice(0, 3).map((name) => measure(name, one.numbers[name])).map((m) => `${m.label} ${m.text}`).join(" · ")),
+  );
+}
+
+// A frame with the first picture under the last one; the divider is a range input, so keys move it as well.
+function compare(one, split) {
+  const before = one.pictures[0];
+  const after = one.pictures.at(-1);
+  const ratio = after.width && after.height ? `${after.width} / ${after.height}` : "1";
+  const frame = el("div", { class: "compare", style: { "--ratio": ratio, "--split": `${split}%` } });
+  if (one.pictures.length < 2) {
+    frame.append(el("img", { src: after.src, alt: one.item, loading: "lazy" }));
+    return frame;
+  }
+  const slide = el("input", { type: "range", min: "0", max: "100", step: "1", value: String(split), "aria-label": `${before.label} and ${after.label} of ${one.item}` });
+  slide.addEventListener("input", () => frame.style.setProperty("--split", `${slide.value}%`));
+  frame.append(
+    el("img", { src: before.src, alt: `${before.label}: ${one.item}`, loading: "lazy" }),
+    el("img", { class: "after", src: after.src, alt: `${after.label}: ${one.item}`, loading: "lazy" }),
+    el("div", { class: "line" }),
+    el("span", { class: "tag b" }, before.label),
+    el("span", { class: "tag a" }, after.label),
+    slide,
+  );
+  return frame;
+}
+
+// One picture large, with its neighbours a key away.
+class Viewer {
+  constructor(view) {
+    this.view = view;
+    this.dialog = el("dialog", { "aria-label": "Picture" });
+    this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
+    document.body.append(this.dialog);
+  }
+
+  open(one, items) {
+    this.items = items;
+    this.draw(items.indexOf(one));
+    this.dialog.showModal();
+  }
+
+  draw(i) {
+    const one = this.items[(i + this.items.length) % this.items.length];
+    const at = this.items.indexOf(one);
+    const button = (label, text, act) => {
+      const made = el("button", { class: "button icon", type: "button", "aria-label": label, title: label }, text);
+      made.addEventListener("click", act);
+      return made;
+    };
+    const after = one.pictures.at(-1);
+    const numbers = Object.entries(one.numbers).map(([name, value]) => measure(name, value)).map((m) => `${m.label} ${m.text}`).join(" · ");
+    const links = this.view.links ? one.pictures.map((picture) => [" ", el("a", { href: `./${picture.link.split("/").map(encodeURIComponent).join("/")}`, target: "_blank", rel: "noopener" }, picture.label)]) : [];
+    const stage = el("div", { class: "stage", style: { "--ratio": after.width && after.height ? String(after.width / after.height) : "1" } }, compare(one, 50));
+    this.dialog.replaceChildren(
+      stage,
+      el("div", { class: "bar" }, el("div", { class: "who" }, el("strong", {}, one.item), el("div", { class: "small quiet" }, numbers, links.length ? [numbers ? " · files:" : "files:", links] : "")), button("Previous", "←", () => this.draw(at - 1)), button("Next", "→", () => this.draw(at + 1)), button("Close", "✕", () => this.dialog.close())),
+    );
+  }
+}

@@ -1,0 +1,114 @@
+// Devices, stages, slowest items, failures, moves and notes as tables.
+
+function devicesPart(summary) {
+  const most = Math.max(...summary.devices.map((one) => one.items_per_s), 1e-12);
+  const whole_s = (one) => Math.max(1e-9, summary.work_s * one.n_workers, one.busy_s + one.overhead_s);
+  const columns = [
+    { label: "Device", name: true, value: (one) => [one.device, el("span", { class: "sub" }, [one.name, one.n_workers > 1 ? `${one.n_workers} workers` : ""].filter(Boolean).join(" · "))] },
+    { label: "Its time", wide: true, value: (one) => splitBar(one, whole_s(one)) },
+    { label: "At work", num: true, title: "Share of the work's time that the device was inside the task", value: (one) => percent(one.utilisation) },
+    { label: "Items", num: true, value: (one) => whole(one.n_items) },
+    { label: "Items/s", num: true, title: "While at work", value: (one) => figures(one.items_per_s) },
+    { label: "Speed", num: true, title: "Relative to the fastest", value: (one) => (one.items_per_s ? figures(one.items_per_s / most, 2) : "–") },
+    { label: "Start-up", num: true, value: (one) => (one.startup_s ? time(one.startup_s) : "–") },
+  ];
+  if (summary.devices.some((one) => one.memory_peak_bytes)) columns.push({ label: "Memory", num: true, title: "Highest seen", value: (one) => bytes(one.memory_peak_bytes) });
+  const kinds = [["busy", "at work", "var(--load)"], ["overhead", "sending and receiving"], ["waiting", "waiting"]];
+  if (summary.wasted_s > 0) kinds.splice(1, 0, ["wasted", "at work in vain", "var(--bad)"]);
+  const legend = el("div", { class: "legend" }, kinds.map(([kind, label, ink]) => el("span", {}, swatch(kind, ink), label)));
+  return part("devices", "Devices", legend, table(columns, summary.devices), waitsList(summary), unmeasuredNote(summary));
+}
+
+function splitBar(one, whole_s) {
+  const parts = [
+    ["busy", one.busy_s - one.wasted_s, "at work"],
+    ["wasted", one.wasted_s, "at work in vain"],
+    ["overhead", one.overhead_s, "sending and receiving"],
+    ["waiting", Math.max(0, whole_s - one.busy_s - one.overhead_s), "waiting"],
+  ];
+  const text = parts.filter(([, s]) => s > 0).map(([, s, label]) => `${label} ${time(s)}`).join(", ");
+  const bars = parts.map(([kind, s]) => el("i", { class: kind, style: { width: `${(100 * s) / whole_s}%` } }));
+  return el("div", { class: "split", role: "img", "aria-label": text, title: text }, bars);
+}
+
+function waitsList(summary) {
+  const waits = Object.entries(summary.waits);
+  if (!waits.length) return null;
+  const text = waits.slice(0, 6).map(([why, s]) => `${why || "no reason given"} ${time(s)}`).join(" · ");
+  return el("p", { class: "small quiet", style: { "margin-top": "12px" } }, "Waiting on purpose: ", text);
+}
+
+function unmeasuredNote(summary) {
+  if (!summary.unmeasured.length || !summary.n_chunks) return null;
+  return el("p", { class: "small quiet", style: { "margin-top": "6px" } }, `Finished nothing, so their speed is not known and the bound leaves them out: ${summary.unmeasured.join(", ")}.`);
+}
+
+function stagesPart(summary) {
+  if (summary.stages.length < 2) return null;
+  const columns = [
+    { label: "Stage", name: true, value: (one) => [swatch("", `var(--stage-${summary.stages.indexOf(one) % 6})`), " ", one.stage] },
+    { label: "Done", num: true, value: (one) => (one.total ? `${whole(one.n_done)} / ${whole(one.total)}` : whole(one.n_done)) },
+    { label: "Failed", num: true, value: (one) => (one.n_failed ? el("span", { class: "bad" }, `✕ ${whole(one.n_failed)}`) : "0") },
+    { label: "Began", num: true, value: (one) => time(one.start_s) },
+    { label: "Took", num: true, value: (one) => time(one.wall_s) },
+    { label: "Bound", num: true, title: "No plan could have been faster on these devices", value: (one) => time(one.bound_s || null) },
+    { label: "× best", num: true, value: (one) => (one.ratio ? `${one.ratio.toFixed(2)}×` : "–") },
+    { label: "Imbalance", num: true, value: (one) => one.imbalance.toFixed(2) },
+    { label: "Items/s", num: true, value: (one) => figures(one.items_per_s) },
+  ];
+  return part("stages", "Stages", null, table(columns, summary.stages));
+}
+
+function slowestPart(summary) {
+  if (!summary.slowest.length) return null;
+  const most = summary.slowest[0].seconds || 1;
+  const columns = [
+    { label: "Item", name: true, value: (one) => one.item || itemsText(one.index, one.n_items) },
+    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.seconds) / most}%` } })) },
+    { label: "Seconds per item", num: true, value: (one) => time(one.seconds) },
+    { label: "Stage", value: (one) => one.stage },
+    { label: "Device", value: (one) => one.device },
+  ];
+  return part("slowest", "Slowest items", null, table(columns, summary.slowest));
+}
+
+function failuresPart(summary) {
+  if (!summary.n_failed && !summary.failures.length) return null;
+  const kinds = Object.entries(summary.failures_by_error).map(([error, n]) => `${n} × ${error}`).join(", ");
+  const list = summary.failures.map((one, i) =>
+    el(
+      "details",
+      { class: "failure", open: i === 0 && summary.failures.length < 4 && one.traceback !== "" },
+      el("summary", {}, el("b", {}, `✕ ${one.error}`), el("span", { class: "message" }, one.message), el("span", { class: "quiet small" }, `${one.item || `item ${one.index}`} · ${one.stage}${one.device ? ` · ${one.device}` : ""} · ${time(one.t)}`)),
+      one.traceback ? el("pre", { tabindex: "0" }, one.traceback) : el("p", { class: "small quiet" }, "No traceback was recorded."),
+    ),
+  );
+  const n_more = summary.n_failed - summary.failures.length;
+  const more = n_more > 0 ? el("p", { class: "small quiet" }, `${plural(n_more, "more failure")} in events.jsonl.`) : null;
+  return part("failures", plural(summary.n_failed, "failure"), el("span", { class: "quiet small" }, kinds), ...list, more);
+}
+
+function movesPart(timeline) {
+  if (!timeline.moves.length) return null;
+  const columns = [
+    { label: "When", num: false, value: (one) => time(one.t) },
+    { label: "From", name: true, value: (one) => one.source },
+    { label: "To", name: true, value: (one) => one.target },
+    { label: "Items", num: true, value: (one) => whole(one.n_items) },
+    { label: "Imbalance then", num: true, value: (one) => figures(one.imbalance, 2) },
+  ];
+  const shown = timeline.moves.slice(0, 60);
+  const note = timeline.n_moves > shown.length ? `the first ${shown.length} of ${whole(timeline.n_moves)}` : "";
+  return part("moves", "Moves between queues", el("span", { class: "quiet small" }, note), table(columns, shown));
+}
+
+function notesPart(view) {
+  if (!view.notes.length) return null;
+  const columns = [
+    { label: "When", value: (one) => time(one.t) },
+    { label: "", value: (one) => el("span", { class: one.level === "error" ? "bad" : "quiet" }, one.level) },
+    { label: "From", value: (one) => one.source },
+    { label: "Said", name: true, value: (one) => one.text },
+  ];
+  return part("notes", "Notes", null, table(columns, view.notes));
+}

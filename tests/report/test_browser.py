@@ -1,0 +1,63 @@
+"""The page in a real browser, where there is one: it draws, and hostile names do nothing."""
+
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from evenload.events import ItemFailed, Note, RunStarted, Span
+from evenload.report.html import write_report
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"),
+    *("--disable-background-networking", "--disable-component-update", "--virtual-time-budget=3000"),
+    "--dump-dom",
+]
+BAD = "</script><img src=x onerror=\"document.title='hacked'\"><script>document.title='hacked'</script>"
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+
+class Text(HTMLParser):
+    def __init__(self, dom):
+        super().__init__()
+        self.seen, self.tags, self._skips = [], [], 0
+        self.feed(dom)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._skips += tag in ("script", "style")
+
+    def handle_endtag(self, tag):
+        self._skips -= tag in ("script", "style")
+
+    def handle_data(self, content):
+        if not self._skips:
+            self.seen.append(content)
+
+
+def opened(page, profile):
+    command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", page.as_uri()]
+    return Text(subprocess.run(command, capture_output=True, text=True, check=True, timeout=90).stdout)
+
+
+def test_a_report_draws_itself_and_hostile_names_do_nothing(tmp_path):
+    events = [
+        RunStarted(0.0, BAD, 0.0, 2, {BAD: {"name": BAD}, "b": {}}, {BAD: BAD}),
+        Span(BAD, BAD, "w", 0, 1, 0.0, 2.0, why=BAD),
+        Span(BAD, "b", "w", 1, 1, 0.0, 1.0),
+        ItemFailed(2.0, BAD, 0, BAD, BAD, BAD, BAD, BAD),
+        Note(2.0, "warning", BAD, BAD),
+    ]
+    write_report(events, tmp_path / "x.html")
+    shown = opened(tmp_path / "x.html", tmp_path / "profile")
+    text = " ".join(shown.seen)
+    assert "of the best possible time" in text
+    assert BAD in text
+    titles = [one for one in shown.seen if "· evenload" in one]
+    assert titles
+    assert not any(one.strip() == "hacked" for one in shown.seen)
+    assert not [attrs for tag, attrs in shown.tags if tag == "img" and attrs.get("src") == "x"]
+    assert sum(tag == "canvas" for tag, _ in shown.tags) >= 4

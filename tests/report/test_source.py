@@ -1,0 +1,135 @@
+"""Damaged and strange run folders: what can be read is read, the rest is counted and named."""
+
+import json
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from evenload.errors import ConfigError
+from evenload.events import ItemFinished, RunFinished, RunStarted, Span, decode, encode
+from evenload.report.source import is_sane, one_clock, open_run, read_config
+from evenload.report.summary import summarise
+
+GOOD = [RunStarted(0.0, "r", 0.0, 1), Span("s", "a", "a", 0, 1, 0.0, 1.0), RunFinished(1.0, "done")]
+
+
+def write(folder, *lines):
+    (folder / "events.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8", errors="surrogateescape")
+    return folder
+
+
+def test_a_whole_folder(tmp_path):
+    reading = open_run(write(tmp_path, *map(encode, GOOD)))
+    assert list(reading) == GOOD
+    assert reading.faults() == []
+    assert list(open_run(tmp_path / "events.jsonl")) == GOOD
+
+
+def test_damaged_lines_are_counted_and_the_rest_is_read(tmp_path):
+    lines = [
+        encode(GOOD[0]),
+        '{"event":"Span","stage":"s","device":"a","worker":"a","index":0,"n_items":1,"start_s":"soon","stop_s":1}',
+        '{"event":"Span","stage":"s","device":"a","worker":"a","index":0,"n_items":1,"start_s":NaN,"stop_s":1}',
+        '{"event":"Span","stage":["s"],"device":"a","worker":"a","index":0,"n_items":1,"start_s":0,"stop_s":1}',
+        '{"event":"RunStarted","t":0,"name":"r","unix_s":0,"devices":["cuda:0"]}',
+        '{"event":"RunStarted","t":0,"name":"r","unix_s":0,"devices":{"cuda:0":7}}',
+        '{"event":"ItemFinished","t":1,"stage":"s","index":0,"item":"i","outputs":[1]}',
+        "[1, 2]",
+        "\x00\x00\x00",
+        encode(GOOD[1])[:40],
+    ]
+    reading = open_run(write(tmp_path, *lines))
+    assert list(reading) == GOOD[:1]
+    assert reading.n_damaged == 9
+    assert "9 lines were damaged" in reading.faults()[0]
+
+
+def test_events_of_a_newer_version_are_named(tmp_path):
+    newer = json.dumps({"event": "Teleported", "t": 1.0})
+    reading = open_run(write(tmp_path, encode(GOOD[0]), newer, newer))
+    assert len(list(reading)) == 1
+    assert any("Teleported" in fault and "2" in fault for fault in reading.faults())
+    list(reading)
+    assert reading.unknown["Teleported"] == 2  # a second reading does not count twice
+
+
+def test_fields_of_a_newer_version_are_let_be(tmp_path):
+    row = json.loads(encode(GOOD[1])) | {"colour": "blue"}
+    assert list(open_run(write(tmp_path, json.dumps(row)))) == [GOOD[1]]
+
+
+def test_an_empty_file_is_said_to_be_empty(tmp_path):
+    (tmp_path / "events.jsonl").touch()
+    reading = open_run(tmp_path)
+    assert list(reading) == []
+    assert "no event" in reading.faults()[0]
+
+
+def test_a_folder_without_events_but_of_a_run(tmp_path):
+    (tmp_path / "config.yaml").write_text("name: x\n")
+    reading = open_run(tmp_path)
+    assert list(reading) == []
+    assert "missing" in reading.faults()[0]
+    assert read_config(tmp_path) == "name: x\n"
+    assert read_config(None) == ""
+
+
+@pytest.mark.parametrize("make", ["nothing", "empty folder"])
+def test_no_run_is_an_error_that_says_what_to_do(tmp_path, make):
+    (tmp_path / "other").mkdir()
+    write(tmp_path / "other", encode(GOOD[0]))
+    target = tmp_path / "run"
+    if make == "empty folder":
+        target.mkdir()
+    with pytest.raises(ConfigError) as caught:
+        open_run(target)
+    assert caught.value.exit_code == 2
+    assert caught.value.hint
+
+
+def test_the_parent_of_runs_proposes_one(tmp_path):
+    (tmp_path / "run-1").mkdir()
+    write(tmp_path / "run-1", encode(GOOD[0]))
+    with pytest.raises(ConfigError, match="run-1"):
+        open_run(tmp_path)
+
+
+def test_sessions_of_a_resumed_run_follow_one_another():
+    first = [RunStarted(0.0, "r", 0.0, 2), Span("s", "a", "a", 0, 1, 1.0, 3.0, dealt_s=0.5)]
+    second = [RunStarted(0.0, "r", 900.0, 2), Span("s", "a", "a", 1, 1, 1.0, 2.0, dealt_s=0.5)]
+    joined = list(one_clock([*first, *second, RunFinished(2.5, "done")]))
+    assert (joined[3].start_s, joined[3].stop_s, joined[3].dealt_s) == (4.0, 5.0, 3.5)
+    assert joined[4].t == 5.5
+    summary = summarise(joined)
+    assert (summary.n_done, summary.wall_s, summary.status) == (2, 5.5, "done")
+
+
+lines = st.one_of(
+    st.text(max_size=60),
+    st.dictionaries(
+        st.sampled_from(
+            ["event", "t", "stage", "device", "index", "n_items", "start_s", "stop_s", "worker", "name"]
+        ),
+        st.one_of(
+            st.none(),
+            st.booleans(),
+            st.floats(),
+            st.integers(),
+            st.sampled_from(["Span", "Note", "x"]),
+            st.text(),
+        ),
+    ).map(json.dumps),
+)
+
+
+@given(lines)
+def test_no_line_breaks_the_numbers(line):
+    event = decode(line)
+    if event is not None and is_sane(event):
+        json.dumps(summarise([event]).to_json(), allow_nan=False)
+
+
+def test_outputs_may_be_any_mapping():
+    assert is_sane(ItemFinished(0.0, "s", 0, "i", {"a": 1}))
+    assert not is_sane(ItemFinished(float("inf"), "s", 0, "i"))
