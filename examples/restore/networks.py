@@ -7,6 +7,7 @@ Pictures are float32 in 0..1, of any height and width from 16 pixels on.
 """
 
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 WEIGHTS = Path(__file__).parent / "weights"
+N = TypeVar("N", bound=nn.Module)
 
 
 class Denoiser(nn.Module):
@@ -96,7 +98,7 @@ def save(network: nn.Module, path: Path) -> None:
     )
 
 
-def load(network: nn.Module, path: Path) -> nn.Module:
+def load(network: N, path: Path) -> N:
     """Read weights written by ``save`` into ``network``, which is returned in evaluation mode."""
     network.load_state_dict({name: tensor.float() for name, tensor in load_file(path).items()})
     return network.eval()

@@ -23,11 +23,13 @@ BATCH, CROP = 16, 48
 LARGEST_NOISE = 0.25
 
 
-def train(n_steps: int, seed: int, report_every: int = 250) -> tuple[Denoiser, NoiseJudge]:
-    """Train for ``n_steps`` batches; equal arguments give equal networks."""
+def train(
+    n_steps: int, seed: int, n_pictures: int = N_PICTURES, report_every: int = 250
+) -> tuple[Denoiser, NoiseJudge]:
+    """Train for ``n_steps`` batches on ``n_pictures``; equal arguments give equal networks."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
-    pictures = _pictures(range(N_PICTURES))
+    pictures = _pictures(range(n_pictures))
     denoiser = Denoiser().to(memory_format=torch.channels_last)
     judge = NoiseJudge()
     optimizers = [torch.optim.Adam(denoiser.parameters(), 2e-3), torch.optim.Adam(judge.parameters(), 4e-3)]
@@ -80,9 +82,9 @@ def _turned(crop: Tensor, turn: int) -> Tensor:
 
 
 @torch.inference_mode()
-def figures(denoiser: Denoiser, judge: NoiseJudge) -> dict[str, float]:
+def figures(denoiser: Denoiser, judge: NoiseJudge, n_pictures: int = N_HELD_OUT) -> dict[str, float]:
     """PSNR gain in dB at three noise levels, and the judge's mean error, on held-out procedural pictures."""
-    clean = _pictures(range(HELD_OUT_SEED, HELD_OUT_SEED + N_HELD_OUT)).float() / 255
+    clean = _pictures(range(HELD_OUT_SEED, HELD_OUT_SEED + n_pictures)).float() / 255
     found = {}
     for level in (0.05, 0.1, 0.15):
         noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(HELD_OUT_SEED))
@@ -101,22 +103,21 @@ def _psnr_db(picture: Tensor, clean: Tensor) -> Tensor:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=6500)
+    parser.add_argument("--pictures", type=int, default=N_PICTURES)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--out", type=Path, default=WEIGHTS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     began = time.process_time()
-    denoiser, judge = train(options.steps, options.seed)
+    denoiser, judge = train(options.steps, options.seed, options.pictures)
     options.out.mkdir(parents=True, exist_ok=True)
     for network, name in ((denoiser, "denoiser"), (judge, "judge")):
         path = options.out / f"{name}.safetensors"
         save(network, path)
         print(f"{path}: {path.stat().st_size / 1024:.0f} KiB")
-    kept = (
-        load(Denoiser(), options.out / "denoiser.safetensors"),
-        load(NoiseJudge(), options.out / "judge.safetensors"),
-    )
-    for name, value in figures(*kept).items():
+    denoiser = load(Denoiser(), options.out / "denoiser.safetensors")
+    judge = load(NoiseJudge(), options.out / "judge.safetensors")
+    for name, value in figures(denoiser, judge, min(options.pictures, N_HELD_OUT)).items():
         print(f"{name} {value:.3f}")
     print(f"{time.process_time() - began:.0f} CPU-s")
 

@@ -15,12 +15,15 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class ItemFailure:
-    """Why an item went no further. ``type`` is the exception's, ``traceback`` the worker's."""
+    """Why an item went no further. ``type`` is the exception's; ``traceback`` is the worker's, for people."""
 
     stage: str
     type: str
     message: str
     traceback: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return {"stage": self.stage, "type": self.type, "message": self.message}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,8 @@ class ItemResult:
     error: ItemFailure | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """The row in results.jsonl; tracebacks are left to events.jsonl."""
+        return {**asdict(self), "error": self.error.to_json() if self.error else None}
 
 
 @dataclass(frozen=True)
@@ -91,5 +95,5 @@ class PipelineResult:
             "n_unfinished": len(self.items) - self.n_done - n_failed,
             "headline": dict(self.headline),
             "summary": self.summary.to_json(),
-            "failures": [{"id": item.id, **asdict(item.error)} for item in self.items if item.error],
+            "failures": [{"id": item.id, **item.error.to_json()} for item in self.items if item.error],
         }

@@ -11,7 +11,7 @@ from typing import Any
 
 from evenload._version import __version__
 from evenload.devices import DevicePool
-from evenload.errors import EvenloadError, TaskError
+from evenload.errors import EvenloadError, NoUsableDevice, TaskError
 from evenload.events import Event, EventLog, ItemFailed, ItemFinished, Note, RunFinished, RunStarted
 from evenload.executor import Executor
 from evenload.pipeline.folder import RunFolder
@@ -78,6 +78,7 @@ class Session:
         self._run_folder = run_folder
         self._log = _JobLog(*sinks)
         self._n_failed = 0
+        self._stage = ""
 
     def go(self, pool: DevicePool, policy: str, backend: str) -> None:
         """Run every stage. Returns also when the run ends early: see ``status`` and ``error``."""
@@ -92,9 +93,15 @@ class Session:
                         self._run_stage(executor, number, stage)
         except KeyboardInterrupt:
             self.status = "interrupted"
+        except NoUsableDevice as error:
+            self._end(NoUsableDevice(f"no device can run stage {self._stage!r}", causes=error.causes))
         except EvenloadError as error:
-            self.status, self.error = "failed", error
-            log.emit(Note(log.now(), "error", "pipeline", str(error)))
+            self._end(error)
+
+    def _end(self, error: EvenloadError) -> None:
+        """``error`` is the end for all items."""
+        self.status, self.error = "failed", error
+        self._log.emit(Note(self._log.now(), "error", "pipeline", str(error)))
 
     def rows(self) -> list[ItemResult]:
         """One row for each item, in input order."""
@@ -108,6 +115,7 @@ class Session:
         self._log.emit(RunFinished(self._log.now(), self.status, self.headline))
 
     def _run_stage(self, executor: Executor, number: int, stage: StageSpec) -> None:
+        self._stage = stage.name
         todo = [one for one in self._all if one.error is None and one.n_stages == number]
         place = {one.item.index: at for at, one in enumerate(todo)}
         # Events count within the stage, where items that failed earlier are not seen.

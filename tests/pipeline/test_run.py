@@ -1,0 +1,317 @@
+"""Whole runs: the same rows and bytes on any number of devices, and nothing lost whatever fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evenload.errors import ConfigError, MissingExtra, NoUsableDevice, SpecError
+from evenload.events import (
+    Event,
+    ItemFailed,
+    ItemFinished,
+    RunFinished,
+    RunStarted,
+    StageStarted,
+    read_events,
+)
+from evenload.pipeline import Pipeline, PipelineResult, read_picture
+
+STAGES = """
+import os
+import time
+
+from evenload.pipeline import read_picture
+
+class Brighten:
+    def __init__(self, context, *, by=0.25, broken_on=()):
+        if context.device.id in broken_on:
+            raise RuntimeError(f"no room on {context.device.id}")
+        self.by = by
+    def __call__(self, inputs, item):
+        picture = read_picture(inputs["path"]) + self.by
+        return {"bright": picture + 0.1 * item.rng().random(picture.shape), "on": 1}
+
+class Mean:
+    def __call__(self, inputs, item):
+        value = float(read_picture(inputs["bright"]).mean())
+        if inputs.get("poison"):
+            raise ValueError(f"{item.id} is poison")
+        return {"mean": round(value, 6), "noise": float(item.rng().random())}
+
+class Slow:
+    def __init__(self, context, *, seconds): self.seconds = seconds
+    def __call__(self, inputs, item):
+        time.sleep(self.seconds)
+        return {"slept": self.seconds}
+
+class Fatal:
+    def __call__(self, inputs, item):
+        if item.index == 1:
+            os._exit(7)
+        return {"ok": 1}
+
+def headline(rows):
+    done = [row["outputs"]["mean"] for row in rows if row["status"] == "done"]
+    return {"n": len(done), "mean": round(sum(done) / len(done), 6)}
+
+def broken_headline(rows):
+    raise KeyError("not there")
+"""
+JOB = """\
+version: 1
+job:
+  name: test
+  inputs: {folder: pictures, table: table.csv}
+  seed: 5
+devices: cpu*1
+stages:
+  - {name: brighten, target: 'stages.py:Brighten', outputs: {bright: png}}
+  - {name: mean, target: 'stages.py:Mean', outputs: {mean: number}}
+report: {headline: 'stages.py:headline', keep_inputs: true, html: false, trace: false}
+"""
+NAMES = [f"p{number}" for number in range(6)]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    from evenload.pipeline.artifacts import encode_artifact
+
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "pictures").mkdir()
+    rng = np.random.default_rng(0)
+    for name in NAMES:
+        pixels = rng.integers(0, 128, (8, 10, 3), dtype=np.uint8)
+        (tmp_path / "pictures" / f"{name}.png").write_bytes(encode_artifact(pixels, "png"))
+    (tmp_path / "table.csv").write_text("id,kind\np0,a\n")
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path / "job.yaml"
+
+
+def run(job: Path, *changes: str, out: str = "run", **options) -> PipelineResult:
+    options.setdefault("backend", "inline")
+    return Pipeline.from_yaml(job, changes).run(out=job.parent / out, **options)
+
+
+def rows_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def tree_of(folder: Path) -> dict[str, bytes]:
+    """What must not depend on how the work was shared out."""
+    files = [folder / "results.jsonl", *sorted((folder / "outputs").rglob("*"))]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
+
+
+def test_rows_come_in_input_order_with_all_outputs(job: Path) -> None:
+    result = run(job)
+    assert (result.status, result.exit_code, result.n_done, len(result)) == ("done", 0, 6, 6)
+    assert [item.id for item in result] == NAMES
+    rows = rows_of(result.folder)
+    assert [row["id"] for row in rows] == NAMES
+    first = rows[0]
+    assert first["outputs"]["bright"] == "outputs/brighten/p0.png"
+    assert first["inputs"] == {"kind": "a", "path": "pictures/p0.png"}
+    bright = read_picture(result.folder / first["outputs"]["bright"])
+    assert first["outputs"]["mean"] == pytest.approx(bright.mean(), abs=1e-6)
+    assert bright.mean() > read_picture(job.parent / "pictures/p0.png").mean() + 0.2
+    assert result.headline == {
+        "n": 6,
+        "mean": pytest.approx(np.mean([r["outputs"]["mean"] for r in rows]), abs=1e-6),
+    }
+
+
+@pytest.mark.parametrize("policy", ["measured", "static", "pull:2"])
+@pytest.mark.parametrize(("devices", "backend"), [("cpu*3", "inline"), ("cpu*2", "process")])
+def test_bytes_do_not_depend_on_devices(job: Path, devices: str, backend: str, policy: str) -> None:
+    alone = run(job, out="alone")
+    other = run(job, out="other", devices=devices, backend=backend, policy=policy)
+    assert tree_of(alone.folder) == tree_of(other.folder)
+
+
+def test_seeds_make_the_difference(job: Path) -> None:
+    first, again, other = (
+        run(job, f"job.seed={seed}", out=out) for seed, out in [(5, "a"), (5, "b"), (6, "c")]
+    )
+    assert tree_of(first.folder) == tree_of(again.folder)
+    assert all(one.seed != two.seed for one, two in zip(first, other, strict=True))
+    assert tree_of(first.folder) != tree_of(other.folder)
+
+
+def test_an_item_that_fails_is_recorded_and_the_others_go_on(job: Path) -> None:
+    (job.parent / "pictures" / "p2.png").write_text("not a picture")
+    (job.parent / "table.csv").write_text("id,poison\np4,1\n")
+    result = run(job, devices="cpu*2")
+    assert (result.status, result.exit_code, result.n_done) == ("failures", 1, 4)
+    rows = rows_of(result.folder)
+    assert [row["status"] for row in rows] == ["done", "done", "failed", "done", "failed", "done"]
+    assert rows[2]["error"]["stage"] == "brighten"
+    assert rows[2]["error"]["type"] == "FormatError"
+    assert "p2.png is not a picture" in rows[2]["error"]["message"]
+    assert rows[4]["error"] == {"stage": "mean", "type": "ValueError", "message": "p4 is poison"}
+    assert "bright" in rows[4]["outputs"]
+    assert "ValueError" in (result.items[4].error.traceback if result.items[4].error else "")
+    assert [found["id"] for found in result.to_json()["failures"]] == ["p2", "p4"]
+    assert result.summary.n_failed == 2
+    assert result.headline["n"] == 4
+
+
+def test_events_name_items_and_count_within_their_stage(job: Path) -> None:
+    (job.parent / "pictures" / "p2.png").write_text("not a picture")
+    seen: list[Event] = []
+    result = run(job, sinks=[seen.append])
+    assert isinstance(seen[0], RunStarted)
+    assert seen[0].total == 6
+    assert list(seen[0].devices) == ["cpu:0"]
+    assert isinstance(seen[-1], RunFinished)
+    assert seen[-1].facts == result.headline
+    assert [(e.stage, e.total) for e in seen if isinstance(e, StageStarted)] == [("brighten", 6), ("mean", 5)]
+    assert [(e.index, e.item) for e in seen if isinstance(e, ItemFailed)] == [(2, "p2")]
+    scored = [(e.index, e.item) for e in seen if isinstance(e, ItemFinished) and e.stage == "mean"]
+    assert scored == list(enumerate(["p0", "p1", "p3", "p4", "p5"]))
+    shown = next(e.outputs for e in seen if isinstance(e, ItemFinished))
+    assert shown == {"bright": "outputs/brighten/p0.png", "on": 1, "before": "inputs/p0.png"}
+    assert (result.folder / "inputs/p0.png").read_bytes() == (job.parent / "pictures/p0.png").read_bytes()
+    assert [type(e) for e in read_events(result.folder)] == [type(e) for e in seen]
+
+
+def test_stop_at_the_first_error_keeps_what_is_done(job: Path) -> None:
+    (job.parent / "table.csv").write_text("id,poison\np2,1\n")
+    result = run(job, "errors.on_error=stop", policy="pull")
+    assert (result.status, result.exit_code) == ("failed", 1)
+    states = [row["status"] for row in rows_of(result.folder)]
+    assert states == ["done", "done", "failed", "unfinished", "unfinished", "unfinished"]
+    assert result.to_json()["n_unfinished"] == 3
+
+
+def test_too_many_errors_stop_the_run(job: Path) -> None:
+    (job.parent / "table.csv").write_text("id,poison\np0,1\np2,1\np3,1\n")
+    result = run(job, "errors.max_error_rate=0.34", policy="pull")
+    assert result.status == "failed"
+    assert [item.status for item in result] == [
+        "failed",
+        "done",
+        "failed",
+        "failed",
+        "unfinished",
+        "unfinished",
+    ]
+    assert run(job, "errors.max_error_rate=0.5", out="b").status == "failures"
+
+
+def test_a_stage_that_is_broken_on_one_device_runs_on_the_other(job: Path) -> None:
+    result = run(job, "brighten.broken_on=['cpu:0']", devices="cpu*2")
+    assert (result.status, result.n_done) == ("done", 6)
+
+
+def test_a_stage_that_is_broken_everywhere_says_why_and_leaves_a_folder(job: Path) -> None:
+    with pytest.raises(NoUsableDevice, match=r"no room on cpu:0") as caught:
+        run(job, "brighten.broken_on=['cpu:0', 'cpu:1']", devices="cpu*2")
+    assert "brighten" in caught.value.message
+    assert [row["status"] for row in rows_of(job.parent / "run")] == ["unfinished"] * 6
+
+
+def test_a_worker_that_dies_costs_one_item(job: Path) -> None:
+    text = job.read_text().split("stages:")[0] + "stages:\n  - {name: fatal, target: 'stages.py:Fatal'}\n"
+    job.write_text(text)
+    result = run(job, devices="cpu*2", backend="process")
+    assert [item.status for item in result] == ["done", "failed", "done", "done", "done", "done"]
+    assert result.items[1].error is not None
+    assert result.items[1].error.type == "WorkerLost"
+
+
+def test_a_headline_that_fails_costs_nothing_else(job: Path) -> None:
+    result = run(job, "report.headline=stages.py:broken_headline")
+    assert (result.status, result.headline) == ("done", {})
+    notes = [event.text for event in read_events(result.folder) if type(event).__name__ == "Note"]
+    assert any("broken_headline raised KeyError" in note for note in notes)
+
+
+def test_a_folder_that_is_taken_is_refused_before_any_work(job: Path) -> None:
+    run(job)
+    with pytest.raises(ConfigError, match="holds a run already"):
+        run(job)
+    assert run(job, overwrite=True).status == "done"
+
+
+def test_the_folder_holds_the_job_as_it_ran(job: Path) -> None:
+    result = run(
+        job, "job.seed=77", "report.html=true", "report.trace=true", report=job.parent / "other.html"
+    )
+    files = {path.name for path in result.folder.iterdir()}
+    assert files == {
+        "config.yaml",
+        "events.jsonl",
+        "results.jsonl",
+        "summary.json",
+        "trace.json",
+        "outputs",
+        "inputs",
+    }
+    assert result.report == job.parent / "other.html"
+    assert "brighten" in result.report.read_text()
+    assert "seed: 77" in (result.folder / "config.yaml").read_text()
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert summary["headline"] == result.headline
+    assert (summary["schema"], summary["n_done"], summary["total"]) == (1, 6, 6)
+
+
+def test_the_plan_says_what_would_run_and_starts_nothing(job: Path) -> None:
+    plan = Pipeline.from_yaml(job).plan("cpu*3", policy="pull:2", out=job.parent / "there")
+    assert (plan.n_items, plan.policy, len(plan.devices)) == (6, "pull:2", 3)
+    assert [stage.name for stage in plan.stages] == ["brighten", "mean"]
+    assert json.loads(json.dumps(plan.to_json()))["out"] == str(job.parent / "there")
+    assert not (job.parent / "there").exists()
+
+
+def test_a_missing_package_is_named(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(MissingExtra, match="pydantic") as caught:
+        Pipeline.from_yaml(job)
+    assert "evenload[yaml]" in str(caught.value)
+
+
+def test_items_are_checked_before_any_work(job: Path) -> None:
+    (job.parent / "pictures" / "p0.jpg").write_bytes(b"")
+    with pytest.raises(SpecError, match="'p0' is given twice"):
+        Pipeline.from_yaml(job)
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("backend", ["process", "inline"])
+def test_ctrl_c_keeps_what_is_done(job: Path, backend: str) -> None:
+    stages = "stages:\n  - {name: slow, target: 'stages.py:Slow', params: {seconds: 0.2}}\n"
+    rows = "".join(f'{{"id": "{number}"}}\n' for number in range(500))
+    (job.parent / "rows.jsonl").write_text(rows)
+    quiet = "report: {html: false, trace: false}\n"
+    job.write_text(f"version: 1\njob: {{name: t, inputs: {{jsonl: rows.jsonl}}}}\n{stages}{quiet}")
+    command = [sys.executable, "-m", "evenload", "run", str(job), "-o", str(job.parent / "run"), "--json"]
+    process = subprocess.Popen(
+        [*command, "--devices", "cpu*2", "--backend", backend, "--policy", "pull"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    events = job.parent / "run" / "events.jsonl"
+    wait_for(lambda: events.is_file() and events.read_text().count("ItemFinished") >= 3, process)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    said = json.loads(stdout)
+    assert said["status"] == "interrupted"
+    assert said["n_done"] >= 3
+    assert said["n_done"] + said["n_unfinished"] == 500
+    assert [row["id"] for row in rows_of(job.parent / "run")] == [str(number) for number in range(500)]
