@@ -1,0 +1,42 @@
+"""Sizes that the callers of kernels need to know. Loads nothing, so that asking for them does not load
+llvmlite."""
+
+from dataclasses import dataclass
+
+from evenload.gpu.field import X
+
+__all__ = ["BATCH", "LEVELS", "N_LINES", "PAIR_SLACK", "STEPS", "Level", "scratch_bytes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """An instruction level: ``lanes`` elements of ``radix_bits`` (Montgomery's R) in a block of
+    ``block_bytes``."""
+
+    name: str
+    lanes: int
+    block_bytes: int
+    radix_bits: int
+
+
+LEVELS = {"ifma52": Level("ifma52", 8, 320, 260), "word64": Level("word64", 1, 32, 256)}
+
+BATCH = {1: 256, 2: 128}
+"""Blocks of affine additions that share one inversion, by degree of the field; see
+benchmarks/zk_kernels.py."""
+
+PAIR_SLACK = 64
+"""Elements that a pair array needs beyond its pairs: the last block is filled up, and prefetches look
+ahead."""
+
+STEPS = [step for bit in bin(6 * X + 2)[3:] for step in ((1, 0) if bit == "1" else (1,))]
+"""The Miller loop. 1: square, then a tangent's line; 0: a chord's line."""
+
+N_LINES = len(STEPS) + 2
+"""Two chords for the Frobenius images follow the steps."""
+
+
+def scratch_bytes(level: str, degree: int) -> int:
+    """Work space of ``accumulate`` for the blocks that share an inversion."""
+    element = LEVELS[level].block_bytes * degree
+    return 128 + element + BATCH[degree] * (5 * element + 64)

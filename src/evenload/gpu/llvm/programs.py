@@ -1,0 +1,93 @@
+"""The programs that are compiled together and cached as one object each.
+
+``scalar`` works on single points and on rows of integers and runs everywhere; ``bulk`` holds the kernels
+that take
+nearly all of a proof's time, once for each instruction level.
+"""
+
+import functools
+from pathlib import Path
+
+from evenload.errors import UnknownName
+
+from . import program
+from .layout import LEVELS
+from .program import Program
+
+__all__ = ["LEVELS", "best_level", "bulk", "scalar"]
+
+_HERE = Path(__file__).parent
+
+
+def best_level() -> str:
+    """The fastest level that this processor has."""
+    needed = {"avx512f", "avx512ifma", "avx512dq", "avx512vl"}
+    return "ifma52" if needed <= program.host_features() else "word64"
+
+
+def _sources(*names: str) -> tuple[str, ...]:
+    return (*(str(_HERE / f"{name}.py") for name in names), str(_HERE.parent / "field.py"))
+
+
+@functools.cache
+def scalar() -> Program:
+    """fold and combine for g1 and g2, pairing, digits, sort, sparse products, range checks."""
+    signatures = {f"g{d}_{name}": n for d in (1, 2) for name, n in {"fold": 6, "combine": 4}.items()}
+    signatures |= {"digits": 6, "sort": 6, "nonzero_rows": 4}
+    signatures |= {"sparse_products": 5, "multiply_rows": 4, "powers": 4}
+    signatures |= {"lagrange": 5, "combine_rows": 6}
+    signatures |= {"f12_multiply": 3, "f12_power_x": 2, "f12_invert": 2, "f12_map": 4}
+    signatures |= {"g2_lines": 3, "miller_loop": 4}
+    files = ("code", "word64", "arith", "extension", "curve", "fold", "digits", "witness", "setup", "tower")
+    sources = _sources(*files, "layout", "programs")
+    return program.load("bn254-scalar", signatures, _scalar_ir, sources)
+
+
+def _scalar_ir() -> str:
+    from llvmlite import ir
+
+    from . import digits, fold, setup, tower, witness
+
+    module = ir.Module("bn254-scalar")
+    for degree in (1, 2):
+        fold.add_fold_kernels(module, degree)
+    digits.add_digit_kernels(module)
+    witness.add_witness_kernels(module)
+    setup.add_setup_kernels(module)
+    tower.add_tower_kernels(module)
+    return str(module)
+
+
+@functools.cache
+def bulk(level: str | None = None) -> Program:
+    """import_points, accumulate and bucket_sum for g1 and g2, and the transforms, at ``level`` (default: the
+    best)."""
+    level = level or best_level()
+    if level not in LEVELS:
+        raise UnknownName("instruction level", level, LEVELS)
+    group = {"import_points": 6, "export_points": 3, "accumulate": 14, "bucket_sum": 3}
+    signatures = {f"g{degree}_{name}": n for degree in (1, 2) for name, n in group.items()}
+    signatures |= {"scatter": 4, "gather": 4, "multiply_blocks": 4, "pack": 3, "unpack": 3, "quotient": 5}
+    sources = _sources(
+        "code", "word64", "ifma", "arith", "extension", "curve", "buckets", "transform", "layout", "programs"
+    )
+    return program.load(f"bn254-{level}", signatures, functools.partial(_bulk_ir, level), sources)
+
+
+def _level_type(name: str) -> type:
+    from .ifma import Ifma52
+    from .word64 import Word64
+
+    return {"ifma52": Ifma52, "word64": Word64}[name]
+
+
+def _bulk_ir(level: str) -> str:
+    from llvmlite import ir
+
+    from . import buckets, transform
+
+    module = ir.Module(f"bn254-{level}")
+    for degree in (1, 2):
+        buckets.add_group_kernels(module, _level_type(level), degree)
+    transform.add_transform_kernels(module, _level_type(level))
+    return str(module)

@@ -1,0 +1,186 @@
+"""Proofs and verification keys as values, and their JSON as snarkjs writes and reads it."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evenload.errors import FormatError
+from evenload.gpu.field import FQ, FR
+
+__all__ = ["Proof", "VerificationKey", "public_from_json", "public_to_json"]
+
+G1Point = tuple[int, int] | None
+G2Point = tuple[tuple[int, int], tuple[int, int]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A Groth16 proof: three affine points, None for infinity.
+
+    Proofs are malleable: from one proof anybody can make others of the same statement, e.g. (-a, -b, c).
+    Never use a
+    proof's bytes to tell whether a statement was seen before.
+    """
+
+    a: G1Point
+    b: G2Point
+    c: G1Point
+
+    def to_json(self) -> str:
+        """Byte for byte what snarkjs writes to proof.json."""
+        fields = {"pi_a": _g1_out(self.a), "pi_b": _g2_out(self.b), "pi_c": _g1_out(self.c)}
+        return json.dumps({**fields, "protocol": "groth16", "curve": "bn128"}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str = "proof") -> "Proof":
+        """Raises FormatError if a field is missing, a number is not a canonical decimal, or it is another
+        protocol."""
+        fields = _object(text, source)
+        _expect_groth16(fields, source, curve_required=False)  # rapidsnark leaves the curve out
+        a, c = (_g1_in(fields, name, source) for name in ("pi_a", "pi_c"))
+        return cls(a, _g2_in(fields, "pi_b", source), c)
+
+
+@dataclass(frozen=True, slots=True)
+class VerificationKey:
+    """What a verifier needs; ``ic`` holds one point for the constant and one for each public input."""
+
+    alpha1: G1Point
+    beta2: G2Point
+    gamma2: G2Point
+    delta2: G2Point
+    ic: tuple[G1Point, ...]
+
+    @property
+    def n_public(self) -> int:
+        return len(self.ic) - 1
+
+    def to_json(self) -> str:
+        """vkey.json as snarkjs exports it, e(alpha, beta) included."""
+        from .oracle.pairing import SNARKJS_EXPONENT, pairing, power
+
+        target = power(pairing(self.alpha1, self.beta2), SNARKJS_EXPONENT)
+        return json.dumps(
+            {
+                "protocol": "groth16",
+                "curve": "bn128",
+                "nPublic": self.n_public,
+                "vk_alpha_1": _g1_out(self.alpha1),
+                "vk_beta_2": _g2_out(self.beta2),
+                "vk_gamma_2": _g2_out(self.gamma2),
+                "vk_delta_2": _g2_out(self.delta2),
+                "vk_alphabeta_12": [
+                    [[str(c) for c in target[i + 2 * j]] for j in range(3)] for i in range(2)
+                ],
+                "IC": [_g1_out(point) for point in self.ic],
+            },
+            indent=1,
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes, source: str = "verification key") -> "VerificationKey":
+        """Raises FormatError as ``Proof.from_json``; e(alpha, beta) is not read but computed."""
+        fields = _object(text, source)
+        _expect_groth16(fields, source, curve_required=True)
+        if not isinstance(fields.get("IC"), list) or not fields["IC"]:
+            raise FormatError(f"{source}: IC must be a list of points")
+        if fields.get("nPublic") != len(fields["IC"]) - 1:
+            raise FormatError(
+                f"{source}: nPublic is {fields.get('nPublic')!r} but IC holds {len(fields['IC'])} points"
+            )
+        ic = {f"IC[{k}]": point for k, point in enumerate(fields["IC"])}
+        return cls(
+            _g1_in(fields, "vk_alpha_1", source),
+            _g2_in(fields, "vk_beta_2", source),
+            _g2_in(fields, "vk_gamma_2", source),
+            _g2_in(fields, "vk_delta_2", source),
+            tuple(_g1_in(ic, name, source) for name in ic),
+        )
+
+
+def public_to_json(values: Sequence[int]) -> str:
+    """Byte for byte what snarkjs writes to public.json."""
+    return json.dumps([str(value) for value in values], indent=1)
+
+
+def public_from_json(text: str | bytes, source: str = "public inputs") -> list[int]:
+    """Raises FormatError unless it is a list of canonical decimals below r (a value plus r would be an
+    alias)."""
+    values = _parse(text, source)
+    if not isinstance(values, list):
+        raise FormatError(f"{source}: must be a list of decimal strings")
+    return [_number(value, FR.modulus, f"{source}: entry {k}", "r") for k, value in enumerate(values)]
+
+
+# --- JSON -----------------------------------------------------------------------------------------
+def _parse(text: str | bytes, source: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"{source}: not JSON: {error}") from None
+
+
+def _object(text: str | bytes, source: str) -> dict[str, Any]:
+    value = _parse(text, source)
+    if not isinstance(value, dict):
+        raise FormatError(f"{source}: must be a JSON object")
+    return value
+
+
+def _expect_groth16(fields: dict[str, Any], source: str, curve_required: bool) -> None:
+    if fields.get("protocol") != "groth16":
+        raise FormatError(f"{source}: protocol is {fields.get('protocol')!r}, only 'groth16' is supported")
+    curve = fields.get("curve", None if curve_required else "bn128")
+    if curve not in ("bn128", "bn254"):
+        raise FormatError(f"{source}: curve is {curve!r}, only 'bn128' (BN254) is supported")
+
+
+def _number(value: Any, modulus: int, where: str, name: str) -> int:
+    is_decimal = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 78
+    if not is_decimal or (value[0] == "0" and value != "0"):
+        raise FormatError(f"{where}: {str(value)[:90]!r} is not a decimal string in canonical form")
+    if int(value) >= modulus:
+        raise FormatError(
+            f"{where}: {value} is not below {name}", hint="non-canonical numbers are never accepted"
+        )
+    return int(value)
+
+
+def _coordinates(value: Any, n: int, where: str) -> list[int]:
+    if not isinstance(value, list) or len(value) != n:
+        raise FormatError(f"{where}: must be a list of {n} decimal strings")
+    return [_number(c, FQ.modulus, where, "q") for c in value]
+
+
+def _g1_in(fields: dict[str, Any], name: str, source: str) -> G1Point:
+    x, y, z = _coordinates(fields.get(name), 3, f"{source}: {name}")
+    return _affine((x, y), z, (0, 1), f"{source}: {name}")
+
+
+def _g2_in(fields: dict[str, Any], name: str, source: str) -> G2Point:
+    where, value = f"{source}: {name}", fields.get(name)
+    if not isinstance(value, list) or len(value) != 3:
+        raise FormatError(f"{where}: must be a list of three pairs")
+    x, y, z = (tuple(_coordinates(pair, 2, where)) for pair in value)
+    if z[1]:
+        raise FormatError(f"{where}: the third coordinate must be one (or zero for infinity)")
+    return _affine((x, y), z[0], ((0, 0), (1, 0)), where)
+
+
+def _affine(point: Any, z: int, infinity: Any, where: str) -> Any:
+    if z == 1:
+        return point
+    if z == 0 and point == infinity:
+        return None
+    raise FormatError(f"{where}: the third coordinate must be one (or zero for infinity)")
+
+
+def _g1_out(point: G1Point) -> list[str]:
+    return ["0", "1", "0"] if point is None else [str(point[0]), str(point[1]), "1"]
+
+
+def _g2_out(point: G2Point) -> list[list[str]]:
+    if point is None:
+        return [["0", "0"], ["1", "0"], ["0", "0"]]
+    return [[str(c) for c in point[0]], [str(c) for c in point[1]], ["1", "0"]]

@@ -1,0 +1,226 @@
+"""Multi-scalar multiplication over G1 or G2 with the bucket kernels: sum of scalars[i] * points[i].
+
+Bases.load(rows)  ->  points on the curve, infinity dropped, in the level's form, once for each key
+multiply(bases, scalars)  ->  digits, then windows (in groups) on as many threads as wanted, then one fold
+"""
+
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evenload.errors import FormatError
+from evenload.gpu.llvm import programs, rows
+from evenload.gpu.llvm.layout import LEVELS, PAIR_SLACK, scratch_bytes
+
+__all__ = ["Bases", "choose_width", "multiply", "sum_groups"]
+
+_CHUNK_POINTS = 1 << 16
+"""Points whose buckets are taken through all rounds at once, so that what lies between rounds stays in the
+cache."""
+_SORT_TOGETHER = 1 << 19
+"""Digits that are sorted at once: small sums take several windows together."""
+_COST = {1: (1.0, 2.7), 2: (1.0, 2.7)}
+"""Relative time of one affine addition and of one bucket in ``bucket_sum``; see benchmarks/zk_kernels.py."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bases:
+    """Points of a key in a level's form.
+
+    points  [n_padded, 8 * degree] uint64 rows, affine, canonical
+    keep    [n] int32, the position of each point among those given (infinity is dropped)
+    """
+
+    degree: int
+    level: str
+    n_given: int
+    keep: np.ndarray
+    points: np.ndarray
+
+    @classmethod
+    def load(
+        cls, given: np.ndarray, degree: int, level: str, where: Callable[[int, str], str] | None = None
+    ) -> "Bases":
+        """``given``: [n, 8 * degree] uint64, affine rows as .zkey holds them (Montgomery, R = 2^256; zeros:
+        infinity).
+
+        Raises FormatError if a coordinate is not below q or a point is not on the curve; ``where(position,
+        why)`` gives
+        the message.
+        """
+        n_given, row_bytes = len(given), 64 * degree
+        scratch = np.empty(n_given + 1, np.int32)
+        count = programs.scalar().nonzero_rows(rows.address(given), n_given, row_bytes, rows.address(scratch))
+        keep = scratch[:count].copy()
+        points = rows.empty(count + 8, row_bytes)
+        if count:
+            bad = np.zeros(1, np.int64)
+            load = getattr(programs.bulk(level), f"g{degree}_import_points")
+            fault = load(*map(rows.address, (given, keep)), count, *map(rows.address, (points, bad)), 0)
+            if fault:
+                position, why = _locate(given, keep[int(bad[0]) :][:8], degree)
+                raise FormatError(where(position, why) if where else f"point {position} {why}")
+        return cls(degree, level, n_given, keep, points)
+
+    @property
+    def n_bytes(self) -> int:
+        return self.points.nbytes + self.keep.nbytes
+
+
+def _locate(given: np.ndarray, candidates: np.ndarray, degree: int) -> tuple[int, str]:
+    """Which of the points the kernel refused, and why, by the oracle."""
+    from evenload.gpu.field import FQ
+
+    from .oracle.curve import G1, G2
+
+    for position in map(int, candidates):
+        values = rows.to_integers(given[position])
+        if any(value >= FQ.modulus for value in values):
+            return position, "has a coordinate that is not below q"
+        plain = [FQ.plain(value) for value in values]
+        point = tuple(plain) if degree == 1 else (tuple(plain[:2]), tuple(plain[2:]))
+        if not (G1 if degree == 1 else G2).contains(point):
+            return position, "is not on the curve"
+    raise AssertionError("a kernel refused points that the oracle accepts")
+
+
+def choose_width(n_bits: int, n: int, degree: int) -> int:
+    """Window width for ``n`` scalars with ``n_bits`` significant bits in total: least estimated time."""
+    per_addition, per_bucket = _COST[degree]
+    longest = 254
+
+    def time(width: int) -> float:
+        return n_bits / width * per_addition + longest / width * 2 ** (width - 1) * per_bucket
+
+    return min(range(4, 17), key=time) if n else 4
+
+
+@dataclass(slots=True)
+class _Work:
+    """Buffers of one thread; they grow and are used again."""
+
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def get(self, name: str, n: int, row_bytes: int, dtype: type = np.uint64) -> int:
+        held = self.arrays.get(name)
+        if held is None or held.nbytes < n * row_bytes:
+            self.arrays[name] = held = rows.empty(n, row_bytes, dtype)
+        return rows.address(held)
+
+
+def significant_bits(scalars: np.ndarray) -> int:
+    """About the sum of the bit lengths of [n, 4] uint64 scalars: 64 for every word up to the top non-zero
+    one."""
+    high = scalars[:, 3] != 0
+    total = int(high.sum()) * 254
+    rest = ~high
+    for word, bits in ((2, 192), (1, 128), (0, 32)):
+        now = rest & (scalars[:, word] != 0)
+        total += int(now.sum()) * bits
+        rest &= ~now
+    return total
+
+
+def multiply(
+    bases: Bases,
+    scalars: np.ndarray,
+    run: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
+    width: int | None = None,
+    buffers: threading.local | None = None,
+) -> np.ndarray:
+    """sum of scalars[i] * point i over the points that were given to ``Bases.load``.
+
+    scalars  [n_given, 4] uint64, plain, below r
+    run      ``map``, or a pool's map: window groups run on its threads (kernels release the GIL)
+    buffers  work space that is kept between calls, one set for each thread
+    Returns an affine row [8 * degree] uint64, Montgomery with R = 2^256, zeros for infinity.
+    """
+    n, degree = len(bases.keep), bases.degree
+    out = rows.zeros(1, 64 * degree)
+    if not n:
+        return out[0]
+    kept = scalars if n == bases.n_given else scalars[bases.keep]
+    top = next((word for word in (3, 2, 1, 0) if kept[:, word].any()), None)
+    if top is None:
+        return out[0]
+    width = width or choose_width(significant_bits(kept), n, degree)
+    n_bits = 254 if top == 3 else 64 * top + int(kept[:, top].max()).bit_length()
+    n_windows = n_bits // width + 1
+    digit = np.empty((n_windows, n), np.int16)
+    programs.scalar().digits(
+        rows.address(scalars), rows.address(bases.keep), n, width, n_windows, rows.address(digit)
+    )
+    together = max(1, min(n_windows, _SORT_TOGETHER // n))
+    groups = [digit[w : w + together] for w in range(0, n_windows, together)]
+    local = buffers or threading.local()
+
+    def one(group: np.ndarray) -> np.ndarray:
+        if not hasattr(local, "work"):
+            local.work = _Work()
+        return _sum_windows(bases, group, width, local.work)
+
+    segments = np.concatenate(list(run(one, groups)))
+    lanes = LEVELS[bases.level].lanes
+    log_length = int(math.log2((1 << width - 1) // lanes))
+    fold = getattr(programs.scalar(), f"g{degree}_fold")
+    fold(rows.address(segments), n_windows, lanes, log_length, width, rows.address(out))
+    return out[0]
+
+
+def _sum_windows(bases: Bases, digit: np.ndarray, width: int, work: _Work) -> np.ndarray:
+    """What ``bucket_sum`` leaves for each window: [windows, lanes * 2 * 12 * degree] uint64."""
+    n_windows, n = digit.shape
+    degree, row_bytes = bases.degree, 64 * bases.degree
+    n_buckets, lanes = 1 << width - 1, LEVELS[bases.level].lanes
+    n_all = n_windows * n_buckets
+    start = np.empty(n_all + 2, np.int64)
+    index = work.get("index", n_windows * n + 1, 4, np.int32)
+    programs.scalar().sort(rows.address(digit), n, n_windows, n_buckets, rows.address(start), index)
+    sums = work.get("sums", n_all, row_bytes)
+    _accumulate(bases, index, start[: n_all + 1], sums, work)
+    bucket_sum = getattr(programs.bulk(bases.level), f"g{degree}_bucket_sum")
+    segments = rows.empty(n_windows, lanes * 192 * degree)
+    for w in range(n_windows):
+        bucket_sum(sums + w * n_buckets * row_bytes, n_buckets, rows.address(segments[w]))
+    return segments
+
+
+def _accumulate(bases: Bases, index: int, start: np.ndarray, sums: int, work: _Work) -> None:
+    """sums[b] (rows at an address) = the sum of bucket b's points, for all buckets of ``start``."""
+    degree, row_bytes = bases.degree, 64 * bases.degree
+    kernel = getattr(programs.bulk(bases.level), f"g{degree}_accumulate")
+    scratch = work.get("scratch", 1, scratch_bytes(bases.level, degree))
+    points = rows.address(bases.points)
+    for first, last in _chunks(start):
+        n_rows = int(start[last] - start[first]) // 2 + last - first + 8
+        pairs = [work.get(name, n_rows + PAIR_SLACK, 8, np.int64) for name in ("p", "q", "out")]
+        counts = [work.get(name, last - first + 1, 8, np.int64) for name in ("counts0", "counts1")]
+        space = [work.get(name, n_rows, row_bytes) for name in ("rows0", "rows1")]
+        kernel(points, index, rows.address(start), first, last, sums, *pairs, *counts, *space, scratch)
+
+
+def sum_groups(bases: Bases, index: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Sums of groups of points: [groups, 8 * degree] rows, Montgomery with R = 2^256, zeros for infinity.
+
+    index  int32 positions in ``bases.points``, grouped; the sign bit asks for the negative
+    start  [groups + 1] int64: group g is index[start[g]:start[g + 1]]
+    """
+    n, row_bytes = len(start) - 1, 64 * bases.degree
+    sums, out = rows.empty(n, row_bytes), rows.empty(n, row_bytes)
+    index, start = np.ascontiguousarray(index, np.int32), np.ascontiguousarray(start, np.int64)
+    _accumulate(bases, rows.address(index), start, rows.address(sums), _Work())
+    export = getattr(programs.bulk(bases.level), f"g{bases.degree}_export_points")
+    export(rows.address(sums), n, rows.address(out))
+    return out
+
+
+def _chunks(start: np.ndarray) -> Sequence[tuple[int, int]]:
+    """Ranges of buckets with about ``_CHUNK_POINTS`` points each; a bucket is never split."""
+    marks = np.arange(_CHUNK_POINTS, start[-1], _CHUNK_POINTS)
+    cuts = np.unique(np.concatenate([[0], np.searchsorted(start, marks), [len(start) - 1]]))
+    return [(int(a), int(b)) for a, b in itertools.pairwise(cuts)]

@@ -1,0 +1,106 @@
+"""The groups G1 and G2 of BN254 in plain Python integers.
+
+A point is None (infinity) or (x, y). Coordinates are integers for G1 and pairs (c0, c1) = c0 + c1*u for G2.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from evenload.gpu import field
+
+__all__ = ["G1", "G2", "Group", "fq2_inverse", "fq2_multiply"]
+
+Q, R = field.FQ.modulus, field.FR.modulus
+Fq2 = tuple[int, int]
+
+
+def fq2_multiply(a: Fq2, b: Fq2) -> Fq2:
+    return (a[0] * b[0] - a[1] * b[1]) % Q, (a[0] * b[1] + a[1] * b[0]) % Q
+
+
+def fq2_inverse(a: Fq2) -> Fq2:
+    norm = pow(a[0] * a[0] + a[1] * a[1], -1, Q)
+    return a[0] * norm % Q, -a[1] * norm % Q
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Affine arithmetic on y^2 = x^3 + b. ``degree`` is 1 over Fq, 2 over Fq2."""
+
+    degree: int
+    generator: Any
+    b: Any
+
+    # --- the field ------------------------------------------------------------------------------
+    def _add(self, x: Any, y: Any) -> Any:
+        return (x + y) % Q if self.degree == 1 else ((x[0] + y[0]) % Q, (x[1] + y[1]) % Q)
+
+    def _negate(self, x: Any) -> Any:
+        return -x % Q if self.degree == 1 else (-x[0] % Q, -x[1] % Q)
+
+    def _multiply(self, x: Any, y: Any) -> Any:
+        return x * y % Q if self.degree == 1 else fq2_multiply(x, y)
+
+    def _inverse(self, x: Any) -> Any:
+        return pow(x, -1, Q) if self.degree == 1 else fq2_inverse(x)
+
+    # --- the group ------------------------------------------------------------------------------
+    def contains(self, point: Any) -> bool:
+        """True for infinity and for canonical coordinates that satisfy the curve's equation (of any
+        order)."""
+        if point is None:
+            return True
+        flat = point if self.degree == 1 else (*point[0], *point[1])
+        if not all(0 <= c < Q for c in flat):
+            return False
+        x, y = point
+        return self._multiply(y, y) == self._add(self._multiply(self._multiply(x, x), x), self.b)
+
+    def has_order_r(self, point: Any) -> bool:
+        return self.multiply(point, R) is None
+
+    def negate(self, point: Any) -> Any:
+        return None if point is None else (point[0], self._negate(point[1]))
+
+    def add(self, a: Any, b: Any) -> Any:
+        if a is None or b is None:
+            return b if a is None else a
+        if a[0] == b[0]:
+            if a[1] != b[1] or a[1] == self._negate(a[1]):
+                return None
+            square = self._multiply(a[0], a[0])
+            rise, run = self._add(square, self._add(square, square)), self._add(a[1], a[1])
+        else:
+            rise, run = self._add(b[1], self._negate(a[1])), self._add(b[0], self._negate(a[0]))
+        slope = self._multiply(rise, self._inverse(run))
+        x = self._add(self._multiply(slope, slope), self._negate(self._add(a[0], b[0])))
+        return x, self._add(self._multiply(slope, self._add(a[0], self._negate(x))), self._negate(a[1]))
+
+    def multiply(self, point: Any, scalar: int) -> Any:
+        total = None
+        for bit in bin(scalar)[2:] if scalar else "":
+            total = self.add(total, total)
+            if bit == "1":
+                total = self.add(total, point)
+        return total
+
+    def sum_of_multiples(self, points: Sequence[Any], scalars: Sequence[int]) -> Any:
+        """Pippenger's method with windows of four bits."""
+        total = None
+        for shift in range(252, -1, -4):
+            for _ in range(4):
+                total = self.add(total, total)
+            buckets: list[Any] = [None] * 16
+            for point, scalar in zip(points, scalars, strict=True):
+                digit = scalar >> shift & 15
+                buckets[digit] = self.add(buckets[digit], point) if digit else None
+            running = None
+            for bucket in reversed(buckets[1:]):
+                running = self.add(running, bucket)
+                total = self.add(total, running)
+        return total
+
+
+G1 = Group(1, field.G1, 3)
+G2 = Group(2, field.G2, field.TWIST_B)

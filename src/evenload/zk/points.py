@@ -1,0 +1,33 @@
+"""Sums of few multiples, on rows: what blinding and verification need. Constant time in the scalars."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from evenload.gpu.field import FQ
+from evenload.gpu.llvm import programs, rows
+
+__all__ = ["combine", "to_integers"]
+
+
+def combine(degree: int, points: np.ndarray, scalars: Sequence[int]) -> np.ndarray:
+    """sum of scalars[i] * points[i], an affine row [8 * degree] uint64; zeros stand for infinity.
+
+    points   [n, 8 * degree] uint64 affine rows, Montgomery with R = 2^256
+    scalars  n integers in [0, 2^254)
+    """
+    out, factors = rows.zeros(1, 64 * degree), rows.from_integers(scalars)
+    given = rows.empty(len(points), 64 * degree)
+    given[:] = points
+    kernel = getattr(programs.scalar(), f"g{degree}_combine")
+    kernel(rows.address(given), rows.address(factors), len(scalars), rows.address(out))
+    return out[0]
+
+
+def to_integers(row: np.ndarray) -> Any:
+    """An affine row as a plain point: (x, y), pairs for G2, None for infinity."""
+    plain = [FQ.plain(value) for value in rows.to_integers(row)]
+    if not any(plain):
+        return None
+    return (plain[0], plain[1]) if len(plain) == 2 else ((plain[0], plain[1]), (plain[2], plain[3]))

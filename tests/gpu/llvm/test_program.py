@@ -1,0 +1,143 @@
+"""The object cache: private to the user, refused if it is not, compiled anew if damaged."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from evenload.errors import ConfigError, MissingExtra
+from evenload.gpu.llvm import program, programs
+
+pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+SIGNATURE = {"answer": 0}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    path = tmp_path / "kernels"
+    monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(path))
+    return path
+
+
+def answer_ir(value=42):
+    from llvmlite import ir
+
+    from evenload.gpu.llvm.code import add_kernel
+
+    module = ir.Module("answer")
+    add_kernel(module, "answer", 0, lambda code: code.const(value))
+    return str(module)
+
+
+def load(build=answer_ir):
+    return program.load("answer", SIGNATURE, build, (__file__,))
+
+
+def refuse():
+    raise AssertionError("must come from the cache")
+
+
+def test_the_second_load_does_not_build(cache):
+    first = load()
+    assert first.answer() == 42
+    assert not first.was_cached
+    second = load(refuse)
+    assert second.was_cached
+    assert second.answer() == 42
+    with pytest.raises(AttributeError, match="no kernel 'question'"):
+        _ = second.question
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")
+def test_modes_are_private_whatever_the_umask(cache):
+    old = os.umask(0)
+    try:
+        load()
+    finally:
+        os.umask(old)
+    assert cache.stat().st_mode & 0o777 == 0o700
+    (file,) = cache.iterdir()
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")
+@pytest.mark.parametrize("mode", [0o720, 0o702, 0o755])
+def test_a_directory_open_to_others_is_refused(cache, mode):
+    load()
+    cache.chmod(mode)
+    with pytest.raises(ConfigError, match="open to others") as caught:
+        load(refuse)
+    assert "chmod 700" in caught.value.hint
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")
+def test_an_object_open_to_others_or_a_link_is_refused(cache, tmp_path):
+    load()
+    (file,) = cache.iterdir()
+    file.chmod(0o640)
+    with pytest.raises(ConfigError, match="open to others"):
+        load(refuse)
+    moved = tmp_path / "elsewhere.o"
+    file.rename(moved)
+    moved.chmod(0o600)
+    file.symlink_to(moved)
+    with pytest.raises(ConfigError, match="open to others"):
+        load(refuse)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda b: b[:-1], lambda b: b[:10], lambda b: b"", lambda b: b[:99] + b"!" + b[100:]]
+)
+def test_a_damaged_object_is_compiled_anew(cache, damage):
+    load()
+    (file,) = cache.iterdir()
+    file.write_bytes(damage(file.read_bytes()))
+    again = load()
+    assert not again.was_cached
+    assert again.answer() == 42
+    assert load(refuse).was_cached
+
+
+def test_another_source_is_another_object(cache, tmp_path):
+    source = tmp_path / "kernel.py"
+    for value in (1, 2):
+        source.write_text(f"version {value}")
+        loaded = program.load("answer", SIGNATURE, lambda value=value: answer_ir(value), (str(source),))
+        assert loaded.answer() == value
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_without_llvmlite_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
+    with pytest.raises(MissingExtra) as caught:
+        load(refuse)
+    assert caught.value.hint == "pip install 'evenload[kernels]'"
+
+
+def test_unknown_level_is_named():
+    with pytest.raises(ConfigError, match="unknown instruction level 'avx9'"):
+        programs.bulk("avx9")
+
+
+def test_importing_loads_no_compiler():
+    code = """if True:
+        import sys, evenload.gpu, evenload.zk, evenload.zk.prover
+        print("llvmlite" in sys.modules, "numba" in sys.modules)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_the_portable_kernels_compile_for_arm64():
+    """The scalar program, cross-compiled: what runs on ARM64 is at least accepted by its code generator."""
+    from llvmlite import binding
+
+    try:
+        binding.initialize_all_targets()
+        binding.initialize_all_asmprinters()
+        target = binding.Target.from_triple("aarch64-unknown-linux-gnu")
+    except RuntimeError as error:
+        pytest.skip(f"this llvmlite has no AArch64 back end: {error}")
+    machine = target.create_target_machine(cpu="generic", opt=1, codemodel="small")
+    assert program.compile_ir(programs._scalar_ir(), machine)[:4] == b"\x7fELF"

@@ -1,0 +1,70 @@
+"""The constants of BN254 agree with each other."""
+
+import pytest
+
+from evenload.gpu import field
+from evenload.gpu.field import FQ, FR, X
+from evenload.zk.oracle.curve import G1, G2, fq2_inverse
+
+
+def is_probable_prime(n: int) -> bool:
+    odd, twos = n - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    for base in (2, 3, 5, 7, 11, 13, 17, 19, 23, 29):
+        x = pow(base, odd, n)
+        if x in (1, n - 1):
+            continue
+        for _ in range(twos - 1):
+            x = x * x % n
+            if x == n - 1:
+                break
+        else:
+            return False
+    return True
+
+
+def test_moduli_are_the_bn_polynomials_and_prime():
+    assert FQ.modulus == 36 * X**4 + 36 * X**3 + 24 * X**2 + 6 * X + 1
+    assert FR.modulus == 36 * X**4 + 36 * X**3 + 18 * X**2 + 6 * X + 1
+    assert is_probable_prime(FQ.modulus)
+    assert is_probable_prime(FR.modulus)
+
+
+@pytest.mark.parametrize("prime", [FQ, FR], ids=lambda p: p.name)
+def test_two_adicity_and_non_residue(prime):
+    assert (prime.modulus - 1) % 2**prime.two_adicity == 0
+    assert (prime.modulus - 1) >> prime.two_adicity & 1
+    assert pow(prime.generator, (prime.modulus - 1) // 2, prime.modulus) == prime.modulus - 1
+
+
+def test_roots_of_unity_have_exactly_their_order():
+    for log_order in (1, 2, 10, 28):
+        root = FR.root_of_unity(1 << log_order)
+        assert pow(root, 1 << log_order, FR.modulus) == 1
+        assert pow(root, 1 << log_order - 1, FR.modulus) == FR.modulus - 1
+    with pytest.raises(ValueError, match="no root of unity"):
+        FR.root_of_unity(1 << 29)
+    with pytest.raises(ValueError, match="no root of unity"):
+        FR.root_of_unity(12)
+
+
+def test_generators_are_on_their_curves_and_have_order_r():
+    for group in (G1, G2):
+        assert group.contains(group.generator)
+        assert group.has_order_r(group.generator)
+    inverse = fq2_inverse((9, 1))
+    assert tuple(3 * c % FQ.modulus for c in inverse) == field.TWIST_B
+
+
+def test_no_point_has_x_zero():
+    """The kernels take a row with x = 0 for infinity: the curves' constants are not squares."""
+    q = FQ.modulus
+    assert pow(3, (q - 1) // 2, q) == q - 1
+    c0, c1 = field.TWIST_B
+    assert pow(c0 * c0 + c1 * c1, (q - 1) // 2, q) == q - 1  # a non-square norm is a non-square
+
+
+def test_montgomery_form_goes_there_and_back():
+    for bits in (256, 260):
+        assert FQ.plain(FQ.montgomery(12345, bits), bits) == 12345
