@@ -1,7 +1,8 @@
 """One record of what happened: typed events, where they go, and how they are read back.
 
 Progress bars, reports, traces, the journal's views and tests all read these events and nothing else.
-Times are seconds since the run began (``t``, ``start_s``, ``stop_s``); ``RunStarted.unix_s`` says when that was.
+Times are seconds since the run began (``t``, ``start_s``, ``stop_s``); ``RunStarted.unix_s`` says when that
+was.
 
     emit ──► EventLog ──► sinks: a list in memory, events.jsonl, a progress bar, ...
 """
@@ -10,7 +11,7 @@ import dataclasses
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """First event of a run. ``devices`` maps a device id to its facts (name, kind, score, memory_bytes, ...)."""
+    """First event of a run. ``devices`` maps a device id to its facts (name, kind, memory_bytes, ...)."""
 
     t: float
     name: str
@@ -93,8 +94,9 @@ class WorkerExited:
 class Span:
     """A chunk ran on one worker from ``start_s`` to ``stop_s``.
 
-    Holds items ``index`` .. ``index + n_items - 1`` (a chunk of one when items are heavy). ``busy_s`` is the time
-    inside the user's function. ``status``: ok | failed (some item raised) | lost (the worker died) |
+    Holds items ``index`` .. ``index + n_items - 1`` (a chunk of one when items are heavy), or ``items`` if
+    they do not follow one another; ``cost`` is their size hint, if they have any. ``busy_s`` is the time inside
+    the user's function. ``status``: ok | failed (some item raised) | lost (the worker died) |
     superseded (a duplicate elsewhere was faster).
     """
 
@@ -110,6 +112,8 @@ class Span:
     why: str = ""
     dealt_s: float | None = None
     duplicate: bool = False
+    cost: float | None = None
+    items: Sequence[int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth telling a person. ``level``: debug | info | warning | error. ``source`` names who said it."""
+    """Something worth telling a person. ``level``: debug | info | warning | error; ``source``: who said it."""
 
     t: float
     level: str
@@ -186,7 +190,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """Last event of a run. ``status``: done | failures | interrupted | failed. ``facts``: headline numbers."""
+    """Last event of a run. ``status``: done | failures | interrupted | failed; ``facts``: its headline."""
 
     t: float
     status: str
@@ -249,8 +253,8 @@ def read_events(path: str | Path) -> Iterator[Event]:
 class EventLog:
     """Hands every event to its sinks, in order, from any thread. Owns the run's clock.
 
-    A sink is any callable taking one event. A sink that raises is removed and its error is kept in ``sink_errors``:
-    watching a run must never stop it.
+    A sink is any callable taking one event. A sink that raises is removed and its error is kept in
+    ``sink_errors``: watching a run must never stop it.
     """
 
     def __init__(self, *sinks: Callable[[Event], None], clock: Callable[[], float] = time.monotonic):
@@ -288,7 +292,9 @@ class EventLog:
 class EventFile:
     """A sink that appends to ``events.jsonl``; flushed at least every ``flush_s`` and at ``close()``."""
 
-    def __init__(self, path: str | Path, *, flush_s: float = 0.5, clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self, path: str | Path, *, flush_s: float = 0.5, clock: Callable[[], float] = time.monotonic
+    ):
         self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - closed by close()
         self._flush_s = flush_s
         self._clock = clock

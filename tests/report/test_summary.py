@@ -126,6 +126,16 @@ def test_stages_in_turn_add_up_and_stages_at_once_do_not():
     assert summary.bound_s <= 2.5
 
 
+def test_items_that_do_not_follow_one_another_are_known_one_by_one():
+    rows = [span(0, 0.0, 1.0, n=2, items=(0, 7)), span(7, 0.0, 1.0, "b", n=2, items=[7, 3])]
+    assert summarise(rows).n_done == 3
+
+
+def test_size_hints_are_used_for_speeds():
+    rows = [span(0, 0.0, 10.0, cost=100.0), span(1, 0.0, 20.0, "b", n=1000, cost=20.0)]
+    assert summarise(rows).bound_s == pytest.approx(120 / 11)
+
+
 def test_moves_are_counted():
     summary = summarise([Moved(1.0, "a", "b", 3), Moved(2.0, "a", "b", 2)])
     assert (summary.n_moves, summary.n_moved_items) == (2, 5)

@@ -1,6 +1,7 @@
 """What the executor does, as events: times on the run's clock, nothing made if nobody listens."""
 
 import contextlib
+import itertools
 import sys
 import time
 
@@ -64,6 +65,7 @@ class Record:
         why: str,
         dealt_s: float,
         duplicate: bool,
+        cost: float | None = None,
     ) -> None:
         if self._log is None:
             return
@@ -82,6 +84,8 @@ class Record:
                 why,
                 dealt_s + add,
                 duplicate,
+                cost,
+                _scattered(items),
             )
         )
 
@@ -117,6 +121,13 @@ class Record:
 
     def _now(self) -> float:
         return time.monotonic() + self._offset
+
+
+def _scattered(items: "range | tuple[int, ...]") -> tuple[int, ...] | None:
+    """The items if they do not follow one another."""
+    if isinstance(items, range) or all(b - a == 1 for a, b in itertools.pairwise(items)):
+        return None
+    return items
 
 
 def _print(line: str) -> None:

@@ -164,6 +164,11 @@ def _are_maps(event: Event) -> bool:
         value = getattr(event, name, None)
         if value is not None and not isinstance(value, dict):
             return False
+    items = getattr(event, "items", None)
+    if items is not None and not (
+        isinstance(items, (list, tuple)) and all(type(one) is int for one in items)
+    ):
+        return False
     devices = getattr(event, "devices", None)
     return not devices or all(isinstance(facts, dict) for facts in devices.values())
 

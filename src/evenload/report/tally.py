@@ -139,8 +139,12 @@ class Tally:
             return
         device.n_items += span.n_items
         stage.useful_s[span.device] = stage.useful_s.get(span.device, 0.0) + busy_s
-        stage.work.add(lane, busy_s, span.n_items, is_good=span.status == "ok")
-        stage.items.add(span.index, span.n_items)
+        stage.work.add(lane, busy_s, span.n_items, cost=span.cost, is_good=span.status == "ok")
+        if span.items is None:
+            stage.items.add(span.index, span.n_items)
+        else:
+            for index in span.items:
+                stage.items.add(index, 1)
         if span.n_items > 0:
             self._keep_if_slow(span, busy_s / span.n_items)
 

@@ -27,7 +27,10 @@ MAX_REASONS = 500
 
 @dataclass(slots=True)
 class Slice:
-    """``n_chunks`` chunks of one stage and status on one lane, one after the other."""
+    """``n_chunks`` chunks of one stage and status on one lane, one after the other.
+
+    ``index`` is the first item's, -1 if the items do not follow one another.
+    """
 
     start_s: float
     stop_s: float
@@ -88,7 +91,7 @@ class Timeline:
             span.busy_s,
             self._stages.setdefault(span.stage, len(self._stages)),
             status,
-            span.index,
+            span.index if span.items is None else -1,
             span.n_items,
             why=self._reason(span.why),
         )

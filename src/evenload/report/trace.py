@@ -108,8 +108,7 @@ class TraceWriter:
 
     def _on_span(self, span: Span) -> None:
         pid, tid = self._track(span.device, span.worker)
-        last = span.index + span.n_items - 1
-        items = f"{span.index}" if span.n_items <= 1 else f"{span.index}–{last}"
+        items = _items_text(span)
         args: dict[str, Any] = {
             "items": items,
             "n_items": span.n_items,
@@ -237,6 +236,12 @@ class TraceWriter:
             ("" if self._is_first else ",\n") + json.dumps(row, separators=(",", ":"), default=str)
         )
         self._is_first = False
+
+
+def _items_text(span: Span) -> str:
+    if span.items:
+        return ", ".join(map(str, span.items[:20])) + (", …" if len(span.items) > 20 else "")
+    return f"{span.index}" if span.n_items <= 1 else f"{span.index}–{span.index + span.n_items - 1}"
 
 
 def _us(seconds: float) -> int:

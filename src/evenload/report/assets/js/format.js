@@ -85,5 +85,6 @@ function measure(name, value) {
 }
 
 function itemsText(index, n) {
+  if (index < 0) return plural(n, "item");
   return n > 1 ? `items ${index}–${index + n - 1}` : `item ${index}`;
 }

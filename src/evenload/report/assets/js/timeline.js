@@ -178,6 +178,7 @@ class TimelineView {
   drawLabel(pen, track, i, status, x0, x1, y) {
     let text = "";
     if (status === "waiting" || status === "start-up") text = status === "waiting" ? "" : status;
+    else if (track.n_chunks[i] === 1 && track.index[i] < 0) text = `${track.n_items[i]} items`;
     else if (track.n_chunks[i] === 1) text = track.n_items[i] > 1 ? `${track.index[i]}–${track.index[i] + track.n_items[i] - 1}` : `${track.index[i]}`;
     if (status === "failed") text = `✕ ${text}`;
     pen.font = `11px ${getComputedStyle(document.body).fontFamily}`;
