@@ -73,7 +73,7 @@ def write(folder: Path, seed: int = 0) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parent / "pictures")
     folder = parser.parse_args().folder
     print(f"{write(folder)} noised pictures in {folder}")

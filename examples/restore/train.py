@@ -30,7 +30,8 @@ def train(
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     pictures = _pictures(range(n_pictures))
-    denoiser = Denoiser().to(memory_format=torch.channels_last)
+    denoiser = Denoiser()
+    denoiser.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     judge = NoiseJudge()
     optimizers = [torch.optim.Adam(denoiser.parameters(), 2e-3), torch.optim.Adam(judge.parameters(), 4e-3)]
     schedules = [torch.optim.lr_scheduler.OneCycleLR(o, o.defaults["lr"], n_steps) for o in optimizers]
@@ -101,7 +102,7 @@ def _psnr_db(picture: Tensor, clean: Tensor) -> Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--steps", type=int, default=6500)
     parser.add_argument("--pictures", type=int, default=N_PICTURES)
     parser.add_argument("--seed", type=int, default=0)
