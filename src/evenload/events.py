@@ -95,8 +95,8 @@ class Span:
     """A chunk ran on one worker from ``start_s`` to ``stop_s``.
 
     Holds items ``index`` .. ``index + n_items - 1`` (a chunk of one when items are heavy), or ``items`` if
-    they do not follow one another; ``cost`` is their size hint, if they have any. ``busy_s`` is the time inside
-    the user's function. ``status``: ok | failed (some item raised) | lost (the worker died) |
+    they do not follow one another; ``cost`` is their size hint, if they have any. ``busy_s`` is the time
+    inside the user's function. ``status``: ok | failed (some item raised) | lost (the worker died) |
     superseded (a duplicate elsewhere was faster).
     """
 
@@ -180,7 +180,7 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something worth telling a person. ``level``: debug | info | warning | error; ``source``: who said it."""
+    """Something worth telling a person. ``level``: debug | info | warning | error."""
 
     t: float
     level: str
