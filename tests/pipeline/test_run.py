@@ -163,6 +163,49 @@ def test_an_item_that_fails_is_recorded_and_the_others_go_on(job: Path) -> None:
     assert result.headline["n"] == 4
 
 
+def test_all_items_may_fail(job: Path) -> None:
+    for name in NAMES:
+        (job.parent / "pictures" / f"{name}.png").write_text("not a picture")
+    result = run(job, "report.headline=null", "report.html=true", devices="cpu*2")
+    assert (result.status, result.exit_code, result.n_done) == ("failures", 1, 0)
+    assert [row["status"] for row in rows_of(result.folder)] == ["failed"] * 6
+
+
+@pytest.mark.parametrize("wrong", [{"policy": "mesured"}, {"backend": "proces"}, {"devices": "cpu*0"}])
+def test_a_typo_in_an_option_is_refused_before_there_is_a_folder(job: Path, wrong: dict) -> None:
+    with pytest.raises(ConfigError):
+        run(job, **wrong)
+    assert not (job.parent / "run").exists()
+
+
+def test_a_copy_that_fails_costs_nothing_else(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    result = run(job)
+    assert result.status == "done"
+    assert any("no space left" in getattr(event, "text", "") for event in read_events(result.folder))
+
+
+def test_a_sink_that_breaks_and_an_error_of_our_own(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens in the middle of a run, what is done is written before it is raised."""
+
+    def broken(_: Event) -> None:
+        raise RuntimeError("the watcher died")
+
+    assert run(job, sinks=[broken]).status == "done"
+    from evenload.pipeline.session import Session
+
+    keep = Session._keep
+    monkeypatch.setattr(
+        Session, "_keep", lambda self, one, at, *rest: 1 / 0 if at == 3 else keep(self, one, at, *rest)
+    )
+    with pytest.raises(ZeroDivisionError):
+        run(job, out="second")
+    assert len(rows_of(job.parent / "second")) == 6
+
+
 def test_events_name_items_and_count_within_their_stage(job: Path) -> None:
     (job.parent / "pictures" / "p2.png").write_text("not a picture")
     seen: list[Event] = []

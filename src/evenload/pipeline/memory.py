@@ -8,7 +8,7 @@ from typing import Any
 
 from evenload.errors import FormatError
 
-__all__ = ["n_weights", "weight_bytes"]
+__all__ = ["weight_bytes"]
 
 _BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
          "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64}  # fmt: skip
@@ -26,11 +26,6 @@ def _header(path: Path) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise FormatError(f"{path} is no safetensors file", hint="save or copy it again")
     return {name: tensor for name, tensor in header.items() if name != "__metadata__"}
-
-
-def n_weights(path: Path) -> int:
-    """How many numbers the tensors of a safetensors file hold. Raises FormatError if it is damaged."""
-    return sum(math.prod(tensor["shape"]) for tensor in _header(path).values())
 
 
 def weight_bytes(params: Mapping[str, Any], folder: Path) -> int | None:

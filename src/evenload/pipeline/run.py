@@ -11,8 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
+from evenload.balance.policy import policy_from_name
 from evenload.devices import DevicePool
+from evenload.errors import UnknownName
 from evenload.events import Event, EventFile, read_events
+from evenload.executor.backends import BACKENDS
 from evenload.pipeline.folder import RunFolder
 from evenload.pipeline.inputs import read_items
 from evenload.pipeline.memory import weight_bytes
@@ -68,6 +71,8 @@ class Pipeline:
 
         Raises FormatError if a file of weights is damaged, and what selecting the devices raises.
         """
+        policy = policy or self.spec.schedule.policy
+        _check_names(policy, backend)
         with DevicePool.discover() as machine:
             pool = machine.select(self.spec.devices.use if devices is None else devices)
             found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
@@ -80,7 +85,7 @@ class Pipeline:
             n_items=len(self.items),
             groups=count_groups([item.group for item, _ in self.items]),
             seed=self.spec.job.seed,
-            policy=policy or self.spec.schedule.policy,
+            policy=policy,
             backend=backend,
             devices=found,
             stages=stages,
@@ -110,13 +115,15 @@ class Pipeline:
         """
         from evenload.pipeline.session import Session
 
+        policy = policy or self.spec.schedule.policy
+        _check_names(policy, backend)
         with DevicePool.discover() as machine:
             pool = machine.select(self.spec.devices.use if devices is None else devices)
             folder = RunFolder.create(Path(out) if out is not None else self.out, overwrite=overwrite)
             folder.write_text("config.yaml", self._config())
             with EventFile(folder.file("events.jsonl")) as file:
                 session = Session(self.spec, self.items, self.folder, folder, [file, *sinks])
-                session.go(pool, policy or self.spec.schedule.policy, backend)
+                session.go(pool, policy, backend)
                 session.finish()
         return self._write(session, folder, report)
 
@@ -145,3 +152,10 @@ class Pipeline:
         if session.error is not None:
             raise session.error
         return PipelineResult(folder.path, session.status, rows, summary, session.headline, page)
+
+
+def _check_names(policy: str, backend: str) -> None:
+    """Refuse a typo before there is a run folder. Raises UnknownName or ConfigError."""
+    policy_from_name(policy)
+    if backend not in BACKENDS:
+        raise UnknownName("backend", backend, BACKENDS)

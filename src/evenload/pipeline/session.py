@@ -11,7 +11,7 @@ from typing import Any
 
 from evenload._version import __version__
 from evenload.devices import DevicePool
-from evenload.errors import EvenloadError, NoUsableDevice, TaskError
+from evenload.errors import NoUsableDevice, TaskError
 from evenload.events import Event, EventLog, ItemFailed, ItemFinished, Note, RunFinished, RunStarted
 from evenload.executor import Executor
 from evenload.pipeline.folder import RunFolder
@@ -70,7 +70,7 @@ class Session:
         sinks: Iterable[Callable[[Event], None]],
     ):
         self.status = "done"
-        self.error: EvenloadError | None = None
+        self.error: Exception | None = None
         self.headline: dict[str, Any] = {}
         self._spec = spec
         self._all = [_Progress(item, inputs) for item, inputs in items]
@@ -95,10 +95,10 @@ class Session:
             self.status = "interrupted"
         except NoUsableDevice as error:
             self._end(NoUsableDevice(f"no device can run stage {self._stage!r}", causes=error.causes))
-        except EvenloadError as error:
+        except Exception as error:  # the results so far are written, then it is raised
             self._end(error)
 
-    def _end(self, error: EvenloadError) -> None:
+    def _end(self, error: Exception) -> None:
         """``error`` is the end for all items."""
         self.status, self.error = "failed", error
         self._log.emit(Note(self._log.now(), "error", "pipeline", str(error)))
@@ -158,10 +158,19 @@ class Session:
     def _keep(self, one: _Progress, at: int, stage: StageSpec, number: int, outputs: dict[str, Any]) -> None:
         one.outputs.update(outputs)
         one.n_stages = number + 1
-        shown = dict(outputs)
-        if number == 0 and self._spec.report.keep_inputs and isinstance(one.inputs.get("path"), str):
-            shown["before"] = self._run_folder.keep_input(one.item.id, Path(one.inputs["path"]))
+        shown = {**outputs, **(self._before(one) if number == 0 else {})}
         self._log.emit(ItemFinished(self._log.now(), stage.name, at, one.item.id, shown))
+
+    def _before(self, one: _Progress) -> dict[str, str]:
+        """The copy of the item's file, if copies are to be kept."""
+        path = one.inputs.get("path")
+        if not self._spec.report.keep_inputs or not isinstance(path, str):
+            return {}
+        try:
+            return {"before": self._run_folder.keep_input(one.item.id, Path(path))}
+        except OSError as error:  # a copy for the report is not worth a run
+            self._log.emit(Note(self._log.now(), "warning", "pipeline", f"no copy of {path}: {error}"))
+            return {}
 
     def _fail(self, one: _Progress, stage: str, error: TaskError) -> None:
         event = self._log.failures.pop((stage, error.index or 0), None)
