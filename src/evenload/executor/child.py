@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from . import worker as protocol
+from .apart import unpack_apart
 from .failure import Failure
 from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up
 from .place import NOT_BEGUN, Place, make_place_file
@@ -18,6 +19,7 @@ from .wire import Frame, Inbox, Outbox, unpack
 
 __all__ = ["Child"]
 
+LARGE_BYTES = 128 * 1024
 PIPE_BYTES = 1024 * 1024  # asked for; the system may give less
 MOST_LINE_BYTES = 64 * 1024
 N_LAST_LINES = 30
@@ -47,6 +49,7 @@ class Child:
         self._news = news
         self._on_end = on_end
         self._is_writing = False
+        self._has_large_pipes = False
         self._last_lines: deque[str] = deque(maxlen=N_LAST_LINES)
         self._partial = b""
         self._fds: list[int] = []
@@ -102,8 +105,11 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
-    def use_large_pipes(self) -> None:
-        """Fewer and larger reads and writes, for results and items that are large."""
+    def _prepare_for(self, frame: Frame) -> None:
+        """From the first large message on, fewer and larger reads and writes."""
+        if self._has_large_pipes or frame.n_bytes < LARGE_BYTES:
+            return
+        self._has_large_pipes = True
         if sys.platform == "linux":
             import fcntl
 
@@ -113,6 +119,7 @@ class Child:
 
     def send(self, frame: Frame) -> None:
         """Send, or queue for when the worker reads on. One that is dead is noticed by its death."""
+        self._prepare_for(frame)
         try:
             if not self._outbox.send(frame) and not self._is_writing:
                 self._selector.register(self._out_fd, selectors.EVENT_WRITE, self._on_writable)
@@ -154,6 +161,7 @@ class Child:
         if frames is None:
             return False
         for frame in frames:
+            self._prepare_for(frame)
             self._news.append(self._message(frame))
         return True
 
@@ -163,10 +171,13 @@ class Child:
         return False
 
     def _message(self, frame: Frame) -> Message:
-        if frame.kind == protocol.DONE:
+        if frame.kind in (protocol.DONE, protocol.DONE_SINGLY):
             self.chunk = 0
             try:
-                return Answered(self.worker, frame.chunk, Answer(*unpack(frame)), frame.n_bytes)
+                answer = Answer(*unpack(frame))
+                if frame.kind == protocol.DONE_SINGLY:
+                    _take_apart(answer)
+                return Answered(self.worker, frame.chunk, answer, frame.n_bytes)
             except Exception as error:
                 return Spoilt(self.worker, frame.chunk, Failure.of(error, "result"), is_run=True)
         if frame.kind == protocol.SPOILT:
@@ -222,3 +233,12 @@ class Child:
             self._unwatch(fd)
             os.close(fd)
         self._fds.clear()
+
+
+def _take_apart(answer: Answer) -> None:
+    """Make objects of values that were packed one by one; those that cannot be read are failures."""
+    answer.values = unpack_apart(answer.values, "result")
+    for position, value in enumerate(answer.values):
+        if isinstance(value, Failure):
+            answer.values[position] = None
+            answer.failures.setdefault(position, value)

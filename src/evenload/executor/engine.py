@@ -3,6 +3,7 @@
 One thread owns everything here. Others talk to it by ``call``, which runs a function in that thread.
 """
 
+import signal
 import threading
 import time
 from collections import deque
@@ -369,6 +370,8 @@ class Engine:
 
 def serve(engine: Engine) -> None:
     """Run ``engine`` until it is closed: the body of its thread."""
+    # Where a program has given SIGPIPE its deadly meaning back, a dying worker must not kill us.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:
         while not engine.is_closed:
             engine.step()

@@ -86,11 +86,11 @@ class Executor:
         self._tasks = Tasks()
         self._history: dict[int, dict[str, Cost]] = {}
         self._stats = Stats()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._calls: CallSource | None = None
         self._calls_over = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._finalizer: Any = None
+        self._threads: list[threading.Thread] = []
+        self._finalizer = weakref.finalize(self, _shut_down, self._engine, self._threads)
 
     # --- work -------------------------------------------------------------------------------------
 
@@ -203,10 +203,7 @@ class Executor:
             else:
                 self._engine.call(calls.end)
                 self._wait_for_calls()
-        if self._finalizer is not None:
-            self._finalizer()
-        else:
-            self._engine.close(0.0)
+        self._finalizer()
 
     def __enter__(self) -> "Executor":
         self.start()
@@ -288,22 +285,24 @@ class Executor:
             )
 
     def _ensure_thread(self) -> None:
-        if self._finalizer is not None:
-            return
-        thread = None
-        if self._is_threaded:
-            thread = threading.Thread(target=serve, args=(self._engine,), name="evenload", daemon=True)
-            thread.start()
-        self._finalizer = weakref.finalize(self, _shut_down, self._engine, thread)
+        with self._lock:
+            if self._is_threaded and not self._threads:
+                thread = threading.Thread(target=serve, args=(self._engine,), name="evenload", daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
 
-def _shut_down(engine: Engine, thread: threading.Thread | None) -> None:
+def _shut_down(engine: Engine, threads: list[threading.Thread]) -> None:
     """End the workers; also when an executor was forgotten, and at the interpreter's end."""
-    if thread is None:
+    if not threads:
         engine.close(GRACE_S)
-    elif thread.is_alive():  # not after a fork: the child has no such thread, and the workers are not its own
-        engine.call(partial(engine.close, GRACE_S))
-        thread.join()
+    for thread in threads:
+        if (
+            thread.is_alive()
+        ):  # not after a fork: the child has no such thread, and the workers are not its own
+            engine.call(partial(engine.close, GRACE_S))
+            if thread is not threading.current_thread():  # a future's callback may close the executor
+                thread.join()
 
 
 def _cancel(engine: Engine, run: Run) -> None:

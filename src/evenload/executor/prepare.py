@@ -66,8 +66,8 @@ def pickle_callable(fn: Any) -> tuple[bytes, list]:
     Raises ConfigError if it cannot be pickled.
     """
     try:
-        with _by_value(_home(fn)):
-            return pack(fn)
+        with _by_value(_home(fn)) as is_by_value:
+            return pack(fn, by_name=not is_by_value)
     except Exception as error:
         raise ConfigError(
             f"{name_of(fn)} cannot be sent to a worker: {type(error).__name__}: {error}",
@@ -125,10 +125,10 @@ def _home(fn: Any) -> ModuleType | None:
 
 
 @contextmanager
-def _by_value(module: ModuleType | None) -> Iterator[None]:
+def _by_value(module: ModuleType | None) -> Iterator[bool]:
     """Have cloudpickle send what lives in ``module`` by value if a worker could not import it."""
     if module is None or module.__name__ == "__main__" or _is_importable(module):
-        yield
+        yield False
         return
     import cloudpickle
 
@@ -136,7 +136,7 @@ def _by_value(module: ModuleType | None) -> Iterator[None]:
     if not already:
         cloudpickle.register_pickle_by_value(module)
     try:
-        yield
+        yield True
     finally:
         if not already:
             cloudpickle.unregister_pickle_by_value(module)

@@ -179,7 +179,7 @@ class Run:
             for item in fail.items:
                 error = failure.to_error(item, device)
                 if fail.why == "unknown":
-                    error.message += "; it has run and may not be run again, so its outcome is unknown"
+                    error.message += "; it has run and must not run again, so its result is lost"
                 self._settle(item, error, device)
 
     def withdraw(self, job: Job, now: float) -> None:
@@ -241,7 +241,7 @@ class Run:
         send = job.send
         self.record.span(
             self.options.stage, device, job.worker, send.items, start_s, stop_s, busy_s, status, send.why,
-            job.dealt_s, send.duplicate,
+            job.dealt_s, send.duplicate, job.cost,
         )  # fmt: skip
 
     def _accept(self, accept: Accept, device: str, answer: Answer, n_bytes: int) -> None:

@@ -321,7 +321,7 @@ class Scheduler:
         open_ = self._open(flight.items)
         if event.is_run and not self._repeatable:
             return self._give_up(event.chunk, event.now, open_, "unknown")
-        if flight.singly or len(flight.items) == 1:
+        if flight.singly:
             return self._give_up(event.chunk, event.now, open_, "spoilt")
         self._suspects.update(flight.units)
         self.dealer.failed(event.chunk, event.now, flight.units)

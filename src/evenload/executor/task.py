@@ -85,14 +85,17 @@ class Runner:
     def run(self, items: Sequence[Any], chunk: int, place: Place, *, singly: bool = False) -> Answer:
         """Run the task on every item. An exception of one item is that item's failure.
 
-        ``singly``: one item per batch, to find out which of them brings the worker down.
+        ``singly``: one item per batch, to find out which of them brings the worker down. An item may then be
+        the Failure that it was to bring it here.
         """
         start_s = time.monotonic()
         answer = Answer([], {}, start_s, start_s, 0.0)
         if self._task.batch is None:
-            self._run_each(items, chunk, place, answer)
+            self._run_each(self._call, items, chunk, place, answer)
+        elif singly:
+            self._run_each(self._call_one, items, chunk, place, answer)
         else:
-            self._run_batches(items, chunk, place, answer, 1 if singly else self._task.batch)
+            self._run_batches(items, chunk, place, answer, self._task.batch)
             answer.ceiling = self._ceiling if self._ceiling != self._task.batch else None
         place.at(PACKING)
         answer.stop_s = time.monotonic()
@@ -107,12 +110,18 @@ class Runner:
             if callable(close):
                 close()
 
-    def _run_each(self, items: Sequence[Any], chunk: int, place: Place, answer: Answer) -> None:
-        call, at, is_dropped, values = self._call, place.at, place.is_dropped, answer.values
+    def _run_each(
+        self, call: Callable, items: Sequence[Any], chunk: int, place: Place, answer: Answer
+    ) -> None:
+        at, is_dropped, values = place.at, place.is_dropped, answer.values
         for position, item in enumerate(items):
             if is_dropped(chunk):
                 answer.skipped = position
                 return
+            if type(item) is Failure:
+                answer.failures[position] = item
+                values.append(None)
+                continue
             at(position)
             try:
                 values.append(call(item))
@@ -145,6 +154,9 @@ class Runner:
                 failure = Failure.of(error, travels=self._travels)
                 answer.failures.update(dict.fromkeys(range(start, stop), failure))
                 answer.values.extend([None] * (stop - start))
+
+    def _call_one(self, item: Any) -> Any:
+        return self._call_batch([item])[0]
 
     def _call_batch(self, batch: Sequence[Any]) -> list[Any]:
         results = list(self._call(list(batch)))

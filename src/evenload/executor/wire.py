@@ -30,7 +30,7 @@ Buffer = bytes | bytearray | memoryview
 
 @dataclass(slots=True)
 class Frame:
-    """One message. ``kind`` is for both ends to agree on; ``task`` and ``chunk`` are 0 where there is none."""
+    """One message. ``kind`` is for both ends to agree on; ``task`` and ``chunk`` are 0 for none."""
 
     kind: int
     task: int = 0
@@ -43,8 +43,10 @@ class Frame:
         return len(self.body) + sum(len(buffer) for buffer in self.buffers or ())
 
 
-def pack(obj: Any) -> tuple[bytes, list[Buffer]]:
+def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[Buffer]]:
     """Pickle ``obj``; buffers of 64 KiB and more stay outside and are not copied.
+
+    ``by_name``: functions and classes may go as their module's name and their own.
 
     What belongs to ``__main__`` (a script, a notebook) cannot be imported on the other side, and what plain
     pickle refuses (a lambda) may still be sent by value: both go through cloudpickle.
@@ -62,14 +64,15 @@ def pack(obj: Any) -> tuple[bytes, list[Buffer]]:
         buffers.append(raw)
         return False
 
-    try:
-        body = pickle.dumps(obj, protocol=5, buffer_callback=stays_inside)
-    except Exception:
-        pass  # cloudpickle below either can, or raises with a message of its own
-    else:
-        if b"__main__" not in body:
-            return body, buffers
-    buffers.clear()
+    if by_name:
+        try:
+            body = pickle.dumps(obj, protocol=5, buffer_callback=stays_inside)
+        except Exception:
+            pass  # cloudpickle below either can, or raises with a message of its own
+        else:
+            if b"__main__" not in body:
+                return body, buffers
+        buffers.clear()
     import cloudpickle
 
     return cloudpickle.dumps(obj, protocol=5, buffer_callback=stays_inside), buffers

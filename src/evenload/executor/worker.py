@@ -18,17 +18,31 @@ import time
 from types import ModuleType
 from typing import Any
 
+from .apart import pack_apart, unpack_apart
 from .failure import Failure
 from .place import Place
 from .task import Answer, Runner, load
 from .wire import Frame, Inbox, Outbox, pack, unpack
 
-__all__ = ["DONE", "LOAD", "LOADED", "REFUSED", "RUN", "SINGLY", "SPOILT", "STOP", "UNLOAD", "UP", "main"]
+__all__ = [
+    "DONE",
+    "DONE_SINGLY",
+    "LOAD",
+    "LOADED",
+    "REFUSED",
+    "RUN",
+    "SINGLY",
+    "SPOILT",
+    "STOP",
+    "UNLOAD",
+    "UP",
+    "main",
+]
 
-# To the worker. SINGLY is RUN with one item per batch.
+# To the worker. SINGLY is RUN with items that are pickled and called one by one.
 LOAD, RUN, SINGLY, UNLOAD, STOP = range(1, 6)
-# From the worker. SPOILT: the chunk's items could not be read, or none of its results be sent.
-UP, LOADED, REFUSED, DONE, SPOILT = range(11, 16)
+# From the worker. DONE_SINGLY answers SINGLY. SPOILT: the chunk's items could not be read.
+UP, LOADED, REFUSED, DONE, DONE_SINGLY, SPOILT = range(11, 17)
 
 F_SETSIG = 10  # Linux: which signal to send instead of SIGIO; not in the fcntl module
 PARENT_CHECK_MS = 500
@@ -69,8 +83,10 @@ class Worker:
         self._outbox.send(Frame(kind, task, chunk, body, buffers))
 
     def obey(self, frame: Frame) -> None:
-        if frame.kind in (RUN, SINGLY):
+        if frame.kind == RUN:
             self._run(frame)
+        elif frame.kind == SINGLY:
+            self._run_singly(frame)
         elif frame.kind == LOAD:
             self._load(frame)
         elif frame.kind == UNLOAD:
@@ -101,25 +117,33 @@ class Worker:
 
     def _run(self, frame: Frame) -> None:
         self._place.begin(frame.chunk)
-        task, chunk, singly = frame.task, frame.chunk, frame.kind == SINGLY
+        task, chunk = frame.task, frame.chunk
         try:
             items = unpack(frame)
         except BaseException as error:
             body, _ = pack(Failure.of(error, "input"))
             return self.reply(SPOILT, task, chunk, body)
         frame.body, frame.buffers = b"", None
-        answer = self._runners[task].run(items, chunk, self._place, singly=singly)
+        answer = self._runners[task].run(items, chunk, self._place)
         del items
         body, buffers = _pack_answer(answer)
         _flush()
         self.reply(DONE, task, chunk, body, buffers)
 
+    def _run_singly(self, frame: Frame) -> None:
+        self._place.begin(frame.chunk)
+        items = unpack_apart(unpack(frame), "input")
+        answer = self._runners[frame.task].run(items, frame.chunk, self._place, singly=True)
+        answer.values = pack_apart(answer.values, "result")
+        body, buffers = pack(_fields(answer))
+        _flush()
+        self.reply(DONE_SINGLY, frame.task, frame.chunk, body, buffers)
+
 
 def _pack_answer(answer: Answer) -> tuple[bytes, list]:
     """The answer as bytes; a result that cannot be pickled becomes its item's failure."""
-    fields = (answer.failures, answer.start_s, answer.stop_s, answer.busy_s, answer.ceiling, answer.skipped)
     try:
-        return pack((answer.values, *fields))
+        return pack(_fields(answer))
     except BaseException:
         pass  # find out which one it is
     for position, value in enumerate(answer.values):
@@ -128,7 +152,19 @@ def _pack_answer(answer: Answer) -> tuple[bytes, list]:
         except BaseException as error:
             answer.values[position] = None
             answer.failures[position] = Failure.of(error, "result")
-    return pack((answer.values, *fields))
+    return pack(_fields(answer))
+
+
+def _fields(answer: Answer) -> tuple:
+    return (
+        answer.values,
+        answer.failures,
+        answer.start_s,
+        answer.stop_s,
+        answer.busy_s,
+        answer.ceiling,
+        answer.skipped,
+    )
 
 
 def _flush() -> None:

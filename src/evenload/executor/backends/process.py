@@ -14,6 +14,7 @@ from typing import Any
 
 from evenload.devices import Device, DevicePool
 from evenload.executor import worker as protocol
+from evenload.executor.apart import pack_apart
 from evenload.executor.child import Child
 from evenload.executor.messages import Message
 from evenload.executor.task import Task, dump
@@ -51,7 +52,7 @@ class ProcessBackend:
         self._children[worker].send(Frame(protocol.UNLOAD, task))
 
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
-        body, buffers = pack(items)
+        body, buffers = pack(pack_apart(items, "input") if singly else items)
         child = self._children[worker]
         child.chunk = chunk
         child.send(Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers))

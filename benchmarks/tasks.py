@@ -1,0 +1,53 @@
+"""What the benchmarks have the workers do. Importable in any worker: the folder is on PYTHONPATH."""
+
+import os
+import time
+
+_slot: tuple[str, int] | None = None
+
+
+def claim_slot(folder: str) -> int:
+    """Number of the simulated device that this process drives: first come, first served, for good."""
+    global _slot
+    if _slot is None or _slot[0] != folder:
+        number = 0
+        while True:
+            try:
+                os.close(os.open(os.path.join(folder, str(number)), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+                break
+            except FileExistsError:
+                number += 1
+        _slot = (folder, number)
+    return _slot[1]
+
+
+def warm_up(folder_and_seconds: tuple[str, float]) -> int:
+    folder, seconds = folder_and_seconds
+    slot = claim_slot(folder)
+    time.sleep(seconds)
+    return slot
+
+
+def work(
+    cost: float, folder: str, speeds: tuple[float, ...], drift_at: float | None, drift: float, draw: int
+) -> int:
+    """Sleep for ``cost`` at this device's speed; the last device is ``drift`` times slower from ``drift_at`` on.
+
+    ``draw`` makes every draw a function of its own, so that nothing learned in one helps in the next.
+    """
+    device = claim_slot(folder) % len(speeds)
+    speed, now = speeds[device], time.time()
+    seconds = cost / speed
+    if drift_at is not None and device == len(speeds) - 1:
+        before = max(0.0, min(seconds, drift_at - now))
+        seconds = before + (cost - before * speed) / (speed / drift)
+    time.sleep(seconds)
+    return device
+
+
+def same(x: object) -> object:
+    return x
+
+
+def add_one(array):
+    return array + 1

@@ -1,0 +1,124 @@
+"""How close to the bound do executors come on four devices of speeds 1 : 2 : 4 : 8?
+
+    python benchmarks/unequal_devices.py [--draws 5] [--peers evenload,loky] [--columns s60,d300]
+
+The devices are processes that sleep for cost / speed, so the machine may be slow or busy; what is measured is
+who gets what, when. Columns: s steady, d the fastest device slows down 4x half way; 60 and 300 items of
+lognormal cost (sigma 1), 3000 equal ones. A figure is the mean over draws of bound / makespan: 1.0 is what
+nobody can beat. Nobody is told the speeds. Every peer runs in an interpreter of its own.
+"""
+
+import argparse
+import functools
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SPEEDS = (1.0, 2.0, 4.0, 8.0)
+WORK = 60.0  # seconds on a device of speed 1
+DRIFT = 4.0
+COLUMNS = {
+    f"{kind}{n}": (n, kind == "d", "equal" if n == 3000 else "lognormal")
+    for kind in "sd"
+    for n in (60, 300, 3000)
+}
+LIMIT_S = 900
+
+
+def costs(n: int, shape: str, draw: int) -> list[float]:
+    rng = random.Random(draw)
+    raw = [1.0 if shape == "equal" else rng.lognormvariate(0.0, 1.0) for _ in range(n)]
+    scale = WORK / sum(raw)
+    return [cost * scale for cost in raw]
+
+
+def bound_s(has_drift: bool, longest: float) -> float:
+    """Least time for all the work on all devices at once, and for the longest item on the fastest."""
+    at_once = WORK / sum(SPEEDS)
+    if has_drift:
+        at_once = at_once / 2 + (WORK / 2) / (sum(SPEEDS) - SPEEDS[-1] * (1 - 1 / DRIFT))
+    return max(at_once, longest / SPEEDS[-1])
+
+
+def measure(peer_name: str, mode: str, column: str, n_draws: int) -> list[float]:
+    """bound / makespan of each draw."""
+    from peers import PEERS
+    from tasks import warm_up, work
+
+    n, has_drift, shape = COLUMNS[column]
+    chunk = 1 if mode == "one by one" else None
+    peer = PEERS[peer_name]()
+    peer.start(len(SPEEDS))
+    folder = tempfile.mkdtemp(prefix="slots")
+    while len(os.listdir(folder)) < len(SPEEDS):
+        list(peer.imap(warm_up, [(folder, 0.15)] * 8, 1))
+    ratios = []
+    for draw in range(1, n_draws + 1):
+        items = costs(n, shape, draw)
+        began = time.time()
+        drift_at = began + WORK / sum(SPEEDS) / 2 if has_drift else None
+        fn = functools.partial(work, folder=folder, speeds=SPEEDS, drift_at=drift_at, drift=DRIFT, draw=draw)
+        results = list(peer.imap(fn, items, chunk))
+        assert len(results) == n
+        ratios.append(bound_s(has_drift, max(items)) / (time.time() - began))
+    peer.close()
+    return ratios
+
+
+def in_fresh_interpreter(peer: str, mode: str, column: str, n_draws: int) -> list[float]:
+    one = json.dumps([peer, mode, column, n_draws])
+    env = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", one], env=env, capture_output=True, text=True, timeout=LIMIT_S
+    )
+    if done.returncode:
+        raise RuntimeError(f"{peer}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--peers", default="")
+    parser.add_argument("--columns", default=",".join(COLUMNS))
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(*json.loads(given.one))), flush=True)
+        os._exit(0)
+    from peers import PEERS, versions
+    from record import print_table, record
+
+    names = given.peers.split(",") if given.peers else list(PEERS)
+    columns = given.columns.split(",")
+    rows = []
+    for name in names:
+        modes = ["default"] if name == "evenload" else ["one by one"]
+        if PEERS[name].has_own_default and name != "evenload":
+            modes.append("default")
+        for mode in modes:
+            row: dict = {"peer": name, "mode": mode}
+            for column in columns:
+                ratios = in_fresh_interpreter(name, mode, column, given.draws)
+                row[column] = sum(ratios) / len(ratios)
+                row[f"{column}_worst"] = min(ratios)
+            rows.append(row)
+            print_table([row])
+    others = [row for row in rows if row["mode"] == "one by one"]
+    if others:
+        means = {key: sum(row[key] for row in others) / len(others) for key in others[0] if key[0] in "sd"}
+        rows.append({"peer": "mean of the peers, one by one", "mode": "", **means})
+    if given.peers or columns != list(COLUMNS):
+        print_table(rows)
+    else:
+        record("unequal_devices", rows, draws=given.draws, peers=versions(), load_average=os.getloadavg()[0])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""Whatever happens to the workers, every item meets exactly one fate: faults as lists of events."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.balance.dealer import Dealer
+from evenload.executor.place import NOT_BEGUN, PACKING, UNPACKING
+from evenload.executor.scheduler import (
+    Accept,
+    Answered,
+    Came,
+    Died,
+    Ended,
+    Fail,
+    Fed,
+    Free,
+    Left,
+    Rest,
+    Scheduler,
+    Send,
+    Spoilt,
+    Withdrawn,
+)
+
+DEVICES = ("a", "b", "c")
+
+
+@dataclass
+class World:
+    """Workers that do what their items make them do. ``bad`` maps an item to: kill, hang, spoil or memory."""
+
+    scheduler: Scheduler
+    batch: int = 1
+    bad: dict[int, str] = field(default_factory=dict)
+    now: float = 0.0
+    held: dict[str, Send] = field(default_factory=dict)
+    fates: dict[int, str] = field(default_factory=dict)
+    begun: list[int] = field(default_factory=list)
+    n_deaths: int = 0
+    gone: set[str] = field(default_factory=set)
+
+    def ask(self, device: str) -> None:
+        (answer,) = self.scheduler.handle(Free(device, self.now))
+        if isinstance(answer, Send):
+            assert answer.device == device
+            assert len(set(answer.items)) == len(answer.items) > 0
+            self.held[device] = answer
+        else:
+            assert isinstance(answer, Rest)
+
+    def finish(self, device: str, accident: str | None = None) -> None:
+        """Let what ``device`` holds come to its end, by itself or by an ``accident`` from outside."""
+        send = self.held.pop(device)
+        items = list(send.items)
+        if not send.singly and any(self.bad.get(item) == "spoil" for item in items):
+            self.note(self.scheduler.handle(Spoilt(send.chunk, self.now, is_run=False)))
+            return
+        step = 1 if send.singly else self.batch
+        no_memory = []
+        for start in range(0, len(items), step):
+            part = items[start : start + step]
+            self.begun += part
+            evil = [self.bad[item] for item in part if item in self.bad]
+            if "kill" in evil or "hang" in evil or accident == "dies":
+                self.die(device, start, "hang" in evil and "kill" not in evil)
+                return
+            no_memory += [start + at for at, item in enumerate(part) if self.bad.get(item) == "memory"]
+        if accident == "dies while packing":
+            self.die(device, PACKING, False)
+        elif accident == "is dropped":
+            self.note(self.scheduler.handle(Answered(send.chunk, self.now, 0.0, (), skipped=0)), items)
+        else:
+            event = Answered(send.chunk, self.now, 1e-3, tuple(no_memory))
+            self.note(self.scheduler.handle(event), items)
+
+    def die(self, device: str, position: int, is_overtime: bool) -> None:
+        self.n_deaths += 1
+        self.note(self.scheduler.handle(Died(device, self.now, position, is_overtime)))
+
+    def note(self, instructions: list, items: list[int] | None = None) -> None:
+        for one in instructions:
+            if isinstance(one, Accept):
+                assert items is not None
+                settled = one.items if one.positions is None else [one.items[p] for p in one.positions]
+                why = "accepted"
+            else:
+                assert isinstance(one, Fail)
+                settled, why = one.items, one.why
+            for item in settled:
+                assert item not in self.fates, "two fates"
+                self.fates[item] = why
+
+    def run(self, draw=None, n_steps: int = 2000) -> None:
+        for _ in range(n_steps):
+            if self.scheduler.is_finished:
+                return
+            self.now += 0.01
+            for device in DEVICES:
+                if device not in self.held and device not in self.gone:
+                    self.ask(device)
+            if self.held:
+                holders = sorted(self.held)
+                self.finish(holders[draw(len(holders)) if draw else 0])
+        raise AssertionError(f"not finished: {self.fates}, held {self.held}")
+
+
+def make(policy="measured", n=10, batch=1, feed=True, costs=None, **options) -> World:
+    dealer = Dealer(policy, DEVICES, repeatable=options.get("repeatable", True))
+    scheduler = Scheduler(dealer, batch=batch, **options)
+    if feed:
+        scheduler.expect(n)
+        scheduler.handle(Fed(n, costs))
+        scheduler.handle(Ended())
+    return World(scheduler, batch)
+
+
+bad_items = st.dictionaries(
+    st.integers(0, 19), st.sampled_from(["kill", "hang", "spoil", "memory"]), max_size=4
+)
+
+
+@given(
+    st.sampled_from(["measured", "pull", "pull:5", "static", "guided"]),
+    st.integers(0, 20),
+    st.integers(1, 4),
+    st.booleans(),
+    bad_items,
+    st.booleans(),
+    st.data(),
+)
+@settings(max_examples=150, deadline=None)
+def test_every_item_meets_the_fate_it_deserves(policy, n, batch, repeatable, bad, with_costs, data) -> None:
+    costs = [1.0 + i % 3 for i in range(n)] if with_costs else None
+    world = make(policy, n, batch, costs=costs, repeatable=repeatable)
+    world.bad = {item: evil for item, evil in bad.items() if item < n}
+    draws = iter(data.draw(st.lists(st.integers(0, 10**6), min_size=60, max_size=60)))
+    world.run(lambda m: next(draws, 0) % m)
+    assert sorted(world.fates) == list(range(n))
+    for item, fate in world.fates.items():
+        evil = world.bad.get(item)
+        if repeatable:
+            expected = {"kill": "died", "hang": "overtime"}.get(evil or "", "accepted")
+            assert fate == expected
+        elif evil is None:
+            assert fate in ("accepted", "unknown", "overtime")  # the last two with a bad one in its batch
+    if not repeatable:
+        assert all(world.begun.count(item) == 1 for item in range(n) if world.bad.get(item) != "spoil")
+
+
+@given(st.data(), st.booleans(), st.integers(1, 3))
+@settings(max_examples=120, deadline=None)
+def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, batch) -> None:
+    n = data.draw(st.integers(1, 15))
+    world = make("measured", n, batch, repeatable=repeatable, max_worker_deaths=10**6)
+    for _ in range(60):
+        if world.scheduler.is_finished:
+            break
+        world.now += 0.01
+        what = data.draw(
+            st.sampled_from(["ask", "ask", "finish", "finish", "dies", "packing", "drop", "leave"])
+        )
+        device = data.draw(st.sampled_from(DEVICES))
+        if what == "ask" and device not in world.held and device not in world.gone:
+            world.ask(device)
+        elif what == "leave" and len(world.gone) < 2 and device not in world.gone:
+            world.scheduler.handle(Left(device, world.now))
+            world.gone.add(device)
+        elif device in world.held:
+            accidents = {"dies": "dies", "packing": "dies while packing"}
+            if what == "drop" and world.scheduler.is_superseded(world.held[device].chunk):
+                world.finish(device, "is dropped")
+            else:
+                world.finish(device, accidents.get(what))
+    for device in sorted(world.gone):
+        world.scheduler.handle(Came(device, world.now))
+    world.gone.clear()
+    world.run()
+    assert sorted(world.fates) == list(range(n))
+    if repeatable:
+        assert set(world.fates.values()) == {"accepted"}
+    else:
+        assert all(world.begun.count(item) <= 1 for item in range(n))
+
+
+def test_a_worker_killed_once_costs_nothing_but_a_retry_elsewhere() -> None:
+    world = make("pull", 4)
+    world.ask("a")
+    world.ask("b")
+    world.die("a", 0, False)
+    assert world.fates == {}
+    assert world.scheduler.n_strikes == 1
+    del world.held["a"]
+    world.ask("a")
+    assert 0 not in world.held["a"].items, "goes elsewhere while there is another"
+    world.run()
+    assert set(world.fates.values()) == {"accepted"}
+
+
+def test_the_culprit_of_a_chunk_is_the_one_that_ran() -> None:
+    world = make("pull:6", 6)
+    world.bad = {3: "kill"}
+    world.run()
+    assert world.n_deaths == 2
+    assert [item for item, fate in world.fates.items() if fate != "accepted"] == [3]
+
+
+def test_the_culprit_of_a_batch_is_found_by_running_its_items_singly() -> None:
+    world = make("pull:3", 12, batch=4)
+    world.bad = {6: "kill"}
+    world.run()
+    assert world.fates[6] == "died"
+    assert sum(fate == "accepted" for fate in world.fates.values()) == 11
+    assert world.n_deaths <= 3
+
+
+def test_an_item_over_time_fails_at_once_and_its_neighbours_run_again() -> None:
+    world = make("pull:5", 5)
+    world.bad = {2: "hang"}
+    world.run()
+    assert world.fates == {0: "accepted", 1: "accepted", 2: "overtime", 3: "accepted", 4: "accepted"}
+    assert world.n_deaths == 1
+
+
+def test_an_item_too_large_for_one_device_is_tried_on_another_once() -> None:
+    world = make("pull:2", 2)
+    world.ask("a")
+    world.bad = {1: "memory"}
+    world.finish("a")
+    assert world.fates == {0: "accepted"}
+    world.ask("a")
+    assert "a" not in world.held
+    world.ask("b")
+    assert list(world.held["b"].items) == [1]
+    world.finish("b")
+    assert world.fates[1] == "accepted", "the answer, here its failure, is final"
+
+
+@pytest.mark.parametrize("position", [NOT_BEGUN, UNPACKING])
+def test_what_had_not_begun_may_run_even_if_nothing_may_run_twice(position: int) -> None:
+    world = make("pull:3", 3, repeatable=False)
+    world.ask("a")
+    world.die("a", position, False)
+    assert world.fates == {}
+    del world.held["a"]
+    world.run()
+    assert set(world.fates.values()) == {"accepted"}
+
+
+def test_what_had_begun_has_an_unknown_outcome_if_nothing_may_run_twice() -> None:
+    world = make("pull:4", 4, repeatable=False)
+    world.ask("a")
+    world.die("a", 2, False)
+    del world.held["a"]
+    assert world.fates == {0: "unknown", 1: "unknown", 2: "unknown"}
+    world.run()
+    assert world.fates[3] == "accepted"
+
+
+def test_a_duplicate_that_comes_second_changes_nothing() -> None:
+    world = make("measured", 2)
+    for device in ("a", "b"):
+        world.ask(device)
+        world.now += 0.001
+    world.finish("a")
+    world.now += 5.0  # b is overdue: a copy of its item goes to a
+    world.ask("a")
+    assert list(world.held["a"].items) == list(world.held["b"].items) == [1]
+    assert world.held["a"].duplicate
+    world.finish("a")
+    assert world.scheduler.is_superseded(world.held["b"].chunk)
+    assert world.scheduler.is_finished
+    world.finish("b")
+    assert world.fates == {0: "accepted", 1: "accepted"}
+
+
+def test_items_come_late_and_in_batches() -> None:
+    world = make(n=0, batch=4, feed=False)
+    world.scheduler.handle(Fed(3))
+    world.ask("a")
+    assert not world.held, "half a batch waits"
+    world.scheduler.handle(Fed(2))
+    world.ask("a")
+    assert list(world.held["a"].items) == [0, 1, 2, 3]
+    world.scheduler.handle(Ended())
+    world.run()
+    assert sorted(world.fates) == list(range(5))
+
+
+def test_a_chunk_that_nobody_wants_is_withdrawn() -> None:
+    world = make("pull", 2)
+    world.ask("a")
+    world.scheduler.handle(Withdrawn(world.held.pop("a").chunk, 0.0))
+    world.run()
+    assert world.fates == {1: "accepted"}
