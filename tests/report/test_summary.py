@@ -136,9 +136,24 @@ def test_size_hints_are_used_for_speeds():
     assert summarise(rows).bound_s == pytest.approx(120 / 11)
 
 
+def test_an_item_is_done_when_it_is_through_the_last_stage_that_was_planned():
+    started = RunStarted(0.0, "r", 0.0, 1, DEVICES, {"stages": ["x", "y"]})
+    assert summarise([started, span(0, 0.0, 1.0, stage="x")]).n_done == 0
+    assert summarise([started, span(0, 0.0, 1.0, stage="x"), span(0, 1.0, 2.0, stage="y")]).n_done == 1
+
+
 def test_moves_are_counted():
     summary = summarise([Moved(1.0, "a", "b", 3), Moved(2.0, "a", "b", 2)])
     assert (summary.n_moves, summary.n_moved_items) == (2, 5)
+
+
+def test_a_plain_map_is_over_when_its_stage_is():
+    rows = [StageStarted(0.0, "map", 1), span(0, 0.0, 1.0)]
+    assert summarise(rows).status == "unfinished"
+    finished = summarise([*rows, StageFinished(1.0, "map")])
+    assert (finished.status, finished.name) == ("done", "map")
+    failed = ItemFailed(1.0, "map", 0, "0", "ValueError", "no")
+    assert summarise([*rows, failed, StageFinished(1.0, "map")]).status == "failures"
 
 
 def test_nothing_at_all():

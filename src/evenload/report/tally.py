@@ -1,10 +1,7 @@
 """Counts a run's events as they come, in memory bounded by devices, stages and one byte per item."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from heapq import heappush, heapreplace
-from typing import Any
 
 from evenload.balance.bound import StageWork, bound_together
 from evenload.balance.metrics import imbalance, utilisation_deviation
@@ -18,14 +15,15 @@ from evenload.events import (
     RunFinished,
     RunStarted,
     Span,
+    StageFinished,
     StageStarted,
     WorkerExited,
     WorkerStarted,
 )
 
-from .items import ItemSet
+from .counts import DeviceCount, StageCount, groups, summed
 from .lanes import Lanes
-from .summary import DeviceSummary, Failure, SlowItem, StageSummary, Summary
+from .summary import Failure, SlowItem, Summary
 
 __all__ = ["Tally"]
 
@@ -36,36 +34,6 @@ TRACEBACK_CHARS = 20_000
 N_RECENT_NAMES = 4096
 
 
-@dataclass(slots=True)
-class _Device:
-    facts: dict[str, Any] = field(default_factory=dict)
-    n_items: int = 0
-    n_chunks: int = 0
-    busy_s: float = 0.0
-    span_s: float = 0.0
-    wasted_s: float = 0.0
-    startup_s: float = 0.0
-    waits: dict[str, float] = field(default_factory=dict)
-    n_lost: int = 0
-    n_workers: int = 0
-    memory_peak: int | None = None
-    memory_total: int | None = None
-
-    @property
-    def useful_s(self) -> float:
-        return self.busy_s - self.wasted_s
-
-
-@dataclass(slots=True)
-class _Stage:
-    total: int | None = None
-    work: StageWork = field(default_factory=StageWork)
-    items: ItemSet = field(default_factory=ItemSet)
-    start_s: float = float("inf")
-    stop_s: float = 0.0
-    useful_s: dict[str, float] = field(default_factory=dict)
-
-
 class Tally:
     """``add`` every event, then ``summary()``; it may be asked at any time, for a live page as well."""
 
@@ -73,8 +41,8 @@ class Tally:
         self._started: RunStarted | None = None
         self._finished: RunFinished | None = None
         self._end_s = 0.0
-        self._devices: dict[str, _Device] = {}
-        self._stages: dict[str, _Stage] = {}
+        self._devices: dict[str, DeviceCount] = {}
+        self._stages: dict[str, StageCount] = {}
         self._lanes = Lanes()
         self._slow: list[tuple[float, int, Span]] = []
         self._names: OrderedDict[tuple[str, int], str] = OrderedDict()
@@ -84,6 +52,7 @@ class Tally:
         self._handlers = {
             RunStarted: self._on_started,
             StageStarted: self._on_stage,
+            StageFinished: self._on_stage_end,
             Span: self._on_span,
             Idle: self._on_idle,
             WorkerStarted: self._on_worker,
@@ -101,12 +70,12 @@ class Tally:
         if handler:
             handler(event)
 
-    def _device(self, name: str) -> _Device:
-        return self._devices.setdefault(name, _Device())
+    def _device(self, name: str) -> DeviceCount:
+        return self._devices.setdefault(name, DeviceCount())
 
-    def _stage(self, name: str) -> _Stage:
+    def _stage(self, name: str) -> StageCount:
         if name not in self._stages:
-            self._stages[name] = _Stage(work=StageWork(self._devices))
+            self._stages[name] = StageCount(work=StageWork(self._devices))
         return self._stages[name]
 
     def _on_started(self, event: RunStarted) -> None:
@@ -120,6 +89,9 @@ class Tally:
 
     def _on_stage(self, event: StageStarted) -> None:
         self._stage(event.stage).total = event.total
+
+    def _on_stage_end(self, event: StageFinished) -> None:
+        self._stage(event.stage).is_finished = True
 
     def _on_span(self, span: Span) -> None:
         stage, device = self._stage(span.stage), self._device(span.device)
@@ -207,19 +179,21 @@ class Tally:
         device.memory_total = event.memory_total_bytes or device.memory_total
 
     def summary(self) -> Summary:
-        groups = _groups(self._stages)
-        work_s = sum(stop - start for start, stop, _ in groups)
-        bounds = [bound_together(stage.work for stage in stages) for _, _, stages in groups]
-        devices = tuple(self._device_summary(name, work_s) for name in self._devices)
-        stages = tuple(self._stage_summary(name, stage) for name, stage in self._stages.items())
+        stretches = groups(self._stages)
+        work_s = sum(stop - start for start, stop, _ in stretches)
+        bounds = [bound_together(stage.work for stage in stages) for _, _, stages in stretches]
+        devices = tuple(
+            one.summary(name, work_s, max(1, self._lanes.n(name))) for name, one in self._devices.items()
+        )
+        stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()
         bound_s = sum(bounds)
         limits = {stage.bound_by for stage in stages if stage.bound_s}
-        first_s = min((start for start, _, _ in groups), default=0.0)
+        first_s = min((start for start, _, _ in stretches), default=0.0)
         shares = [device.utilisation for device in devices]
         return Summary(
-            name=self._started.name if self._started else "",
-            status=self._finished.status if self._finished else "unfinished",
+            name=self._started.name if self._started else next(iter(self._stages), ""),
+            status=self._status(),
             unix_s=self._started.unix_s if self._started else 0.0,
             total=total,
             n_done=n_done,
@@ -237,7 +211,7 @@ class Tally:
             devices=devices,
             stages=stages,
             unmeasured=self._unmeasured(),
-            waits=_summed(device.waits for device in self._devices.values()),
+            waits=summed(device.waits for device in self._devices.values()),
             n_chunks=self._n["chunks"],
             n_duplicates=self._n["duplicates"],
             n_redone=self._n["redone"],
@@ -252,6 +226,15 @@ class Tally:
             finish=dict(self._finished.facts) if self._finished else {},
         )
 
+    def _status(self) -> str:
+        if self._finished:
+            return self._finished.status
+        # A plain map is not announced as a run: it is over when its stages are.
+        is_over = self._started is None and all(stage.is_finished for stage in self._stages.values())
+        if not is_over or not self._stages:
+            return "unfinished"
+        return "failures" if any(stage.items.n_failed for stage in self._stages.values()) else "done"
+
     def _items(self) -> tuple[int | None, int, int]:
         """Items expected, through the last stage, and failed in any stage."""
         total = self._started.total if self._started else None
@@ -260,6 +243,9 @@ class Tally:
             total = stages[0].total
         n_failed = sum(stage.items.n_failed for stage in stages)
         n_done = stages[-1].items.n_done if stages else 0
+        planned = self._started.facts.get("stages") if self._started else None
+        if isinstance(planned, list) and planned and isinstance(planned[-1], str):
+            n_done = self._stages[planned[-1]].items.n_done if planned[-1] in self._stages else 0
         return total, n_done, n_failed
 
     def _unmeasured(self) -> tuple[str, ...]:
@@ -277,68 +263,3 @@ class Tally:
             )
             for seconds, _, span in sorted(self._slow, key=lambda one: one[:2], reverse=True)
         )
-
-    def _device_summary(self, name: str, work_s: float) -> DeviceSummary:
-        one = self._devices[name]
-        n_workers = max(1, self._lanes.n(name))
-        return DeviceSummary(
-            device=name,
-            name=str(one.facts.get("name", "")),
-            kind=str(one.facts.get("kind", "")),
-            n_workers=n_workers,
-            n_items=one.n_items,
-            n_chunks=one.n_chunks,
-            busy_s=one.busy_s,
-            overhead_s=max(0.0, one.span_s - one.busy_s),
-            idle_s=max(0.0, work_s * n_workers - one.span_s),
-            startup_s=one.startup_s,
-            wasted_s=one.wasted_s,
-            utilisation=min(1.0, one.busy_s / (work_s * n_workers)) if work_s > 0 else 0.0,
-            items_per_s=one.n_items / one.useful_s if one.useful_s > 0 else 0.0,
-            waits=_summed([one.waits]),
-            n_lost_workers=one.n_lost,
-            memory_peak_bytes=one.memory_peak,
-            memory_total_bytes=one.memory_total or one.facts.get("memory_bytes"),
-        )
-
-    def _stage_summary(self, name: str, stage: _Stage) -> StageSummary:
-        bound = stage.work.bound()
-        wall_s = max(0.0, stage.stop_s - stage.start_s)
-        return StageSummary(
-            stage=name,
-            total=stage.total,
-            n_done=stage.items.n_done,
-            n_failed=stage.items.n_failed,
-            start_s=stage.start_s if wall_s else 0.0,
-            stop_s=stage.stop_s,
-            wall_s=wall_s,
-            busy_s=sum(stage.useful_s.values()),
-            bound_s=bound.bound_s,
-            bound_by=bound.limit,
-            ratio=bound.ratio(wall_s),
-            imbalance=imbalance([stage.useful_s.get(device, 0.0) for device in self._devices]),
-            items_per_s=stage.items.n_done / wall_s if wall_s > 0 else 0.0,
-        )
-
-
-def _summed(many: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """Seconds by reason, the longest first."""
-    total: dict[str, float] = {}
-    for waits in many:
-        for why, seconds in waits.items():
-            total[why] = total.get(why, 0.0) + seconds
-    return dict(sorted(total.items(), key=lambda one: -one[1])[:20])
-
-
-def _groups(stages: dict[str, _Stage]) -> list[tuple[float, float, list[_Stage]]]:
-    """Stages whose times overlap, as ``(start_s, stop_s, stages)``, in order of time."""
-    groups: list[tuple[float, float, list[_Stage]]] = []
-    for stage in sorted(
-        (one for one in stages.values() if one.stop_s > one.start_s), key=lambda one: one.start_s
-    ):
-        if groups and stage.start_s < groups[-1][1]:
-            start, stop, members = groups.pop()
-            groups.append((start, max(stop, stage.stop_s), [*members, stage]))
-        else:
-            groups.append((stage.start_s, stage.stop_s, [stage]))
-    return groups

@@ -1,9 +1,10 @@
 """The timeline of a run in bounded memory: slices per lane, merged where they are too short to be seen.
 
-Up to ``max_slices`` are kept as they happened. Beyond that, neighbours of one lane and stage whose length and
-distance are below a time step are merged into one slice that remembers how many chunks, items and busy
-seconds it stands for; the step doubles until all fits. Once the step is too short to be seen in a view of the
-whole run, unlike neighbours are merged as well. Failures are marks of their own and never merged away.
+Up to ``max_slices`` are kept as they happened. Beyond that, neighbours of one lane and stage that
+together are shorter than a time step are merged into one slice that remembers how many chunks, items and
+busy seconds it stands for; the step doubles until all fits. Once the step is too short to be seen in a
+view of the whole run, unlike neighbours are merged as well. Failures are marks of their own and never
+merged away.
 """
 
 from collections.abc import Mapping
@@ -178,20 +179,17 @@ class Timeline:
 
 
 def _merge(last: Slice, one: Slice, step_s: float, may_mix: bool) -> bool:
-    """Merge ``one`` into ``last`` if they are too short and close to be told apart.
+    """Merge ``one`` into ``last`` if both together are shorter than the step.
 
-    Two of a kind are, if each is shorter than the step; unlike ones (``may_mix``) if they are so together.
-    What worked more then gives the kind.
+    Unlike ones only if they ``may_mix``; what worked more then gives the kind.
     """
-    if one.start_s - last.stop_s > step_s or one.start_s < last.start_s:
+    if one.start_s < last.start_s or max(last.stop_s, one.stop_s) - last.start_s > step_s:
         return False
-    if (last.stage, last.status) == (one.stage, one.status):
-        if max(one.stop_s - one.start_s, (last.stop_s - last.start_s) / last.n_chunks) > step_s:
+    if (last.stage, last.status) != (one.stage, one.status):
+        if not may_mix:
             return False
-    elif not may_mix or max(last.stop_s, one.stop_s) - last.start_s > step_s:
-        return False
-    elif one.busy_s > last.busy_s:
-        last.stage, last.status, last.index = one.stage, one.status, one.index
+        if one.busy_s > last.busy_s:
+            last.stage, last.status, last.index = one.stage, one.status, one.index
     last.stop_s = max(last.stop_s, one.stop_s)
     last.busy_s += one.busy_s
     last.n_items += one.n_items

@@ -134,7 +134,7 @@ class Charts {
     return {
       animation: false,
       textStyle: { fontFamily: font },
-      grid: { left: this.layout.gutter, right: RIGHT, top: 6, bottom: 8 },
+      grid: { left: this.layout.gutter, right: RIGHT, top: 9, bottom: 8 },
       xAxis: {
         type: "value", min, max,
         axisLine: { show: true, onZero: false, lineStyle: { color: color("rule-strong"), width: 1 } },

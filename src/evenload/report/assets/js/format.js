@@ -73,13 +73,13 @@ function plural(n, one, many) {
   return `${whole(n)} ${n === 1 ? one : many || `${one}s`}`;
 }
 
-// "psnr_gain_db" is written "psnr gain", its unit apart
+// "psnr_gain_db_at_0.1" is written "psnr gain at 0.1", its unit with the number
 const UNITS = { db: "dB", s: "s", ms: "ms", bytes: "B", px: "px" };
+const UNIT = new RegExp(`_(${Object.keys(UNITS).join("|")})(?=_|$)`);
 
 function measure(name, value) {
-  const words = name.split("_");
-  const unit = words.length > 1 ? UNITS[words.at(-1)] : null;
-  const label = (unit ? words.slice(0, -1) : words).join(" ");
+  const unit = UNITS[name.match(UNIT)?.[1]];
+  const label = name.replace(UNIT, "").replaceAll("_", " ");
   const sign = /gain|delta|change/.test(name) && value > 0 ? "+" : "";
   return { label, text: `${sign}${figures(value)}${unit ? `\u202f${unit}` : ""}` };
 }

@@ -19,6 +19,7 @@ function render(view) {
     part("timeline", "Timeline", tools.nodes, timelineLegend(view, model), model.tracks.length ? tracksHost : el("p", { class: "empty" }, "Nothing ran, so there is nothing to draw.")),
     model.tracks.length ? part("load", "Over time", null, chartsHost) : null,
     failuresPart(summary),
+    resultsPart(summary),
     galleryPart(view),
     summary.devices.length ? devicesPart(summary) : null,
     stagesPart(summary),
@@ -128,7 +129,7 @@ function jumps(parts) {
 
 function timelineLegend(view, model) {
   const seen = new Set(model.tracks.flatMap((one) => [...new Set(one.status)]));
-  const labels = { failed: "failed", lost: "worker lost", superseded: "duplicate that came second", waiting: "waiting on purpose", "start-up": "start-up" };
+  const labels = { failed: "failed", lost: "worker lost", superseded: "duplicate that came second", waiting: "waiting", "start-up": "start-up" };
   const stages = view.timeline.stages.map((name, i) => el("span", {}, swatch("", `var(--stage-${i % 6})`), name));
   const others = Object.entries(labels)
     .filter(([status]) => seen.has(view.timeline.statuses.indexOf(status)) || (status === "failed" && view.timeline.n_marks))
@@ -166,7 +167,6 @@ function settingsPart(view) {
   const fold = (title, content) => el("details", { class: "fold" }, el("summary", {}, title), content);
   const folds = [];
   if (Object.keys(summary.facts).length) folds.push(fold("How it was run", pairs(summary.facts)));
-  if (Object.keys(summary.finish).length) folds.push(fold("What it said at the end", pairs(summary.finish)));
   if (view.config) folds.push(fold("Configuration", el("pre", { tabindex: "0" }, view.config)));
   return folds.length ? part("settings", "Settings", null, ...folds) : null;
 }

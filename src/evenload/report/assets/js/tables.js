@@ -35,7 +35,7 @@ function waitsList(summary) {
   const waits = Object.entries(summary.waits);
   if (!waits.length) return null;
   const text = waits.slice(0, 6).map(([why, s]) => `${why || "no reason given"} ${time(s)}`).join(" · ");
-  return el("p", { class: "small quiet", style: { "margin-top": "12px" } }, "Waiting on purpose: ", text);
+  return el("p", { class: "small quiet", style: { "margin-top": "12px" } }, "Waiting, by reason: ", text);
 }
 
 function unmeasuredNote(summary) {
@@ -64,10 +64,10 @@ function slowestPart(summary) {
   const most = summary.slowest[0].seconds || 1;
   const columns = [
     { label: "Item", name: true, value: (one) => one.item || itemsText(one.index, one.n_items) },
-    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.seconds) / most}%` } })) },
-    { label: "Seconds per item", num: true, value: (one) => time(one.seconds) },
     { label: "Stage", value: (one) => one.stage },
     { label: "Device", value: (one) => one.device },
+    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.seconds) / most}%` } })) },
+    { label: "Time per item", num: true, title: "For a chunk of several items their mean", value: (one) => time(one.seconds) },
   ];
   return part("slowest", "Slowest items", null, table(columns, summary.slowest));
 }
@@ -86,6 +86,15 @@ function failuresPart(summary) {
   const n_more = summary.n_failed - summary.failures.length;
   const more = n_more > 0 ? el("p", { class: "small quiet" }, `${plural(n_more, "more failure")} in events.jsonl.`) : null;
   return part("failures", plural(summary.n_failed, "failure"), el("span", { class: "quiet small" }, kinds), ...list, more);
+}
+
+// What the job itself had to say at the end: its own figures.
+function resultsPart(summary) {
+  const facts = Object.entries(summary.finish);
+  if (!facts.length) return null;
+  const value = (name, one) => (typeof one === "number" ? measure(name, one) : { label: name.replaceAll("_", " "), text: plain(one) });
+  const cells = facts.slice(0, 60).map(([name, one]) => value(name, one)).map((m) => el("div", {}, el("dt", {}, m.label), el("dd", {}, m.text)));
+  return part("results", "Results", null, el("dl", { class: "results" }, cells));
 }
 
 function movesPart(timeline) {
