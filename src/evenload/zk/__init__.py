@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .formats.zkey import ZKey, read_zkey, write_zkey
     from .groth16 import Proof, VerificationKey
     from .prover import Prover, ProveRequest
-    from .verify import verify
+    from .verifier import verify
 
 _HOMES = {
     "Proof": "groth16",
@@ -26,7 +26,7 @@ _HOMES = {
     "ZKey": "formats.zkey",
     "read_witness": "formats.witness",
     "read_zkey": "formats.zkey",
-    "verify": "verify",
+    "verify": "verifier",
     "write_witness": "formats.witness",
     "write_zkey": "formats.zkey",
 }

@@ -166,7 +166,7 @@ class _Multiples:
 
     def __init__(self, degree: int, width: int = 12):
         self.degree, self.width = degree, width
-        self.n_windows, self.half = 254 // width + 1, 1 << width - 1
+        self.n_windows, self.half = msm.window_count(None, width), 1 << width - 1
         group = G1 if degree == 1 else G2
         firsts, point = [], group.generator
         for _ in range(self.n_windows):

@@ -11,7 +11,7 @@ from evenload.errors import FormatError
 from . import msm, points
 from .formats.zkey import ZKey, point_rows
 from .ntt import Domain
-from .verify import Verifier
+from .verifier import Verifier
 
 __all__ = ["LoadedKey", "find_outside_subgroup"]
 

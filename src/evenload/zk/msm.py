@@ -17,7 +17,7 @@ from evenload.errors import FormatError
 from evenload.gpu.llvm import programs, rows
 from evenload.gpu.llvm.layout import LEVELS, PAIR_SLACK, scratch_bytes
 
-__all__ = ["Bases", "choose_width", "multiply", "sum_groups"]
+__all__ = ["Bases", "choose_width", "multiply", "sum_groups", "window_count"]
 
 _CHUNK_POINTS = 1 << 16
 """Points whose buckets are taken through all rounds at once, so that what lies between rounds stays in the
@@ -100,6 +100,15 @@ def choose_width(n_bits: int, n: int, degree: int) -> int:
     return min(range(4, 17), key=time) if n else 4
 
 
+def window_count(n_bits: int | None, width: int) -> int:
+    """Windows of signed digits for scalars below 2^n_bits, or (None) below r; the top digit must take a
+    carry.
+
+    r is about 0.76 * 2^254, so below r and from width 4 on the top window may use all its bits but one.
+    """
+    return 254 // width + 1 if n_bits is None else (n_bits + 1) // width + 1
+
+
 @dataclass(slots=True)
 class _Work:
     """Buffers of one thread; they grow and are used again."""
@@ -149,8 +158,7 @@ def multiply(
     if top is None:
         return out[0]
     width = width or choose_width(significant_bits(kept), n, degree)
-    n_bits = 254 if top == 3 else 64 * top + int(kept[:, top].max()).bit_length()
-    n_windows = n_bits // width + 1
+    n_windows = window_count(None if top == 3 else 64 * top + int(kept[:, top].max()).bit_length(), width)
     digit = np.empty((n_windows, n), np.int16)
     programs.scalar().digits(
         rows.address(scalars), rows.address(bases.keep), n, width, n_windows, rows.address(digit)

@@ -34,7 +34,7 @@ class Domain:
 
     def __init__(self, size: int, level: str):
         log_size = size.bit_length() - 1
-        if size != 1 << log_size or not 1 <= log_size <= MAX_LOG_SIZE:
+        if not 1 <= log_size <= MAX_LOG_SIZE or size != 1 << log_size:
             raise ConfigError(f"a domain of {size}: must be a power of two from 2 to 2^{MAX_LOG_SIZE}")
         self.size, self.log_size = size, log_size
         self.level = "word64" if size < 64 else level

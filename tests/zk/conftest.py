@@ -1,0 +1,29 @@
+"""Keys, witnesses and proofs that snarkjs made for circuits of our own (tests/data/zk)."""
+
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parent.parent / "data" / "zk"
+CIRCUITS = ("multiplier", "public8", "boundary64", "boundary65", "dup_points")
+
+
+@pytest.fixture(params=CIRCUITS)
+def circuit(request):
+    """The folder of one circuit."""
+    return DATA / request.param
+
+
+@pytest.fixture
+def multiplier():
+    return DATA / "multiplier"
+
+
+@pytest.fixture(params=["ifma52", "word64"])
+def level(request):
+    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    from evenload.gpu.llvm import programs
+
+    if request.param == "ifma52" and programs.best_level() != "ifma52":
+        pytest.skip("this processor has no AVX-512 IFMA")
+    return request.param

@@ -1,0 +1,81 @@
+"""What snarkjs and circom wrote is read, and written back byte for byte."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evenload.errors import FormatError
+from evenload.gpu.llvm import rows
+from evenload.zk import read_witness, read_zkey, write_witness, write_zkey
+from evenload.zk.circuits import CircuitBuilder, squaring_chain
+from evenload.zk.formats.r1cs import read_r1cs, write_r1cs
+from evenload.zk.formats.witness import witness_from_integers
+
+DATA = Path(__file__).parents[2] / "data" / "zk"
+FOLDERS = sorted(path for path in DATA.iterdir() if path.is_dir())
+
+
+@pytest.fixture(params=FOLDERS, ids=lambda path: path.name)
+def folder(request):
+    return request.param
+
+
+def written(write, value):
+    target = io.BytesIO()
+    write(target, value)
+    return target.getvalue()
+
+
+def test_zkey(folder):
+    path = folder / "circuit.zkey"
+    assert written(write_zkey, read_zkey(path)) == path.read_bytes()
+
+
+def test_witness(folder):
+    path = folder / "witness.wtns"
+    assert written(write_witness, read_witness(path)) == path.read_bytes()
+
+
+def test_r1cs_and_that_the_witness_satisfies_it(folder):
+    circuit = read_r1cs(folder / f"{folder.name}.r1cs")
+    again = read_r1cs(written(write_r1cs, circuit))
+    assert (again.terms == circuit.terms).all()
+    assert again.n_public == circuit.n_public
+    witness = rows.to_integers(read_witness(folder / "witness.wtns"))
+    assert circuit.first_unsatisfied(witness) is None
+    wrong = list(witness)
+    wrong[-1] += 1
+    assert circuit.first_unsatisfied(wrong) is not None
+
+
+def test_paths_and_open_files(tmp_path, folder):
+    values = read_witness(folder / "witness.wtns")
+    write_witness(tmp_path / "w.wtns", values)
+    with open(tmp_path / "w.wtns", "rb") as file:
+        assert (read_witness(file) == values).all()
+    key = read_zkey(folder / "circuit.zkey")
+    write_zkey(str(tmp_path / "k.zkey"), key)
+    assert read_zkey(tmp_path / "k.zkey").sha256 == key.sha256
+    circuit, _ = squaring_chain(5)
+    write_r1cs(tmp_path / "c.r1cs", circuit)
+    assert (read_r1cs(tmp_path / "c.r1cs").terms == circuit.terms).all()
+
+
+def test_empty_linear_combinations_survive():
+    circuit = CircuitBuilder()
+    bit = circuit.private_input("bit")
+    circuit.bits(bit, 1)
+    r1cs = circuit.r1cs()
+    assert (read_r1cs(written(write_r1cs, r1cs)).terms == r1cs.terms).all()
+
+
+def test_writers_refuse_what_readers_would(folder):
+    key = read_zkey(folder / "circuit.zkey")
+    key.sections["A"] = key.sections["A"][:-1]
+    with pytest.raises(FormatError, match="section A"):
+        write_zkey(io.BytesIO(), key)
+    with pytest.raises(FormatError, match="constant wire"):
+        witness_from_integers([])
+    assert witness_from_integers([1, 5]).dtype == np.uint64

@@ -1,0 +1,63 @@
+"""The INSECURE set-up: keys that prove, made from circuits of ours and of circom, and that say what they
+are."""
+
+import io
+
+import pytest
+
+from evenload.gpu.field import FR
+from evenload.gpu.llvm import rows
+from evenload.zk import Prover, devsetup, read_witness, read_zkey, write_zkey
+from evenload.zk.circuits import squaring_chain
+from evenload.zk.formats.r1cs import read_r1cs
+from evenload.zk.oracle import groth16 as oracle
+from evenload.zk.oracle.curve import G1
+
+pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+
+
+def test_same_shape_as_the_key_that_snarkjs_made(circuit):
+    """Sizes, coefficients and the places of infinity depend on the circuit alone."""
+    official = read_zkey(circuit / "circuit.zkey")
+    ours = devsetup.dev_setup(read_r1cs(circuit / f"{circuit.name}.r1cs"), seed="test")
+    assert (ours.n_vars, ours.n_public, ours.domain_size) == (
+        official.n_vars,
+        official.n_public,
+        official.domain_size,
+    )
+    sort = lambda records: sorted(record.tobytes() for record in records)  # noqa: E731
+    assert sort(ours.coefficients) == sort(official.coefficients)
+    for name, points in official.sections.items():
+        assert (ours.sections[name].any(axis=1) == points.any(axis=1)).all()
+
+
+def test_proofs_of_circom_circuits_verify_by_the_oracle(circuit):
+    key = devsetup.dev_setup(read_r1cs(circuit / f"{circuit.name}.r1cs"))
+    with Prover(key) as prover:
+        done = prover.prove(circuit / "witness.wtns")
+    assert oracle.verify(key.verification_key, done.public, done.proof)
+    witness = rows.to_integers(read_witness(circuit / "witness.wtns"))
+    if len(witness) < 70:
+        assert oracle.verify(key.verification_key, done.public, oracle.prove(key, witness))
+
+
+def test_the_key_says_that_it_is_insecure_and_reads_back():
+    circuit, witness = squaring_chain(3)
+    target = io.BytesIO()
+    write_zkey(target, devsetup.dev_setup(circuit))
+    assert devsetup.WARNING.encode() in target.getvalue()
+    with Prover(target.getvalue()) as prover:
+        assert prover.prove(witness).public == (witness[1],)
+
+
+def test_a_seed_gives_the_same_key_and_none_another():
+    circuit, _ = squaring_chain(3)
+    keys = [devsetup.dev_setup(circuit, seed) for seed in ("a", "a", "b", None, None)]
+    assert keys[0].delta1 == keys[1].delta1
+    assert len({key.delta1 for key in keys}) == 4
+
+
+def test_multiples_of_the_generator():
+    scalars = [0, 1, 2, FR.modulus - 1, 1 << 253, 12345678901234567890]
+    made = devsetup._Multiples(1).of(rows.from_integers(scalars))
+    assert list(devsetup._plain_points(made)) == [G1.multiply(G1.generator, k) for k in scalars]
