@@ -64,10 +64,10 @@ function slowestPart(summary) {
   const most = summary.slowest[0].seconds || 1;
   const columns = [
     { label: "Item", name: true, value: (one) => one.item || itemsText(one.index, one.n_items) },
+    { label: "Time per item", num: true, title: "For a chunk of several items their mean", value: (one) => time(one.seconds) },
+    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.seconds) / most}%` } })) },
     { label: "Stage", value: (one) => one.stage },
     { label: "Device", value: (one) => one.device },
-    { label: "", wide: true, value: (one) => el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${(100 * one.seconds) / most}%` } })) },
-    { label: "Time per item", num: true, title: "For a chunk of several items their mean", value: (one) => time(one.seconds) },
   ];
   return part("slowest", "Slowest items", null, table(columns, summary.slowest));
 }

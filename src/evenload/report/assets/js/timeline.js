@@ -39,7 +39,9 @@ class TimelineView {
     this.plot = width - this.gutter - RIGHT;
     fit(this.canvas, width, AXIS + this.model.tracks.length * (this.height + this.gap) + 2);
     fit(this.overview, width, 38);
-    this.draw();
+    // A canvas of a new size is empty: it is drawn at once, not with the next frame.
+    this.drawRows();
+    this.drawOverview();
     this.listeners.layout(this);
   }
 
