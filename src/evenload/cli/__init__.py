@@ -19,9 +19,12 @@ COMMANDS = {
         "Say what works on this machine, and what to install for the rest.",
     ),
     "map": ("evenload.cli.map:map_items", "Run a function over the lines of a file, on every device."),
+    "prove": ("evenload.cli.prove:prove", "Make Groth16 proofs from a key and witnesses, and verify them."),
     "report": ("evenload.cli.report:report", "Make the HTML report or the trace of a run folder."),
     "run": ("evenload.cli.run:run", "Run a pipeline described by a YAML file."),
     "simulate": ("evenload.cli.simulate:simulate", "Ask what a fleet of devices would do with your items."),
+    "verify": ("evenload.cli.verify:verify", "Verify a Groth16 proof."),
+    "zk": ("evenload.cli.zk:zk", "Look into proving keys; make test circuits and INSECURE keys."),
 }
 EXIT_CODES = """\b
 Exit codes: 0 done; 1 some work failed (and is listed); 2 usage or configuration;

@@ -1,0 +1,39 @@
+"""``evenload verify``: is this proof valid?"""
+
+import json
+from pathlib import Path
+
+import click
+
+__all__ = ["verify"]
+
+
+@click.command()
+@click.argument("key", type=click.Path(path_type=Path))
+@click.argument("public", type=click.Path(path_type=Path))
+@click.argument("proof", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify(key: Path, public: Path, proof: Path, as_json: bool) -> int:
+    """Verify PROOF (proof.json) of PUBLIC (public.json) under KEY (vkey.json or a .zkey). Exit code 0:
+    valid, 1: not.
+
+    Proofs made by snarkjs, rapidsnark or evenload. Non-canonical numbers, public inputs not below r and
+    points outside
+    the subgroup are refused, not reduced.
+    """
+    from evenload.zk.groth16 import Proof, VerificationKey, public_from_json
+    from evenload.zk.verifier import Verifier
+
+    if key.suffix == ".zkey":
+        from evenload.zk.formats.zkey import read_zkey
+
+        verification_key = read_zkey(key).verification_key
+    else:
+        verification_key = VerificationKey.from_json(key.read_bytes(), str(key))
+    values = public_from_json(public.read_bytes(), str(public))
+    why_not = Verifier(verification_key).why_not(values, Proof.from_json(proof.read_bytes(), str(proof)))
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "valid": why_not is None, "why_not": why_not}))
+    else:
+        click.echo("valid" if why_not is None else f"not valid: {why_not}")
+    return 0 if why_not is None else 1

@@ -1,0 +1,141 @@
+"""``evenload zk``: look into keys, make INSECURE keys and circuits of our own to try things out."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evenload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evenload.zk.formats.zkey import ZKey
+
+__all__ = ["zk"]
+
+
+@click.group()
+def zk() -> None:
+    """Groth16 keys and circuits: info, vkey, devsetup, circuit."""
+
+
+@zk.command()
+@click.argument("zkey", type=click.Path(path_type=Path))
+@click.option(
+    "--check", is_flag=True, help="Check every point too, as a prover does (needs the kernels extra)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def info(zkey: Path, check: bool, as_json: bool) -> int:
+    """Say what ZKEY is: sizes, hash, contributions."""
+    from evenload.zk.formats.contributions import contribution_names
+    from evenload.zk.formats.zkey import read_zkey
+
+    key = read_zkey(zkey)
+    facts: dict[str, Any] = {
+        "schema": 1,
+        "key": str(zkey),
+        "sha256": key.sha256,
+        "protocol": "groth16",
+        "curve": "bn128",
+        "wires": key.n_vars,
+        "public": key.n_public,
+        "domain": key.domain_size,
+        "coefficients": len(key.coefficients),
+        "at_infinity": {name: int((~rows.any(axis=1)).sum()) for name, rows in key.sections.items()},
+        "contributions": contribution_names(key.contributions),
+        "checked": check,
+    }
+    if check:
+        _check_points(key)
+    if as_json:
+        click.echo(json.dumps(facts, indent=2))
+    else:
+        for name, value in facts.items():
+            if name != "schema":
+                click.echo(f"{name:14}{', '.join(map(str, value)) if isinstance(value, list) else value}")
+    return 0
+
+
+def _check_points(key: "ZKey") -> None:
+    from evenload.gpu.llvm.programs import best_level
+    from evenload.zk.key import LoadedKey
+
+    LoadedKey.load(key, best_level())
+
+
+@zk.command()
+@click.argument("zkey", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), help="Write here instead of to stdout.")
+def vkey(zkey: Path, out: Path | None) -> int:
+    """Export the verification key of ZKEY as snarkjs does."""
+    from evenload.zk.formats.zkey import read_zkey
+
+    text = read_zkey(zkey).verification_key.to_json()
+    if out:
+        out.write_text(text, encoding="utf-8")
+    else:
+        click.echo(text)
+    return 0
+
+
+@zk.command()
+@click.argument("r1cs", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The key to write (.zkey).")
+@click.option("--seed", help="Derive the trapdoor from this text, to get the same key each time.")
+@click.option("-q", "--quiet", is_flag=True, help="Leave out the steps (the warning stays).")
+def devsetup(r1cs: Path, out: Path, seed: str | None, quiet: bool) -> int:
+    """Make an INSECURE key for R1CS, for tests and benchmarks. Whoever runs this can forge proofs.
+
+    The key names the warning as its only contribution. For real use, run a ceremony with snarkjs.
+    """
+    from evenload.zk.devsetup import WARNING, dev_setup
+    from evenload.zk.formats.r1cs import read_r1cs
+    from evenload.zk.formats.zkey import write_zkey
+
+    click.echo(WARNING, err=True)
+    say = None if quiet else lambda step: click.echo(f"making {step} ...", err=True)
+    write_zkey(out, dev_setup(read_r1cs(r1cs), seed, say))
+    click.echo(str(out))
+    return 0
+
+
+@zk.command()
+@click.argument("kind", type=click.Choice(["chain", "poseidon", "sha256"]))
+@click.option(
+    "--size", type=click.IntRange(1), required=True, help="Constraints, depth of the tree, or bytes."
+)
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="A folder for both files.")
+def circuit(kind: str, size: int, out: Path) -> int:
+    """Write a circuit of ours and a witness: circuit.r1cs and witness.wtns.
+
+    \b
+    chain     SIZE squarings            poseidon  membership in a Poseidon tree of depth SIZE
+    sha256    the preimage of SIZE bytes
+    """
+    from evenload.zk.formats.r1cs import write_r1cs
+    from evenload.zk.formats.witness import witness_from_integers, write_witness
+
+    r1cs, witness = _make_circuit(kind, size)
+    out.mkdir(parents=True, exist_ok=True)
+    write_r1cs(out / "circuit.r1cs", r1cs)
+    write_witness(out / "witness.wtns", witness_from_integers(witness))
+    click.echo(f"{out}: {r1cs.n_constraints} constraints, {r1cs.n_wires} wires")
+    return 0
+
+
+def _make_circuit(kind: str, size: int) -> Any:
+    from evenload.zk.circuits import poseidon_inclusion, sha256_preimage, squaring_chain
+    from evenload.zk.circuits.merkle import inclusion_inputs
+    from evenload.zk.circuits.sha256 import sha256_inputs
+
+    if kind == "chain":
+        return squaring_chain(size)
+    if kind == "poseidon":
+        if size > 64:
+            raise ConfigError(
+                f"a tree of depth {size} has more leaves than anybody needs", hint="--size 1 to 64"
+            )
+        made = poseidon_inclusion(size)
+        return made.r1cs(), made.solve(inclusion_inputs(1, list(range(2, size + 2)), 5)[0])
+    made = sha256_preimage(size)
+    return made.r1cs(), made.solve(sha256_inputs(bytes(k % 251 for k in range(size))))
