@@ -144,6 +144,9 @@ class Tally:
 
     def _on_item(self, event: ItemFinished) -> None:
         self._stage(event.stage).items.finish(event.index)
+        self._remember(event)
+
+    def _remember(self, event: ItemFinished | ItemFailed) -> None:
         self._names[event.stage, event.index] = event.item
         if len(self._names) > N_RECENT_NAMES:
             kept = {(span.stage, span.index) for _, _, span in self._slow}
@@ -153,6 +156,7 @@ class Tally:
 
     def _on_failed(self, event: ItemFailed) -> None:
         self._stage(event.stage).items.fail(event.index)
+        self._remember(event)
         self._errors[event.error if len(self._errors) < 100 else "others"] += 1
         if len(self._failures) < N_FAILURES:
             self._failures.append(
