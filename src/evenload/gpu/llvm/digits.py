@@ -12,22 +12,50 @@ __all__ = ["SIGNATURES", "add_digit_kernels"]
 SIGNATURES = {"digits": 6, "sort": 6, "nonzero_rows": 4}
 
 
+WIDE = ir.IntType(256)
+_DIGIT_BLOCK = 256  # scalars whose digits are taken together: they stay in the first-level cache
+
+
 def digits(code: Code, scalars: Any, keep: Any, n: Any, width: Any, n_windows: Any, out: Any) -> None:
-    """Signed digits of ``width`` bits (2..16): out[w][i] int16 in [-2^(width-1), 2^(width-1)), for row
-    keep[i]."""
-    full, half = code.shl(1, width), code.shl(1, code.sub(width, 1))
-    wide = ir.IntType(256)
-    with code.range(0, n) as i:
-        row = code.add(scalars, code.mul(code.load_int(keep, i, I32), 32))
-        rest, carry = code.variable(code.load(row, wide, align=8), wide), code.variable(0)
+    """Signed digits of ``width`` bits (4..16): out[w][i] int16 in [-2^(width-1), 2^(width-1)), for row
+    keep[i].
+
+    Half of the base is added to every window but the last; then digits are read off without carries and the
+    half is
+    taken away again. The last digit is not negative (``evenload.zk.msm.window_count``).
+    """
+    half, mask = code.shl(1, code.sub(width, 1)), code.sub(code.shl(1, width), 1)
+    offset = code.variable(ir.Constant(WIDE, 0), WIDE)
+    last = code.sub(n_windows, 1)
+    with code.range(0, last) as w:
+        bit = code.ir.zext(code.sub(code.mul(code.add(w, 1), width), 1), WIDE)
+        offset.set(code.ir.add(offset.get(), code.ir.shl(ir.Constant(WIDE, 1), bit)))
+    shifted = code.stack(32 * _DIGIT_BLOCK + 8)
+    with code.range(0, n, _DIGIT_BLOCK) as first:
+        count = code.min(code.sub(n, first), _DIGIT_BLOCK)
+        with code.range(0, count) as i:
+            row = code.add(scalars, code.mul(code.load_int(keep, code.add(first, i), I32), 32))
+            value = code.ir.add(code.load(row, WIDE, align=8), offset.get())
+            code.store(value, code.add(shifted, code.mul(i, 32)), align=8)
         with code.range(0, n_windows) as w:
-            bits = code.and_(code.ir.trunc(rest.get(), I64), code.sub(full, 1))
-            rest.set(code.ir.lshr(rest.get(), code.ir.zext(width, wide)))
-            digit = code.add(bits, carry.get())
-            is_high = code.ir.icmp_signed(">=", digit, half)
-            carry.set(code.ir.zext(is_high, I64))
-            digit = code.ir.select(is_high, code.sub(digit, full), digit)
-            code.store_int(digit, out, code.add(code.mul(w, n), i), I16)
+            less = code.ir.select(code.less(w, last), half, code.const(0))
+            target = code.add(out, code.mul(code.add(code.mul(w, n), first), 2))
+            _read_window(code, shifted, count, code.mul(w, width), (mask, less), target)
+
+
+def _read_window(code: Code, rows: Any, count: Any, bit: Any, how: tuple[Any, Any], target: Any) -> None:
+    """target[i] = (rows[i] >> bit & mask) - less, for windows that may reach into the next word but not the
+    next row."""
+    mask, less = how
+    word, shift = code.mul(code.lshr(bit, 6), 8), code.and_(bit, 63)
+    left = code.sub(63, shift)
+    is_top = code.ir.icmp_unsigned("==", word, code.const(24))
+    reach = code.ir.select(is_top, code.const(0), code.const(-1))
+    with code.range(0, count) as i:
+        at = code.add(rows, code.mul(i, 32), word)
+        low = code.lshr(code.load(at, I64, align=8), shift)
+        high = code.shl(code.shl(code.and_(code.load(at, I64, 8, align=8), reach), 1), left)
+        code.store_int(code.sub(code.and_(code.ir.or_(low, high), mask), less), target, i, I16)
 
 
 def sort(code: Code, digit: Any, n: Any, n_windows: Any, n_buckets: Any, start: Any, index: Any) -> None:
