@@ -22,6 +22,7 @@ from evenload.executor.scheduler import (
     Scheduler,
     Send,
     Spoilt,
+    Stuck,
     Withdrawn,
 )
 
@@ -154,14 +155,14 @@ def test_every_item_meets_the_fate_it_deserves(policy, n, batch, repeatable, bad
 @settings(max_examples=120, deadline=None)
 def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, batch) -> None:
     n = data.draw(st.integers(1, 15))
+    stuck: set[int] = set()
     world = make("measured", n, batch, repeatable=repeatable, max_worker_deaths=10**6)
     for _ in range(60):
         if world.scheduler.is_finished:
             break
         world.now += 0.01
-        what = data.draw(
-            st.sampled_from(["ask", "ask", "finish", "finish", "dies", "packing", "drop", "leave"])
-        )
+        kinds = ["ask", "ask", "finish", "finish", "dies", "packing", "drop", "leave", "stuck"]
+        what = data.draw(st.sampled_from(kinds))
         device = data.draw(st.sampled_from(DEVICES))
         if what == "ask" and device not in world.held and device not in world.gone:
             world.ask(device)
@@ -169,6 +170,12 @@ def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, ba
             world.scheduler.handle(Left(device, world.now))
             world.gone.add(device)
         elif device in world.held:
+            send = world.held[device]
+            if what == "stuck" and repeatable and len(send.items) > batch and send.chunk not in stuck:
+                stuck.add(send.chunk)
+                position = data.draw(st.integers(0, len(send.items) - 1)) // batch * batch
+                world.scheduler.handle(Stuck(send.chunk, device, world.now, position))
+                continue
             accidents = {"dies": "dies", "packing": "dies while packing"}
             if what == "drop" and world.scheduler.is_superseded(world.held[device].chunk):
                 world.finish(device, "is dropped")
@@ -180,7 +187,8 @@ def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, ba
     world.run()
     assert sorted(world.fates) == list(range(n))
     if repeatable:
-        assert set(world.fates.values()) == {"accepted"}
+        assert set(world.fates.values()) <= {"accepted", "died"}
+        assert "died" not in world.fates.values() or stuck
     else:
         assert all(world.begun.count(item) <= 1 for item in range(n))
 
@@ -287,6 +295,34 @@ def test_items_come_late_and_in_batches() -> None:
     world.scheduler.handle(Ended())
     world.run()
     assert sorted(world.fates) == list(range(5))
+
+
+def test_neighbours_of_a_stuck_item_run_elsewhere() -> None:
+    world = make("pull:4", 4)
+    world.ask("a")
+    assert world.scheduler.handle(Stuck(world.held["a"].chunk, "a", 1.0, 1)) == []
+    world.ask("b")
+    assert list(world.held["b"].items) == [0, 2, 3]
+    world.finish("b")
+    assert sorted(world.fates) == [0, 2, 3]
+    assert not world.scheduler.is_finished
+    chunk = world.held["a"].chunk
+    assert not world.scheduler.is_superseded(chunk)
+    event = Answered(chunk, 2.0, 1.0, (), skipped=2)
+    world.note(world.scheduler.handle(event), [0, 1, 2, 3])
+    assert world.fates[1] == "accepted"
+    assert world.scheduler.is_finished
+
+
+@pytest.mark.parametrize("is_overtime", [True, False])
+def test_a_stuck_item_that_ends_its_worker_is_given_up(is_overtime: bool) -> None:
+    world = make("pull:4", 4)
+    world.ask("a")
+    world.scheduler.handle(Stuck(world.held.pop("a").chunk, "a", 1.0, 1))
+    world.note(world.scheduler.handle(Died("a", 2.0, 1, is_overtime)))
+    world.run()
+    assert world.fates.pop(1) == ("overtime" if is_overtime else "died")
+    assert world.fates == {0: "accepted", 2: "accepted", 3: "accepted"}
 
 
 def test_a_chunk_that_nobody_wants_is_withdrawn() -> None:

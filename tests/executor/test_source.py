@@ -13,7 +13,10 @@ from evenload.executor.source import IteratorSource, ListSource, ThreadedSource,
 
 def wait_for(source: ThreadedSource, event: threading.Event, n: int) -> None:
     source.want(n)
-    while source.n_ready < n and not source.is_ended:
+    while True:
+        source.call_when_more()
+        if source.n_ready >= n or source.is_ended:
+            return
         assert event.wait(10)
         event.clear()
 

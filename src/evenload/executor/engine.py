@@ -133,7 +133,9 @@ class Engine:
         for run in tuple(self.runs):
             run.end(ExecutorClosed("the executor was closed while this ran"))
             self._forget(run)
-        self.backend.close(grace_s)
+        for message in self.backend.close(grace_s):
+            if isinstance(message, Said):
+                self.record.said(self._workers[message.worker].id, message.line)
         for seat in self.seats.values():
             if seat.worker is not None:
                 self.record.worker_exited(seat.id, seat.worker.name, "closed")

@@ -230,6 +230,7 @@ class Executor:
             priors={device: self.devices.score(device) for device in ids},
             history=self._history.get(task.id),
             repeatable=options.repeatable,
+            max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
             balancer=balancer,
         )
         scheduler = Scheduler(

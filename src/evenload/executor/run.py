@@ -53,6 +53,7 @@ class Job:
 
     cost           sum of the items' size hints
     dropped_s      when the worker was told to skip the rest
+    is_released    its items but the one that runs were given to others
     is_warned_of   a person was told that it takes long
     overtime_at    position at which its worker was killed for taking too long
     """
@@ -64,6 +65,7 @@ class Job:
     dealt_s: float
     cost: float | None = None
     dropped_s: float | None = None
+    is_released: bool = False
     is_warned_of: bool = False
     overtime_at: int | None = None
 
@@ -121,6 +123,8 @@ class Run:
             return
         limit = self._limit()
         source.want(min(limit, self._demand()))
+        if scheduler.n_fed == source.n_ready:
+            source.call_when_more()
         is_ended, n_ready = source.is_ended, source.n_ready  # in this order: the reader ends last
         n_new = min(n_ready, limit) - scheduler.n_fed
         if n_new > 0:
@@ -193,6 +197,13 @@ class Run:
             assert isinstance(fail, Fail)
             for item in fail.items:
                 self._settle(item, self._loss(item, fail.why, device, gone), device)
+
+    def release_rest(self, job: Job, device: str, position: int, now: float) -> bool:
+        """The item at ``position`` takes very long: let others have the rest of the chunk. False if there is none."""
+        if self.is_over or not self.options.repeatable or len(job.send.items) <= self.n_per_call:
+            return False
+        self.scheduler.handle(sched.Stuck(job.send.chunk, device, now, position))
+        return True
 
     def leave(self, device: str, why: str, now: float) -> None:
         """``device`` can do nothing for this run. Ends the run if it was the last."""

@@ -34,6 +34,7 @@ __all__ = [
     "Scheduler",
     "Send",
     "Spoilt",
+    "Stuck",
     "Withdrawn",
 ]
 
@@ -91,6 +92,15 @@ class Died(NamedTuple):
     is_overtime: bool = False
 
 
+class Stuck(NamedTuple):
+    """The item at ``position`` takes very long: its neighbours in the chunk shall run elsewhere meanwhile."""
+
+    chunk: int
+    device: str
+    now: float
+    position: int
+
+
 class Left(NamedTuple):
     """``device`` gets no more work."""
 
@@ -113,7 +123,7 @@ class Withdrawn(NamedTuple):
     now: float
 
 
-Event = Withdrawn | Fed | Ended | Free | Answered | Spoilt | Died | Left | Came
+Event = Stuck | Withdrawn | Fed | Ended | Free | Answered | Spoilt | Died | Left | Came
 
 
 class Send(NamedTuple):
@@ -181,6 +191,9 @@ class Scheduler:
         self._n_units = 0
         self._unit_cost: float | None = None
         self._flights: dict[int, _Flight] = {}
+        self._hung: dict[
+            int, tuple[_Flight, list[int]]
+        ] = {}  # chunks that are stuck, and their items that are
         self._strikes: dict[int, int] = {}
         self._suspects: set[int] = set()  # units whose items are to travel singly
         self._short_of_memory: set[int] = set()  # items that one device had too little memory for
@@ -194,6 +207,7 @@ class Scheduler:
             Left: self._left,
             Came: self._came,
             Withdrawn: self._withdrawn,
+            Stuck: self._stuck,
         }
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -207,14 +221,10 @@ class Scheduler:
         """There will be so many items in all."""
         self.dealer.expect(-(-n_items // self._batch))
 
-    def flights_on(self, device: str) -> list[int]:
-        """Chunks that ``device`` holds."""
-        return [chunk for chunk, flight in self._flights.items() if flight.device == device]
-
     def is_superseded(self, chunk: int) -> bool:
         """Every item of the chunk has its fate already."""
-        flight = self._flights[chunk]
-        return not self._open(flight.items)
+        items = self._hung[chunk][1] if chunk in self._hung else self._flights[chunk].items
+        return not self._open(items)
 
     # --- items come -------------------------------------------------------------------------------
 
@@ -275,6 +285,10 @@ class Scheduler:
     # --- chunks come back -------------------------------------------------------------------------
 
     def _answered(self, event: Answered) -> list[Instruction]:
+        if event.chunk in self._hung:
+            flight, _ = self._hung.pop(event.chunk)
+            n = len(flight.items) if event.skipped is None else event.skipped
+            return self._accept(flight, [at for at in range(n) if flight.items[at] not in self.fated])
         flight = self._flights.pop(event.chunk, None)
         if flight is None:
             return []
@@ -315,6 +329,8 @@ class Scheduler:
         return accepted
 
     def _spoilt(self, event: Spoilt) -> list[Instruction]:
+        if event.chunk in self._hung:
+            return self._fail(self._open(self._hung.pop(event.chunk)[1]), "spoilt")
         flight = self._flights.pop(event.chunk, None)
         if flight is None:
             return []
@@ -342,6 +358,10 @@ class Scheduler:
 
     def _died(self, event: Died) -> list[Instruction]:
         instructions: list[Instruction] = []
+        for chunk, (flight, items) in tuple(self._hung.items()):
+            if flight.device == event.device:
+                del self._hung[chunk]
+                instructions += self._fail(self._open(items), "overtime" if event.is_overtime else "died")
         for deal in self.dealer.lost(event.device, event.now):
             flight = self._flights.pop(deal.chunk)
             began, blamed = self._blame(flight, event.position)
@@ -352,6 +372,19 @@ class Scheduler:
             self.dealer.requeue(struck, alone=True, avoid=event.device)
             self.dealer.requeue(again)
         return instructions
+
+    def _stuck(self, event: Stuck) -> list[Instruction]:
+        """Give up the chunk, but for its answer: that still counts, as far as it comes first."""
+        (deal,) = self.dealer.lost(event.device, event.now)
+        assert deal.chunk == event.chunk
+        flight = self._flights.pop(event.chunk)
+        _, stuck = self._blame(flight, event.position)
+        items = [flight.items[at] for at in stuck]
+        units = {item // self._batch for item in items}
+        self._hung[event.chunk] = flight, [item for item in flight.items if item // self._batch in units]
+        self.dealer.forget(units)
+        self.dealer.requeue(unit for unit in flight.units if unit not in units)
+        return []
 
     def _blame(self, flight: _Flight, position: int) -> tuple[int, range]:
         """How many of the chunk's items had begun; the positions of those that may have ended the worker."""

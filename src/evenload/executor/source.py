@@ -1,15 +1,12 @@
 """Where the items of a run come from: a list that is simply there, or an iterator that is read as needed."""
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from evenload.errors import ConfigError
 
 __all__ = ["IteratorSource", "ListSource", "Source", "ThreadedSource", "make_source"]
-
-HAND_OVER_S = 0.001  # a reader in a thread of its own passes items on at least so often
 
 Cost = Callable[[Any], float] | Sequence[float] | None
 Indices = range | tuple[int, ...]
@@ -31,6 +28,9 @@ class Source:
 
     def want(self, n: int) -> None:
         """Items up to number ``n`` may be read now."""
+
+    def call_when_more(self) -> None:
+        """Say so when more items are there, or none will come. Then look again: they may be there already."""
 
     def claim(self, items: Indices) -> bool:
         """Does anybody still want them?"""
@@ -101,33 +101,26 @@ class IteratorSource(Source):
 
     def want(self, n: int) -> None:
         while self.n_ready < n and not self.is_ended:
-            read, costs, is_ended, error = self._read(n - self.n_ready, until_s=float("inf"))
-            self._keep(read, costs, is_ended, error)
+            self._read_one()
 
-    def _read(self, most: int, until_s: float) -> tuple[list[Any], list[float], bool, BaseException | None]:
-        read: list[Any] = []
-        costs: list[float] = []
-        cost = self._cost
+    def _read_one(self) -> None:
         try:
-            while len(read) < most:
-                item = next(self._iterator)
-                if cost is not None:
-                    costs.append(cost(item))
-                read.append(item)
-                if time.monotonic() > until_s:
-                    break
-        except StopIteration:
-            return read, costs, True, None
+            item = next(self._iterator, GONE)
+            cost = self._cost(item) if self._cost is not None and item is not GONE else 0.0
         except self._catches as error:
-            return read, costs, True, error
-        return read, costs, False, None
+            self.error = error
+            self.is_ended = True
+            return
+        if item is GONE:
+            self.is_ended = True
+        else:
+            self._keep(item, cost)
 
-    def _keep(self, read: list[Any], costs: list[float], is_ended: bool, error: BaseException | None) -> None:
-        self._buffer += read
-        self._costs += costs
-        self.error = error
-        self.n_ready += len(read)
-        self.is_ended = is_ended
+    def _keep(self, item: Any, cost: float) -> None:
+        self._buffer.append(item)
+        if self._cost is not None:
+            self._costs.append(cost)
+        self.n_ready += 1
 
     def take(self, items: Indices) -> list[Any]:
         if isinstance(items, range):
@@ -167,7 +160,7 @@ class IteratorSource(Source):
 class ThreadedSource(IteratorSource):
     """An iterable read in a thread of its own: a slow one delays nothing else, and may wait for results.
 
-    on_news   called from that thread when there is something new
+    on_news   called from that thread when there is something new, once for each ``call_when_more``
     """
 
     _catches = BaseException  # nobody else would hear of it
@@ -176,7 +169,7 @@ class ThreadedSource(IteratorSource):
         super().__init__(items, cost)
         self._on_news = on_news
         self._limit = 0
-        self._is_closed = False
+        self._is_closed = self._is_awaited = False
         self._lock = threading.Lock()
         self._has_room = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
@@ -212,20 +205,25 @@ class ThreadedSource(IteratorSource):
         with self._lock:
             super().release(items)
 
+    def call_when_more(self) -> None:
+        self._is_awaited = True
+
     def _serve(self) -> None:
-        while True:
+        while not self.is_ended:
             with self._lock:
                 while self.n_ready >= self._limit and not self._is_closed:
                     self._has_room.wait()
-                if self._is_closed or self.is_ended:
+                if self._is_closed:
                     return
-                most = self._limit - self.n_ready
-            read = self._read(most, time.monotonic() + HAND_OVER_S)
-            with self._lock:
-                self._keep(*read)
-            self._on_news()
-            if self.is_ended:
-                return
+            self._read_one()
+            # Each item is passed on before the next is asked for, which may be long in coming.
+            if self._is_awaited:
+                self._is_awaited = False
+                self._on_news()
+
+    def _keep(self, item: Any, cost: float) -> None:
+        with self._lock:
+            super()._keep(item, cost)
 
 
 GONE: Any = object()

@@ -10,8 +10,9 @@ from .seat import Seat
 __all__ = ["Watch"]
 
 LOOK_S = 1.0  # how often to look, if no time limit asks for more
-SUSPICIOUS_S = 30.0  # an item that runs so long, and much longer than the others, is worth a warning
-SUSPICIOUS_TIMES = 20.0
+STUCK_S = 1.0  # an item that runs so long, and much longer than all before, shall not hold up its chunk
+STUCK_TIMES = 20.0
+SUSPICIOUS_S = 30.0  # and if it goes on for so long, a person should know
 PATIENCE_S = (1.0, 30.0)  # for a worker to stop: as long as it has run already, within these
 
 
@@ -39,6 +40,11 @@ class Watch:
     def _look_at(self, seat: Seat, worker: int, job: Job, now: float) -> None:
         position, seconds = self._backend.place(worker)
         limit_s = job.run.options.timeout_s
+        is_stuck = position >= 0 and seconds > max(STUCK_S, STUCK_TIMES * job.run.longest_s)
+        if is_stuck and not job.is_released:
+            job.is_released = True
+            if job.run.release_rest(job, seat.id, position, now):
+                self._backend.drop(worker, job.number)
         if job.dropped_s is not None and now - job.dropped_s > self._patience_s(job):
             self._backend.kill(worker)
         elif limit_s is None:
@@ -58,7 +64,7 @@ class Watch:
         return max(PATIENCE_S[0], min(PATIENCE_S[1], job.dropped_s - job.dealt_s))
 
     def _suspect(self, seat: Seat, job: Job, position: int, seconds: float) -> None:
-        if seconds > max(SUSPICIOUS_S, SUSPICIOUS_TIMES * job.run.longest_s):
+        if seconds > max(SUSPICIOUS_S, STUCK_TIMES * job.run.longest_s):
             job.is_warned_of = True
             item = job.send.items[position]
             text = (

@@ -61,8 +61,11 @@ class Backend(Protocol):
         """Make ``poll`` return soon; from any thread."""
         ...
 
-    def close(self, grace_s: float) -> None:
-        """Stop the workers; those still there after ``grace_s`` are killed. Nothing is left afterwards."""
+    def close(self, grace_s: float) -> list[Message]:
+        """Stop the workers; those still there after ``grace_s`` are killed. Nothing is left afterwards.
+
+        Returns what there was to tell until then.
+        """
         ...
 
 

@@ -72,12 +72,13 @@ class InlineBackend:
     def wake(self) -> None:
         pass
 
-    def close(self, grace_s: float) -> None:
+    def close(self, grace_s: float) -> list[Message]:
         self._todo.clear()
         for worker, desk in self._desks.items():
             for task in tuple(desk.runners):
                 self._unload(worker, task)
         self._desks.clear()
+        return []
 
     def _load(self, worker: int, task: Task) -> Message:
         desk = self._desks[worker]

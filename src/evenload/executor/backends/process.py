@@ -89,19 +89,21 @@ class ProcessBackend:
         with contextlib.suppress(OSError):  # so many wait already that it is full, or it is closed
             os.write(self._wake_in, b"!")
 
-    def close(self, grace_s: float) -> None:
+    def close(self, grace_s: float) -> list[Message]:
         for child in self._children.values():
             child.send(Frame(protocol.STOP))
         until = time.monotonic() + grace_s
+        news: list[Message] = []
         while self._children and time.monotonic() < until:
-            self.poll(until - time.monotonic())
+            news += self.poll(until - time.monotonic())
         for child in self._children.values():
             child.kill()
         while self._children:
-            self.poll(DEATH_CHECK_S)
+            news += self.poll(DEATH_CHECK_S)
         self._selector.close()
         os.close(self._wake_out)
         os.close(self._wake_in)
+        return news
 
     def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -1,0 +1,479 @@
+"""What a caller may rely on, the same on every back end."""
+
+import functools
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import evenload
+from evenload.balance.migrate import LoadBalancer
+from evenload.balance.policy import Pull, Static
+from evenload.errors import (
+    ConfigError,
+    ExecutorClosed,
+    NoUsableDevice,
+    ResultNotSendable,
+    TaskError,
+    UnknownName,
+)
+from evenload.events import EventLog, ItemFailed, Moved, Note, Span, StageFinished, StageStarted
+from evenload.executor import Executor
+
+BACKENDS = ("inline", "process")
+
+
+@pytest.fixture(scope="module", params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def executor(backend: str) -> Iterator[Executor]:
+    with Executor("cpu*2", backend=backend, echo=False) as executor:
+        yield executor
+
+
+def fail_on_multiples_of_three(x: int) -> int:
+    if x % 3 == 0:
+        raise ValueError(f"{x} is a multiple of three")
+    return x
+
+
+class Model:
+    """Remembers on which device it was built, and how often it was called."""
+
+    def __init__(self, offset: int = 0, *, device: Any):
+        self.device, self.offset, self.n_calls = device.id, offset, 0
+
+    def __call__(self, x: int) -> tuple[int, str, str]:
+        self.n_calls += 1
+        assert os.environ.get("EVENLOAD_DEVICE", self.device) == self.device
+        from evenload.devices import current
+
+        return x + self.offset, self.device, current().id
+
+
+# --- results and their order ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "policy", ["measured", "pull:3", "guided", "factoring", "static", "static:proportional"]
+)
+@pytest.mark.parametrize("n", [0, 1, 100])
+def test_results_in_input_order(executor: Executor, policy: str, n: int) -> None:
+    assert list(executor.map(lambda x: x * x, range(n), policy=policy)) == [x * x for x in range(n)]
+
+
+def test_results_as_completed_are_the_same_set(executor: Executor) -> None:
+    assert sorted(executor.map(abs, range(-50, 0), ordered=False)) == list(range(1, 51))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 8, 100])
+def test_batches_are_lists_of_at_most_so_many(executor: Executor, batch: int) -> None:
+    results = list(executor.map(lambda xs: [(x, type(xs), len(xs)) for x in xs], range(20), batch=batch))
+    assert [x for x, _, _ in results] == list(range(20))
+    assert {kind for _, kind, _ in results} == {list}
+    full, rest = divmod(20, batch)
+    assert sorted(n for _, _, n in results) == sorted([batch] * (full * batch) + [rest] * rest)
+
+
+def test_costs_let_the_longest_go_first(executor: Executor) -> None:
+    costs = [1.0, 5.0, 2.0, 9.0]
+    begun = list(executor.map(lambda x: (time.monotonic(), x), range(4), cost=costs, policy="pull"))
+    assert [x for _, x in begun] == [0, 1, 2, 3]
+    if not executor._is_threaded:
+        assert [x for _, x in sorted(begun)] == [3, 1, 2, 0]
+    assert list(executor.map(abs, [-1, -3], cost=lambda x: -x)) == [1, 3]
+
+
+def test_builtin_types_are_functions(executor: Executor) -> None:
+    assert list(executor.map(int, ["1", "2"])) == [1, 2]
+
+
+def test_closures_partials_and_instances_work(executor: Executor) -> None:
+    offset = 10
+    assert list(executor.map(lambda x: x + offset, [1])) == [11]
+    assert list(executor.map(functools.partial(pow, 2), [3])) == [8]
+    assert list(executor.map(Model(5, device=evenload.devices.current()).__call__, [])) == []
+
+
+# --- items ----------------------------------------------------------------------------------------
+
+
+def test_items_are_read_as_they_are_needed(executor: Executor) -> None:
+    read: list[int] = []
+
+    def items() -> Iterator[int]:
+        for x in itertools.count():
+            read.append(x)
+            yield x
+
+    results = executor.map(abs, items(), look_ahead=50, policy="pull")
+    first = list(itertools.islice(results, 10))
+    assert first == list(range(10))
+    time.sleep(0.05)
+    assert len(read) <= 10 + 50 + 2
+    results.close()
+    time.sleep(0.05)
+    n_read = len(read)
+    time.sleep(0.05)
+    assert len(read) <= n_read + 1
+
+
+def test_look_ahead_bounds_what_is_begun(executor: Executor, tmp_path: Any) -> None:
+    def touch(x: int, folder: str = str(tmp_path)) -> int:
+        open(os.path.join(folder, str(x)), "w").close()
+        return x
+
+    results = executor.map(touch, list(range(100)), look_ahead=5, policy="pull")
+    assert next(results) == 0
+    time.sleep(0.2)
+    # One result is with us, and up to one block more may be on its way.
+    assert len(os.listdir(tmp_path)) <= 12
+    assert list(results) == list(range(1, 100))
+
+
+def test_an_iterator_that_raises_ends_the_run_after_its_results(executor: Executor) -> None:
+    def items() -> Iterator[int]:
+        yield from range(5)
+        raise OSError("the disk is gone")
+
+    got = []
+    with pytest.raises(OSError, match="the disk is gone"):
+        for value in executor.map(abs, items()):
+            got.append(value)  # noqa: PERF402 - the loop is what is tested
+    assert got == list(range(5))
+    assert list(executor.map(abs, [1])) == [1]
+
+
+def test_items_may_wait_for_results(executor: Executor) -> None:
+    if not executor._is_threaded:
+        pytest.skip("inline, the caller cannot do two things at once")
+    seen: list[int] = []
+    has_result = threading.Semaphore(1)
+
+    def items() -> Iterator[int]:
+        for x in range(5):
+            assert has_result.acquire(timeout=20)
+            yield x
+
+    for value in executor.map(abs, items()):
+        seen.append(value)
+        has_result.release()
+    assert seen == list(range(5))
+
+
+# --- failures of items ----------------------------------------------------------------------------
+
+
+def test_a_failed_item_raises_in_its_turn(executor: Executor) -> None:
+    results = executor.map(fail_on_multiples_of_three, [1, 2, 3, 4])
+    assert (next(results), next(results)) == (1, 2)
+    with pytest.raises(TaskError, match="item 2 raised ValueError: 3 is a multiple") as caught:
+        next(results)
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert caught.value.index == 2
+    assert "fail_on_multiples_of_three" in caught.value.remote_traceback
+    with pytest.raises(StopIteration):
+        next(results)
+
+
+def test_failed_items_can_be_returned_in_their_places(executor: Executor) -> None:
+    results = executor.map(fail_on_multiples_of_three, range(10), on_error="return")
+    got = list(results)
+    assert [x for x in got if not isinstance(x, TaskError)] == [1, 2, 4, 5, 7, 8]
+    assert [x.index for x in got if isinstance(x, TaskError)] == [0, 3, 6, 9]
+    assert results.summary is not None
+    assert (results.summary.total, results.summary.failed, results.summary.done) == (10, 4, 6)
+
+
+def test_one_bad_item_does_not_spoil_its_batch(executor: Executor) -> None:
+    def fn(xs: list[int]) -> list[int]:
+        return [fail_on_multiples_of_three(x) for x in xs]
+
+    got = list(executor.map(fn, range(1, 9), batch=4, on_error="return"))
+    assert [x if isinstance(x, int) else "failed" for x in got] == [1, 2, "failed", 4, 5, "failed", 7, 8]
+
+
+def test_a_batch_that_may_not_run_twice_fails_as_a_whole(executor: Executor) -> None:
+    def fn(xs: list[int]) -> list[int]:
+        return [fail_on_multiples_of_three(x) for x in xs]
+
+    got = list(executor.map(fn, [1, 2, 3, 4, 5], batch=4, repeatable=False, on_error="return"))
+    assert [isinstance(x, TaskError) for x in got] == [True] * 4 + [False]
+
+
+def test_exits_in_a_task_are_its_failure(executor: Executor) -> None:
+    def leave(x: int) -> int:
+        raise SystemExit(x) if x == 2 else RuntimeError("no")
+
+    got = list(executor.map(leave, [1, 2], on_error="return"))
+    assert [type(x.__cause__) for x in got] == [RuntimeError, SystemExit]
+
+
+# --- classes --------------------------------------------------------------------------------------
+
+
+def test_classes_are_built_once_per_device_and_know_it(executor: Executor) -> None:
+    got = list(executor.map(functools.partial(Model, 100), range(30), policy="pull:5"))
+    assert [value for value, _, _ in got] == list(range(100, 130))
+    assert {built for _, built, _ in got} <= {"cpu:0", "cpu:1"}
+    assert all(built == current for _, built, current in got)
+
+
+def test_constructors_and_close_run_once_per_worker_and_instances_stay_warm(
+    backend: str, tmp_path: Any
+) -> None:
+    class Counted:
+        def __init__(self, folder: str = str(tmp_path)):
+            self.folder = folder
+            self.log("built")
+
+        def log(self, what: str) -> None:
+            with open(os.path.join(self.folder, what), "a") as file:
+                file.write("x")
+
+        def __call__(self, x: int) -> int:
+            return x
+
+        def close(self) -> None:
+            self.log("closed")
+
+    with Executor("cpu*1", backend=backend) as executor:
+        for _ in range(3):
+            assert list(executor.map(Counted, range(4))) == [0, 1, 2, 3]
+        assert (tmp_path / "built").read_text() == "x"
+        assert not (tmp_path / "closed").exists()
+    assert (tmp_path / "closed").read_text() == "x"
+
+
+def test_a_device_whose_constructor_fails_is_left_out(backend: str, tmp_path: Any) -> None:
+    class Picky:
+        def __init__(self, refused: str = str(tmp_path / "refused"), *, device: Any):
+            if device.id == "cpu:0":
+                open(refused, "w").close()
+                raise RuntimeError("not on this one")
+            while not os.path.exists(refused):
+                time.sleep(0.01)
+            self.device = device.id
+
+        def __call__(self, x: int) -> str:
+            return self.device
+
+    events: list[Any] = []
+    with Executor("cpu*2", backend=backend, events=EventLog(events.append), echo=False) as executor:
+        assert list(executor.map(Picky, range(5))) == ["cpu:1"] * 5
+        assert list(executor.map(abs, range(5))) == list(range(5)), "the device is fine for others"
+    notes = [e.text for e in events if isinstance(e, Note) and e.level == "warning"]
+    assert any("cpu:0" in text and "not on this one" in text for text in notes)
+
+
+def test_if_every_constructor_fails_each_cause_is_told(executor: Executor) -> None:
+    class Broken:
+        def __init__(self, device: Any):
+            raise RuntimeError(f"no room on {device.id}")
+
+        def __call__(self, x: int) -> int:
+            return x
+
+    with pytest.raises(NoUsableDevice, match="no device can run") as caught:
+        list(executor.map(Broken, range(5)))
+    assert {device: "no room" in why for device, why in caught.value.causes.items()} == {
+        "cpu:0": True,
+        "cpu:1": True,
+    }
+    assert caught.value.exit_code == 3
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def test_leaving_the_loop_ends_the_run(executor: Executor) -> None:
+    for value in executor.map(abs, itertools.count()):
+        if value == 3:
+            break
+    assert list(executor.map(abs, [-1])) == [1]
+
+
+def test_two_runs_at_once_do_not_mix(executor: Executor) -> None:
+    both = zip(executor.map(abs, range(50)), executor.map(lambda x: -x, range(50)), strict=True)
+    assert list(both) == [(x, -x) for x in range(50)]
+
+
+def test_the_policy_can_change_while_it_runs(executor: Executor) -> None:
+    results = executor.map(abs, range(200), policy="pull")
+    assert next(results) == 0
+    results.set_policy("pull:50")
+    assert list(results) == list(range(1, 200))
+    with pytest.raises(UnknownName):
+        results.set_policy("pul")
+    executor.set_policy(Pull(2))
+    assert list(executor.map(abs, range(5))) == list(range(5))
+    executor.set_policy("measured")
+
+
+def test_a_summary_says_how_it_went(executor: Executor) -> None:
+    results = executor.map(lambda x: time.sleep(0.002), range(40))
+    assert results.summary is None
+    list(results)
+    summary = results.summary
+    assert summary is not None
+    assert (summary.total, summary.failed) == (40, 0)
+    assert 0 < summary.bound_s <= summary.wall_s
+    assert summary.ratio_to_bound is not None
+    assert summary.ratio_to_bound >= 1.0
+    assert sum(share.items for share in summary.devices.values()) == 40
+
+
+def test_stopping_finishes_what_runs_and_no_more(executor: Executor) -> None:
+    results = executor.map(lambda x: (time.sleep(0.005), x)[1], range(1000), policy="pull")
+    got = list(itertools.islice(results, 3))
+    results.stop()
+    got += list(results)
+    assert got == list(range(len(got)))
+    assert len(got) < 1000
+    assert results.summary is not None
+    assert results.summary.total == len(got)
+
+
+def test_indexed_results_and_blocks_say_where_they_belong(executor: Executor) -> None:
+    pairs = list(executor.map(lambda x: -x, range(20), ordered=False).indexed())
+    assert sorted(pairs) == [(x, -x) for x in range(20)]
+    blocks = list(executor.map(lambda x: -x, range(20)).blocks())
+    assert [i for block in blocks for i in block.items] == list(range(20))
+    assert {block.device for block in blocks} <= {"cpu:0", "cpu:1"}
+
+
+def test_static_queues_are_rebalanced_between_devices(backend: str) -> None:
+    def slow_here(x: int) -> int:
+        from evenload.devices import current
+
+        time.sleep(0.04 if current().id == "cpu:0" else 0.001)
+        return x
+
+    events: list[Any] = []
+    with Executor("cpu*2", backend=backend, events=EventLog(events.append)) as executor:
+        balancer = LoadBalancer(threshold=0.2, interval_s=0.05)
+        results = executor.map(slow_here, range(40), policy=Static("equal"), balancer=balancer)
+        assert list(results) == list(range(40))
+        summary = results.summary
+    if backend == "process":
+        assert any(isinstance(event, Moved) for event in events)
+        assert summary is not None
+        assert summary.devices["cpu:1"].items > 20
+
+
+def test_events_tell_the_whole_run(backend: str) -> None:
+    events: list[Any] = []
+    log = EventLog(events.append)
+    got = list(
+        evenload.map(
+            fail_on_multiples_of_three,
+            range(1, 10),
+            devices="cpu*2",
+            backend=backend,
+            events=log,
+            on_error="return",
+            stage="numbers",
+            echo=False,
+        )
+    )
+    assert len(got) == 9
+    started = [e for e in events if isinstance(e, StageStarted)]
+    finished = [e for e in events if isinstance(e, StageFinished)]
+    assert [(e.stage, e.total) for e in started] == [("numbers", 9)]
+    assert len(finished) == 1
+    spans = [e for e in events if isinstance(e, Span) and e.status in ("ok", "failed")]
+    assert sum(span.n_items for span in spans) >= 9
+    for span in spans:
+        assert 0 <= span.start_s <= span.stop_s <= finished[0].t + 1e-3
+        assert span.dealt_s is not None
+        assert span.dealt_s <= span.start_s + 1e-3
+        assert 0 <= span.busy_s <= span.stop_s - span.start_s + 1e-3
+    failures = [e for e in events if isinstance(e, ItemFailed)]
+    assert sorted((e.index, e.error) for e in failures) == [
+        (2, "ValueError"),
+        (5, "ValueError"),
+        (8, "ValueError"),
+    ]
+
+
+# --- submit ---------------------------------------------------------------------------------------
+
+
+def test_submit_gives_real_futures(executor: Executor) -> None:
+    import concurrent.futures
+
+    futures = [executor.submit(pow, x, 2) for x in range(10)]
+    assert all(isinstance(future, concurrent.futures.Future) for future in futures)
+    assert [future.result(20) for future in concurrent.futures.as_completed(futures, 20)].count(81) == 1
+    assert executor.submit(lambda *, key: key, key="word").result(20) == "word"
+    failed = executor.submit(fail_on_multiples_of_three, 3)
+    assert isinstance(failed.exception(20), TaskError)
+    assert isinstance(failed.exception(20).__cause__, ValueError)
+
+
+def test_submit_and_map_share_the_devices(executor: Executor) -> None:
+    results = executor.map(abs, range(30))
+    assert next(results) == 0
+    assert executor.submit(pow, 2, 5).result(20) == 32
+    assert list(results) == list(range(1, 30))
+
+
+def test_closing_finishes_what_was_submitted(backend: str) -> None:
+    with Executor("cpu*1", backend=backend) as executor:
+        futures = [executor.submit(lambda x: (time.sleep(0.01), x)[1], x) for x in range(5)]
+    assert [future.result(0) for future in futures] == list(range(5))
+    with pytest.raises(ExecutorClosed):
+        executor.submit(abs, 1)
+    with pytest.raises(ExecutorClosed):
+        executor.map(abs, [1])
+    executor.close()
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"policy": "mesured"}, UnknownName, "measured"),
+        ({"on_error": "ignore"}, ConfigError, "on_error"),
+        ({"timeout_s": 0}, ConfigError, "timeout_s"),
+        ({"look_ahead": 0}, ConfigError, "look_ahead"),
+        ({"batch": 0}, ConfigError, "batch"),
+        ({"balancer": LoadBalancer()}, ConfigError, "static"),
+        ({"cost": [1.0]}, ConfigError, "size hints"),
+    ],
+)
+def test_nonsense_is_refused_at_once(
+    executor: Executor, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        executor.map(abs, [1, 2], **options)
+
+
+def test_unknown_devices_and_backends_are_refused(backend: str) -> None:
+    with pytest.raises(UnknownName, match="proces"):
+        Executor("cpu", backend="proces")
+    with pytest.raises(UnknownName):
+        Executor("cpux", backend=backend)
+    with pytest.raises(ConfigError):
+        Executor([], backend=backend)
+    with pytest.raises(ConfigError, match="max_worker_deaths"):
+        Executor("cpu", backend=backend, max_worker_deaths=0)
+
+
+def test_a_result_that_cannot_be_sent_is_its_items_failure(executor: Executor) -> None:
+    got = list(
+        executor.map(
+            lambda x: (i for i in "ab") if x == 1 else x, range(3), on_error="return", policy="pull:3"
+        )
+    )
+    assert (got[0], got[2]) == (0, 2)
+    assert executor._is_threaded == isinstance(got[1], ResultNotSendable)
