@@ -1,0 +1,53 @@
+"""The same problem as a linear program for scipy's HiGHS: slow, fractional, and independent of the router."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload._optional import require
+
+from .graph import ReplicaGraph
+
+__all__ = ["least_peak"]
+
+
+def least_peak(
+    graph: ReplicaGraph,
+    layer: int,
+    demand: NDArray[np.int64],
+    *,
+    speeds: NDArray | None = None,
+    fixed: NDArray[np.int64] | None = None,
+    capacities: NDArray[np.int64] | None = None,
+) -> float:
+    """The least peak (load / speed) of any fractional routing of one layer.
+
+    demand [experts], speeds [gpus] relative, fixed [gpus], capacities [slots]. Slots are variables, one for
+    each (expert, GPU); raises ValueError if no routing is feasible.
+    """
+    optimize = require("scipy.optimize", extra="bench", why="the slow twin of the router")
+    sparse = require("scipy.sparse", extra="bench", why="the slow twin of the router")
+    used = np.flatnonzero(graph.phy2log[layer] >= 0)
+    _, first = np.unique(graph.phy2log[layer, used] * graph.n_gpus + graph.slot2gpu[used], return_index=True)
+    slots = used[first]
+    n, gpus = len(slots), graph.slot2gpu[slots]
+    relative = np.ones(graph.n_gpus) if speeds is None else np.asarray(speeds, dtype=float)
+    living = np.flatnonzero(graph.alive)
+    rank = np.full(graph.n_gpus, -1)
+    rank[living] = np.arange(len(living))
+    load_rows = np.concatenate([rank[gpus], np.arange(len(living))])
+    load_columns = np.concatenate([np.arange(n), np.full(len(living), n)])
+    load_values = np.concatenate([np.ones(n), -relative[living]])
+    result = optimize.linprog(
+        np.concatenate([np.zeros(n), [1.0]]),
+        A_ub=sparse.coo_matrix((load_values, (load_rows, load_columns)), shape=(len(living), n + 1)),
+        b_ub=np.zeros(len(living)) if fixed is None else -np.asarray(fixed, dtype=float)[living],
+        A_eq=sparse.coo_matrix(
+            (np.ones(n), (graph.phy2log[layer, slots], np.arange(n))), shape=(graph.n_experts, n + 1)
+        ),
+        b_eq=np.asarray(demand, dtype=float),
+        bounds=[(0, None if capacities is None else float(capacities[slot])) for slot in slots] + [(0, None)],
+        method="highs",
+    )
+    if result.status != 0:
+        raise ValueError(result.message)
+    return float(result.fun)

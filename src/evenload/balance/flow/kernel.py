@@ -1,0 +1,506 @@
+"""The router, compiled: integer min-max flow of expert demand over GPUs, layer by layer.
+
+Per layer the state is ``slack[gpu] = limit[gpu] - load[gpu]`` and ``flow[edge]``. The limit starts at a lower
+bound that needs no proof (the mean, or the heaviest load that cannot move) and every expert is cut evenly
+over its replicas. Then, while some slack is negative:
+
+- a *forest pass* walks breadth first from the overloaded GPUs along edges whose flow may shrink, and moves
+  excess along that forest, up from each subtree that is too full and down into each that has room, one visit
+  per GPU;
+- if the GPUs reached so far have no room together, nothing can leave them: they are a certificate, and the
+  limit rises exactly as far as they force it to, never further;
+- should a few forest passes not be enough, *wave passes* push along exact shortest distances to free room,
+  which bounds the number of passes (preflow waves after Karzanov; the discrete Newton step on the limit is
+  Dinkelbach's).
+
+All arithmetic is in int64, so the same input gives the same bits on every rank.
+Nothing here calls a compiled function of another file: numba's cache on disk would not notice when that one
+changes.
+"""
+
+from collections import namedtuple
+
+from .jit import compiled, inlined
+
+__all__ = ["BAD_CAPACITY", "NEGATIVE", "OVERFLOW", "ROUTED", "UNPLACED_DEMAND", "route_layers"]
+
+ROUTED, NEGATIVE, UNPLACED_DEMAND, BAD_CAPACITY, OVERFLOW = range(5)  # status of a layer
+UNPLACED = -2  # in ``home``, as in graph.py
+UNSEEN, ROOT = -2, -1  # in ``parent``
+N_TREES = 3  # as in plant.py
+FOREST_PASSES = 3  # before waves, counted anew whenever the limit rises
+MOST_DEMAND = 1 << 39  # in one layer: products with sums of speeds (22 bits) must stay in 64 bits
+FEW = 1 << 31  # factors below this multiply safely
+
+Graph = namedtuple(
+    "Graph",
+    "n_gpus alive home home_slot row_start row2log row_edge edge2gpu edge2slot gpu_start gpu_edges gpu_rows "
+    "component n_linked forests",
+)
+Work = namedtuple("Work", "slack limit room level parent order edge_up edge_down distance seen")
+
+
+@inlined
+def _place_homes(graph, layer, demand, fixed, load):
+    """Load that cannot move. Returns the status."""
+    total = 0
+    for gpu in range(graph.n_gpus):
+        load[gpu] = 0
+    if fixed is not None:
+        for gpu in range(graph.n_gpus):
+            if fixed[gpu] < 0 or (fixed[gpu] > 0 and not graph.alive[gpu]):
+                return NEGATIVE
+            load[gpu] = fixed[gpu]
+            total += fixed[gpu]
+    for expert in range(len(demand)):
+        n = demand[expert]
+        if n < 0:
+            return NEGATIVE
+        total += n
+        home = graph.home[layer * len(demand) + expert]
+        if home >= 0:
+            load[home] += n
+        elif home == UNPLACED and n > 0:
+            return UNPLACED_DEMAND
+    return OVERFLOW if total < 0 or total >= MOST_DEMAND else ROUTED
+
+
+@inlined
+def _cut_evenly(first, last, n, edge2gpu, speeds, flow):
+    """Cut ``n`` over edges first..last: evenly, or in proportion to the speeds."""
+    left = n
+    if speeds is None:
+        share = n // (last - first)
+        left -= share * (last - first)
+        for edge in range(first, last):
+            flow[edge] = share
+    else:
+        speed = 0
+        for edge in range(first, last):
+            speed += speeds[edge2gpu[edge]]
+        for edge in range(first, last):
+            flow[edge] = n * speeds[edge2gpu[edge]] // speed
+            left -= flow[edge]
+    edge = first
+    while left > 0:  # fewer than there are edges
+        flow[edge] += 1
+        left -= 1
+        edge += 1
+
+
+@inlined
+def _rescale(first, last, n, flow):
+    """Cut ``n`` as the last batch's flow was cut. False if that one says nothing."""
+    before = 0
+    for edge in range(first, last):
+        before += flow[edge]
+    if before <= 0 or before >= FEW or n >= FEW:
+        return False
+    left = n
+    for edge in range(first, last):
+        flow[edge] = flow[edge] * n // before
+        left -= flow[edge]
+    edge = first
+    while left > 0:
+        flow[edge] += 1
+        left -= 1
+        edge += 1
+    return True
+
+
+@inlined
+def _fit(first, last, capacity, flow):
+    """Move what exceeds an edge's capacity to its row's other edges. False if the row is too small."""
+    over = 0
+    for edge in range(first, last):
+        if flow[edge] > capacity[edge]:
+            over += flow[edge] - capacity[edge]
+            flow[edge] = capacity[edge]
+    for edge in range(first, last):
+        step = min(over, capacity[edge] - flow[edge])
+        flow[edge] += step
+        over -= step
+    return over == 0
+
+
+@inlined
+def _start(graph, layer, demand, warm, speeds, capacity, flow, load):
+    """First cut of every row. Returns the status."""
+    for row in range(graph.row_start[layer], graph.row_start[layer + 1]):
+        first, last = graph.row_edge[row], graph.row_edge[row + 1]
+        n = demand[graph.row2log[row]]
+        if not (warm and _rescale(first, last, n, flow)):
+            _cut_evenly(first, last, n, graph.edge2gpu, speeds, flow)
+        if capacity is not None and not _fit(first, last, capacity, flow):
+            return BAD_CAPACITY
+        for edge in range(first, last):
+            load[graph.edge2gpu[edge]] += flow[edge]
+    return ROUTED
+
+
+@inlined
+def _set_limits(graph, work, speeds, load):
+    """Limits and slack from the level, which is a fraction level[0] / level[1] of load per speed."""
+    for gpu in range(graph.n_gpus):
+        if not graph.alive[gpu]:
+            work.limit[gpu] = 0
+        elif speeds is None:
+            work.limit[gpu] = work.level[0]
+        else:
+            work.limit[gpu] = work.level[0] * speeds[gpu] // work.level[1]
+        work.slack[gpu] = work.limit[gpu] - load[gpu]
+
+
+@inlined
+def _first_level(graph, layer, speeds, work, load, fixed_load, cut, summary):
+    """Lower bounds that need no search: the mean of each connected component, what cannot leave a GPU."""
+    component, sums, weights = graph.component, work.slack, work.limit
+    for gpu in range(graph.n_gpus):
+        sums[gpu] = 0
+        weights[gpu] = 0
+    base = layer * graph.n_gpus
+    for gpu in range(graph.n_gpus):
+        sums[component[base + gpu]] += load[gpu]
+        weights[component[base + gpu]] += graph.alive[gpu] if speeds is None else speeds[gpu]
+    num, den, where, single = -1, 1, 0, False
+    for gpu in range(graph.n_gpus):
+        if sums[gpu] * den > num * weights[gpu]:
+            num, den, where = sums[gpu], weights[gpu], gpu
+    for gpu in range(graph.n_gpus):
+        speed = 1 if speeds is None else speeds[gpu]
+        if fixed_load[gpu] * den > num * speed:
+            num, den, where, single = fixed_load[gpu], speed, gpu, True
+    for gpu in range(graph.n_gpus):
+        cut[gpu] = gpu == where if single else component[base + gpu] == where and graph.alive[gpu]
+    summary[1], summary[2] = num, den
+    if speeds is None:
+        num, den = (num + den - 1) // den, 1
+    work.level[0], work.level[1] = num, den
+
+
+@inlined
+def _raise_level(graph, n_cut, speeds, work, cut, summary):
+    """``order[:n_cut]`` is shut in and too full: lift the level just enough. Returns its slack's new sum."""
+    inside, speed = 0, 0
+    for gpu in range(graph.n_gpus):
+        cut[gpu] = False
+    for i in range(n_cut):
+        gpu = work.order[i]
+        cut[gpu] = True
+        inside += work.limit[gpu] - work.slack[gpu]
+        speed += 1 if speeds is None else speeds[gpu]
+    summary[1], summary[2] = inside, speed
+    level = work.level
+    if speeds is None:
+        level[0] = (inside + speed - 1) // speed
+    elif inside * level[1] > level[0] * speed:
+        level[0], level[1] = inside, speed
+    while speeds is not None:  # whole tokens: step from limit to limit until the set has room for its load
+        room = -inside
+        best, best_speed = 0, 0
+        for i in range(n_cut):
+            s = speeds[work.order[i]]
+            limit = level[0] * s // level[1]
+            room += limit
+            if best_speed == 0 or (limit + 1) * best_speed < best * s:
+                best, best_speed = limit + 1, s
+        if room >= 0:
+            break
+        level[0], level[1] = best, best_speed
+    for gpu in range(graph.n_gpus):
+        limit = level[0] if speeds is None else level[0] * speeds[gpu] // level[1]
+        if graph.alive[gpu]:
+            work.slack[gpu] += limit - work.limit[gpu]
+            work.limit[gpu] = limit
+    room = 0
+    for i in range(n_cut):
+        room += work.slack[work.order[i]]
+    return room
+
+
+@inlined
+def _walk(graph, layer, root, n, capacity, flow, work):
+    """Extend the forest ``order[:n]``, breadth first, by all that ``root``'s load can be led to. New n."""
+    parent, order, seen, edge_up, edge_down = work.parent, work.order, work.seen, work.edge_up, work.edge_down
+    gpu_start, gpu_edges, gpu_rows = graph.gpu_start, graph.gpu_edges, graph.gpu_rows
+    row_edge, edge2gpu = graph.row_edge, graph.edge2gpu
+    first_row, base = graph.row_start[layer], layer * graph.n_gpus
+    parent[root] = ROOT
+    order[n] = root
+    head, n = n, n + 1
+    while head < n:
+        gpu = order[head]
+        head += 1
+        for i in range(gpu_start[base + gpu], gpu_start[base + gpu + 1]):
+            edge, row = gpu_edges[i], gpu_rows[i]
+            if seen[row - first_row] != 0 or flow[edge] <= 0:
+                continue
+            seen[row - first_row] = 1
+            for other in range(row_edge[row], row_edge[row + 1]):
+                child = edge2gpu[other]
+                if parent[child] == UNSEEN and (capacity is None or flow[other] < capacity[other]):
+                    parent[child] = gpu
+                    edge_up[child] = edge
+                    edge_down[child] = other
+                    order[n] = child
+                    n += 1
+    return n
+
+
+@inlined
+def _grow_forest(graph, layer, root, speeds, capacity, flow, work, cut, summary):
+    """Breadth-first forest over all that excess can reach. Returns (its size, whether the level rose)."""
+    slack, parent = work.slack, work.parent
+    for gpu in range(graph.n_gpus):
+        parent[gpu] = UNSEEN
+    for row in range(graph.row_start[layer + 1] - graph.row_start[layer]):
+        work.seen[row] = 0
+    n, room, rose = 0, 0, False
+    while root < graph.n_gpus:
+        before, n = n, _walk(graph, layer, root, n, capacity, flow, work)
+        for i in range(before, n):
+            room += slack[work.order[i]]
+        if room < 0:
+            room = _raise_level(graph, n, speeds, work, cut, summary)
+            rose = True
+        root = 0
+        while root < graph.n_gpus and (parent[root] != UNSEEN or slack[root] >= 0):
+            root += 1
+    return n, rose
+
+
+@inlined
+def _move(source, target, n, flow, slack, giver, taker):
+    flow[source] -= n
+    flow[target] += n
+    slack[giver] += n
+    slack[taker] -= n
+
+
+@inlined
+def _flow_along(n, order, parent, edge_up, edge_down, capacity, flow, slack, room):
+    """Move excess along a forest: up from subtrees that are too full, then down into those with room."""
+    for i in range(n):
+        room[order[i]] = slack[order[i]]
+    for i in range(n - 1, -1, -1):  # leaves first
+        gpu = order[i]
+        above = parent[gpu]
+        if above < 0:
+            continue
+        up, down = edge_up[gpu], edge_down[gpu]
+        surplus = min(max(-room[gpu], 0), flow[down])
+        if capacity is not None:
+            surplus = min(surplus, capacity[up] - flow[up])
+        _move(down, up, surplus, flow, slack, gpu, above)
+        space = min(max(room[gpu], 0), flow[up])
+        if capacity is not None:
+            space = min(space, capacity[down] - flow[down])
+        room[above] += space - surplus
+    for i in range(n):  # roots first
+        gpu = order[i]
+        above = parent[gpu]
+        if above < 0:
+            continue
+        up, down = edge_up[gpu], edge_down[gpu]
+        step = min(room[gpu], -slack[above], flow[up])
+        if capacity is not None:
+            step = min(step, capacity[down] - flow[down])
+        _move(up, down, max(step, 0), flow, slack, above, gpu)
+
+
+@inlined
+def _measure(graph, layer, capacity, flow, work):
+    """Distance of each GPU, and of each row, to the nearest GPU with room. Returns how many GPUs have one."""
+    slack, distance, order, seen = work.slack, work.distance, work.order, work.seen
+    gpu_start, gpu_edges, gpu_rows = graph.gpu_start, graph.gpu_edges, graph.gpu_rows
+    row_edge, edge2gpu = graph.row_edge, graph.edge2gpu
+    first_row, base = graph.row_start[layer], layer * graph.n_gpus
+    n, head = 0, 0
+    for gpu in range(graph.n_gpus):
+        distance[gpu] = -1
+        if slack[gpu] > 0:
+            distance[gpu] = 0
+            order[n] = gpu
+            n += 1
+    for row in range(graph.row_start[layer + 1] - first_row):
+        seen[row] = -1
+    while head < n:
+        gpu = order[head]
+        head += 1
+        for i in range(gpu_start[base + gpu], gpu_start[base + gpu + 1]):
+            edge, row = gpu_edges[i], gpu_rows[i]
+            if seen[row - first_row] >= 0 or (capacity is not None and flow[edge] >= capacity[edge]):
+                continue
+            seen[row - first_row] = distance[gpu]
+            for other in range(row_edge[row], row_edge[row + 1]):
+                giver = edge2gpu[other]
+                if flow[other] > 0 and distance[giver] < 0:
+                    distance[giver] = distance[gpu] + 1
+                    order[n] = giver
+                    n += 1
+    return n
+
+
+@inlined
+def _wave_pass(graph, layer, speeds, capacity, flow, work, cut, summary):
+    """Push excess one step closer to room, farthest GPUs first. Returns whether the level rose instead."""
+    slack, distance, order, seen = work.slack, work.distance, work.order, work.seen
+    gpu_start, gpu_edges, gpu_rows = graph.gpu_start, graph.gpu_edges, graph.gpu_rows
+    row_edge, edge2gpu = graph.row_edge, graph.edge2gpu
+    first_row, base = graph.row_start[layer], layer * graph.n_gpus
+    n = _measure(graph, layer, capacity, flow, work)
+    n_cut, stuck = 0, False
+    for gpu in range(graph.n_gpus):
+        if distance[gpu] < 0 and graph.alive[gpu]:
+            order[n + n_cut] = gpu
+            n_cut += 1
+            stuck = stuck or slack[gpu] < 0
+    if stuck:
+        for i in range(n_cut):
+            order[i] = order[n + i]
+        _raise_level(graph, n_cut, speeds, work, cut, summary)
+        return True
+    for j in range(n - 1, -1, -1):
+        gpu = order[j]
+        near = distance[gpu] - 1
+        if near < 0:
+            break
+        for i in range(gpu_start[base + gpu], gpu_start[base + gpu + 1]):
+            if slack[gpu] >= 0:
+                break
+            edge, row = gpu_edges[i], gpu_rows[i]
+            if flow[edge] <= 0 or seen[row - first_row] != near:
+                continue
+            for other in range(row_edge[row], row_edge[row + 1]):
+                taker = edge2gpu[other]
+                if distance[taker] != near:
+                    continue
+                step = min(flow[edge], -slack[gpu])
+                if near == 0:
+                    step = min(step, slack[taker])
+                if capacity is not None:
+                    step = min(step, capacity[other] - flow[other])
+                if step > 0:
+                    _move(edge, other, step, flow, slack, gpu, taker)
+    return False
+
+
+@inlined
+def _most_overloaded(slack):
+    worst = 0
+    for gpu in range(len(slack)):
+        if slack[gpu] < slack[worst]:
+            worst = gpu
+    return worst
+
+
+@inlined
+def _drain(graph, layer, speeds, capacity, flow, work, cut, summary):
+    """Until no GPU is over its limit: known trees, then forests from the overloaded GPUs, then waves."""
+    n_gpus, slack = graph.n_gpus, work.slack
+    for tree in range(N_TREES):
+        if slack[_most_overloaded(slack)] >= 0:
+            return
+        at = (layer * N_TREES + tree) * 4 * n_gpus
+        n = graph.n_linked[layer]
+        order, parent = graph.forests[at : at + n_gpus], graph.forests[at + n_gpus : at + 2 * n_gpus]
+        up, down = (
+            graph.forests[at + 2 * n_gpus : at + 3 * n_gpus],
+            graph.forests[at + 3 * n_gpus : at + 4 * n_gpus],
+        )
+        _flow_along(n, order, parent, up, down, capacity, flow, slack, work.room)
+    passes = 0
+    while True:
+        root = _most_overloaded(slack)
+        if slack[root] >= 0:
+            return
+        passes += 1
+        if passes <= FOREST_PASSES:
+            n, rose = _grow_forest(graph, layer, root, speeds, capacity, flow, work, cut, summary)
+            _flow_along(
+                n, work.order, work.parent, work.edge_up, work.edge_down, capacity, flow, slack, work.room
+            )
+        else:
+            rose = _wave_pass(graph, layer, speeds, capacity, flow, work, cut, summary)
+        if rose:
+            passes = 0
+
+
+@inlined
+def _route_layer(graph, layer, demand, fixed, speeds, capacity, warm, flow, load, work, cut, summary):
+    """One layer; ``load`` ends as each GPU's load. Returns the status."""
+    status = _place_homes(graph, layer, demand, fixed, load)
+    if status == ROUTED:
+        for gpu in range(graph.n_gpus):
+            work.room[gpu] = load[gpu]
+        status = _start(graph, layer, demand, warm, speeds, capacity, flow, load)
+    if status != ROUTED:
+        return status
+    _first_level(graph, layer, speeds, work, load, work.room, cut, summary)
+    _set_limits(graph, work, speeds, load)
+    _drain(graph, layer, speeds, capacity, flow, work, cut, summary)
+    for gpu in range(graph.n_gpus):
+        load[gpu] = work.limit[gpu] - work.slack[gpu]
+    return ROUTED
+
+
+@inlined
+def _write_quotas(graph, layer, demand, flow, quotas):
+    quotas[:] = 0
+    for expert in range(len(demand)):
+        if graph.home[layer * len(demand) + expert] >= 0:
+            quotas[graph.home_slot[layer * len(demand) + expert]] = demand[expert]
+    for edge in range(graph.row_edge[graph.row_start[layer]], graph.row_edge[graph.row_start[layer + 1]]):
+        quotas[graph.edge2slot[edge]] = flow[edge]
+
+
+@compiled
+def route_layers(
+    first, last, tables, where, alive, demands, fixed, speeds, capacity, warm, flow, loads, quotas, cuts,
+    summary, longs, ints,
+):  # fmt: skip
+    """Route layers ``first`` to ``last - 1``. Returns the highest status, ROUTED if all is well.
+
+    tables   int32, Graph's arrays from ``home`` to ``forests`` end to end, array i from ``where[i]`` to
+             ``where[i + 1]``
+    alive    [gpus] bool
+    demands  [layers, experts] int64      fixed  [layers, gpus] int64 or None     speeds  [gpus] int64 or None
+    capacity [edges] int64 or None        warm   start from what ``flow`` [edges] int64 holds of the last
+    batch
+    loads    [layers, gpus] int64, quotas [layers, slots] int64, cuts [layers, gpus] bool: written
+    summary  [layers, 3] int64, written: status, and the certificate's load and speed
+    longs    [4, gpus or 2 at least] int64 and ints [6, gpus or rows of a layer] int32: scratch, one per
+             thread
+    """
+    graph = Graph(
+        len(alive), alive, tables[where[0] : where[1]], tables[where[1] : where[2]],
+        tables[where[2] : where[3]], tables[where[3] : where[4]], tables[where[4] : where[5]],
+        tables[where[5] : where[6]], tables[where[6] : where[7]], tables[where[7] : where[8]],
+        tables[where[8] : where[9]], tables[where[9] : where[10]], tables[where[10] : where[11]],
+        tables[where[11] : where[12]], tables[where[12] : where[13]],
+    )  # fmt: skip
+    work = Work(
+        longs[0, : len(alive)],
+        longs[1],
+        longs[2],
+        longs[3],
+        ints[0],
+        ints[1],
+        ints[2],
+        ints[3],
+        ints[4],
+        ints[5],
+    )
+    worst = ROUTED
+    for layer in range(first, last):
+        shift = None if fixed is None else fixed[layer]
+        status = _route_layer(
+            graph, layer, demands[layer], shift, speeds, capacity, warm, flow, loads[layer], work,
+            cuts[layer], summary[layer],
+        )  # fmt: skip
+        summary[layer, 0] = status
+        if status == ROUTED:
+            _write_quotas(graph, layer, demands[layer], flow, quotas[layer])
+        else:
+            worst = max(worst, status)
+    return worst

@@ -1,0 +1,284 @@
+"""``Router``: exact integer routing of batch after batch over one placement, into arrays it owns."""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evenload._optional import require
+from evenload.errors import ConfigError
+
+from .graph import ReplicaGraph
+from .routing import Routing
+
+__all__ = ["Router", "route"]
+
+SPEED_STEPS = 4096  # speeds are kept in 1/4096 of the fastest
+UNLIMITED = 1 << 62
+
+
+class Pool(Protocol):
+    """What runs parts of a call side by side, such as ``concurrent.futures.ThreadPoolExecutor``."""
+
+    def map(self, fn: Callable[..., Any], /, *iterables: Iterable[Any]) -> Iterable[Any]: ...
+
+
+class Router:
+    """Routes demands over ``graph``, all layers in one call; allocates only here.
+
+    speeds   [gpus] relative speeds, kept to 1/4096 of the fastest (whole numbers up to 4096 exactly); the
+             peak is then the largest load / speed
+    cost     what a GPU's load counts: "tokens"; "experts", one for each expert it serves at all, each served
+             by one replica (for memory-bound decoding); or a whole number: tiles of that many tokens
+    even     the least-majorised loads of all optimal ones, not just the least maximum; slower
+    warm     start from the last call's shares; same peak, fewer steps where batches resemble each other, but
+             shares then depend on the calls before, so ranks must have made the same ones
+    parts    into how many parts a call with ``pool=`` is cut
+
+    Not for use from two threads at once.
+    """
+
+    def __init__(
+        self,
+        graph: ReplicaGraph,
+        *,
+        speeds: ArrayLike | None = None,
+        cost: Literal["tokens", "experts"] | int = "tokens",
+        even: bool = False,
+        warm: bool = False,
+        parts: int = 1,
+    ):
+        require("numba", extra="kernels", why="exact routing")
+        from .kernel import route_layers
+
+        if cost not in ("tokens", "experts") and not (isinstance(cost, int) and cost > 0):
+            raise ConfigError(
+                f"cost={cost!r}", hint='use "tokens", "experts", or the number of tokens in a tile'
+            )
+        self.graph = graph
+        self._kernel = route_layers
+        self._speeds = None if speeds is None else _whole_speeds(graph, speeds)
+        self._tile = 1 if cost == "tokens" else 0 if cost == "experts" else cost
+        self._even = even
+        self._warm = warm
+        self._parts = max(1, min(parts, graph.n_layers))
+        self._routing = Routing(graph, self._speeds)
+        self._flow = np.zeros(max(graph.n_edges, 1), dtype=np.int64)
+        n_rows = int(np.diff(graph.row_start).max())
+        self._longs = np.zeros((self._parts, 4, max(graph.n_gpus, 2)), dtype=np.int64)
+        self._ints = np.zeros((self._parts, 6, max(graph.n_gpus, n_rows, 1)), dtype=np.int32)
+        self._tables, self._where = _tables(graph)
+
+    def solve(
+        self,
+        demands: ArrayLike,
+        *,
+        fixed: ArrayLike | None = None,
+        capacities: ArrayLike | None = None,
+        pool: Pool | None = None,
+    ) -> Routing:
+        """Cut each expert's demand over its replicas so that the busiest GPU does least.
+
+        demands     [layers, experts] or, for one layer, [experts]: tokens, integers; int64 in C order is not
+                    copied
+        fixed       [gpus] or [layers, gpus] load that is there anyway, in units of cost
+        capacities  [slots] or [layers, slots] tokens a replica can take at most (cost="tokens" only)
+        pool        run ``parts`` parts of the layers side by side; the kernel holds no GIL
+
+        The same input gives the same quotas on every machine. Returns the router's own ``Routing``.
+        Raises ConfigError if a demand is negative, an expert with demand is on no living GPU, an expert's
+        replicas have too little capacity, or a layer's total reaches 2**39.
+        """
+        routing, graph, speeds = self._routing, self.graph, self._speeds
+        if not isinstance(demands, np.ndarray) or not self._is_ready(demands):
+            demands = _whole("demands", demands, (graph.n_layers, graph.n_experts))
+        costs = demands if self._tile == 1 else self._to_cost(demands)
+        routing.demands = costs
+        routing.fixed = None if fixed is None else _whole("fixed", fixed, (graph.n_layers, graph.n_gpus))
+        routing.capacities = None
+        capacity = None
+        if capacities is not None:
+            capacity = self._edge_capacity(costs, capacities)
+        if speeds is not None or capacity is not None or fixed is not None or self._even:
+            # All or none, so that the kernel is compiled for two sets of types and no more.
+            speeds = graph.alive.astype(np.int64) if speeds is None else speeds
+            capacity = np.full(len(self._flow), UNLIMITED) if capacity is None else capacity
+            if routing.fixed is None:
+                routing.fixed = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.int64)
+        if pool is None or self._parts == 1:
+            status = self._run(0, graph.n_layers, 0, costs, speeds, capacity)
+        else:
+            edges = np.linspace(0, graph.n_layers, self._parts + 1).astype(int).tolist()
+            todo = range(self._parts)
+            status = max(
+                pool.map(lambda p: self._run(edges[p], edges[p + 1], p, costs, speeds, capacity), todo)
+            )
+        if status:
+            self._refuse(costs)
+        if self._tile != 1:
+            self._to_tokens(demands)
+        return routing
+
+    def _is_ready(self, demands: NDArray) -> bool:
+        shape = demands.shape
+        return (
+            demands.dtype == np.int64
+            and len(shape) == 2
+            and shape[0] == self.graph.n_layers
+            and shape[1] == self.graph.n_experts
+            and demands.flags.c_contiguous
+        )
+
+    def _run(self, first: int, last: int, part: int, costs: Any, speeds: Any, capacity: Any) -> int:
+        routing = self._routing
+        status = self._kernel(
+            first, last, self._tables, self._where, self.graph.alive, costs, routing.fixed, speeds, capacity,
+            self._warm, self._flow, routing.loads, routing.quotas, routing.cuts, routing.summary,
+            self._longs[part], self._ints[part],
+        )  # fmt: skip
+        if self._even and not status:
+            from .even import even_out
+
+            graph = self.graph
+            even_out(
+                first, last, graph.row_start, graph.row_edge, graph.edge2gpu, graph.edge2slot,
+                graph.gpu_start, graph.gpu_edges, graph.gpu_rows, speeds, capacity, self._flow, routing.loads,
+                routing.quotas, self._ints[part],
+            )  # fmt: skip
+        return status
+
+    def _to_cost(self, demands: Any) -> NDArray[np.int64]:
+        if demands.min() < 0:
+            return demands  # for the kernel to refuse
+        if self._tile == 0:
+            return np.sign(demands)
+        return -(-demands // self._tile)
+
+    def _to_tokens(self, demands: NDArray[np.int64]) -> None:
+        """Quotas from units of cost to tokens; one replica of an expert gets its last tile, however full."""
+        routing, phy2log = self._routing, self.graph.phy2log
+        quotas, tile = routing.quotas, self._tile
+        layer, slot = np.nonzero(quotas)
+        expert = phy2log[layer, slot]
+        if tile == 0:
+            quotas[layer, slot] = demands[layer, expert]
+            return
+        quotas *= tile
+        last_slot = np.zeros_like(demands)
+        last_slot[layer, expert] = slot
+        spare = routing.demands * tile - demands
+        np.subtract.at(quotas, (np.arange(len(demands))[:, None], last_slot), spare)
+
+    def _edge_capacity(self, demands: NDArray[np.int64], capacities: ArrayLike) -> NDArray[np.int64]:
+        graph = self.graph
+        if self._tile != 1:
+            raise ConfigError(
+                "capacities count tokens, the router counts something else", hint='use cost="tokens"'
+            )
+        slots = _whole("capacities", capacities, (graph.n_layers, graph.n_slots))
+        if slots.min() < 0:
+            raise ConfigError(f"capacity {slots.min()}", hint="give capacities of 0 or more")
+        self._routing.capacities = slots
+        at_home = (graph.home >= 0) & (demands > np.take_along_axis(slots, np.maximum(graph.home_slot, 0), 1))
+        if at_home.any():
+            layer, expert = np.argwhere(at_home)[0].tolist()
+            raise ConfigError(
+                f"expert {expert} of layer {layer} has demand {demands[layer, expert]}, its one slot less room",
+                hint="raise capacities, or drop tokens first",
+            )
+        n_edges = np.diff(graph.row_edge[graph.row_start])
+        layer = np.repeat(np.arange(graph.n_layers), n_edges)
+        return np.ascontiguousarray(np.minimum(slots[layer, graph.edge2slot], UNLIMITED))
+
+    def _refuse(self, costs: Any) -> None:
+        from .kernel import BAD_CAPACITY, NEGATIVE, UNPLACED_DEMAND
+
+        routing, graph = self._routing, self.graph
+        layer = int(np.flatnonzero(routing.summary[:, 0])[0])
+        status = routing.summary[layer, 0]
+        if status == NEGATIVE and costs[layer].min() < 0:
+            raise ConfigError(
+                f"demand {costs[layer].min()} of expert {costs[layer].argmin()} in layer {layer}",
+                hint="count from 0",
+            )
+        if status == NEGATIVE:
+            raise ConfigError(f"fixed load below 0 or on a dead GPU in layer {layer}", hint="count from 0")
+        if status == UNPLACED_DEMAND:
+            lost = [e for e in graph.unplaced(layer).tolist() if costs[layer, e] > 0]
+            raise ConfigError(
+                f"experts {lost[:5]} of layer {layer} have demand, and no living GPU holds them",
+                hint="place them on a living GPU, or mask their tokens with -1",
+            )
+        if status == BAD_CAPACITY:
+            raise ConfigError(
+                f"replicas of an expert in layer {layer} have less capacity together than it has demand",
+                hint="raise capacities, or drop tokens first",
+            )
+        raise ConfigError(f"layer {layer} has too many tokens to count", hint="use smaller demands")
+
+
+def route(
+    phy2log: ArrayLike,
+    demands: ArrayLike,
+    n_gpus: int,
+    *,
+    slot2gpu: ArrayLike | None = None,
+    dead: Iterable[int] = (),
+    fixed: ArrayLike | None = None,
+    capacities: ArrayLike | None = None,
+    **options: Any,
+) -> Routing:
+    """Route once: ``ReplicaGraph.from_slots``, ``Router`` (``options``) and ``solve`` in one step.
+
+    phy2log [slots] or [layers, slots], demands [experts] or [layers, experts] integers.
+    """
+    n_experts = np.shape(demands)[-1]
+    graph = ReplicaGraph.from_slots(phy2log, n_experts, n_gpus, slot2gpu=slot2gpu, dead=dead)
+    return Router(graph, **options).solve(demands, fixed=fixed, capacities=capacities)
+
+
+def _tables(graph: ReplicaGraph) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """The graph as the kernel reads it: int32 arrays end to end, and where each begins."""
+    from .plant import N_TREES, plant
+
+    component = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.int32)
+    forests = np.zeros((graph.n_layers, N_TREES, 4, graph.n_gpus), dtype=np.int32)
+    n_linked = np.zeros(graph.n_layers, dtype=np.int32)
+    plant(
+        graph.row_start, graph.row_edge, graph.edge2gpu, graph.gpu_start, graph.gpu_edges, graph.gpu_rows,
+        component, n_linked, forests,
+    )  # fmt: skip
+    arrays = (
+        graph.home, graph.home_slot, graph.row_start, graph.row2log, graph.row_edge, graph.edge2gpu,
+        graph.edge2slot, graph.gpu_start, graph.gpu_edges, graph.gpu_rows, component, n_linked, forests,
+    )  # fmt: skip
+    where = np.cumsum([0] + [array.size for array in arrays])
+    return np.concatenate([array.ravel() for array in arrays], dtype=np.int32), where
+
+
+def _whole(name: str, values: ArrayLike, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """``values`` as int64 [layers, n]; a single row serves one layer, or (but for demands) every layer."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "iu":
+        raise ConfigError(f"{name} has dtype {array.dtype}", hint=f"give {name} as integers")
+    if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ConfigError(f"{name} holds {array.max()}", hint="use numbers below 2**63")
+    if array.ndim == 1 and (shape[0] == 1 or name != "demands"):
+        array = np.broadcast_to(array, (shape[0], len(array)))
+    if array.shape != shape:
+        raise ConfigError(f"{name} has shape {np.shape(values)}", hint=f"give {name} as {list(shape)}")
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def _whole_speeds(graph: ReplicaGraph, speeds: ArrayLike) -> NDArray[np.int64]:
+    given = np.asarray(speeds)
+    if given.shape != (graph.n_gpus,) or given.dtype.kind not in "iuf" or not np.isfinite(given).all():
+        raise ConfigError(f"speeds {given.tolist()!r}", hint=f"give {graph.n_gpus} finite numbers")
+    if (given[graph.alive] <= 0).any():
+        raise ConfigError(
+            f"speed {given[graph.alive].min()} of a living GPU", hint="name dead GPUs with dead="
+        )
+    if given.dtype.kind == "f" or given.max() > SPEED_STEPS:
+        given = np.maximum(np.rint(given / given[graph.alive].max() * SPEED_STEPS), 1)
+    return np.where(graph.alive, given, 0).astype(np.int64)

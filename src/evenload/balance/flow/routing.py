@@ -1,0 +1,80 @@
+"""What a router answers: quotas, loads, and how far they are from the least possible."""
+
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .certificate import Certificate, forced_demand, relative_speeds
+from .graph import ReplicaGraph
+
+__all__ = ["Routing"]
+
+
+class Routing:
+    """Shares and loads of one call, in the router's own arrays: its next call overwrites them (see ``copy``).
+
+    quotas      [layers, slots] int64 tokens for each physical slot; an expert's quotas sum to its demand
+    loads       [layers, gpus] int64 in units of cost: tokens, active experts or tiles
+    demands     [layers, experts] int64, in units of cost as well
+    speeds      [gpus] int64 or None where all are equal
+    fixed       [layers, gpus] int64 or None;  capacities [layers, slots] int64 or None
+    """
+
+    __slots__ = ("capacities", "cuts", "demands", "fixed", "graph", "loads", "quotas", "speeds", "summary")
+
+    def __init__(self, graph: ReplicaGraph, speeds: NDArray[np.int64] | None):
+        self.graph = graph
+        self.speeds = speeds
+        self.quotas = np.zeros((graph.n_layers, graph.n_slots), dtype=np.int64)
+        self.loads = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.int64)
+        self.cuts = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.bool_)
+        self.summary = np.zeros((graph.n_layers, 3), dtype=np.int64)  # status, certificate's load and speed
+        self.demands = np.zeros((graph.n_layers, graph.n_experts), dtype=np.int64)
+        self.fixed: NDArray[np.int64] | None = None
+        self.capacities: NDArray[np.int64] | None = None
+
+    @property
+    def peaks(self) -> NDArray[np.float64]:
+        """[layers] the heaviest load, divided by the GPU's speed where the fastest has 1."""
+        if self.speeds is None:
+            return self.loads.max(axis=1).astype(np.float64)
+        return (self.loads * self.speeds.max() / np.maximum(self.speeds, 1)).max(axis=1)
+
+    @property
+    def bounds(self) -> NDArray[np.float64]:
+        """[layers] what the certificates prove: no routing, whole or fractional, has a peak below this."""
+        fastest = 1 if self.speeds is None else self.speeds.max()
+        return self.summary[:, 1] * fastest / self.summary[:, 2]
+
+    @property
+    def imbalance(self) -> NDArray[np.float64]:
+        """[layers] peak over mean load for each unit of speed; 1 is perfect, also where there is no load."""
+        speed = self.graph.alive.sum() if self.speeds is None else self.speeds.sum() / self.speeds.max()
+        mean = self.loads.sum(axis=1) / speed
+        return np.divide(self.peaks, mean, out=np.ones(len(mean)), where=mean > 0)
+
+    def certificate(self, layer: int = 0) -> Certificate:
+        """Why no routing of this layer has a lower peak. Exact: see ``Certificate.proves``."""
+        fastest = 1 if self.speeds is None else int(self.speeds.max())
+        relative = relative_speeds(self.graph, self.speeds)
+        peak = max(Fraction(int(n)) / s for n, s in zip(self.loads[layer], relative, strict=True) if s)
+        _, load, speed = (int(x) for x in self.summary[layer])
+        capacities = None if self.capacities is None else self.capacities[layer]
+        shut_in = forced_demand(self.graph, layer, self.demands[layer], self.cuts[layer], capacities)
+        return Certificate(
+            gpus=tuple(np.flatnonzero(self.cuts[layer]).tolist()),
+            experts=tuple(np.flatnonzero(shut_in).tolist()),
+            load=load,
+            speed=Fraction(speed, fastest),
+            bound=Fraction(load * fastest, speed),
+            peak=peak,
+        )
+
+    def copy(self) -> "Routing":
+        """The same, with arrays of its own."""
+        twin = Routing.__new__(Routing)
+        for name in self.__slots__:
+            value = getattr(self, name)
+            setattr(twin, name, value.copy() if isinstance(value, np.ndarray) else value)
+        return twin
