@@ -89,3 +89,14 @@ def test_names_of_contributions_are_made_printable():
     assert contribution_names(good) == ["a?[2J"]
     for cut in (0, 66, 70, 200, len(good) - 3):
         assert all(isinstance(name, str) for name in contribution_names(good[:cut]))
+
+
+def test_bench_measures_and_compares():
+    done = run("bench", "prove", "--proofs", 2, "--constraints", 40, "--devices", "cpu*1", "--json")
+    page = json.loads(done.stdout)
+    (row,) = page["rows"]
+    assert (page["schema"], row["n_devices"], row["speed_up"], row["efficiency"]) == (1, 1, 1.0, 1.0)
+    assert row["work_s"] > 0
+    assert row["latency_s"] > 0
+    refused = run("bench", "prove", "--zkey", "k.zkey")
+    assert isinstance(refused.exception, EvenloadError)

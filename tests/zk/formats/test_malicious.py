@@ -2,6 +2,7 @@
 crash."""
 
 import importlib.util
+import random
 import struct
 import sys
 import time
@@ -169,3 +170,15 @@ def test_arbitrary_bytes_after_a_good_start(tail, file):
     except FormatError:
         return
     raise AssertionError("accepted noise")
+
+
+@pytest.mark.parametrize("file", sorted(GOOD))
+def test_a_short_run_of_the_coverage_guided_fuzzer(file):
+    """Longer ones: python tests/zk/formats/fuzzer.py 600."""
+    spec = importlib.util.spec_from_file_location("fuzzer", Path(__file__).parent / "fuzzer.py")
+    fuzzer = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(fuzzer)
+    dice = random.Random(2026)
+    runs, kept = fuzzer.fuzz(READERS[file], [GOOD[file]], FormatError, dice, lambda runs: runs >= 150)
+    assert runs == 150
+    assert kept > 5

@@ -106,9 +106,9 @@ def read_zkey(source: Source, name: str | None = None) -> ZKey:
             box.name,
             box.sha256(),
             *sizes,
+            coefficients=_coefficients(box, *sizes),
             **_header_points(box),
             ic=_ic_points(box),
-            coefficients=_coefficients(box, *sizes),
             sections={
                 key: box.rows(number, lengths[number][1]).view(np.uint64)
                 for key, number in _ROW_SECTIONS.items()
