@@ -1,4 +1,4 @@
-"""Order is restored, whatever the order in which blocks come; nothing is held up by it but the block itself."""
+"""Order is restored, whatever the order in which blocks come; only the block that is early waits."""
 
 import threading
 

@@ -143,11 +143,10 @@ def test_an_iterator_that_raises_ends_the_run_after_its_results(executor: Execut
         yield from range(5)
         raise OSError("the disk is gone")
 
-    got = []
+    results = executor.map(abs, items())
+    assert [next(results) for _ in range(5)] == list(range(5))
     with pytest.raises(OSError, match="the disk is gone"):
-        for value in executor.map(abs, items()):
-            got.append(value)  # noqa: PERF402 - the loop is what is tested
-    assert got == list(range(5))
+        next(results)
     assert list(executor.map(abs, [1])) == [1]
 
 
@@ -324,9 +323,10 @@ def test_a_summary_says_how_it_went(executor: Executor) -> None:
     summary = results.summary
     assert summary is not None
     assert (summary.total, summary.failed) == (40, 0)
-    assert 0 < summary.bound_s <= summary.wall_s
+    assert 0 <= summary.startup_s <= summary.wall_s
+    assert 0 < summary.bound_s <= summary.wall_s - summary.startup_s + 1e-6
     assert summary.ratio_to_bound is not None
-    assert summary.ratio_to_bound >= 1.0
+    assert summary.ratio_to_bound >= 1.0 - 1e-6
     assert sum(share.items for share in summary.devices.values()) == 40
 
 

@@ -11,19 +11,19 @@ def test_counts_bound_and_shares() -> None:
         tally.add("slow", 2.0, 1, cost=None, is_good=True)
     tally.add_waste("slow", 1.0)
     tally.n_failed = 1
-    summary = tally.summarise(8, wall_s=6.4)
+    summary = tally.summarise(8, wall_s=6.9, startup_s=0.5)
     assert (summary.total, summary.done, summary.failed) == (8, 7, 1)
     assert abs(summary.bound_s - 8 / 1.5) < 1e-9
     assert summary.ratio_to_bound is not None
     assert abs(summary.ratio_to_bound - 1.2) < 1e-9
     assert summary.devices["slow"].busy_s == 5.0
     assert summary.devices["slow"].items == 2
-    assert summary.devices["fast"].utilisation == 6.0 / 6.4
+    assert summary.devices["fast"].utilisation == 6.0 / 6.9
     assert abs(summary.imbalance - 6.0 / (11.0 / 3)) < 1e-9
     assert summary.to_json()["schema"] == 1
     assert summary.to_json()["devices"]["fast"]["items"] == 6
 
 
 def test_nothing_done_is_defined() -> None:
-    summary = Tally(["a"]).summarise(0, wall_s=0.0)
+    summary = Tally(["a"]).summarise(0, wall_s=0.0, startup_s=0.0)
     assert (summary.total, summary.bound_s, summary.ratio_to_bound, summary.imbalance) == (0, 0.0, None, 1.0)

@@ -1,6 +1,6 @@
 """A task on one device: per item, in batches, with failures, and when memory runs out."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import given
@@ -118,7 +118,7 @@ def test_what_is_dropped_is_not_begun() -> None:
 
 
 class Model:
-    closed: list[str] = []
+    closed: ClassVar[list[str]] = []
 
     def __init__(self, device: str = "none"):
         self.device = device

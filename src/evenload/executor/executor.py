@@ -108,6 +108,7 @@ class Executor:
         repeatable: bool = True,
         timeout_s: float | None = None,
         look_ahead: int | None = None,
+        total: int | None = None,
         stage: str = "map",
     ) -> Results[R]:
         """Run ``fn`` on every item over all devices; iterate over what this returns to get the results.
@@ -121,6 +122,7 @@ class Executor:
         repeatable  False: no item is run twice, not even if a worker died with it
         timeout_s   an item that runs longer fails with TaskTimeout, and its worker is replaced
         look_ahead  items that may be begun beyond the last result fetched
+        total       how many items there are, if ``items`` does not tell; no harm if it is wrong
         stage       name of this work in events and reports
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
@@ -139,6 +141,8 @@ class Executor:
         self._check_open()
         task = self._tasks.prepare(fn, batch=batch, may_split=repeatable, sends=self._is_threaded)
         source = make_source(items, cost, self._engine.wake if self._is_threaded else None)
+        if source.total is None:
+            source.total = total
         most = look_ahead or LOOK_AHEAD
         if isinstance(chosen, Static) and source.total is not None:
             most = max(most, source.total)  # every device has its slice from the start

@@ -31,6 +31,7 @@ def map(  # the built-in's name on purpose: evenload.map
     repeatable: bool = True,
     timeout_s: float | None = None,
     look_ahead: int | None = None,
+    total: int | None = None,
     max_worker_deaths: int = 2,
     events: EventLog | None = None,
     echo: bool = True,
@@ -56,5 +57,6 @@ def map(  # the built-in's name on purpose: evenload.map
         repeatable=repeatable,
         timeout_s=timeout_s,
         look_ahead=look_ahead,
+        total=total,
         stage=stage,
     ).owning(executor)

@@ -94,6 +94,7 @@ class Run:
     devices: set[str]
     on_over: "Callable[[Run], None]" = lambda run: None
     began_s: float = 0.0
+    first_sent_s: float | None = None
     has_balancer: bool = False
     is_over: bool = False
     is_stopping: bool = False
@@ -152,6 +153,8 @@ class Run:
         if isinstance(instruction, Send):
             n_items = len(instruction.items)
             self.largest = max(self.largest, n_items)
+            if self.first_sent_s is None:
+                self.first_sent_s = now
             if instruction.duplicate:
                 self.tally.n_duplicates += 1
             else:
@@ -199,7 +202,7 @@ class Run:
                 self._settle(item, self._loss(item, fail.why, device, gone), device)
 
     def release_rest(self, job: Job, device: str, position: int, now: float) -> bool:
-        """The item at ``position`` takes very long: let others have the rest of the chunk. False if there is none."""
+        """The item at ``position`` takes very long: others get the rest of the chunk, if there is any."""
         if self.is_over or not self.options.repeatable or len(job.send.items) <= self.n_per_call:
             return False
         self.scheduler.handle(sched.Stuck(job.send.chunk, device, now, position))
@@ -227,7 +230,9 @@ class Run:
             return
         self.is_over = True
         self.source.close()
-        self.summary = self.tally.summarise(self.scheduler.fated.n, time.monotonic() - self.began_s)
+        now = time.monotonic()
+        startup_s = (now if self.first_sent_s is None else self.first_sent_s) - self.began_s
+        self.summary = self.tally.summarise(self.scheduler.fated.n, now - self.began_s, startup_s)
         self.record.stage_finished(self.options.stage, self.summary.bound_s or None)
         self.on_over(self)
         self.sink.close(error)

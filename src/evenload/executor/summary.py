@@ -24,10 +24,11 @@ class DeviceShare:
 class Summary:
     """A finished run.
 
-    wall_s          from the first request for a result to the last result, start-up of workers included
+    wall_s          from the first request for a result to the last result
+    startup_s       of it, the time before the first item was sent: workers start, a model is built
     bound_s         the least time that any plan could have taken on these devices, from what they were
                     measured to do in this run; ``evenload.balance.bound`` says what that takes as given
-    ratio_to_bound  wall_s / bound_s: 1.0 is the best possible; None if nothing was measured
+    ratio_to_bound  (wall_s - startup_s) / bound_s: 1.0 is the best possible; None if nothing was measured
     limit           what sets the bound: "work" or "longest item"
     imbalance       most busy seconds of a device over the mean: 1.0 is even
     """
@@ -36,6 +37,7 @@ class Summary:
     done: int
     failed: int
     wall_s: float
+    startup_s: float
     items_per_s: float
     bound_s: float
     ratio_to_bound: float | None
@@ -78,7 +80,7 @@ class Tally:
         """Count a chunk that came second: the device was busy, but no plan had to do it."""
         self._shares.setdefault(device, _Share()).busy_s += busy_s
 
-    def summarise(self, total: int, wall_s: float) -> Summary:
+    def summarise(self, total: int, wall_s: float, startup_s: float) -> Summary:
         bound = self._work.bound()
         shares = {
             device: DeviceShare(
@@ -95,9 +97,10 @@ class Tally:
             done=total - self.n_failed,
             failed=self.n_failed,
             wall_s=wall_s,
+            startup_s=startup_s,
             items_per_s=total / wall_s if wall_s > 0 else 0.0,
             bound_s=bound.bound_s,
-            ratio_to_bound=bound.ratio(wall_s),
+            ratio_to_bound=bound.ratio(wall_s - startup_s),
             limit=bound.limit,
             imbalance=imbalance([share.busy_s for share in self._shares.values()]),
             devices=shares,

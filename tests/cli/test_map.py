@@ -1,0 +1,234 @@
+"""``evenload map`` as a person or a script meets it."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenload.cli import main
+from evenload.cli.rows import read_items, row_of
+from evenload.errors import ConfigError, FormatError, TaskError
+
+MODULE = """
+import dataclasses, os, time
+
+@dataclasses.dataclass
+class Point:
+    x: int
+
+def double(x):
+    if x == 3:
+        raise ValueError("three\\nand more")
+    return 2 * x
+
+def lengths(lines):
+    return [len(line) for line in lines]
+
+def odd(x):
+    return {0: {1, 2}, 1: Point(5), 2: object(), 3: float(1)}[x]
+
+class Adder:
+    def __init__(self, device):
+        self.device = device.id
+    def __call__(self, x):
+        return [self.device, x + 1]
+    class Inner:
+        pass
+
+def slow(x):
+    time.sleep(0.05)
+    return x
+
+def crash(x):
+    os._exit(9) if x == 1 else None
+    return x
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mapped.py").write_text(MODULE)
+    (tmp_path / "numbers.jsonl").write_text("1\n2\n\n3\n4\n")
+    (tmp_path / "words.txt").write_text("one\nthree\n")
+    yield tmp_path
+    sys.modules.pop("mapped", None)
+
+
+def evenload(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(["map", "--devices", "cpu*2", *map(str, arguments)])
+    said = capsys.readouterr()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, said.out, said.err
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("backend", ["inline", "process"])
+def test_rows_in_order_failures_listed_exit_code_one(
+    folder: Path, capsys: pytest.CaptureFixture[str], backend: str
+) -> None:
+    code, out, err = evenload(capsys, "mapped:double", "numbers.jsonl", "--backend", backend, "--no-progress")
+    assert code == 1
+    assert rows(out) == [
+        {"index": 0, "result": 2},
+        {"index": 1, "result": 4},
+        {"index": 2, "error": {"type": "ValueError", "message": "three\nand more"}},
+        {"index": 3, "result": 8},
+    ]
+    assert "failed: item 2: ValueError: three\n" in err
+    assert "3 of 4 done" in err
+    assert "least possible" in err
+
+
+def test_a_file_gets_the_rows_and_json_the_summary(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "out.jsonl").write_text("from an earlier run")
+    code, out, err = evenload(
+        capsys, "mapped.py:lengths", "words.txt", "--batch", "2", "-o", "out.jsonl", "--json", "-q",
+        "--backend", "inline",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert rows((folder / "out.jsonl").read_text()) == [{"index": 0, "result": 3}, {"index": 1, "result": 5}]
+    page = json.loads(out)
+    assert (page["schema"], page["status"], page["failed"], page["out"]) == (1, "done", [], "out.jsonl")
+    assert page["summary"]["total"] == 2
+    assert page["summary"]["bound_s"] > 0
+    assert not (folder / "out.jsonl.part").exists()
+
+
+def test_json_without_a_file_holds_the_rows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = evenload(capsys, "mapped:double", "numbers.jsonl", "--json", "-q", "--backend", "inline")
+    page = json.loads(out)
+    assert code == 1
+    assert [row["index"] for row in page["rows"]] == [0, 1, 2, 3]
+    assert page["failed"] == [page["rows"][2]]
+
+
+def test_a_class_is_built_on_each_device_and_stdin_is_read(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("5\n6\n"))
+    code, out, _ = evenload(capsys, "mapped:Adder", "-", "--format", "jsonl", "--unordered", "-q")
+    assert code == 0
+    assert {row["index"]: row["result"][1] for row in rows(out)} == {0: 6, 1: 7}
+    assert {row["result"][0] for row in rows(out)} <= {"cpu:0", "cpu:1"}
+
+
+def test_results_that_are_nearly_json_and_some_that_are_not(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "items.json").write_text("[0, 1, 2, 3]")
+    code, out, err = evenload(capsys, "mapped:odd", "items.json", "--backend", "inline")
+    got = rows(out)
+    assert code == 1
+    assert [row.get("result") for row in got] == [[1, 2], {"x": 5}, None, 1.0]
+    assert "a object is no JSON" in got[2]["error"]["message"]
+    assert "item 2" in err
+
+
+def test_stopping_at_the_first_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "many.jsonl").write_text("\n".join(["3"] + ["1"] * 5000))
+    options = ("--on-error", "stop", "--policy", "pull", "--backend", "inline")
+    code, out, _ = evenload(capsys, "mapped:double", "many.jsonl", *options)
+    assert code == 1
+    assert 1 <= len(rows(out)) < 5000
+
+
+def test_a_crash_costs_one_item(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = evenload(capsys, "mapped:crash", "numbers.jsonl", "--once")
+    got = rows(out)
+    assert code == 1
+    assert got[0]["error"]["type"] == "WorkerLost"
+    assert [row.get("result") for row in got[1:]] == [2, 3, 4]
+    assert "exit code 9" in err
+
+
+def test_items_that_cannot_be_read_end_it_after_what_could(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "bad.jsonl").write_text("1\n2\nnot json\n4\n")
+    code, _, err = evenload(capsys, "mapped:double", "bad.jsonl", "-o", "out.jsonl")
+    assert code == 1
+    assert "bad.jsonl, line 3" in err
+    assert [row["result"] for row in rows((folder / "out.jsonl").read_text())] == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("mapped:doubl", "words.txt"), "did you mean 'double'"),
+        (("mapped", "words.txt"), "is not module:function"),
+        (("maped:double", "words.txt"), "no module 'maped'"),
+        (("nofile.py:double", "words.txt"), "there is no file nofile.py"),
+        (("mapped:double", "nofile.txt"), "nofile.txt cannot be read"),
+        (("broken.py:f", "words.txt"), "broken.py cannot be imported: ZeroDivisionError"),
+        (("mapped:double", "words.txt", "--policy", "mesured"), "did you mean 'measured'"),
+        (("mapped:double", "words.txt", "--backend", "proces"), "did you mean 'process'"),
+        (("mapped:double", "words.txt", "--batch", "0"), "--batch"),
+        (("mapped:double", "words.txt", "-o", "no/folder/out"), "cannot be written"),
+        (("mapped:Adder.Inner", "words.txt", "--devices", "cpux"), "cpux"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_exit_code_two(
+    folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
+) -> None:
+    (folder / "broken.py").write_text("1 / 0")
+    code, out, err = evenload(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_once_keeps_what_is_finished(folder: Path) -> None:
+    (folder / "many.jsonl").write_text("\n".join(map(str, range(10_000))))
+    command = [sys.executable, "-m", "evenload", "map", "mapped:slow", "many.jsonl", "-o", "out.jsonl"]
+    program = subprocess.Popen(
+        [*command, "--devices", "cpu*2", "--json", "--no-progress"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    part = folder / "out.jsonl.part"
+    while not (part.exists() and part.stat().st_size):
+        time.sleep(0.02)
+        assert program.poll() is None
+    os.killpg(program.pid, signal.SIGINT)
+    out, err = program.communicate(timeout=60)
+    assert program.returncode == 130
+    assert "press Ctrl-C again" in err
+    page = json.loads(out)
+    got = rows((folder / "out.jsonl").read_text())
+    assert page["status"] == "interrupted"
+    assert page["summary"]["total"] == len(got) > 0
+    assert [row["index"] for row in got] == [row["result"] for row in got]
+
+
+def test_reading_items_of_every_format(folder: Path) -> None:
+    (folder / "table.csv").write_text("a,b\n1,x\n2,y\n")
+    assert list(read_items("table.csv")) == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
+    assert list(read_items("numbers.jsonl", "lines")) == ["1", "2", "", "3", "4"]
+    (folder / "object.json").write_text('{"a": 1}')
+    with pytest.raises(FormatError, match="not a list"):
+        list(read_items("object.json"))
+    with pytest.raises(ConfigError):
+        list(read_items("missing"))
+
+
+def test_an_error_row_names_the_cause() -> None:
+    error = TaskError("item 1 raised KeyError: 'k'", index=1)
+    error.__cause__ = KeyError("k")
+    assert row_of(1, error)[0]["error"] == {"type": "KeyError", "message": "'k'"}
+    assert row_of(1, TaskError("lost", index=1))[0]["error"] == {"type": "TaskError", "message": "lost"}
