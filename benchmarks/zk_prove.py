@@ -46,7 +46,13 @@ def measure_one(key: Path, witness: Path) -> dict[str, float]:
     assert done is not None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     stages = {name: round(seconds, 4) for name, seconds in done.stages.items()}
-    return {"load": loaded - started, "first": proofs[0], "best": min(proofs[1:]), "rss_mb": peak, "stages": stages}
+    return {
+        "load": loaded - started,
+        "first": proofs[0],
+        "best": min(proofs[1:]),
+        "rss_mb": peak,
+        "stages": stages,
+    }
 
 
 def child_seconds(command: list[str]) -> float | None:
@@ -60,8 +66,12 @@ def child_seconds(command: list[str]) -> float | None:
 def make(folder: Path, kind: str, size: int) -> float:
     """Circuit, witness and key; CPU seconds of the set-up."""
     tool = [sys.executable, "-m", "evenload", "zk"]
-    subprocess.run([*tool, "circuit", kind, "--size", str(size), "-o", str(folder)], check=True, capture_output=True)
-    seconds = child_seconds([*tool, "devsetup", str(folder / "circuit.r1cs"), "-o", str(folder / "k.zkey"), "-q"])
+    subprocess.run(
+        [*tool, "circuit", kind, "--size", str(size), "-o", str(folder)], check=True, capture_output=True
+    )
+    seconds = child_seconds(
+        [*tool, "devsetup", str(folder / "circuit.r1cs"), "-o", str(folder / "k.zkey"), "-q"]
+    )
     assert seconds is not None
     return seconds
 
@@ -74,7 +84,9 @@ def snarkjs_seconds(cli: str | None, folder: Path) -> float | None:
     seconds = child_seconds(["node", "--max-old-space-size=8192", cli, "groth16", "prove", *files])
     tool = [sys.executable, "-m", "evenload"]
     subprocess.run([*tool, "prove", files[0], files[1], "-o", str(folder)], check=True, capture_output=True)
-    subprocess.run([*tool, "zk", "vkey", files[0], "-o", str(folder / "v.json")], check=True, capture_output=True)
+    subprocess.run(
+        [*tool, "zk", "vkey", files[0], "-o", str(folder / "v.json")], check=True, capture_output=True
+    )
     ours = [str(folder / name) for name in ("v.json", "witness.public.json", "witness.proof.json")]
     if child_seconds(["node", cli, "groth16", "verify", *ours]) is None:
         raise SystemExit("snarkjs refuses our proof")
@@ -98,7 +110,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary)
             setup = make(folder, kind, size)
-            command = [sys.executable, __file__, "--one", str(folder / "k.zkey"), str(folder / "witness.wtns")]
+            command = [
+                sys.executable,
+                __file__,
+                "--one",
+                str(folder / "k.zkey"),
+                str(folder / "witness.wtns"),
+            ]
             ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
             theirs = snarkjs_seconds(given.snarkjs, folder)
             facts = subprocess.run(
@@ -124,7 +142,8 @@ def main() -> None:
             }
         )
         print(rows[-1], file=sys.stderr, flush=True)
-    record("zk_prove", rows, unit="CPU seconds, one thread, proof verified", stages_wall_s=stages)
+    name = "zk_prove" + (f"_{given.only.replace(' ', '_')}" if given.only else "")
+    record(name, rows, unit="CPU seconds, one thread, proof verified", stages_wall_s=stages)
 
 
 if __name__ == "__main__":
