@@ -286,9 +286,7 @@ class Scheduler:
 
     def _answered(self, event: Answered) -> list[Instruction]:
         if event.chunk in self._hung:
-            flight, _ = self._hung.pop(event.chunk)
-            n = len(flight.items) if event.skipped is None else event.skipped
-            return self._accept(flight, [at for at in range(n) if flight.items[at] not in self.fated])
+            return self._answered_late(event)
         flight = self._flights.pop(event.chunk, None)
         if flight is None:
             return []
@@ -304,6 +302,16 @@ class Scheduler:
             self.fated.add(flight.items.start, flight.items.stop)
             return [Accept(flight.items, None)]
         return self._accept(flight, [at for at, item in enumerate(flight.items) if item not in self.fated])
+
+    def _answered_late(self, event: Answered) -> list[Instruction]:
+        """A chunk that was stuck: some of its items may have been dealt to others meanwhile."""
+        flight, _ = self._hung.pop(event.chunk)
+        n = len(flight.items) if event.skipped is None else event.skipped
+        accepted = self._accept(flight, [at for at in range(n) if flight.items[at] not in self.fated])
+        closed = {unit for unit in flight.units if not self._open_in(unit)}
+        self.dealer.forget(closed)
+        self._suspects.update(set(flight.units) - closed)  # parts of them may have their fate now
+        return accepted
 
     def _accept(self, flight: _Flight, positions: list[int]) -> list[Instruction]:
         for position in positions:

@@ -1,0 +1,119 @@
+"""What an executor costs: seconds to the first result, and microseconds per task that does nothing.
+
+    python benchmarks/executor_overhead.py [--peers evenload,loky] [--rounds 5]
+
+Two workers. "start" is import + start + first result + end, each in an interpreter of its own. "one by one" and
+"default" map 10 000 items with a function that returns its argument, workers warm, results in input order,
+best of the rounds: wall and CPU (of all processes) per item. "default" is what the library's first example does;
+for multiprocessing.Pool and mpire that returns a list at the end, for the others results are streamed.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).parent
+N = 10_000
+N_WORKERS = 2
+
+
+def tree_cpu_s() -> float:
+    """CPU seconds of this process and its children that live."""
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        times = process.cpu_times()
+        total += times.user + times.system
+    return total
+
+
+def measure_start(peer_name: str) -> dict[str, float]:
+    from peers import PEERS
+    from tasks import same
+
+    began, cpu = time.perf_counter(), tree_cpu_s()
+    peer = PEERS[peer_name]()
+    peer.start(N_WORKERS)
+    assert next(peer.imap(same, [7], 1)) == 7
+    first_s, cpu_s = time.perf_counter() - began, tree_cpu_s() - cpu
+    began = time.perf_counter()
+    peer.close()
+    return {"start_s": first_s, "start_cpu_s": cpu_s, "close_s": time.perf_counter() - began}
+
+
+def measure_tasks(peer_name: str, mode: str, n_rounds: int) -> dict[str, float]:
+    from peers import PEERS
+    from tasks import same, warm_up
+
+    peer = PEERS[peer_name]()
+    peer.start(N_WORKERS)
+    folder = tempfile.mkdtemp(prefix="slots")
+    while len(os.listdir(folder)) < N_WORKERS:
+        list(peer.imap(warm_up, [(folder, 0.15)] * 4, 1))
+    chunk = 1 if mode == "one by one" else None
+    wall, cpu = [], []
+    for _ in range(n_rounds):
+        began, cpu_began = time.perf_counter(), tree_cpu_s()
+        results = list(peer.imap(same, range(N), chunk))
+        wall.append(time.perf_counter() - began)
+        cpu.append(tree_cpu_s() - cpu_began)
+        assert results == list(range(N))
+    peer.close()
+    return {f"{mode}_us": min(wall) / N * 1e6, f"{mode}_cpu_us": min(cpu) / N * 1e6}
+
+
+def in_fresh_interpreter(*one: object) -> dict[str, float]:
+    env = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, __file__, "--one", json.dumps(one)],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{one}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row_of(name: str, n_rounds: int) -> dict[str, float | str | None]:
+    from peers import PEERS
+
+    starts = [in_fresh_interpreter("start", name) for _ in range(n_rounds)]
+    row: dict[str, float | str | None] = {"peer": name}
+    row |= {key: min(start[key] for start in starts) for key in starts[0]}
+    row |= in_fresh_interpreter("tasks", name, "one by one", n_rounds)
+    empty = {"default_us": None, "default_cpu_us": None}
+    return row | (
+        in_fresh_interpreter("tasks", name, "default", n_rounds) if PEERS[name].has_own_default else empty
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peers", default="")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        kind, *arguments = json.loads(given.one)
+        print(json.dumps((measure_start if kind == "start" else measure_tasks)(*arguments)), flush=True)
+        os._exit(0)
+    from peers import PEERS, versions
+    from record import print_table, record
+
+    rows = [row_of(name, given.rounds) for name in (given.peers.split(",") if given.peers else PEERS)]
+    if given.peers:
+        print_table(rows)
+    else:
+        record("executor_overhead", rows, peers=versions(), load_average=os.getloadavg()[0])
+
+
+if __name__ == "__main__":
+    main()
