@@ -425,6 +425,14 @@ def test_submit_and_map_share_the_devices(executor: Executor) -> None:
     assert list(results) == list(range(1, 30))
 
 
+def test_a_long_run_does_not_keep_others_waiting(executor: Executor) -> None:
+    endless = executor.map(lambda x: time.sleep(0.001), itertools.count(), policy="pull")
+    next(endless)
+    assert executor.submit(pow, 2, 5).result(20) == 32
+    assert list(executor.map(abs, range(5))) == list(range(5))
+    endless.close()
+
+
 def test_closing_finishes_what_was_submitted(backend: str) -> None:
     with Executor("cpu*1", backend=backend) as executor:
         futures = [executor.submit(lambda x: (time.sleep(0.01), x)[1], x) for x in range(5)]

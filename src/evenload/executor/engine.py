@@ -198,7 +198,7 @@ class Engine:
     def _deal(self, seat: Seat, now: float) -> None:
         worker = seat.worker
         assert worker is not None
-        for run in self.runs:
+        for run in tuple(self.runs):
             if run.is_over or seat.id not in run.devices:
                 continue
             if run.task.id not in worker.tasks:
@@ -209,6 +209,9 @@ class Engine:
                 instruction = run.deal(seat.id, now)
                 if isinstance(instruction, Send):
                     if self._send(seat, worker, run, instruction, now):
+                        if len(self.runs) > 1:  # the others' turn
+                            self.runs.remove(run)
+                            self.runs.append(run)
                         return
                     continue
                 if seat.rest is None:
@@ -283,19 +286,21 @@ class Engine:
 
     def _patience(self, now: float) -> float | None:
         """How long to wait for news: until somebody's time is up, or there is something to look at again."""
-        due = [] if self._rest_until is None else [self._rest_until]
+        if not self.runs:
+            return None
+        if now >= self._watch.due_s:
+            self._watch.look(self.seats.values(), now)
+        due_s = self._watch.due_s
+        if self._rest_until is not None:
+            due_s = min(due_s, self._rest_until)
         for run in self.runs:
             flush_s = run.sink.flush(now)
-            if flush_s is not None:
-                due.append(flush_s)
-        due += [
-            seat.not_before_s
-            for seat in self.seats.values()
-            if seat.worker is None and seat.not_before_s > now
-        ]
-        self._watch.look(self.seats.values(), now)
-        due.append(self._watch.due_s)
-        return max(0.0, min(due) - now) if self.runs else None
+            if flush_s is not None and flush_s < due_s:
+                due_s = flush_s
+        for seat in self.seats.values():
+            if seat.worker is None and now < seat.not_before_s < due_s:
+                due_s = seat.not_before_s
+        return due_s - now if due_s > now else 0.0
 
     # --- receive ----------------------------------------------------------------------------------
 

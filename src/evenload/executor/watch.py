@@ -30,8 +30,6 @@ class Watch:
             self.due_s = min(self.due_s, now + timeout_s)
 
     def look(self, seats: Iterable[Seat], now: float) -> None:
-        if now < self.due_s:
-            return
         self.due_s = now + LOOK_S
         for seat in seats:
             if seat.worker is not None and seat.worker.job is not None:

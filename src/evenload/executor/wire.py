@@ -40,7 +40,7 @@ class Frame:
 
     @property
     def n_bytes(self) -> int:
-        return len(self.body) + sum(len(buffer) for buffer in self.buffers or ())
+        return len(self.body) + (sum(map(len, self.buffers)) if self.buffers else 0)
 
 
 def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[Buffer]]:
