@@ -28,6 +28,7 @@ COLUMNS = {
     for kind in "sd"
     for n in (60, 300, 3000)
 }
+PAUSE_S = 1.0  # between draws: a copy that came second may still run
 LIMIT_S = 900
 
 
@@ -60,6 +61,7 @@ def measure(peer_name: str, mode: str, column: str, n_draws: int) -> list[float]
         list(peer.imap(warm_up, [(folder, 0.15)] * 8, 1))
     ratios = []
     for draw in range(1, n_draws + 1):
+        time.sleep(PAUSE_S)
         items = costs(n, shape, draw)
         began = time.time()
         drift_at = began + WORK / sum(SPEEDS) / 2 if has_drift else None

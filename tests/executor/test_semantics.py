@@ -21,7 +21,17 @@ from evenload.errors import (
     TaskError,
     UnknownName,
 )
-from evenload.events import EventLog, ItemFailed, Moved, Note, Span, StageFinished, StageStarted
+from evenload.events import (
+    EventLog,
+    ItemFailed,
+    Moved,
+    Note,
+    RunFinished,
+    RunStarted,
+    Span,
+    StageFinished,
+    StageStarted,
+)
 from evenload.executor import Executor
 
 BACKENDS = ("inline", "process")
@@ -384,6 +394,10 @@ def test_events_tell_the_whole_run(backend: str) -> None:
         )
     )
     assert len(got) == 9
+    assert isinstance(events[0], RunStarted)
+    assert (events[0].total, set(events[0].devices)) == (9, {"cpu:0", "cpu:1"})
+    assert isinstance(events[-1], RunFinished)
+    assert events[-1].status == "failures"
     started = [e for e in events if isinstance(e, StageStarted)]
     finished = [e for e in events if isinstance(e, StageFinished)]
     assert [(e.stage, e.total) for e in started] == [("numbers", 9)]
@@ -423,6 +437,35 @@ def test_submit_and_map_share_the_devices(executor: Executor) -> None:
     assert next(results) == 0
     assert executor.submit(pow, 2, 5).result(20) == 32
     assert list(results) == list(range(1, 30))
+
+
+def test_a_call_that_has_not_begun_can_be_cancelled(tmp_path: Any) -> None:
+    go = str(tmp_path / "go")
+
+    def wait(x: int) -> int:
+        while not os.path.exists(go):
+            time.sleep(0.005)
+        return x
+
+    with Executor("cpu*1") as executor:
+        running, queued, last = (executor.submit(wait, x) for x in range(3))
+        while not running.running():
+            time.sleep(0.005)
+        assert queued.cancel()
+        assert not running.cancel()
+        open(go, "w").close()
+        assert (running.result(20), last.result(20)) == (0, 2)
+        assert queued.cancelled()
+
+
+def test_leaving_by_an_exception_drops_what_was_submitted() -> None:
+    executor = Executor("cpu*1")
+    futures = [executor.submit(time.sleep, 1000) for _ in range(3)]
+    while not futures[0].running():
+        time.sleep(0.005)
+    executor.__exit__(LookupError, LookupError(), None)
+    assert isinstance(futures[0].exception(0), ExecutorClosed)
+    assert [future.cancelled() for future in futures] == [False, True, True]
 
 
 def test_a_long_run_does_not_keep_others_waiting(executor: Executor) -> None:

@@ -1,13 +1,15 @@
 """``evenload.map``: an executor for one call."""
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
-from evenload.events import EventLog
+from evenload.events import EventLog, RunFinished, RunStarted
 
 from .executor import DeviceSpec, Executor
+from .prepare import name_of
 from .results import Results
 
 __all__ = ["map"]
@@ -41,12 +43,13 @@ def map(  # the built-in's name on purpose: evenload.map
 
     Workers start with the first result asked for and end with the last; ``Executor`` keeps them for more
     calls. The arguments are those of ``Executor`` and ``Executor.map``. Raises ConfigError, UnknownName or
-    NoUsableDevice at once, and TaskError for an item that failed (unless ``on_error="return"``).
+    NoUsableDevice at once, and TaskError for an item that failed (unless ``on_error="return"``). ``events`` get
+    the whole of a run, from RunStarted to RunFinished.
     """
     executor = Executor(
         devices, policy=policy, backend=backend, events=events, echo=echo, max_worker_deaths=max_worker_deaths
     )
-    return executor.map(
+    results = executor.map(
         fn,
         items,
         ordered=ordered,
@@ -59,4 +62,20 @@ def map(  # the built-in's name on purpose: evenload.map
         look_ahead=look_ahead,
         total=total,
         stage=stage,
-    ).owning(executor)
+    )
+
+    def begin() -> None:
+        if events is not None:
+            facts = {"backend": backend, "policy": str(policy)}
+            run = RunStarted(
+                events.now(), name_of(fn), time.time(), results.total, executor.devices.facts(), facts
+            )
+            events.emit(run)
+
+    def finish() -> None:
+        executor.close()
+        if events is not None:
+            events.emit(RunFinished(events.now(), results.status))
+
+    results.around(begin, finish)
+    return results

@@ -23,8 +23,8 @@ class Results(Generic[R]):
                  finish: Callable[[], None]):  # fmt: skip
         self._run = run
         self._engine = engine
-        self._finish = [finish]
-        self._blocks = _blocks(delivery, begin, self._finish)
+        self._begin, self._finish = [begin], [finish]
+        self._blocks = _blocks(delivery, self._begin, self._finish)
         self._values = _values(self._blocks, raises)
 
     def __iter__(self) -> Iterator[R]:
@@ -39,14 +39,24 @@ class Results(Generic[R]):
         for block in self._blocks:
             yield from zip(block.items, block.values, strict=True)
 
-    def owning(self, executor: Any) -> "Results[R]":
-        """Close ``executor`` at the end too. Returns this very object."""
-        self._finish.append(executor.close)
-        return self
+    @property
+    def status(self) -> str:
+        """done | failures (of items) | interrupted | failed, once the run is over."""
+        return self._run.status
+
+    def around(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        """Call ``before`` just before the run begins, and ``after`` when it is over, if it ever begins."""
+        self._begin.insert(0, before)
+        self._finish.append(after)
 
     def blocks(self) -> Iterator[Block]:
         """The results in the groups in which they came, with the device of each."""
         return self._blocks
+
+    @property
+    def total(self) -> int | None:
+        """How many items there are; None if nobody has said so."""
+        return self._run.source.total
 
     @property
     def summary(self) -> Summary | None:
@@ -67,9 +77,10 @@ class Results(Generic[R]):
         self._blocks.close()
 
 
-def _blocks(delivery: Delivery, begin: Callable[[], None], finish: list[Callable[[], None]]):
+def _blocks(delivery: Delivery, begin: list[Callable[[], None]], finish: list[Callable[[], None]]):
     try:
-        begin()
+        for start in begin:
+            start()
         yield from delivery.blocks()
     finally:
         for end in finish:

@@ -98,6 +98,7 @@ class Run:
     has_balancer: bool = False
     is_over: bool = False
     is_stopping: bool = False
+    error: BaseException | None = None
     summary: Summary | None = None
     causes: dict[str, str] = field(default_factory=dict)
     longest_s: float = 0.0
@@ -225,10 +226,20 @@ class Run:
         self.sink.skip_gaps()
         self.end(None)
 
+    @property
+    def status(self) -> str:
+        """Of a run that is over, in the words of ``events.RunFinished``."""
+        if self.error is not None:
+            return "failed"
+        if not self.scheduler.is_finished:
+            return "interrupted"
+        return "failures" if self.tally.n_failed else "done"
+
     def end(self, error: BaseException | None) -> None:
         if self.is_over:
             return
         self.is_over = True
+        self.error = error
         self.source.close()
         now = time.monotonic()
         startup_s = (now if self.first_sent_s is None else self.first_sent_s) - self.began_s
