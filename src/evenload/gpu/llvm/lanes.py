@@ -1,0 +1,170 @@
+"""Words side by side in a vector register: one hash per lane. Runs on any processor that LLVM knows."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from evenload.gpu.hashing.words import Words
+
+from .code import I64, Code
+
+__all__ = ["Lanes"]
+
+
+class Lanes(Words):
+    """``lanes`` words of ``bits`` bits; memory holds one row per lane, words little-endian."""
+
+    def __init__(self, code: Code, bits: int, lanes: int):
+        super().__init__(bits)
+        self.code, self.lanes = code, lanes
+        self.word = ir.IntType(bits)
+        self.kind = ir.VectorType(self.word, lanes)
+
+    # --- words ----------------------------------------------------------------------------------
+    def emit_constant(self, value: int) -> Any:
+        return ir.Constant(self.kind, [value] * self.lanes)
+
+    def emit_add(self, a: Any, b: Any) -> Any:
+        return self.code.ir.add(a, b)
+
+    def emit_xor(self, a: Any, b: Any) -> Any:
+        return self.code.ir.xor(a, b)
+
+    def emit_or(self, a: Any, b: Any) -> Any:
+        return self.code.ir.or_(a, b)
+
+    def emit_and(self, a: Any, b: Any) -> Any:
+        return self.code.ir.and_(a, b)
+
+    def emit_left(self, a: Any, n: int) -> Any:
+        return self.code.ir.shl(a, self.emit_constant(n))
+
+    def emit_right(self, a: Any, n: int) -> Any:
+        return self.code.ir.lshr(a, self.emit_constant(n))
+
+    def emit_rotate(self, a: Any, n: int) -> Any:
+        return self.code.ir.call(self._intrinsic("fshr", 3), [a, a, self.emit_constant(n)])
+
+    def emit_swap(self, a: Any) -> Any:
+        return self.code.ir.call(self._intrinsic("bswap", 1), [a])
+
+    def is_below(self, a: Sequence[Any], b: Sequence[Any]) -> Any:
+        builder = self.code.ir
+        mask = builder.icmp_unsigned("<", a[-1], b[-1])
+        for x, y in zip(reversed(a[:-1]), reversed(b[:-1]), strict=True):
+            is_equal = builder.icmp_unsigned("==", x, y)
+            mask = builder.or_(builder.icmp_unsigned("<", x, y), builder.and_(is_equal, mask))
+        return mask
+
+    def choose(self, mask: Any, a: Any, b: Any) -> Any:
+        return self.code.ir.select(mask, self.value(a), self.value(b))
+
+    def loop(
+        self, table: Sequence[Sequence[int]], state: Sequence[Any], body: Callable[..., Sequence[Any]]
+    ) -> list[Any]:
+        code = self.code
+        width = len(table[0])
+        flat = [value for row in table for value in row]
+        address = code.table(f"table_{flat[0]:x}_{len(flat)}", flat, self.word)
+        kept = [code.variable(self.value(word), self.kind) for word in state]
+        with code.range(0, len(table)) as i:
+            row_at = code.add(address, code.mul(i, width * self.bits // 8))
+            row = [self.splat(code.load(row_at, self.word, k * self.bits // 8)) for k in range(width)]
+            for variable, word in zip(kept, body([v.get() for v in kept], row), strict=True):
+                variable.set(word)
+        return [variable.get() for variable in kept]
+
+    def _intrinsic(self, name: str, n_arguments: int) -> Any:
+        kind = ir.FunctionType(self.kind, [self.kind] * n_arguments)
+        return self.code.intrinsic(f"llvm.{name}.v{self.lanes}i{self.bits}", kind)
+
+    def splat(self, word: Any) -> Any:
+        """A scalar word in every lane."""
+        undefined = ir.Constant(self.kind, ir.Undefined)
+        first = self.code.ir.insert_element(undefined, word, ir.Constant(ir.IntType(32), 0))
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), self.lanes), [0] * self.lanes)
+        return self.code.ir.shuffle_vector(first, undefined, zeros)
+
+    def splat_i64(self, value: Any) -> Any:
+        """The low ``bits`` bits of a 64-bit integer in every lane."""
+        return self.splat(
+            value if self.word is I64 or self.bits == 64 else self.code.ir.trunc(value, self.word)
+        )
+
+    # --- memory ---------------------------------------------------------------------------------
+    def load_rows(self, address: Any, stride: Any, n_words: int) -> list[Any]:
+        """The first ``n_words`` words of ``lanes`` rows that are ``stride`` bytes apart, word by word."""
+        code, found = self.code, []
+        rows = [code.add(address, code.mul(stride, lane)) for lane in range(self.lanes)]
+        for at in range(0, n_words, self.lanes):
+            width = min(self.lanes, n_words - at)
+            if self.lanes % width:
+                found += [self._gather(rows, at + k) for k in range(width)]
+                continue
+            narrow = ir.VectorType(self.word, width)
+            pieces = [code.load(row, narrow, at * self.bits // 8) for row in rows]
+            found += self._transpose(pieces, width)
+        return found
+
+    def store_rows(self, words: Sequence[Any], address: Any, stride: int) -> None:
+        """The opposite; ``len(words)`` words per row, a power of two."""
+        code, size = self.code, self.bits // 8
+        for at in range(0, len(words), self.lanes):
+            group = [self.value(word) for word in words[at : at + self.lanes]]
+            width = len(group)
+            blank = ir.Constant(self.kind, ir.Undefined)
+            rows = self._columns([*group, *[blank] * (self.lanes - width)])
+            for lane, row in enumerate(rows):
+                if width < self.lanes:
+                    row = self._shuffle(row, row, range(width))
+                code.store(row, code.add(address, lane * stride), at * size)
+
+    def _gather(self, rows: Sequence[Any], word: int) -> Any:
+        column = ir.Constant(self.kind, ir.Undefined)
+        for lane, row in enumerate(rows):
+            value = self.code.load(row, self.word, word * self.bits // 8)
+            column = self.code.ir.insert_element(column, value, ir.Constant(ir.IntType(32), lane))
+        return column
+
+    def _transpose(self, pieces: Sequence[Any], width: int) -> list[Any]:
+        """``lanes`` rows of ``width`` words -> ``width`` columns of ``lanes`` words."""
+        rows = []
+        for k in range(width):
+            # Part j of vector k holds row width * j + k, so that the parts are transposed side by side.
+            parts = list(pieces[k::width])
+            while len(parts) > 1:
+                n_words = 2 * width * self.lanes // width // len(parts)
+                parts = [
+                    self._shuffle(a, b, range(n_words)) for a, b in zip(parts[::2], parts[1::2], strict=True)
+                ]
+            rows.append(parts[0])
+        return self._columns(rows)
+
+    def _columns(self, rows: Sequence[Any]) -> list[Any]:
+        """Transpose squares of ``len(rows)`` words, side by side: a round for each bit of the index."""
+        step, current = 1, list(rows)
+        while step < len(rows):
+            current = self._exchange(current, step)
+            step *= 2
+        return current
+
+    def _exchange(self, current: Sequence[Any], step: int) -> list[Any]:
+        """Swap words whose lane and whose vector differ in the bit ``step``."""
+        after: list[Any] = [None] * len(current)
+        lanes = range(self.lanes)
+        for i, vector in enumerate(current):
+            if i & step:
+                continue
+            other = current[i | step]
+            after[i] = self._shuffle(
+                vector, other, [j if not j & step else self.lanes + (j ^ step) for j in lanes]
+            )
+            after[i | step] = self._shuffle(
+                vector, other, [j ^ step if not j & step else self.lanes + j for j in lanes]
+            )
+        return after
+
+    def _shuffle(self, a: Any, b: Any, lanes: Sequence[int]) -> Any:
+        kind = ir.VectorType(ir.IntType(32), len(lanes))
+        return self.code.ir.shuffle_vector(a, b, ir.Constant(kind, list(lanes)))

@@ -1,0 +1,233 @@
+"""Proofs: that a leaf is in a tree, and that a tree only grew. Checked without any tree, and without kernels.
+
+A proof is what a stranger sent. ``from_json`` refuses what is malformed (FormatError says where); ``verify``
+answers False to what does not lead to the root. Neither does more work than the size of the proof calls for.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from evenload.errors import ConfigError, EvenloadError, FormatError
+
+from .scheme import DIGEST_BYTES, MAX_DEPTH, Scheme, from_hex, zero_node
+
+__all__ = ["FORMAT", "ConsistencyProof", "InclusionProof", "proof_from_json"]
+
+FORMAT = "evenload-merkle-1"
+MAX_SIZE = 1 << MAX_DEPTH
+MAX_TEXT = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class InclusionProof:
+    """Leaf ``index`` of a tree of ``size`` leaves; ``path``: siblings from the leaf up.
+
+    leaf_hash  the leaf's node as the prover saw it: ``verify`` never trusts it
+    """
+
+    scheme: Scheme
+    index: int
+    size: int
+    path: tuple[bytes, ...]
+    leaf_hash: bytes | None = None
+
+    def __post_init__(self) -> None:
+        _check_whole("index", self.index, 0, self.size - 1 if isinstance(self.size, int) else -1)
+        _check_whole("size", self.size, 1, MAX_SIZE)
+        _check_path(self.path)
+        if self.scheme.odd == "heap":
+            raise ConfigError("an openzeppelin proof has no index", hint="see StandardTree")
+        self.scheme.check_nodes(_rows(self.path))
+
+    def root_from(self, leaf_hash: bytes) -> bytes | None:
+        """The root that the path leads to from a leaf's node; None if the path does not fit the tree.
+
+        Source: RFC 9162, section 2.1.3.2, for trees whose odd nodes move up.
+        """
+        try:
+            height = self.scheme.height(self.size)
+        except ConfigError:
+            return None
+        node, rest, odd = leaf_hash, list(self.path), self.scheme.odd
+        for level in range(height):
+            at, last = self.index >> level, self.size - 1 >> level
+            is_lonely = at == last and not at & 1
+            if is_lonely and odd == "promote":
+                continue
+            if not rest:
+                return None
+            sibling = rest.pop(0)
+            expected = {"duplicate": node, "zeros": None}.get(odd) if is_lonely else sibling
+            if expected is None:
+                expected = zero_node(level)
+            if sibling != expected:
+                return None
+            node = self.scheme.hash_pair(*((sibling, node) if at & 1 else (node, sibling)))
+        return None if rest else node
+
+    def verify(self, leaf: Any, root: bytes) -> bool:
+        """Is ``leaf`` (bytes, or a row of uint8) the leaf ``index`` under ``root``?"""
+        return self.verify_hash(self.scheme.hash_leaf(bytes(leaf)), root)
+
+    def verify_hash(self, leaf_hash: bytes, root: bytes) -> bool:
+        """The same for the leaf's node."""
+        _check_path((leaf_hash, root))
+        self.scheme.check_nodes(_rows((leaf_hash, root)))
+        return self.root_from(bytes(leaf_hash)) == bytes(root)
+
+    def to_json(self) -> dict[str, Any]:
+        page = _head("inclusion", self.scheme) | {"index": self.index, "size": self.size}
+        if self.leaf_hash is not None:
+            page["leaf_hash"] = self.leaf_hash.hex()
+        return page | {"path": [node.hex() for node in self.path]}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsistencyProof:
+    """The tree of ``new_size`` leaves begins with the ``old_size`` leaves of the old one."""
+
+    scheme: Scheme
+    old_size: int
+    new_size: int
+    path: tuple[bytes, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        _check_whole("new_size", self.new_size, 1, MAX_SIZE)
+        _check_whole("old_size", self.old_size, 1, self.new_size)
+        _check_path(self.path)
+        if self.scheme.odd != "promote":
+            raise ConfigError(
+                f"a {self.scheme.name} tree has no consistency proofs", hint="use rfc6962 or blake2s"
+            )
+
+    def verify(self, old_root: bytes, new_root: bytes) -> bool:
+        """Source: RFC 9162, section 2.1.4.2."""
+        _check_path((old_root, new_root))
+        old_root, new_root = bytes(old_root), bytes(new_root)
+        if self.old_size == self.new_size:
+            return not self.path and old_root == new_root
+        rest = list(self.path)
+        if not self.old_size & self.old_size - 1:
+            rest.insert(0, old_root)
+        if not rest:
+            return False
+        at, last = self.old_size - 1, self.new_size - 1
+        while at & 1:
+            at, last = at >> 1, last >> 1
+        old = new = rest.pop(0)
+        pair = self.scheme.hash_pair
+        for sibling in rest:
+            if not last:
+                return False
+            if at & 1 or at == last:
+                old, new = pair(sibling, old), pair(sibling, new)
+                while not at & 1 and at:
+                    at, last = at >> 1, last >> 1
+            else:
+                new = pair(new, sibling)
+            at, last = at >> 1, last >> 1
+        return not last and old == old_root and new == new_root
+
+    def to_json(self) -> dict[str, Any]:
+        page = _head("consistency", self.scheme)
+        page |= {"old_size": self.old_size, "new_size": self.new_size}
+        return page | {"path": [node.hex() for node in self.path]}
+
+
+def proof_from_json(text: str | bytes | Mapping[str, Any]) -> InclusionProof | ConsistencyProof:
+    """A proof that ``to_json`` made. Raises FormatError on anything else, naming the key."""
+    page = read_object(text)
+    if page.get("format") != FORMAT:
+        raise FormatError(f"format is {page.get('format')!r:.80}, not {FORMAT!r}")
+    keys = {"inclusion": ("index", "size", "path"), "consistency": ("old_size", "new_size", "path")}
+    kind = page.get("kind")
+    if not isinstance(kind, str) or kind not in keys:
+        raise FormatError(f"kind is {kind!r:.80}", hint="use inclusion or consistency")
+    missing = [key for key in (*keys[kind], "scheme") if key not in page]
+    known = {*keys[kind], "format", "kind", "scheme", "person", "depth", "leaf_hash", "key"}
+    unknown = sorted(set(page) - known)
+    if missing or unknown:
+        raise FormatError(f"keys that are missing: {missing}, unknown: {unknown[:5]}")
+    try:
+        scheme = _scheme_of(page)
+        path = tuple(node_list(page["path"], "path"))
+        if kind == "consistency":
+            return ConsistencyProof(scheme, page["old_size"], page["new_size"], path)
+        leaf_hash = from_hex(page["leaf_hash"], "leaf_hash") if "leaf_hash" in page else None
+        return InclusionProof(scheme, page["index"], page["size"], path, leaf_hash)
+    except FormatError:
+        raise
+    except EvenloadError as error:
+        raise FormatError(error.message, hint=error.hint) from error
+
+
+def read_object(text: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:
+    """A JSON object of at most a megabyte, without duplicate keys. Raises FormatError."""
+    if isinstance(text, Mapping):
+        return text
+    if len(text) > MAX_TEXT:
+        raise FormatError(f"a proof of {len(text)} bytes", hint=f"a proof has at most {MAX_TEXT} bytes")
+    try:
+        page = json.loads(text, object_pairs_hook=_without_duplicates)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"no JSON: {error}") from error
+    if not isinstance(page, dict):
+        raise FormatError(f"a JSON {type(page).__name__} is no proof", hint="a proof is an object")
+    return page
+
+
+def node_list(nodes: Any, what: str) -> list[bytes]:
+    if not isinstance(nodes, list):
+        raise FormatError(f"{what} is a {type(nodes).__name__}, not a list")
+    return [from_hex(node, f"{what}[{k}]") for k, node in enumerate(nodes)]
+
+
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    page = dict(pairs)
+    if len(page) < len(pairs):
+        raise ValueError("a key stands twice")
+    return page
+
+
+def _scheme_of(page: Mapping[str, Any]) -> Scheme:
+    name, depth = page["scheme"], page.get("depth")
+    if not isinstance(name, str):
+        raise FormatError(f"scheme is {name!r:.80}, not a name")
+    if depth is not None:
+        _check_whole("depth", depth, 0, MAX_DEPTH)
+    key = from_hex(page.get("key", ""), "key", None)
+    return Scheme(name, key=key, person=from_hex(page.get("person", ""), "person", None), depth=depth)
+
+
+def _head(kind: str, scheme: Scheme) -> dict[str, Any]:
+    page: dict[str, Any] = {"format": FORMAT, "kind": kind, "scheme": scheme.name}
+    if scheme.person:
+        page["person"] = scheme.person.hex()
+    if scheme.key:
+        raise ConfigError("a proof of a keyed tree is not written: it would give the key away")
+    if scheme.depth is not None:
+        page["depth"] = scheme.depth
+    return page
+
+
+def _check_whole(what: str, value: Any, least: int, most: int) -> None:
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        raise ConfigError(f"{what} is {value!r:.80}, not a whole number")
+    if not least <= value <= most:
+        raise ConfigError(f"{what} {value} is not in {least}..{most}")
+
+
+def _check_path(path: Any) -> None:
+    if not isinstance(path, tuple | list) or len(path) > 2 * MAX_DEPTH + 2:
+        raise ConfigError("a path is a list of nodes, at most two for each level")
+    for k, node in enumerate(path):
+        if not isinstance(node, bytes | bytearray | memoryview) or len(node) != DIGEST_BYTES:
+            raise ConfigError(f"node {k} of the path is not {DIGEST_BYTES} bytes", hint="nodes are bytes")
+
+
+def _rows(nodes: Sequence[bytes]) -> np.ndarray:
+    return np.frombuffer(b"".join(map(bytes, nodes)), np.uint8).reshape(-1, DIGEST_BYTES)
