@@ -42,9 +42,9 @@ def map(  # the built-in's name on purpose: evenload.map
     """Run ``fn`` on every item over all devices; iterate over what this returns to get the results in order.
 
     Workers start with the first result asked for and end with the last; ``Executor`` keeps them for more
-    calls. The arguments are those of ``Executor`` and ``Executor.map``. Raises ConfigError, UnknownName or
-    NoUsableDevice at once, and TaskError for an item that failed (unless ``on_error="return"``). ``events`` get
-    the whole of a run, from RunStarted to RunFinished.
+    calls. The arguments are those of ``Executor`` and ``Executor.map``. Raises ConfigError, UnknownName,
+    or NoUsableDevice at once, TaskError for an item that failed (unless ``on_error="return"``). ``events`` is
+    told the whole of a run, from RunStarted to RunFinished.
     """
     executor = Executor(
         devices, policy=policy, backend=backend, events=events, echo=echo, max_worker_deaths=max_worker_deaths
