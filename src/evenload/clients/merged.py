@@ -1,0 +1,41 @@
+"""One model over all clients' rows: step i takes every client's i-th batch together.
+
+This is not training clients: one trajectory instead of many. It is here under its true name because it is
+often recommended as if it were the same, and so that the two can be measured side by side.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from .losses import loss_of
+from .result import ClientResult
+from .task import Task
+
+__all__ = ["train_merged"]
+
+
+def train_merged(model: nn.Module, tasks: Sequence[Task]) -> list[ClientResult]:
+    """Every client gets the one state; losses are those of the merged batch."""
+    recipe, steps = tasks[0].recipe, max(task.batches.n_steps for task in tasks)
+    model.load_state_dict(tasks[0].start)
+    model.train()
+    optimizer, loss_fn, losses = recipe.optimizer.build(model.parameters()), loss_of(recipe), []
+    for step in range(steps):
+        parts = [
+            task.rows.at(task.batches.rows[step, : task.batches.counts[step]])
+            for task in tasks
+            if step < task.batches.n_steps
+        ]
+        x, y = (torch.cat(column) for column in zip(*parts, strict=True))
+        optimizer.zero_grad(set_to_none=True)
+        loss = loss_fn(model(x), y).mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    state = {name: t.detach().clone() for name, t in model.state_dict().items()}
+    return [
+        ClientResult(t.client, state, np.array(losses), {}, t.batches.examples, len(t.rows)) for t in tasks
+    ]

@@ -1,0 +1,171 @@
+"""Optimisers as values: torch's own for one client, and the same rule over stacked clients.
+
+The stacked rule takes its numbers as tensors [K], one per client: learning rates, bias corrections and decay
+may differ, and a change of the rate compiles nothing anew. ``scalars`` makes them in float64, as torch does.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from evenload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+
+Tensors = Mapping[str, "Tensor"]
+
+
+@dataclass(frozen=True, slots=True)
+class SGD:
+    """Stochastic gradient descent, as ``torch.optim.SGD``."""
+
+    lr: float = 0.01
+    momentum: float = 0.0
+    dampening: float = 0.0
+    weight_decay: float = 0.0
+    nesterov: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self, lr=(0, None), momentum=(0, None), weight_decay=(0, None))
+        if self.nesterov and (self.momentum <= 0 or self.dampening):
+            raise ConfigError("nesterov needs a momentum above 0 and no dampening")
+
+    def build(self, params: Any) -> Any:
+        import torch
+
+        return torch.optim.SGD(params, **_values(self))
+
+    @staticmethod
+    def form(all_of_them: Sequence["SGD"]) -> tuple[str, ...]:
+        """What the stacked rule has to do at all: decided once for clients that are trained together."""
+        parts = {
+            "momentum": any(o.momentum for o in all_of_them),
+            "decay": any(o.weight_decay for o in all_of_them),
+        }
+        return (
+            "SGD",
+            *(part for part, is_on in parts.items() if is_on),
+            *["nesterov"] * all_of_them[0].nesterov,
+        )
+
+    @staticmethod
+    def slots(form: tuple[str, ...]) -> tuple[str, ...]:
+        """Names of the state kept per parameter."""
+        return ("momentum",) if "momentum" in form else ()
+
+    @staticmethod
+    def scalars(opts: Sequence["SGD"], factor: np.ndarray, t: np.ndarray) -> dict[str, np.ndarray]:
+        """Per client the numbers of its ``t``-th step (from 1); ``factor`` scales the learning rate."""
+        gain = np.where(t == 1, 1.0, 1.0 - np.array([o.dampening for o in opts]))
+        return {
+            "minus_lr": -factor * np.array([o.lr for o in opts]),
+            "momentum": np.array([o.momentum for o in opts]),
+            "gain": gain,
+            "decay": np.array([o.weight_decay for o in opts]),
+        }
+
+    @staticmethod
+    def update(
+        form: tuple[str, ...], params: Tensors, grads: Tensors, state: Mapping[str, Tensors], s: Tensors
+    ) -> None:
+        """One step in place; every tensor [K, ...], every scalar [K]."""
+        for name, p in params.items():
+            g = grads[name]
+            if "decay" in form:
+                g = g + p * _along(s["decay"], p)
+            if "momentum" in form:
+                buffer = state["momentum"][name]
+                buffer.mul_(_along(s["momentum"], p)).addcmul_(g, _along(s["gain"], p))
+                g = g + buffer * _along(s["momentum"], p) if "nesterov" in form else buffer
+            p.addcmul_(g, _along(s["minus_lr"], p))
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """As ``torch.optim.Adam``; weight decay is added to the gradient."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    _name: ClassVar[str] = "Adam"
+
+    def __post_init__(self) -> None:
+        _check(self, lr=(0, None), weight_decay=(0, None), eps=(0, None))
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError(f"betas={self.betas} are not both in [0, 1)")
+
+    def build(self, params: Any) -> Any:
+        import torch
+
+        return getattr(torch.optim, self._name)(params, **_values(self))
+
+    @classmethod
+    def form(cls, all_of_them: Sequence["Adam"]) -> tuple[str, ...]:
+        return (cls._name, *["decay"] * any(o.weight_decay for o in all_of_them))
+
+    @staticmethod
+    def slots(form: tuple[str, ...]) -> tuple[str, ...]:
+        return ("mean", "square")
+
+    @staticmethod
+    def scalars(opts: Sequence["Adam"], factor: np.ndarray, t: np.ndarray) -> dict[str, np.ndarray]:
+        lr = factor * np.array([o.lr for o in opts])
+        beta1, beta2 = (np.array([o.betas[i] for o in opts]) for i in (0, 1))
+        decay = np.array([o.weight_decay for o in opts])
+        return {
+            "minus_step": -lr / (1 - beta1**t),
+            "root": np.sqrt(1 - beta2**t),
+            "new1": 1 - beta1,
+            "beta2": beta2,
+            "new2": 1 - beta2,
+            "eps": np.array([o.eps for o in opts]),
+            "decay": decay,
+            "keep": 1 - lr * decay,
+        }
+
+    @staticmethod
+    def update(
+        form: tuple[str, ...], params: Tensors, grads: Tensors, state: Mapping[str, Tensors], s: Tensors
+    ) -> None:
+        for name, p in params.items():
+            g, mean, square = grads[name], state["mean"][name], state["square"][name]
+            if "decay" in form and form[0] == "AdamW":
+                p.mul_(_along(s["keep"], p))
+            elif "decay" in form:
+                g = g + p * _along(s["decay"], p)
+            mean.lerp_(g, _along(s["new1"], p).expand_as(g))
+            square.mul_(_along(s["beta2"], p)).addcmul_(g * g, _along(s["new2"], p))
+            denominator = square.sqrt().div_(_along(s["root"], p)).add_(_along(s["eps"], p))
+            p.addcmul_(mean / denominator, _along(s["minus_step"], p))
+
+
+@dataclass(frozen=True, slots=True)
+class AdamW(Adam):
+    """As ``torch.optim.AdamW``; weight decay shrinks the parameters themselves."""
+
+    weight_decay: float = 1e-2
+    _name: ClassVar[str] = "AdamW"
+
+
+Optimizer = SGD | Adam
+
+
+def _along(values: "Tensor", like: "Tensor") -> "Tensor":
+    return values.view(-1, *[1] * (like.dim() - 1))
+
+
+def _values(optimizer: Optimizer) -> dict[str, Any]:
+    return {f.name: getattr(optimizer, f.name) for f in fields(optimizer)}
+
+
+def _check(optimizer: Optimizer, **ranges: tuple[float | None, float | None]) -> None:
+    for name, (low, _) in ranges.items():
+        value = getattr(optimizer, name)
+        if not (isinstance(value, int | float) and np.isfinite(value) and value >= (low or 0)):
+            raise ConfigError(f"{type(optimizer).__name__}({name}={value!r}) is not a finite number >= {low}")

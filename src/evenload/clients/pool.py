@@ -1,0 +1,109 @@
+"""Where a fused step gathers its rows from: the clients' own tensors if they share them, else an arena.
+
+``places`` are positions in the pool, so that one gather serves all slots of a step.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .task import Task
+
+__all__ = ["RowPool", "make_pool"]
+
+
+class RowPool(Protocol):
+    def load(self, slot: int, task: Task) -> int:
+        """Make the client's rows available while it holds ``slot``; returns the offset for ``places``."""
+        ...
+
+    def places(self, task: Task, rows: np.ndarray, offset: int) -> np.ndarray: ...
+
+    def gather(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        """places int64 [K, batch] -> x [K, batch, ...], y [K, batch, ...]"""
+        ...
+
+
+def make_pool(tasks: Sequence[Task], n_slots: int, device: str) -> RowPool:
+    whole = _whole(tasks)
+    if whole is not None:
+        return _Whole(*whole, device)
+    return _Arena(tasks, n_slots, device)
+
+
+class _Pool:
+    x: Tensor
+    y: Tensor
+
+    def gather(self, places: Tensor) -> tuple[Tensor, Tensor]:
+        flat = places.flatten()
+        x, y = self.x.index_select(0, flat), self.y.index_select(0, flat)
+        return x.view(*places.shape, *self.x.shape[1:]), y.view(*places.shape, *self.y.shape[1:])
+
+
+class _Whole(_Pool):
+    """Every client's examples are rows of the same two tensors: nothing is copied."""
+
+    def __init__(self, x: Tensor, y: Tensor, offsets: dict[int, int], device: str):
+        self.x, self.y, self._offsets = x.to(device), y.to(device), offsets
+
+    def load(self, slot: int, task: Task) -> int:
+        return self._offsets.get(id(task), 0)
+
+    def places(self, task: Task, rows: np.ndarray, offset: int) -> np.ndarray:
+        return task.rows.rows[rows] if task.rows.rows is not None else rows + offset
+
+
+class _Arena(_Pool):
+    """Room for the longest client in every slot; a client's examples are copied in when it takes the slot.
+
+    Room that no client fills is never touched, so it costs address space, not memory.
+    """
+
+    def __init__(self, tasks: Sequence[Task], n_slots: int, device: str):
+        self._room = max(len(task.rows) for task in tasks)
+        x, y = tasks[0].rows.x, tasks[0].rows.y
+        self.x = torch.empty((n_slots * self._room, *x.shape[1:]), dtype=x.dtype, device=device)
+        self.y = torch.empty((n_slots * self._room, *y.shape[1:]), dtype=y.dtype, device=device)
+
+    def load(self, slot: int, task: Task) -> int:
+        offset, own = slot * self._room, task.rows
+        x, y = (own.x, own.y) if own.rows is None else own.at(np.arange(len(own)))
+        self.x[offset : offset + len(x)] = x
+        self.y[offset : offset + len(y)] = y
+        return offset
+
+    def places(self, task: Task, rows: np.ndarray, offset: int) -> np.ndarray:
+        return rows + offset
+
+
+def _whole(tasks: Sequence[Task]) -> tuple[Tensor, Tensor, dict[int, int]] | None:
+    """The two tensors that all clients' rows lie in, and where each client's begin; None if they do not."""
+    first = tasks[0].rows
+    if all(t.rows.x is first.x and t.rows.y is first.y for t in tasks):
+        return first.x, first.y, {}
+    if any(t.rows.rows is not None for t in tasks):
+        return None
+    x, x_starts = _spans([t.rows.x for t in tasks])
+    y, y_starts = _spans([t.rows.y for t in tasks])
+    if x is None or y is None or x_starts != y_starts or len(x) != len(y):
+        return None
+    return x, y, {id(task): start for task, start in zip(tasks, x_starts, strict=True)}
+
+
+def _spans(parts: Sequence[Tensor]) -> tuple[Tensor | None, list[int]]:
+    """The tensor that all ``parts`` are runs of rows of (as slices of one tensor are), if there is one."""
+    first = parts[0]
+    width = first[0].numel() if len(first) else 0
+    base, shape = first.untyped_storage().data_ptr(), first.shape[1:]
+    for part in parts:
+        if not width or not part.is_contiguous() or part.shape[1:] != shape or part.dtype != first.dtype:
+            return None, []
+        if part.untyped_storage().data_ptr() != base or part.storage_offset() % width:
+            return None, []
+    n = first.untyped_storage().nbytes() // (width * first.element_size())
+    whole = first.as_strided((n, *shape), (width, *first.stride()[1:]), 0)
+    return whole, [part.storage_offset() // width for part in parts]

@@ -1,0 +1,176 @@
+"""Modules written so that vmap turns them into few large products, where torch's own ones fuse badly.
+
+    nn.RNN, nn.GRU, nn.LSTM   one product for the input of all time steps, one small one per time step;
+                              torch's kernels run one client after the other under vmap
+    nn.Conv1d, 2d, 3d         one convolution per client, in a loop below Python's view of the step: on CPUs a
+                              grouped convolution, which vmap makes of it, is slower
+
+``with_rules`` puts them in the place of torch's modules; parameters keep their names and meaning.
+"""
+
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["RecurrentRule", "with_rules"]
+
+
+def with_rules(model: nn.Module) -> nn.Module:
+    """A copy of ``model`` with hand-written rules wherever there is one; the copy has the same state dict."""
+    model = copy.deepcopy(model)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, nn.RNNBase) and RecurrentRule.takes(child):
+                setattr(parent, name, RecurrentRule(child))
+            elif type(child) in _CONV and _is_plain(child):
+                child.__class__ = _CONV[type(child)]  # pyright: ignore
+    return model
+
+
+class RecurrentRule(nn.Module):
+    """nn.RNN, nn.GRU or nn.LSTM, written out over time. Same parameters, same outputs up to rounding."""
+
+    @staticmethod
+    def takes(module: nn.RNNBase) -> bool:
+        return module.dropout == 0 and not getattr(module, "proj_size", 0)
+
+    def __init__(self, twin: nn.RNNBase):
+        super().__init__()
+        self.kind = {nn.RNN: "rnn", nn.GRU: "gru", nn.LSTM: "lstm"}[type(twin)]  # pyright: ignore
+        self.hidden_size, self.num_layers = twin.hidden_size, twin.num_layers
+        self.batch_first, self.bidirectional = twin.batch_first, twin.bidirectional
+        self.nonlinearity = getattr(twin, "nonlinearity", "tanh")
+        for name, p in twin.named_parameters():
+            self.register_parameter(name, p)
+
+    def forward(self, x: Tensor, hx=None):
+        if x.dim() == 2:
+            out, h = self._batched(x.unsqueeze(1 - self.batch_first), _map(hx, lambda t: t.unsqueeze(1)))
+            return out.squeeze(1 - self.batch_first), _map(h, lambda t: t.squeeze(1))
+        return self._batched(x, hx)
+
+    def _batched(self, x: Tensor, hx=None):
+        x = x if self.batch_first else x.transpose(0, 1)
+        n_directions = 2 if self.bidirectional else 1
+        last_h, last_c = [], []
+        for layer in range(self.num_layers):
+            outs = []
+            for direction in range(n_directions):
+                at, suffix = layer * n_directions + direction, "_reverse" * direction
+                h = x.new_zeros(len(x), self.hidden_size) if hx is None else _first(hx)[at]
+                c = x.new_zeros(len(x), self.hidden_size) if self.kind != "lstm" or hx is None else hx[1][at]
+                steps = range(x.shape[1])
+                line, h, c = self._scan(x, h, c, f"l{layer}{suffix}", reversed(steps) if direction else steps)
+                outs.append(torch.stack(line[::-1] if direction else line, 1))
+                last_h.append(h)
+                last_c.append(c)
+            x = torch.cat(outs, -1) if len(outs) > 1 else outs[0]
+        out = x if self.batch_first else x.transpose(0, 1)
+        h = torch.stack(last_h)
+        return out, (h, torch.stack(last_c)) if self.kind == "lstm" else h
+
+    def _scan(
+        self, x: Tensor, h: Tensor, c: Tensor, layer: str, steps
+    ) -> tuple[list[Tensor], Tensor, Tensor]:
+        weight, bias = getattr(self, f"weight_hh_{layer}"), getattr(self, f"bias_hh_{layer}", None)
+        inputs = F.linear(x, getattr(self, f"weight_ih_{layer}"), getattr(self, f"bias_ih_{layer}", None))
+        line = []
+        for t in steps:
+            h, c = self._cell(inputs[:, t], F.linear(h, weight, bias), h, c)
+            line.append(h)
+        return line, h, c
+
+    def _cell(self, of_x: Tensor, of_h: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+        if self.kind == "rnn":
+            return (torch.tanh if self.nonlinearity == "tanh" else torch.relu)(of_x + of_h), c
+        if self.kind == "gru":
+            (xr, xz, xn), (hr, hz, hn) = of_x.chunk(3, -1), of_h.chunk(3, -1)
+            z = torch.sigmoid(xz + hz)
+            n = torch.tanh(xn + torch.sigmoid(xr + hr) * hn)
+            return n + z * (h - n), c
+        i, f, g, o = (of_x + of_h).chunk(4, -1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+
+class _LoopedConv(torch.autograd.Function):
+    """A convolution whose rule under vmap is a loop over clients, forward and backward."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, geometry: tuple) -> Tensor:
+        return torch.ops.aten.convolution(x, weight, None, *geometry)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.save_for_backward(inputs[0], inputs[1])
+        ctx.geometry = inputs[2]
+
+    @staticmethod
+    def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight = ctx.saved_tensors
+        return *_LoopedConvBackward.apply(grad, x, weight, ctx.geometry), None  # pyright: ignore
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        x, weight, geometry = args
+        x, weight = (_rows_first(t, d, info.batch_size) for t, d in zip((x, weight), in_dims, strict=False))
+        lines = [_LoopedConv.apply(x[k], weight[k], geometry) for k in range(info.batch_size)]
+        return torch.stack(lines), 0  # pyright: ignore
+
+
+class _LoopedConvBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(grad: Tensor, x: Tensor, weight: Tensor, geometry: tuple) -> tuple[Tensor, Tensor]:
+        both = torch.ops.aten.convolution_backward(grad, x, weight, None, *geometry, [True, True, False])
+        return both[0], both[1]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NotImplementedError("second derivatives of a looped convolution")
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        *tensors, geometry = args
+        parts = [_rows_first(t, d, info.batch_size) for t, d in zip(tensors, in_dims, strict=False)]
+        lines = [_LoopedConvBackward.apply(*(t[k] for t in parts), geometry) for k in range(info.batch_size)]
+        return tuple(torch.stack(column) for column in zip(*lines, strict=True)), (0, 0)  # pyright: ignore
+
+
+class _Looped:
+    """Mixed into torch's convolutions: their parameters, our product."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = len(self.kernel_size)  # pyright: ignore
+        single = x.dim() == n + 1
+        geometry = (self.stride, self.padding, self.dilation, False, [0] * n, self.groups)  # pyright: ignore
+        out = _LoopedConv.apply(x.unsqueeze(0) if single else x, self.weight, geometry)  # pyright: ignore
+        if self.bias is not None:  # pyright: ignore
+            out = out + self.bias.view(-1, *[1] * n)  # pyright: ignore
+        return out.squeeze(0) if single else out  # pyright: ignore
+
+
+_CONV: dict[type, type] = {
+    kind: type(f"Looped{kind.__name__}", (_Looped, kind), {}) for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+}
+
+
+def _is_plain(conv: nn.Module) -> bool:
+    return conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
+
+
+def _rows_first(t: Tensor, dim: int | None, n: int) -> Tensor:
+    return t.expand(n, *t.shape) if dim is None else t.movedim(dim, 0)
+
+
+def _first(hx) -> Tensor:
+    return hx[0] if isinstance(hx, tuple) else hx
+
+
+def _map(hx, fn):
+    return None if hx is None else tuple(fn(t) for t in hx) if isinstance(hx, tuple) else fn(hx)

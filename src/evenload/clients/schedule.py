@@ -1,0 +1,62 @@
+"""Learning-rate schedules over a client's own steps: values that turn (step, steps) into a factor."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from evenload.errors import ConfigError
+
+__all__ = ["Constant", "Cosine", "Exponential", "Schedule", "StepDecay"]
+
+
+class Schedule(Protocol):
+    def factor(self, step: int, steps: int) -> float:
+        """What the learning rate is multiplied by in step ``step`` (from 0) of ``steps``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The optimiser's own learning rate, always."""
+
+    def factor(self, step: int, steps: int) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine:
+    """Half a cosine from 1 down to ``floor``, after ``warmup`` steps of linear growth."""
+
+    floor: float = 0.0
+    warmup: int = 0
+
+    def factor(self, step: int, steps: int) -> float:
+        if step < self.warmup:
+            return (step + 1) / (self.warmup + 1)
+        done = (step - self.warmup) / max(1, steps - self.warmup)
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * done))
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """``gamma`` to the power of the step."""
+
+    gamma: float = 0.99
+
+    def factor(self, step: int, steps: int) -> float:
+        return self.gamma**step
+
+
+@dataclass(frozen=True, slots=True)
+class StepDecay:
+    """Multiplied by ``gamma`` after each ``every`` steps. Raises ConfigError if ``every`` is not positive."""
+
+    every: int
+    gamma: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigError(f"StepDecay(every={self.every}) never takes a step", hint="use 1 or more")
+
+    def factor(self, step: int, steps: int) -> float:
+        return self.gamma ** (step // self.every)

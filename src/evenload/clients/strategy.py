@@ -1,0 +1,144 @@
+"""How clients are trained: an outer way to spread them, an inner way to step them, and why it was chosen."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenload.errors import ConfigError, UnknownName
+
+__all__ = ["INNER", "OUTER", "Plan", "Strategy"]
+
+OUTER = {
+    "inline": "in this thread",
+    "threads": "in threads of this process",
+    "processes": "in one process per CPU slot",
+    "devices": "in one process per device",
+}
+INNER = {
+    "eager": "one client at a time, as plain torch would",
+    "compiled": "one client at a time, its step compiled",
+    "fused": "a chunk of clients in one step, by vmap",
+    "fused-compiled": "a chunk of clients in one compiled step",
+    "rules": "fused, with hand-written rules for recurrent layers and convolutions",
+    "rules-compiled": "the same, compiled",
+}
+GRADES = {
+    "bitwise": "the serial bits",
+    "close": "the serial result but for rounding",
+    "approximate": "another computation",
+}
+_SHORT = {"serial": "inline/eager", "merged": "inline/merged"}
+_PATTERN = re.compile(r"(?:(?P<outer>[a-z]+)(?:\*(?P<workers>\d+))?/)?(?P<inner>[a-z-]+)(?::(?P<chunk>\d+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """outer × inner; ``chunk`` clients at most in one fused step, ``workers`` threads or processes.
+
+    As text: "serial", "fused", "fused:16", "threads*2/rules:10", "processes/eager", "devices/fused-compiled".
+    """
+
+    outer: str = "inline"
+    inner: str = "eager"
+    chunk: int = 16
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.outer not in OUTER:
+            raise UnknownName("outer strategy", self.outer, OUTER)
+        if self.inner not in INNER and self.inner != "merged":
+            raise UnknownName("inner strategy", self.inner, [*INNER, "merged"])
+        if self.inner == "merged" and self.outer != "inline":
+            raise ConfigError("'merged' trains one model, and cannot be spread", hint="use strategy='merged'")
+        if self.chunk < 1 or (self.workers is not None and self.workers < 1):
+            raise ConfigError(f"chunk={self.chunk}, workers={self.workers}: use 1 or more")
+
+    @classmethod
+    def parse(cls, text: "str | Strategy") -> "Strategy":
+        """Raises UnknownName for a name and ConfigError for a form that is not known."""
+        if isinstance(text, Strategy):
+            return text
+        match = _PATTERN.fullmatch(_SHORT.get(text, text))
+        if match is None:
+            raise ConfigError(
+                f"strategy {text!r} is not of the form outer*workers/inner:chunk", hint="see Strategy"
+            )
+        kwargs = {name: int(match[name]) for name in ("workers", "chunk") if match[name]}
+        if match["outer"] is None and match["inner"] in OUTER:
+            return cls(match["inner"], "eager", **kwargs)
+        return cls(match["outer"] or "inline", match["inner"], **kwargs)
+
+    @property
+    def is_fused(self) -> bool:
+        return self.inner in ("fused", "fused-compiled", "rules", "rules-compiled")
+
+    @property
+    def takes_chunks(self) -> bool:
+        """Runs in an engine of stacked rows; "compiled" does so with one row."""
+        return self.is_fused or self.inner == "compiled"
+
+    @property
+    def rows(self) -> int:
+        """Most clients in one step."""
+        return self.chunk if self.is_fused else 1
+
+    def rows_for(self, n_clients: int, n_workers: int) -> int:
+        """Most clients in one step if ``n_workers`` share ``n_clients``."""
+        return max(1, min(self.rows, -(-n_clients // n_workers)))
+
+    @property
+    def is_compiled(self) -> bool:
+        return self.inner in ("compiled", "fused-compiled", "rules-compiled")
+
+    @property
+    def grade(self) -> str:
+        """How equal the result is to serial: a name of GRADES."""
+        if self.inner == "merged":
+            return "approximate"
+        return "bitwise" if self.inner == "eager" else "close"
+
+    def __str__(self) -> str:
+        workers = f"*{self.workers}" if self.workers else ""
+        return f"{self.outer}{workers}/{self.inner}" + (f":{self.chunk}" if self.is_fused else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What ran and why.
+
+    strategy  the one that ran
+    why       one sentence
+    reasons   strategy or inner name -> why it was not used
+    probes    rows of the tuner's table, if it ran
+    solo      client id -> why it was trained by itself beside a fused chunk
+    check     largest difference of the checked clients from serial, None if nothing was checked
+    """
+
+    strategy: Strategy
+    why: str
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    probes: tuple[Mapping[str, Any], ...] = ()
+    solo: Mapping[int, str] = field(default_factory=dict)
+    check: float | None = None
+
+    def explain(self) -> str:
+        """The plan as text: a line for the choice, the table of probes, a line per refusal."""
+        lines = [f"{self.strategy}: {self.why} (grade: {self.strategy.grade}, {GRADES[self.strategy.grade]})"]
+        if self.check is not None:
+            lines.append(f"checked against serial: largest difference {self.check:.1e}")
+        if self.probes:
+            head = list(self.probes[0])
+            cells = [[_cell(row[name]) for name in head] for row in self.probes]
+            widths = [max(len(line[i]) for line in [head, *cells]) for i in range(len(head))]
+            lines += [
+                "  " + "  ".join(text.ljust(w) for text, w in zip(line, widths, strict=True)).rstrip()
+                for line in [head, *cells]
+            ]
+        lines += [f"not {name}: {reason}" for name, reason in self.reasons.items()]
+        lines += [f"client {client} by itself: {reason}" for client, reason in self.solo.items()]
+        return "\n".join(lines)
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.3g}" if isinstance(value, float) else str(value)

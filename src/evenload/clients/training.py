@@ -1,0 +1,67 @@
+"""``train``: a trainer for one call."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from .load import State
+from .recipe import Recipe
+from .reduce import Reducer
+from .result import TrainResult
+from .strategy import Strategy
+from .trainer import Trainer
+
+__all__ = ["train"]
+
+
+def train(
+    model: nn.Module | Callable[[], nn.Module],
+    datasets: Sequence[Any],
+    recipe: Recipe | Sequence[Recipe],
+    *,
+    strategy: str | Strategy = "auto",
+    devices: Any = "all",
+    seed: int = 0,
+    start: State | Sequence[State] | None = None,
+    ids: Sequence[int] | None = None,
+    anchor: State | Sequence[State] | None = None,
+    corrections: Sequence[State] | None = None,
+    round: int = 0,
+    rounds: int = 1,
+    threads: int = 1,
+    reduce: str | Reducer | None = None,
+    on_error: str = "raise",
+) -> TrainResult:
+    """Train one copy of ``model`` per dataset. The result is the serial one, whatever the strategy.
+
+    model        nn.Module or a function that makes one; never changed
+    datasets     per client: a pair (x, y) of tensors or arrays, a Dataset of pairs, Rows, or a function that
+                 returns one of these and is called when its client is due
+    recipe       one for all, or one per client (they may differ in numbers: rates, decay, steps)
+    strategy     "auto" measures and picks; see ``Strategy`` for what else
+    devices      what a strategy "devices/..." runs on
+    start        state dict to start from, or one per client; the model's own by default
+    ids          the clients' ids, which with ``seed`` and ``round`` decide shuffling and dropout; 0, 1, ...
+    anchor       what the proximal term pulls to, for all or each; the start by default
+    corrections  per client: parameter name -> tensor that is added to every gradient
+    rounds       how many such calls are to come; compiling may only pay for many
+    threads      torch's own threads per worker
+    reduce       "mean" or a Reducer: aggregate states as clients end, and keep none
+    on_error     "raise" a TaskError when all others are through (they are its ``result``), or "return"
+    Raises ConfigError or UnknownName at once for arguments that cannot be used.
+    """
+    with Trainer(
+        model, strategy=strategy, devices=devices, seed=seed, rounds=rounds, threads=threads
+    ) as trainer:
+        return trainer.train(
+            datasets,
+            recipe,
+            start=start,
+            ids=ids,
+            anchor=anchor,
+            corrections=corrections,
+            round=round,
+            reduce=reduce,
+            on_error=on_error,
+        )

@@ -1,0 +1,264 @@
+"""What is wrong with one client is said of that client; the others are trained."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset, Subset, TensorDataset
+
+from evenload.clients import SGD, AdamW, Constant, Recipe, Rows, Strategy, train
+from evenload.clients.trial import difference
+from evenload.errors import ConfigError, TaskError, UnknownName
+
+RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)
+
+
+def pair(n=9, classes=3, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 5, generator=g), torch.randint(0, classes, (n,), generator=g)
+
+
+def model():
+    return nn.Linear(5, 3)
+
+
+class Broken(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, i):
+        if i == 2:
+            raise OSError("disk on fire")
+        return torch.zeros(5), 0
+
+
+@pytest.mark.parametrize("strategy", ["serial", "fused:4", "threads*2/eager"])
+def test_one_bad_client_leaves_the_others_as_they_are(strategy):
+    good = [pair(seed=i) for i in range(3)]
+    x, y = pair()
+    poison = (torch.full_like(x, float("nan")), y)
+    data = [good[0], (x[:0], y[:0]), Broken(), good[1], (x, y + 1), poison, good[2], (x[:1], y[:1])]
+    with pytest.raises(TaskError, match=r"client 2 failed \(and 1 more\): disk on fire") as caught:
+        train(model, data, RECIPE, strategy=strategy)
+    result = caught.value.result
+    assert [r.status for r in result] == ["ok", "empty", "failed", "ok", "failed", "diverged", "ok", "ok"]
+    assert isinstance(result[2].error, OSError)
+    assert "label 3 is out of range: the model's classes are 0 to 2" in str(result[4].error)
+    healthy = train(model, [good[0], good[1], good[2]], RECIPE, strategy=strategy, ids=[0, 3, 6])
+    assert all(difference(r.state, result[r.client].state) == 0 for r in healthy)
+    start = train(model, [], RECIPE).plan
+    assert start.why == "no client can be trained" or start.why == "there was no client"
+    assert result[5].steps == 0
+    assert difference(result[5].state, result[1].state) == 0  # frozen at the start
+    returned = train(model, data, RECIPE, strategy=strategy, on_error="return")
+    assert [r.client for r in returned.not_ok] == [1, 2, 4, 5]
+
+
+def test_a_reducer_leaves_out_what_is_not_usable():
+    x, y = pair()
+    data = [pair(6, seed=1), (x * float("nan"), y), pair(12, seed=2)]
+    whole = train(model, data, RECIPE, strategy="fused:4")
+    reduced = train(model, data, RECIPE, strategy="fused:4", reduce="mean")
+    expected = {n: (whole[0].state[n] * 6 + whole[2].state[n] * 12) / 18 for n in whole[0].state}
+    assert difference(reduced.reduced, expected) <= 1e-7
+    assert all(not r.state for r in reduced)
+    with pytest.raises(ConfigError, match="nothing to average"):
+        train(model, [data[1]], RECIPE, reduce="mean")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Recipe(optimizer="sgd"), "optimizer='sgd'"),
+        (lambda: Recipe(loss="crossentropy"), "unknown loss 'crossentropy'"),
+        (lambda: Recipe(metrics=("auc",)), "unknown metric"),
+        (lambda: Recipe(steps=3, epochs=2), "give one of the two"),
+        (lambda: Recipe(batch_size=0), "batch_size=0"),
+        (lambda: Recipe(clip=-1.0), "clip=-1.0"),
+        (lambda: Recipe(prox=-1.0), "prox=-1.0"),
+        (lambda: SGD(lr=float("nan")), "lr=nan"),
+        (lambda: SGD(nesterov=True), "nesterov needs"),
+        (lambda: Strategy.parse("fussed"), "unknown inner strategy 'fussed'"),
+        (lambda: Strategy.parse("thread/eager"), "unknown outer strategy 'thread'"),
+        (lambda: Strategy.parse("fused:"), "not of the form"),
+        (lambda: Strategy.parse("threads/merged"), "cannot be spread"),
+        (lambda: train(model, [pair()], [RECIPE, RECIPE]), "2 recipes for 1 clients"),
+        (
+            lambda: train(model, [pair()] * 2, [RECIPE, Recipe(optimizer=AdamW(), batch_size=4)]),
+            "client 1 uses AdamW",
+        ),
+        (lambda: train(model, [pair()] * 2, [RECIPE, Recipe(batch_size=5)]), "batch_size=5"),
+        (lambda: train(model, [pair()] * 2, RECIPE, ids=[1, 1]), "1 different ids"),
+        (lambda: train(model, [pair()], RECIPE, start=nn.Linear(4, 3).state_dict()), r"'weight' is \(3, 4\)"),
+        (lambda: train(model, [pair()], RECIPE, start={}), "lacks 'weight'"),
+        (lambda: train(model, [pair()], RECIPE, on_error="ignore"), "on_error='ignore'"),
+        (lambda: train(model, [pair()], RECIPE, reduce="sum"), "reduce='sum'"),
+        (lambda: train(3, [pair()], RECIPE), "the model is a int"),
+        (lambda: train(lambda: 3, [pair()], RECIPE), "factory returned a int"),
+        (lambda: train(model, [5], RECIPE), "a client's dataset is a int"),
+        (lambda: train(model, [(torch.zeros(3, 5), torch.zeros(2))], RECIPE), "3 inputs, but 2 targets"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_in_words(make, message):
+    with pytest.raises((ConfigError, UnknownName, TaskError), match=message):
+        make()
+
+
+def test_every_kind_of_dataset_is_the_same_client():
+    x, y = pair()
+    rows = np.array([8, 1, 3, 5])
+    forms = [
+        (x[rows], y[rows]),
+        [x[rows].numpy().astype(np.float64), y[rows].numpy()],
+        TensorDataset(x[rows], y[rows]),
+        Subset(TensorDataset(x, y), rows.tolist()),
+        Subset([(x[i], y[i]) for i in range(9)], rows.tolist()),
+        Rows(x, y, rows),
+        lambda: (x[rows], y[rows]),
+    ]
+    for strategy in ("serial", "fused:3"):
+        states = [train(model, [form], RECIPE, strategy=strategy)[0].state for form in forms]
+        assert all(difference(states[0], state) == 0 for state in states)
+
+
+def test_lazy_clients_are_loaded_in_windows(monkeypatch):
+    monkeypatch.setattr("evenload.clients.trainer.WINDOW", 3)
+    loaded, alive = [], []
+
+    def lazy(i):
+        def load():
+            loaded.append(i)
+            return pair(seed=i)
+
+        return load
+
+    def watch(results):
+        alive.append((len(loaded), [r.client for r in results]))
+        return results
+
+    reducer = type("Watch", (), {"take": staticmethod(watch), "value": lambda self: None})()
+    result = train(model, [lazy(i) for i in range(7)], RECIPE, strategy="serial", reduce=reducer)
+    assert [r.client for r in result] == loaded == list(range(7))
+    assert all(n - min(clients) <= 3 for n, clients in alive if clients)
+
+
+def by_value(x):
+    return x if float(x.sum()) > 0 else -x
+
+
+class Cased(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.out = how, nn.Linear(5, 3)
+        self.hidden = nn.Parameter(torch.ones(5))
+
+    def forward(self, x):
+        if self.how == "branch":
+            x = x if x.sum() > 0 else -x
+        elif self.how == "item":
+            x = x * x.sum().item()
+        elif self.how == "dropout":
+            x = F.dropout(x, 0.3)
+        elif self.how == "shape":
+            x = x * x[x > 0].sum()
+        elif self.how == "batch":
+            x = x - x.mean(0)
+        return self.out(x * self.hidden)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("branch", "the model acts on a tensor's value"),
+        ("item", "the model acts on a tensor's value"),
+        ("dropout", "use nn.Dropout"),
+        ("shape", "boolean indexing"),
+        ("batch", "away from serial"),
+    ],
+)
+def test_what_cannot_be_fused_is_named_and_trained_serially(how, reason):
+    """ "batch" can be run by vmap, but padding rows would enter its mean: only the comparison finds that."""
+    data = [pair(n, seed=n) for n in (9, 6, 5)]
+    run = train(lambda: Cased(how), data, RECIPE, strategy="fused:3")
+    serial = train(lambda: Cased(how), data, RECIPE, strategy="serial")
+    assert run.plan.strategy.inner == "eager"
+    assert reason in run.plan.reasons["fused"], run.plan.explain()
+    assert reason in run.plan.why
+    assert max(difference(a.state, b.state) for a, b in zip(run, serial, strict=True)) == 0
+
+
+def test_threads_do_not_share_torchs_generator():
+    data = [pair(seed=i) for i in range(3)]
+    threaded = train(lambda: Cased("dropout"), data, RECIPE, strategy="threads*2/eager")
+    serial = train(lambda: Cased("dropout"), data, RECIPE, strategy="serial")
+    assert threaded.plan.strategy.outer == "inline"
+    assert "torch's own generator" in threaded.plan.explain()
+    assert max(difference(a.state, b.state) for a, b in zip(threaded, serial, strict=True)) == 0
+
+
+def test_a_custom_step_is_run_and_not_fused():
+    def step(net, optimizer, x, y):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y) * 2
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, step=step)
+    doubled = Recipe(
+        optimizer=SGD(0.1), batch_size=4, loss=lambda out, y: 2 * F.cross_entropy(out, y, reduction="none")
+    )
+    own = train(model, [pair()], recipe, strategy="fused:2")
+    assert "step function of its own" in own.plan.explain()
+    assert difference(own[0].state, train(model, [pair()], doubled, strategy="fused:2")[0].state) <= 1e-6
+
+
+def test_clients_that_cannot_join_are_trained_beside():
+    net = lambda: nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))  # noqa: E731
+    data = [pair(8, seed=1), pair(9, seed=2), pair(7, seed=3)]
+    run = train(net, data, RECIPE, strategy="fused:3", on_error="return")
+    assert run.plan.solo == {1: "a batch of one row, and the model has batch statistics"}
+    assert [r.status for r in run] == ["ok", "failed", "ok"]
+    assert "more than 1 value per channel" in str(run[1].error)
+
+
+def test_merged_is_another_computation_and_says_so():
+    data = [pair(8, seed=1), pair(12, seed=2)]
+    merged = train(model, data, RECIPE, strategy="merged")
+    assert merged.plan.strategy.grade == "approximate"
+    assert "not training clients" in merged.plan.why
+    assert difference(merged[0].state, merged[1].state) == 0
+    assert difference(merged[0].state, train(model, data, RECIPE, strategy="serial")[0].state) > 1e-3
+
+
+def test_the_models_and_the_callers_tensors_are_left_alone():
+    net, (x, y) = model(), pair()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    kept = x.clone()
+    train(net, [(x, y)] * 3, RECIPE, strategy="fused:2")
+    assert difference(before, net.state_dict()) == 0
+    assert torch.equal(x, kept)
+    assert (
+        train(net, [(x, y)], Recipe(schedule=Constant()), strategy="serial")[0].state["weight"].grad is None
+    )
+
+
+def test_the_package_costs_nothing_until_it_is_used():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import evenload.clients as c\n"
+        "c.Recipe(optimizer=c.SGD(0.1))\n"
+        "print(c.Strategy.parse('fused'), dir(c) == sorted(c.__all__))\n"
+        "try: c.train\n"
+        "except ImportError as error: print(type(error).__name__, error.hint)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path.home(), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["inline/fused:16 True", "MissingExtra pip install 'evenload[torch]'"]

@@ -1,0 +1,165 @@
+"""The result is the serial one: strategies × models × optimisers, in three stated grades."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from evenload.clients import SGD, Adam, AdamW, Cosine, Recipe, train
+from evenload.clients.trial import difference
+
+spec = importlib.util.spec_from_file_location("clients_models", Path(__file__).with_name("conftest.py"))
+models = importlib.util.module_from_spec(spec)
+sys.modules.setdefault("clients_models", models)
+spec.loader.exec_module(models)
+
+OPTIMIZERS = {
+    "sgd": SGD(lr=0.1),
+    "nesterov": SGD(lr=0.05, momentum=0.9, weight_decay=1e-3, nesterov=True),
+    "dampened": SGD(lr=0.05, momentum=0.8, dampening=0.3),
+    "adam": Adam(lr=1e-3, eps=1e-4, weight_decay=1e-2),
+    "adamw": AdamW(lr=1e-3, eps=1e-4),
+}
+STEPS = {"batch_size": 8, "steps": 10}
+COVERED = (
+    [(m, "nesterov") for m in models.MODELS]
+    + [("mlp", o) for o in OPTIMIZERS if o != "nesterov"]
+    + [("conv-norm", "adam"), ("gru", "adamw")]
+)
+
+
+def trained(model, recipe, strategy, dtype=torch.float32, **kwargs):
+    factory, kind = models.MODELS[model]
+    return train(
+        lambda: factory().to(dtype),
+        models.clients(kind, dtype=dtype),
+        recipe,
+        strategy=strategy,
+        seed=5,
+        **kwargs,
+    )
+
+
+def worst(a, b):
+    return max(difference(x.state, y.state) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(("model", "optimizer"), COVERED)
+@pytest.mark.parametrize("strategy", ["fused:3", "rules:7"])
+def test_fused_is_close_in_float32_and_a_replay_in_float64(model, optimizer, strategy):
+    recipe = Recipe(optimizer=OPTIMIZERS[optimizer], metrics=("accuracy",), **STEPS)
+    serial, fused = trained(model, recipe, "serial"), trained(model, recipe, strategy)
+    assert str(fused.plan.strategy) == f"inline/{strategy}", fused.plan.explain()
+    assert worst(serial, fused) <= 1e-6
+    for a, b in zip(serial, fused, strict=True):
+        assert (a.client, a.examples, a.n_rows, a.status) == (b.client, b.examples, b.n_rows, b.status)
+        assert a.losses == pytest.approx(b.losses, abs=1e-5)
+        assert a.metrics == pytest.approx(b.metrics, abs=1e-5)
+    if strategy == "fused:3":
+        exact, replay = (trained(model, recipe, s, torch.float64) for s in ("serial", strategy))
+        assert worst(exact, replay) <= 1e-12
+        assert (
+            worst(exact, [type("Start", (), {"state": r.state}) for r in serial]) > 0
+        )  # it is another precision
+
+
+@pytest.mark.parametrize("model", models.MODELS)
+def test_threads_give_the_serial_bits(model):
+    recipe = Recipe(optimizer=OPTIMIZERS["adam"], **STEPS)
+    assert worst(trained(model, recipe, "serial"), trained(model, recipe, "threads*2/eager")) == 0.0
+
+
+def test_threads_over_fused_chunks_are_close():
+    recipe = Recipe(optimizer=OPTIMIZERS["nesterov"], **STEPS)
+    assert worst(trained("mlp", recipe, "serial"), trained("mlp", recipe, "threads*2/fused:2")) <= 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["processes*2/eager", "devices/eager"])
+def test_processes_give_the_serial_bits(strategy):
+    recipe = Recipe(optimizer=OPTIMIZERS["nesterov"], **STEPS)
+    serial, spread = (
+        trained("dropout", recipe, "serial"),
+        trained("dropout", recipe, strategy, devices="cpu*2"),
+    )
+    assert worst(serial, spread) == 0.0
+    assert [r.examples for r in serial] == [r.examples for r in spread]
+
+
+@pytest.mark.slow
+def test_fused_chunks_in_processes_are_close():
+    recipe = Recipe(optimizer=OPTIMIZERS["nesterov"], **STEPS)
+    spread = trained("mlp", recipe, "processes*2/fused:4")
+    assert worst(trained("mlp", recipe, "serial"), spread) <= 1e-6
+    assert spread.plan.strategy.outer == "processes"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("strategy", ["fused-compiled:4", "compiled"])
+def test_compiled_steps_are_close(strategy):
+    recipe = Recipe(optimizer=OPTIMIZERS["nesterov"], metrics=("accuracy",), **STEPS)
+    serial, fused = trained("dropout", recipe, "serial"), trained("dropout", recipe, strategy)
+    assert fused.plan.strategy.inner == strategy.partition(":")[0], fused.plan.explain()
+    assert worst(serial, fused) <= 1e-6
+
+
+TERMS = {
+    "prox": {"prox": 0.3},
+    "clip": {"clip": 0.2},
+    "schedule": {"schedule": Cosine(floor=0.1, warmup=3)},
+    "all": {"prox": 0.1, "clip": 0.5, "schedule": Cosine()},
+    "drop-last": {"drop_last": True},
+    "in order": {"shuffle": False},
+    "epochs": {"steps": None, "epochs": 3},
+    "mse": {},
+}
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_every_term_of_a_recipe_is_the_same_fused(term):
+    recipe = Recipe(**{"optimizer": OPTIMIZERS["nesterov"], **STEPS, **TERMS[term]})
+    data = models.clients()
+    if term == "mse":
+        recipe = Recipe(optimizer=SGD(0.1), loss="mse", **STEPS)
+        data = [(x, torch.stack([y, -y, y * 2, y * 0], 1).double()) for x, y in data]
+    runs = [train(models.Mlp, data, recipe, strategy=s, seed=1) for s in ("serial", "fused:4")]
+    assert runs[1].plan.strategy.inner == "fused"
+    assert worst(*runs) <= 1e-6
+    assert difference(runs[0][0].state, runs[0][1].state) > 1e-3  # clients do differ
+
+
+def test_starts_anchors_and_corrections_are_the_clients_own():
+    data, recipe = models.clients(), Recipe(optimizer=SGD(0.1, momentum=0.5), prox=0.2, **STEPS)
+    torch.manual_seed(3)
+    states = [models.Mlp().state_dict() for _ in data]
+    params = {name: t * 0.01 for name, t in models.Mlp().state_dict().items()}
+    kwargs = {"start": states, "anchor": states[::-1], "corrections": [params] * len(data)}
+    serial, fused = (train(models.Mlp, data, recipe, strategy=s, **kwargs) for s in ("serial", "fused:3"))
+    assert worst(serial, fused) <= 1e-6
+    plain = train(models.Mlp, data, recipe, strategy="serial", start=states)
+    assert all(difference(a.state, b.state) > 1e-4 for a, b in zip(serial, plain, strict=True))
+
+
+def test_recipes_may_differ_in_numbers_within_one_fused_step():
+    data = models.clients()
+    recipes = [
+        Recipe(optimizer=SGD(0.01 * (c + 1), momentum=0.1 * c), batch_size=8, steps=4 + c)
+        for c in range(len(data))
+    ]
+    serial, fused = (train(models.Mlp, data, recipes, strategy=s) for s in ("serial", "fused:3"))
+    assert worst(serial, fused) <= 1e-6
+    assert [r.steps for r in fused] == [4, 5, 6, 7, 8, 9, 10]
+
+
+def test_the_result_does_not_depend_on_the_company():
+    """A client alone is what it is among others: chunk, order and neighbours do not enter its randomness."""
+    data, recipe = models.clients(), Recipe(optimizer=SGD(0.1), **STEPS)
+    whole = train(models.Dropped, data, recipe, strategy="fused:4", seed=2)
+    for ids in ([4, 1], [6]):
+        part = train(models.Dropped, [data[i] for i in ids], recipe, strategy="fused:2", seed=2, ids=ids)
+        assert all(difference(r.state, whole[r.client].state) <= 1e-6 for r in part)
+    other = train(models.Dropped, data, recipe, strategy="fused:4", seed=3)
+    assert difference(other[0].state, whole[0].state) > 1e-4

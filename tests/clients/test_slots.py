@@ -1,0 +1,94 @@
+"""No finished client is stepped, however ragged the clients are."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from evenload.clients import SGD, Recipe
+from evenload.clients.bench import Bench
+from evenload.clients.dropout import with_keyed_dropout
+from evenload.clients.engine import halves, longest_first
+from evenload.clients.load import Wanted, load_tasks
+from evenload.clients.serial import train_one
+from evenload.clients.strategy import Strategy
+from evenload.clients.survey import survey_model
+from evenload.clients.trial import difference
+
+MODEL = with_keyed_dropout(nn.Linear(3, 2))
+START = MODEL.state_dict()
+
+
+def tasks_of(sizes, shared=False, recipe=None):
+    recipe = recipe or Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4)
+    generator = torch.Generator().manual_seed(1)
+    x, y = (
+        torch.randn(sum(sizes), 3, generator=generator),
+        torch.randint(0, 2, (sum(sizes),), generator=generator),
+    )
+    ends = np.cumsum(sizes)
+    data = [(x[e - n : e], y[e - n : e]) for n, e in zip(sizes, ends, strict=True)]
+    if not shared:
+        data = [(a.clone(), b.clone()) for a, b in data]
+    n = len(sizes)
+    return load_tasks(
+        MODEL, Wanted(data, [recipe] * n, range(n), [START] * n, [None] * n, [None] * n), 0, 0
+    ).tasks
+
+
+def run(tasks, chunk, inner="fused"):
+    bench = Bench(MODEL)
+    survey = survey_model(MODEL, tasks[0])
+    engine = bench.engine(survey, Strategy("inline", inner, chunk), tasks)
+    results = [r for batch in engine.run(tasks, longest_first(tasks), chunk) for r in batch]
+    return engine, {r.client: r for r in results}
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 6), st.booleans())
+def test_rows_stepped_are_client_steps_and_the_results_serial(sizes, chunk, shared):
+    tasks = tasks_of(sizes, shared)
+    engine, results = run(tasks, min(chunk, len(tasks)))
+    assert engine.row_steps == engine.client_steps == sum(task.batches.n_steps for task in tasks)
+    assert sorted(results) == list(range(len(sizes)))
+    for task in tasks:
+        truth = train_one(Bench(MODEL).model, task)
+        assert difference(truth.state, results[task.client].state) <= 1e-6
+        assert results[task.client].losses == pytest.approx(truth.losses, abs=1e-5)
+
+
+def test_a_client_that_diverges_leaves_and_the_others_do_not_notice():
+    tasks = tasks_of([16, 30, 24, 8])
+    x = tasks[1].rows.x.clone()
+    x[tasks[1].batches.rows[2, 0]] = float("inf")
+    bad = dataclasses.replace(tasks[1], rows=dataclasses.replace(tasks[1].rows, x=x))
+    _, results = run([tasks[0], bad, *tasks[2:]], 3)
+    truth = train_one(Bench(MODEL).model, bad)
+    assert (results[1].status, truth.status) == ("diverged", "diverged")
+    assert len(results[1].losses) == len(truth.losses) == 2
+    assert difference(results[1].state, truth.state) <= 1e-6
+    _, healthy = run(tasks, 3)
+    for client in (0, 2, 3):
+        assert difference(results[client].state, healthy[client].state) == 0.0
+
+
+def test_states_of_a_chunk_outlive_the_slots():
+    """Rows that were taken out while others went on are copies; the last ones are views of what stays."""
+    tasks = tasks_of([4, 12, 8, 16, 4])
+    _, results = run(tasks, 2)
+    kept = {c: {k: v.clone() for k, v in r.state.items()} for c, r in results.items()}
+    run(tasks, 2)
+    assert all(difference(results[c].state, kept[c]) == 0 for c in kept)
+
+
+def test_halves_end_in_one_and_hold_any_number():
+    assert halves(1) == [1]
+    assert halves(100) == [1, 2, 4, 7, 13, 25, 50, 100]
+    for n in range(1, 200):
+        assert halves(n)[0] == 1
+        assert halves(n)[-1] == n
+        assert all(b <= 2 * a for a, b in zip(halves(n), halves(n)[1:], strict=False))
