@@ -10,6 +10,7 @@ import click
 
 from evenload.errors import ConfigError
 
+from .merkle_bench import merkle_bench
 from .table import format_table
 
 __all__ = ["bench"]
@@ -18,6 +19,9 @@ __all__ = ["bench"]
 @click.group()
 def bench() -> None:
     """Measure how a kind of work scales over devices of this machine."""
+
+
+bench.add_command(merkle_bench)
 
 
 @bench.command()
@@ -47,9 +51,8 @@ def prove(
     """Time a batch of Groth16 proofs over each selection of devices; every proof is verified.
 
     Seconds are wall time. The run includes the workers' start and the load of the key; the work is the time
-    in which
-    proofs were made. The speed-up compares with the first selection; Amdahl's prediction takes what is not
-    the work as the share that does not get faster.
+    in which proofs were made. The speed-up compares with the first selection; Amdahl's prediction takes what
+    is not the work as the share that does not get faster.
     """
     if (zkey is None) != (witness is None):
         raise ConfigError("--zkey and --witness belong together", hint="give both, or neither")
