@@ -18,7 +18,9 @@ def fleets(draw):
     rng = np.random.default_rng(seed)
     n_gpus, n_experts = draw(st.integers(1, 8)), draw(st.integers(1, 24))
     n_slots = -(-(n_experts + draw(st.integers(0, 24))) // n_gpus) * n_gpus
-    phy2log = rng.permutation(np.append(np.arange(n_experts), rng.integers(-1, n_experts, n_slots - n_experts)))
+    phy2log = rng.permutation(
+        np.append(np.arange(n_experts), rng.integers(-1, n_experts, n_slots - n_experts))
+    )
     counts = rng.poisson(rng.lognormal(1, 1, n_experts), (n_gpus, n_experts))
     counts[rng.random(n_gpus) < 0.2] = 0
     return ReplicaGraph.from_slots(phy2log, n_experts, n_gpus), counts.astype(np.int64)
@@ -87,7 +89,9 @@ def test_dithered_shares_serve_every_id_and_miss_quotas_by_little(fleet):
     assert (shares >= 0).all()
     for rank, row in enumerate(shares):
         used = graph.phy2log[0] >= 0
-        np.testing.assert_array_equal(np.bincount(graph.phy2log[0, used], row[used], graph.n_experts), counts[rank])
+        np.testing.assert_array_equal(
+            np.bincount(graph.phy2log[0, used], row[used], graph.n_experts), counts[rank]
+        )
     assert np.abs(shares.sum(axis=0) - quotas).max() <= graph.n_gpus
 
 

@@ -10,7 +10,7 @@ from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError
 
-__all__ = ["Dispatcher", "flat_ids"]
+__all__ = ["Dispatcher", "bad_id", "flat_ids", "like"]
 
 
 class Dispatcher:
@@ -45,8 +45,8 @@ class Dispatcher:
         n_ranks = len(self.rank2gpu)
         self._supply = np.zeros(n_ranks, np.int64)
         self._room = np.zeros(max(len(self.slots), 1), np.int64)
-        self._at = np.zeros(graph.n_experts, np.int32)
-        self._left = np.zeros(graph.n_experts, np.int64)
+        self.at = np.zeros(graph.n_experts, np.int32)
+        self.left = np.zeros(graph.n_experts, np.int64)
 
     def count(self, ids: Any, counts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """[experts] int64: how often each expert occurs in ``ids``, integers in an array or CPU tensor.
@@ -91,7 +91,7 @@ class Dispatcher:
     def dithered_shares(
         self, quotas: NDArray[np.int64], totals: ArrayLike, own: ArrayLike, rank: int, n_ranks: int
     ) -> NDArray[np.int64]:
-        """Like ``exact_shares`` from the sum over ranks alone, which an all-reduce gives. Nearly fills the quotas.
+        """Like ``exact_shares`` from sums over ranks alone, as of an all-reduce. Nearly fills the quotas.
 
         totals  [experts] that the quotas were made for, over all ranks
         own     [experts] of this rank; may be of another batch than the totals
@@ -121,7 +121,7 @@ class Dispatcher:
 
         flat = flat_ids(ids)
         out = np.empty_like(flat)
-        bad = map_ids(flat, self.slot_start, self.slots, shares, self._at, self._left, out)
+        bad = map_ids(flat, self.slot_start, self.slots, shares, self.at, self.left, out)
         if bad > 0:
             raise bad_id(flat[bad - 1], self.graph.n_experts)
         if bad < 0:
@@ -180,7 +180,8 @@ def flat_ids(ids: Any) -> NDArray[Any]:
 def like(ids: Any, out: NDArray[Any]) -> Any:
     """``out`` in the shape of ``ids``, as a tensor if that is one."""
     if hasattr(ids, "numpy"):
-        torch = require("torch", extra="torch")
+        import torch
+
         return torch.from_numpy(out).view(ids.shape)
     return out.reshape(np.shape(ids))
 

@@ -36,7 +36,7 @@ class Router:
              shares then depend on the calls before, so ranks must have made the same ones
     parts    into how many parts a call with ``pool=`` is cut
 
-    Not for use from two threads at once.
+    ``routing`` is the last answer. Not for use from two threads at once.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Router:
         self._even = even
         self._warm = warm
         self._parts = max(1, min(parts, graph.n_layers))
-        self._routing = Routing(graph, self._speeds)
+        self.routing = self._routing = Routing(graph, self._speeds)
         self._flow = np.zeros(max(graph.n_edges, 1), dtype=np.int64)
         n_rows = int(np.diff(graph.row_start).max())
         self._longs = np.zeros((self._parts, 4, max(graph.n_gpus, 2)), dtype=np.int64)
@@ -183,8 +183,9 @@ class Router:
         at_home = (graph.home >= 0) & (demands > np.take_along_axis(slots, np.maximum(graph.home_slot, 0), 1))
         if at_home.any():
             layer, expert = np.argwhere(at_home)[0].tolist()
+            demand = demands[layer, expert]
             raise ConfigError(
-                f"expert {expert} of layer {layer} has demand {demands[layer, expert]}, its one slot less room",
+                f"demand {demand} of expert {expert} in layer {layer}: its one slot has less room",
                 hint="raise capacities, or drop tokens first",
             )
         n_edges = np.diff(graph.row_edge[graph.row_start])
