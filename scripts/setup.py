@@ -39,10 +39,27 @@ class Purpose:
     system: tuple[SystemStep, ...] = field(default=())
 
 
+DRIVER_FOLDERS = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d")
+
+
+def has_vulkan() -> bool:
+    """Is there a driver for WGSL kernels? macOS and Windows bring Metal and Direct3D."""
+    return not sys.platform.startswith("linux") or any(
+        Path(folder).glob("*.json") for folder in DRIVER_FOLDERS if Path(folder).is_dir()
+    )
+
+
+VULKAN = SystemStep(
+    name="a Vulkan driver in software",
+    is_there=has_vulkan,
+    packages=("mesa-vulkan-drivers",),
+    without="no Vulkan driver, so WGSL kernels are not tested (apt-get install mesa-vulkan-drivers)",
+)
+
 PURPOSES = {
     "demo": Purpose(("yaml", "rich", "torch", "pictures", "nvidia"), ("demo",)),
-    "dev": Purpose(("all",), ("dev",)),
-    "bench": Purpose(("all",), ("dev", "bench")),
+    "dev": Purpose(("all",), ("dev",), (VULKAN,)),
+    "bench": Purpose(("all",), ("dev", "bench"), (VULKAN,)),
 }
 
 
@@ -52,7 +69,10 @@ def main(argv: list[str]) -> int:
         return 2
     if sys.version_info < OLDEST:
         needed = ".".join(map(str, OLDEST))
-        print(f"error: evenload needs Python {needed} or newer, this is {sys.version.split()[0]}", file=sys.stderr)
+        print(
+            f"error: evenload needs Python {needed} or newer, this is {sys.version.split()[0]}",
+            file=sys.stderr,
+        )
         print("  hint: make PYTHON=python3.12 demo", file=sys.stderr)
         return 2
     purpose = PURPOSES[argv[0]]
@@ -91,13 +111,23 @@ def pinned(package: str) -> str:
 
 
 def run_pip(*arguments: str) -> None:
-    command = [str(BIN / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    command = [
+        str(BIN / "python"),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        *arguments,
+    ]
     print("pip install", " ".join(arguments), flush=True)
     try:
         subprocess.run(command, cwd=ROOT, check=True)
     except subprocess.CalledProcessError as error:
         print("error: pip could not install the above; its own message says why", file=sys.stderr)
-        print("  hint: check the network or set PIP_INDEX_URL, then run the same command again", file=sys.stderr)
+        print(
+            "  hint: check the network or set PIP_INDEX_URL, then run the same command again", file=sys.stderr
+        )
         raise SystemExit(1) from error
 
 

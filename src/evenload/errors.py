@@ -136,7 +136,9 @@ class TaskError(EvenloadError):
 
     def __str__(self) -> str:
         text = super().__str__()
-        return f"{text}\n\n--- on {self.device} ---\n{self.remote_traceback}" if self.remote_traceback else text
+        return (
+            f"{text}\n\n--- on {self.device} ---\n{self.remote_traceback}" if self.remote_traceback else text
+        )
 
 
 class TaskTimeout(TaskError):

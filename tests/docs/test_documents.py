@@ -18,7 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(
-    r"(?P<skip><!-- not run: [^>]+ -->\s*\n)?^```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^```\s*$", re.MULTILINE | re.DOTALL
+    r"(?P<skip><!-- not run: [^>]+ -->\s*\n)?^```(?P<language>\w+)[^\n]*\n(?P<body>.*?)^```\s*$",
+    re.MULTILINE | re.DOTALL,
 )
 MARK = "=== end of block {} ==="
 
@@ -39,12 +40,18 @@ def blocks_of(page: Path) -> list[Block]:
         if match["skip"] or match["language"] not in ("python", "sh", "yaml"):
             continue
         after = found[at + 1] if at + 1 < len(found) else None
-        adjacent = after is not None and after["language"] == "text" and not text[match.end() : after.start()].strip()
+        adjacent = (
+            after is not None
+            and after["language"] == "text"
+            and not text[match.end() : after.start()].strip()
+        )
         name = re.match(r"# (\S+\.ya?ml)\n", match["body"]) if match["language"] == "yaml" else None
         if match["language"] == "yaml" and not name:
             continue
         line = text.count("\n", 0, match.start()) + 1
-        blocks.append(Block(match["language"], match["body"], line, after["body"] if adjacent and after else None))
+        blocks.append(
+            Block(match["language"], match["body"], line, after["body"] if adjacent and after else None)
+        )
     return blocks
 
 
@@ -97,16 +104,30 @@ def run_python(blocks: list[Block], page: Path, folder: Path) -> list[str]:
     pieces = [f"{block.body}\nprint({MARK.format(at)!r}, flush=True)\n" for at, block in enumerate(blocks)]
     script.write_text("\n".join(pieces))
     done = subprocess.run(
-        [sys.executable, script.name], cwd=folder, env=environment(), capture_output=True, text=True, timeout=280
+        [sys.executable, script.name],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
-    assert done.returncode == 0, f"{page.relative_to(ROOT)}: a Python block failed\n{done.stdout}\n{done.stderr}"
-    return re.split("|".join(re.escape(MARK.format(at) + "\n") for at in range(len(blocks))), done.stdout)[:-1]
+    assert done.returncode == 0, (
+        f"{page.relative_to(ROOT)}: a Python block failed\n{done.stdout}\n{done.stderr}"
+    )
+    return re.split("|".join(re.escape(MARK.format(at) + "\n") for at in range(len(blocks))), done.stdout)[
+        :-1
+    ]
 
 
 def run_shell(block: Block, page: Path, folder: Path) -> str:
     lines = [line.removeprefix("$ ") for line in block.body.splitlines()]
     done = subprocess.run(
-        ["bash", "-euc", "\n".join(lines)], cwd=folder, env=environment(), capture_output=True, text=True, timeout=280
+        ["bash", "-euc", "\n".join(lines)],
+        cwd=folder,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=280,
     )
     where = f"{page.relative_to(ROOT)}:{block.line}"
     assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
