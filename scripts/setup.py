@@ -1,8 +1,11 @@
-"""Make ``.venv`` and install evenload with what one purpose needs: ``python scripts/setup.py demo|dev|bench``.
+"""Make ``.venv`` and install evenload with what one purpose needs.
 
-Needs nothing but Python >= 3.11 with venv and pip. Things outside pip (a Vulkan driver, a browser) are *system steps*:
-each knows how to tell whether it is there, how to install it where that is possible, and what to say where it is not.
-A system step never fails the set-up: the tests that need it skip with the same sentence.
+    python scripts/setup.py demo|dev|bench
+
+Needs nothing but Python >= 3.11 with venv and pip. Things outside pip (a Vulkan driver, a browser) are
+*system steps*: each knows how to tell whether it is there, how to install it where that is possible, and what
+to say where it is not. A system step never fails the set-up: the tests that need it skip with the same
+sentence.
 """
 
 import os
@@ -22,7 +25,7 @@ OLDEST = (3, 11)
 
 @dataclass(frozen=True)
 class SystemStep:
-    """A Debian package that a purpose is better with. ``without`` says what is missing if it cannot be had."""
+    """A Debian package that a purpose is better with; ``without`` says what is missing if it is not there."""
 
     name: str
     is_there: Callable[[], bool]

@@ -28,7 +28,6 @@ def require(module: str, *, extra: str, why: str = "") -> ModuleType:
     except ImportError as error:
         needed = f" ({why} needs it)" if why else ""
         missing = error.name or module
-        raise MissingExtra(
-            f"{missing!r} is not installed{needed}" if missing == module.split(".")[0] else f"{module!r}: {error}",
-            hint=f"pip install 'evenload[{extra}]'",
-        ) from error
+        is_absent = missing == module.split(".")[0]
+        message = f"{missing!r} is not installed{needed}" if is_absent else f"{module!r}: {error}"
+        raise MissingExtra(message, hint=f"pip install 'evenload[{extra}]'") from error

@@ -1,7 +1,8 @@
 """Every code block of the README and the docs runs, in order, and prints what the page says it prints.
 
-A page's blocks share one folder and one Python namespace. A ``text`` block right after a ``python`` or ``sh`` block is
-its output; ``...`` in it stands for anything. A block behind ``<!-- not run: reason -->`` is left out.
+A page's blocks share one folder and one Python namespace. A ``text`` block right after a ``python`` or ``sh``
+block is its output; ``...`` in it stands for anything. A ``yaml`` block that begins with ``# name.yaml`` is
+written to that file. A block behind ``<!-- not run: reason -->`` is left out.
 """
 
 import doctest
