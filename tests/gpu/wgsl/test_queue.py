@@ -1,0 +1,116 @@
+"""Submissions: every item once and in order, whatever the pace says; the pace learns."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenload.errors import ConfigError
+from evenload.gpu.wgsl import queue as module
+from evenload.gpu.wgsl.kernel import MAX_STORAGES, WORKGROUP, KernelSource, Storage
+from evenload.gpu.wgsl.queue import BUDGET_S, Pace, Queue
+
+ADD = KernelSource(
+    "add",
+    "values[item] = values[item] + params.amount;",
+    (Storage("values", "read_write"),),
+    params=("amount",),
+)
+SUM = KernelSource("sum", "out[item] = a[item] + a[item + 1u];", (Storage("a"), Storage("out", "read_write")))
+
+
+@pytest.mark.parametrize("n", [0, 1, WORKGROUP, WORKGROUP + 1, 5000])
+def test_every_item_is_worked_on_once(context, n):
+    buffer = context.upload(np.arange(6000, dtype=np.uint32))
+    queue = Queue(context)
+    queue.dispatch(ADD, [buffer], n, amount=3)
+    queue.dispatch(ADD, [buffer], n, first=min(n, 10), amount=100)
+    queue.finish()
+    expected = np.arange(6000, dtype=np.uint32)
+    expected[:n] += 3
+    expected[min(n, 10) : n] += 100
+    assert context.download(buffer).view(np.uint32).tolist() == expected.tolist()
+
+
+def test_dispatches_see_what_those_before_them_wrote(context):
+    n = 4096
+    a, b = context.upload(np.ones(n + 1, np.uint32)), context.upload(np.zeros(n + 1, np.uint32))
+    queue = Queue(context)
+    for k in range(600):  # more than fit one submission
+        queue.dispatch(SUM, [a, b] if k % 2 == 0 else [b, a], 1)
+        queue.dispatch(ADD, [a if k % 2 else b], 1, amount=0)
+    queue.finish()
+    # 1 + 1 = 2 goes to b, 2 + 0 = 2 back to a, 2 + 1 = 3 ...
+    first, second = 1, 0
+    for k in range(600):
+        if k % 2 == 0:
+            second = first + 1
+        else:
+            first = second + 0
+    assert int(context.download(a, 4).view(np.uint32)[0]) == first
+
+
+def test_a_slow_kernel_is_submitted_in_small_portions(context, monkeypatch):
+    pace = Pace()
+    pace.learn({ADD: 1}, BUDGET_S)
+    buffer, sizes = context.upload(np.zeros(1000, np.uint32)), []
+    queue = Queue(context, pace)
+    submit = queue._submit
+
+    def watched():
+        sizes.append(sum(slot[0] - slot[1] for slot in queue._slots))
+        submit()
+        return BUDGET_S * sizes[-1]
+
+    monkeypatch.setattr(queue, "_submit", watched)
+    queue.dispatch(ADD, [buffer], 1000, amount=1)
+    queue.finish()
+    assert max(sizes) == WORKGROUP
+    assert sum(sizes) == 1000
+    assert context.download(buffer).view(np.uint32).tolist() == [1] * 1000
+
+
+def test_wrong_arguments_are_refused(context):
+    buffer = context.buffer(16)
+    queue = Queue(context)
+    for buffers, params in (([], {"amount": 1}), ([buffer], {}), ([buffer], {"amount": 1, "more": 2})):
+        with pytest.raises(ConfigError, match="takes 1 buffers"):
+            queue.dispatch(ADD, buffers, 1, **params)
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(1e-6, 1.0)), min_size=1, max_size=20))
+def test_portions_stay_within_the_budget_at_the_pace_that_was_measured(samples):
+    pace = Pace()
+    for n, took_s in samples:
+        pace.learn({ADD: n}, took_s)
+    most = pace.most_items(ADD, BUDGET_S)
+    assert most % WORKGROUP == 0
+    assert most == WORKGROUP or pace.seconds(ADD, most) <= BUDGET_S * 1.001
+    assert most <= module.MAX_GROUPS * WORKGROUP
+
+
+def test_bad_news_counts_at_once_and_good_news_with_enough_items():
+    pace = Pace()
+    pace.learn({ADD: 1000}, 0.1)
+    pace.learn({ADD: 10}, 0.0001)
+    assert pace.seconds(ADD, 1) == pytest.approx(1e-4)
+    pace.learn({ADD: 2000}, 0.02)
+    assert pace.seconds(ADD, 1) == pytest.approx(1e-5)
+    pace.learn({ADD: 10}, 0.01)
+    assert pace.seconds(ADD, 1) == pytest.approx(1e-3)
+
+
+def test_a_mixed_submission_scales_all_that_were_in_it():
+    pace = Pace()
+    pace.learn({ADD: 100}, 0.01)
+    pace.learn({SUM: 100}, 0.03)
+    pace.learn({ADD: 100, SUM: 100}, 0.08)
+    assert pace.seconds(ADD, 100) == pytest.approx(0.02)
+    assert pace.seconds(SUM, 100) == pytest.approx(0.06)
+
+
+def test_kernels_bind_no_more_than_works_everywhere():
+    with pytest.raises(ConfigError, match="binds 9 buffers"):
+        KernelSource("k", "", tuple(Storage(f"s{k}") for k in range(MAX_STORAGES + 1)))
+    with pytest.raises(ConfigError, match="access"):
+        Storage("s", "write")
