@@ -1,9 +1,11 @@
 """The items that nobody has been given yet."""
 
-from bisect import bisect_right
-from collections import deque
-from collections.abc import Iterable, Iterator
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import chain
+from math import inf
 
 __all__ = ["Backlog", "Item"]
 
@@ -19,25 +21,24 @@ class Item:
 
 
 class Backlog:
-    """Items still to be dealt: returned ones first, then sized ones longest first, then the rest in order."""
+    """Items to be dealt: returned ones first, then sized ones (longest first), then the rest in input order.
+
+    Ranges of items without size hints cost nothing per item.
+    """
 
     def __init__(self) -> None:
         self.n = 0
         self._returned: deque[Item] = deque()
+        self._n_avoiding: Counter[str] = Counter()
         self._ranges: deque[range] = deque()
-        self._sized: list[tuple[float, int]] = []  # ascending by (cost, -index) once sorted
+        self._sizes: dict[int, float] = {}
+        self._by_size: list[
+            tuple[float, int]
+        ] = []  # (size, -index), ascending once sorted; may hold gone ones
         self._is_sorted = True
         self._sized_work = 0.0
 
-    def __len__(self) -> int:
-        return self.n
-
-    def __contains__(self, index: int) -> bool:
-        return (
-            any(index in span for span in self._ranges)
-            or any(item.index == index for item in self._returned)
-            or any(-minus == index for _, minus in self._sized)
-        )
+    # --- what is there ----------------------------------------------------------------------------
 
     @property
     def has_returned(self) -> bool:
@@ -46,35 +47,65 @@ class Backlog:
     @property
     def n_sized(self) -> int:
         """Items with a size hint that were not returned."""
-        return len(self._sized)
+        return len(self._sizes)
 
     @property
     def sized_work(self) -> float:
-        """Sum of the size hints of the items that have one and were not returned."""
-        return self._sized_work
+        """Sum of their hints."""
+        return self._sized_work if self._sizes else 0.0
+
+    @property
+    def shortest(self) -> float | None:
+        """The least of their hints."""
+        self._tidy()
+        return self._by_size[0][0] if self._by_size else None
+
+    @property
+    def longest(self) -> float | None:
+        self._tidy()
+        return self._by_size[-1][0] if self._by_size else None
+
+    def n_for(self, device: str) -> int:
+        """Items that need not be kept from ``device``."""
+        return self.n - self._n_avoiding[device]
+
+    # --- in ---------------------------------------------------------------------------------------
 
     def add(self, index: int, cost: float | None = None) -> None:
-        if cost is not None:
-            self._sized.append((cost, -index))
-            self._is_sorted = False
-            self._sized_work += cost
-            self.n += 1
-        else:
+        if cost is None:
             self.add_range(index, 1)
+            return
+        self._sizes[index] = cost
+        self._by_size.append((cost, -index))
+        self._is_sorted = False
+        self._sized_work += cost
+        self.n += 1
 
     def add_range(self, start: int, n: int) -> None:
         if n <= 0:
             return
-        last = self._ranges[-1] if self._ranges else None
-        if last is not None and last.stop == start:
-            self._ranges[-1] = range(last.start, start + n)
+        if self._ranges and self._ranges[-1].stop == start:
+            self._ranges[-1] = range(self._ranges[-1].start, start + n)
         else:
             self._ranges.append(range(start, start + n))
         self.n += n
 
     def put_back(self, item: Item) -> None:
-        self._returned.append(item)
+        """An item that was dealt before; it goes ahead of those of its kind."""
+        if item.alone or item.avoid is not None:
+            self._returned.appendleft(item)
+            if item.avoid is not None:
+                self._n_avoiding[item.avoid] += 1
+        elif item.cost is not None:
+            self.add(item.index, item.cost)
+            return
+        elif self._ranges and self._ranges[0].start == item.index + 1:
+            self._ranges[0] = range(item.index, self._ranges[0].stop)
+        else:
+            self._ranges.appendleft(range(item.index, item.index + 1))
         self.n += 1
+
+    # --- out --------------------------------------------------------------------------------------
 
     def take_returned(self, n: int, device: str, may_refuse: bool = True) -> list[Item]:
         """Up to ``n`` returned items, one if it must travel alone. ``may_refuse``: honour ``avoid``."""
@@ -90,109 +121,127 @@ class Backlog:
                 taken.append(item)
                 if item.alone or len(taken) >= n:
                     break
+        for item in taken:
+            if item.avoid is not None:
+                self._n_avoiding[item.avoid] -= 1
         self.n -= len(taken)
         return taken
 
-    def n_for(self, device: str) -> int:
-        """Items that need not be kept from ``device``."""
-        return self.n - sum(1 for item in self._returned if item.avoid == device)
-
-    def take_first(self, n: int) -> range:
-        """Up to ``n`` consecutive unsized items, the first in input order."""
+    def take_first(self, n: int) -> range | tuple[int, ...]:
+        """Up to ``n`` items without hints, the first in order; a ``range`` if they are consecutive."""
         if not self._ranges:
             return range(0)
-        span = self._ranges[0]
-        taken = span[:n]
-        if len(taken) == len(span):
-            self._ranges.popleft()
-        else:
-            self._ranges[0] = span[n:]
-        self.n -= len(taken)
-        return taken
+        spans: list[range] = []
+        left = n
+        while left > 0 and self._ranges:
+            span = self._ranges.popleft()
+            if len(span) > left:
+                self._ranges.appendleft(span[left:])
+            spans.append(span[:left])
+            left -= len(spans[-1])
+        self.n -= n - left
+        return spans[0] if len(spans) == 1 else tuple(chain.from_iterable(spans))
 
-    def take_longest(self, n: int, work: float, at_most: float = float("inf")) -> list[tuple[int, float]]:
-        """``(index, cost)`` of the longest sized items up to ``at_most``: ``n`` or ``work`` in all."""
-        self._sort()
-        stop = len(self._sized) if at_most == float("inf") else bisect_right(self._sized, (at_most, 0))
-        start, total = stop, 0.0
-        while start > 0 and stop - start < n and (start == stop or total + self._sized[start - 1][0] <= work):
+    def take_longest(self, n: int, work: float = inf, at_most: float = inf) -> list[Item]:
+        """The longest of the items with hints up to ``at_most``: ``n``, or those within ``work`` in all.
+
+        At least one if there is any; the shortest if all are above ``at_most``.
+        """
+        self._tidy()
+        order, sizes = self._by_size, self._sizes
+        stop = start = len(order) if at_most == inf else max(1, bisect_right(order, (at_most, 0)))
+        taken: list[Item] = []
+        total = 0.0
+        while start > 0 and len(taken) < n:
+            size, minus = order[start - 1]
+            if taken and total + size > work:
+                break
             start -= 1
-            total += self._sized[start][0]
-        taken = [(-minus, cost) for cost, minus in reversed(self._sized[start:stop])]
-        del self._sized[start:stop]
-        self._sized_work = self._sized_work - total if self._sized else 0.0
+            if sizes.get(-minus) == size:
+                total += sizes.pop(-minus)
+                taken.append(Item(-minus, size))
+        if not taken and sizes:  # only gone ones below at_most
+            return self.take_longest(
+                n, work, next(size for size, minus in order[stop:] if sizes.get(-minus) == size)
+            )
+        del order[start:stop]
+        self._sized_work -= total
         self.n -= len(taken)
         return taken
 
     def take_last(self, n: int) -> list[Item | range]:
-        """Up to ``n`` items from the end: unsized ones first, then the shortest, then returned ones."""
+        """Up to ``n`` items from the end: unsized ones, then the shortest, then returned ones."""
         taken: list[Item | range] = []
-        left = min(n, self.n)
-        self.n -= left
-        while left and self._ranges:
+        left = n
+        while left > 0 and self._ranges:
             span = self._ranges.pop()
             keep = max(0, len(span) - left)
             taken.append(span[keep:])
             left -= len(span) - keep
             if keep:
                 self._ranges.append(span[:keep])
-        self._sort()
-        for cost, minus in self._sized[:left]:
-            taken.append(Item(-minus, cost))
-            self._sized_work -= cost
-        left, self._sized = max(0, left - len(self._sized)), self._sized[left:]
-        taken.extend(self._returned.pop() for _ in range(left))
+        self.n -= n - left
+        while left > 0 and self._sizes:
+            taken.extend(self.take_longest(1, at_most=0.0))
+            left -= 1
+        while left > 0 and self._returned:
+            item = self._returned.pop()
+            if item.avoid is not None:
+                self._n_avoiding[item.avoid] -= 1
+            taken.append(item)
+            self.n -= 1
+            left -= 1
         return taken[::-1]
 
-    def longest(self) -> float | None:
-        """Size hint of the longest item."""
-        self._sort()
-        return self._sized[-1][0] if self._sized else None
-
-    def shortest(self) -> float | None:
-        self._sort()
-        return self._sized[0][0] if self._sized else None
-
-    def remove(self, indices: Iterable[int]) -> list[int]:
-        """Take ``indices`` out; returns those that were here."""
-        gone = set(indices)
-        removed = [item.index for item in self._returned if item.index in gone]
-        if removed:
-            self._returned = deque(item for item in self._returned if item.index not in gone)
-        sized = [(cost, minus) for cost, minus in self._sized if -minus in gone]
-        if sized:
-            removed.extend(-minus for _, minus in sized)
-            self._sized = [(cost, minus) for cost, minus in self._sized if -minus not in gone]
-            self._sized_work = sum(cost for cost, _ in self._sized)
-        if self._ranges and gone:
-            removed.extend(self._cut(sorted(gone)))
-        self.n -= len(removed)
-        return removed
+    def remove(self, indices: Collection[int]) -> int:
+        """Take ``indices`` out, those that are here; how many were."""
+        gone = indices if isinstance(indices, range) else set(indices)
+        n_before = self.n
+        if any(item.index in gone for item in self._returned):
+            kept = [item for item in self._returned if item.index not in gone]
+            self.n -= len(self._returned) - len(kept)
+            self._returned = deque(kept)
+            self._n_avoiding = Counter(item.avoid for item in kept if item.avoid is not None)
+        if self._sizes:
+            for index in [i for i in gone if i in self._sizes]:
+                self._sized_work -= self._sizes.pop(index)
+                self.n -= 1
+        if self._ranges:
+            self._cut(sorted(gone))
+        return n_before - self.n
 
     def drain(self) -> Iterator[Item | range]:
-        """Empty the backlog: returned items, then sized ones as items, then ranges."""
-        returned, sized, ranges = self._returned, self._sized, self._ranges
+        """Empty the backlog: returned items, then sized ones as items in input order, then ranges."""
+        returned, sizes, ranges = self._returned, self._sizes, self._ranges
         self.__init__()
         yield from returned
-        yield from (Item(-minus, cost) for cost, minus in reversed(sized))
+        yield from (Item(index, sizes[index]) for index in sorted(sizes))
         yield from ranges
 
-    def _sort(self) -> None:
-        if not self._is_sorted:
-            self._sized.sort()
-            self._is_sorted = True
+    # --- inside -----------------------------------------------------------------------------------
 
-    def _cut(self, gone: list[int]) -> list[int]:
-        removed: list[int] = []
+    def _tidy(self) -> None:
+        """Sort by size; drop gone items from both ends."""
+        order, sizes = self._by_size, self._sizes
+        if not self._is_sorted:
+            order.sort()
+            self._is_sorted = True
+        while order and sizes.get(-order[-1][1]) != order[-1][0]:
+            order.pop()
+        n_gone = 0
+        while n_gone < len(order) and sizes.get(-order[n_gone][1]) != order[n_gone][0]:
+            n_gone += 1
+        del order[:n_gone]
+
+    def _cut(self, gone: list[int]) -> None:
         kept: deque[range] = deque()
         for span in self._ranges:
             start = span.start
-            for index in gone[bisect_right(gone, span.start - 1) : bisect_right(gone, span.stop - 1)]:
+            for index in gone[bisect_left(gone, span.start) : bisect_left(gone, span.stop)]:
                 if index > start:
                     kept.append(range(start, index))
-                removed.append(index)
+                self.n -= 1
                 start = index + 1
             if start < span.stop:
                 kept.append(range(start, span.stop))
         self._ranges = kept
-        return removed

@@ -21,35 +21,144 @@ class Cost:
         return self.launch_s + n * self.per_item_s
 
 
+class Line:
+    """Running least squares of ``y = level + slope * x``; samples fade by ``keep`` each."""
+
+    __slots__ = ("keep", "w", "x", "xx", "xy", "y", "yy")
+
+    def __init__(self, keep: float):
+        self.keep = keep
+        self.w = self.x = self.y = self.xx = self.xy = self.yy = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        keep = self.keep
+        self.w = keep * self.w + 1.0
+        self.x = keep * self.x + x
+        self.y = keep * self.y + y
+        self.xx = keep * self.xx + x * x
+        self.xy = keep * self.xy + x * y
+        self.yy = keep * self.yy + y * y
+
+    def scale(self, x: float, y: float) -> None:
+        """Change the units: every x and y so far times these."""
+        self.x, self.y = self.x * x, self.y * y
+        self.xx, self.xy, self.yy = self.xx * x * x, self.xy * x * y, self.yy * y * y
+
+    @property
+    def mean(self) -> float:
+        return self.y / self.w
+
+    def fit(self) -> tuple[float, float] | None:
+        """(level, slope) if the slope is up and the samples lie within 3 % of the line, else None."""
+        spread = self.xx - self.x * self.x / self.w if self.w else 0.0
+        if self.w < 2.5 or spread <= 1e-3 * self.xx:
+            return None
+        slope = (self.xy - self.x * self.y / self.w) / spread
+        level = (self.y - slope * self.x) / self.w
+        residual = max(0.0, self.yy - level * self.y - slope * self.xy)
+        is_exact = residual * self.w < (0.03 * self.y) ** 2
+        return (level, slope) if level > 0 and slope > 0 and is_exact else None
+
+
 class Estimate:
-    """Running estimate of one device's cost, per unit of work (an item is 1 without size hints)."""
+    """Running estimate of one device's cost, per unit of work (an item is 1 without size hints).
 
-    DECAY = 0.75
+    Two parts of a launch are learned: the time between sending and result that is not spent in the user's
+    function, and the part of the function's own time that does not grow with the chunk. The second is the
+    slope of seconds per item against 1 / chunk size, believed where the samples lie on a line. It is looked
+    for only if the function takes a ``whole`` chunk at once (a kernel over a slice), or if nobody says how
+    long it was busy: elsewhere a drift of speed while chunks shrink would pass for it.
 
-    def __init__(self, history: Cost | None = None):
+    The first sample (loading, compiling, warming up) is used only until the second is there. A sample more
+    than ``OUTLIER`` times off is drawn in to that factor, unless the one before it was off in the same
+    direction: one may be a hiccup, two are a change.
+    """
+
+    KEEP = 0.85
+    OUTLIER = 8.0
+
+    def __init__(self, history: Cost | None = None, *, whole: bool = False):
+        self.whole = whole
         self.n_samples = 0
         self._cost = history
-        self._work = self._busy = self._chunks = self._launch = 0.0
+        self._in_function_s = 0.0
+        self._item = Line(self.KEEP)  # x = 1 / work, y = busy seconds / work
+        self._busy = Line(self.KEEP)  # x = work, y = busy seconds
+        self._overhead = Line(self.KEEP)  # x = work, y = seconds outside the function
+        self._off = 0
+        self._history = history
+        self._shows_busy = False
+        if history is not None:
+            self._restart()
 
     @property
     def cost(self) -> Cost | None:
+        """The best guess now; None before the first sample, unless there is a history."""
         return self._cost
+
+    @property
+    def knows_launch(self) -> bool:
+        """False while a launch could hide in the elapsed time: chunks of one size only, no busy time."""
+        return (
+            (self._shows_busy and not self.whole)
+            or self._history is not None
+            or self._item.w < 0.5
+            or self._item.fit() is not None
+        )
 
     def observe(self, work: float, elapsed_s: float, busy_s: float | None = None) -> None:
         """A chunk of ``work`` took ``elapsed_s``, ``busy_s`` of them inside the user's function."""
         busy = elapsed_s if busy_s is None else min(busy_s, elapsed_s)
+        self._shows_busy = busy_s is not None
         self.n_samples += 1
+        if self.n_samples == 1 and self._history is not None:
+            return
         if self.n_samples == 2:
-            self._work = self._busy = self._chunks = self._launch = 0.0
-        keep = self.DECAY
-        self._work = keep * self._work + work
-        self._busy = keep * self._busy + busy
-        self._launch = keep * self._launch + (elapsed_s - busy)
-        self._chunks = keep * self._chunks + 1.0
-        self._cost = Cost(self._launch / self._chunks, max(self._busy, 1e-9) / self._work)
+            self._restart()
+        busy_s = self._drawn_in(busy, work)
+        self._item.add(1.0 / work, busy_s / work)
+        self._busy.add(work, busy_s)
+        self._overhead.add(work, elapsed_s - busy)
+        self._update()
 
     def rescale(self, unit: float) -> None:
         """What was one unit of work so far counts as ``unit`` from now on."""
-        self._work *= unit
+        self._item.scale(1.0 / unit, 1.0 / unit)
+        self._busy.scale(unit, 1.0)
+        self._overhead.scale(unit, 1.0)
         if self._cost is not None:
             self._cost = Cost(self._cost.launch_s, self._cost.per_item_s / unit)
+
+    def _restart(self) -> None:
+        self._item = Line(self.KEEP)
+        self._busy = Line(self.KEEP)
+        self._overhead = Line(self.KEEP)
+        self._off, self._in_function_s = 0, 0.0
+        if self._history is not None:
+            self._item.add(0.0, self._history.per_item_s)
+            self._busy.add(1.0, self._history.per_item_s)
+            self._overhead.add(0.0, self._history.launch_s)
+
+    def _drawn_in(self, busy: float, work: float) -> float:
+        if self._cost is None or self._item.w < 1.5:
+            return busy
+        expected = self._in_function_s + work * self._cost.per_item_s
+        off = (busy > self.OUTLIER * expected) - (busy < expected / self.OUTLIER)
+        is_repeated = off == self._off
+        self._off = off
+        if not off or is_repeated:
+            return busy
+        return expected * self.OUTLIER if off > 0 else expected / self.OUTLIER
+
+    def _update(self) -> None:
+        item, overhead = self._item, self._overhead
+        line = item.fit() if self.whole or not self._shows_busy else None
+        if line is not None:
+            self._in_function_s = line[1]
+        busy, work = self._busy.y, self._busy.x
+        per_item = max(busy - self._in_function_s * self._busy.w, 0.1 * busy) / work
+        outside = overhead.mean
+        line = overhead.fit()
+        if line is not None and line[0] < outside:
+            outside, per_item = line[0], per_item + line[1]
+        self._cost = Cost(outside + self._in_function_s, max(per_item, 1e-12))

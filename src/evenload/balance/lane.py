@@ -3,29 +3,12 @@
 from dataclasses import dataclass, field
 
 from .estimate import Estimate
+from .flight import Flight
 
-__all__ = ["Flight", "Lane"]
+__all__ = ["OVERDUE", "Lane"]
 
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """A chunk that a device was given and has not answered for.
-
-    ``work`` is the sum of the items' size hints (their number without hints); ``began_s`` when the device
-    could begin it, ``is_copied`` whether a duplicate of it was ever dealt.
-    """
-
-    chunk: int
-    device: str
-    indices: range | tuple[int, ...]
-    work: float
-    began_s: float
-    duplicate: bool = False
-    is_copied: bool = False
-    is_struck: bool = False
-
-    def __len__(self) -> int:
-        return len(self.indices)
+OVERDUE = 3.0
+"""A chunk that has run for this many times its expected seconds cannot be counted on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,18 +42,16 @@ class Lane:
     def rate(self) -> float | None:
         """Units of work per second, launch not counted; None before the first result."""
         cost = self.estimate.cost
-        return cost.rate if cost else None
+        return None if cost is None else cost.rate
 
     @property
     def launch_s(self) -> float:
         cost = self.estimate.cost
-        return cost.launch_s if cost else 0.0
+        return 0.0 if cost is None else cost.launch_s
 
-    def busy_s_left(self, now: float) -> float:
-        """Expected seconds until it is free; a chunk that is overdue is taken to need half as long again."""
-        left = 0.0
-        for flight in self.flights.values():
-            elapsed = max(0.0, now - flight.began_s)
-            expected = self.estimate.cost.seconds(flight.work) if self.estimate.cost else 0.0
-            left += max(expected - elapsed, 0.5 * elapsed)
-        return left
+    def is_overdue(self, now: float) -> bool:
+        """True if what it runs takes far longer than its estimate."""
+        cost = self.estimate.cost
+        if cost is None:
+            return False
+        return any(now - f.began_s > OVERDUE * cost.seconds(f.work) for f in self.flights.values())

@@ -1,11 +1,11 @@
 """Items assigned to devices up front, each device with a queue of its own (policy ``Static``)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from evenload.errors import ConfigError
 
 from .backlog import Backlog
-from .partition import equal, proportional
+from .partition import proportional
 
 __all__ = ["Queues"]
 
@@ -21,21 +21,9 @@ class Queues:
         self._weights = _weights(partition, priors)
         self._queues = {device: Backlog() for device in priors}
         self._n_given = dict.fromkeys(priors, 0)
-        self._plan: list[tuple[str, int]] = []
+        self._plan: list[tuple[str, int]] = []  # (device, items it still gets of the plan), the next one last
         if total is not None:
-            if isinstance(partition, str):
-                counts = (
-                    equal(total, len(priors))
-                    if partition == "equal"
-                    else proportional(total, list(priors.values()))
-                )
-            elif sum(partition) != total:
-                raise ConfigError(
-                    f"partition {partition} is of {sum(partition)} items, but there are {total}",
-                    hint="let the counts add up to the number of items",
-                )
-            else:
-                counts = list(partition)
+            counts = proportional(total, list(self._weights.values()))
             self._plan = [(device, count) for device, count in zip(priors, counts, strict=True) if count][
                 ::-1
             ]
@@ -50,8 +38,8 @@ class Queues:
     def n(self) -> int:
         return sum(queue.n for queue in self._queues.values())
 
-    def values(self) -> Sequence[Backlog]:
-        return list(self._queues.values())
+    def values(self) -> Iterable[Backlog]:
+        return self._queues.values()
 
     def join(self, device: str, weight: float) -> None:
         """A device that came late: no share of the plan, but moves and unplanned items may reach it."""
@@ -67,7 +55,7 @@ class Queues:
         return self._queues.pop(device)
 
     def assign(self, arrivals: Backlog) -> None:
-        """Give each item of ``arrivals`` (left empty) to a device."""
+        """Give each item of ``arrivals`` (left empty) to a device, if there is any."""
         if not self._queues:
             return
         for entry in arrivals.drain():
@@ -80,13 +68,16 @@ class Queues:
 
     def move(self, source: str, target: str, n: int) -> int:
         """Move up to ``n`` items from the end of one queue to the end of the other; how many went."""
-        moved = self._queues[source].take_last(n)
-        for entry in moved:
+        n_moved = 0
+        for entry in self._queues[source].take_last(n):
             if isinstance(entry, range):
                 self._queues[target].add_range(entry.start, len(entry))
+                n_moved += len(entry)
             else:
-                self._queues[target].put_back(entry)
-        return sum(len(entry) if isinstance(entry, range) else 1 for entry in moved)
+                stays = entry.avoid == target
+                self._queues[source if stays else target].put_back(entry)
+                n_moved += not stays
+        return n_moved
 
     def _assign_range(self, span: range) -> None:
         while span:

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from evenload.balance.lane import Flight, Lane
+from evenload.balance.flight import Flight
+from evenload.balance.lane import Lane
 
 __all__ = ["Ask", "Copy", "Hold", "Policy", "Take"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
     """A free device asks for work.
 
@@ -24,7 +25,9 @@ class Ask:
     work_left     the same as work: the sum of size hints, or n_left without hints
     item_work     work of an average item (1 without hints)
     longest       size hint of the longest item that could be dealt, None without hints
+    shortest      of the shortest
     may_repeat    an item may be dealt twice on purpose
+    is_uniform    all items cost about the same
     version       counts the changes of the dealer's state
     n_in_flight   chunks that run anywhere
     """
@@ -37,7 +40,9 @@ class Ask:
     work_left: float | None
     item_work: float = 1.0
     longest: float | None = None
+    shortest: float | None = None
     may_repeat: bool = True
+    is_uniform: bool = False
     version: int = 0
     n_in_flight: int = 0
 
@@ -54,9 +59,10 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Run the unfinished items of ``flight`` here too."""
+    """Run ``n`` of the items of ``flight`` here too, those that no copy of this round has, from its end."""
 
     flight: Flight
+    n: int
     why: str
 
 

@@ -1,41 +1,59 @@
 """The default policy: chunks as small as their overhead allows, by measured speed, and no slow tail."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
-from evenload.balance.lane import Lane
+from evenload.balance.flight import Flight
+from evenload.balance.lane import OVERDUE, Lane
 from evenload.errors import ConfigError
 
 from .base import Ask, Copy, Hold, Take
 
 __all__ = ["Measured"]
 
+NO_ITEMS = "no item is ready"
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The smallest chunk whose overhead stays under ``eps`` of its time.
+    """The smallest chunk whose launch costs at most ``eps`` of its time.
 
-    Never more than half the device's fair share of what is left, nor ``growth`` times its last chunk.
-    Near the end a slow device refuses what the others would finish sooner, and an idle one runs a copy of the
-    chunk with the most time to go.
+    Never more than half of what the device would get of the work left if all were to end together, nor
+    ``growth`` times its last chunk. Items of like cost (``Dealer(uniform=True)``) go in those halves
+    themselves, so that a kernel is launched a handful of times. Items with size hints go longest first, a
+    device getting the longest that it can finish within ``fit`` of the time left.
 
+    Near the end a slow device refuses what the others would finish sooner, and an idle one runs again what
+    would take longest: a copy, or its share of one with the others that are idle.
+
+    doubt      how far rates may be wrong; whole shares are dealt once so much of the time left is
+               below a launch
+    tail       an overrunning chunk is expected to need this many times its present time more
     copies     most duplicates of one item; 0 switches them off
     keep_free  devices that copies must leave alone, so that an item that hangs cannot take them all
+
+    Raises ConfigError on values that make no sense.
     """
 
-    eps: float = 0.02
-    growth: float = 2.0
+    eps: float = 0.01
+    growth: float = 4.0
+    fit: float = 0.75
+    doubt: float = 0.1
+    tail: float = 0.5
     copies: int = 2
     keep_free: int = 1
-    guard: bool = True
 
     def __post_init__(self) -> None:
         if not 0 < self.eps < 1:
-            raise ConfigError(f"eps={self.eps} is not between 0 and 1", hint="use 0.02 for 2 % overhead")
+            raise ConfigError(f"eps={self.eps} is not between 0 and 1", hint="use 0.01 for 1 % overhead")
         if not self.growth > 1:
-            raise ConfigError(f"growth={self.growth} would never grow a chunk", hint="use 2")
+            raise ConfigError(f"growth={self.growth} would never grow a chunk", hint="use 4")
+        for name in ("fit", "doubt", "tail"):
+            if not 0 < getattr(self, name) < inf:
+                raise ConfigError(f"{name}={getattr(self, name)} is not above zero", hint="leave it out")
         if self.copies < 0 or self.keep_free < 0:
-            raise ConfigError(f"copies={self.copies}, keep_free={self.keep_free} must be zero or more")
+            raise ConfigError(f"copies={self.copies}, keep_free={self.keep_free}: one is below zero")
 
     def init(self) -> None:
         return None
@@ -44,62 +62,176 @@ class Measured:
         if not ask.n_ready:
             return state, self._copy(ask)
         if ask.lane.rate is None:
-            return state, Take(1, "probe: nothing measured here yet")
+            return state, Take(1, "first item here: nothing is measured yet", at_most=ask.item_work)
         return state, self._refuse(ask) or self._chunk(ask)
 
     def _chunk(self, ask: Ask) -> Take:
         cost = ask.lane.estimate.cost
         assert cost is not None
+        left = ask.n_ready * ask.item_work if ask.work_left is None else ask.work_left
+        end_s = _common_end(ask, ask.lanes, left)
+        share = max(0.0, end_s - cost.launch_s) * cost.rate
+        if ask.work_left is not None and end_s * self.doubt > cost.launch_s:
+            share /= 2.0
         floor = cost.launch_s * cost.rate / self.eps
-        share = cost.rate / sum(lane.rate or cost.rate for lane in ask.lanes)
-        left = ask.work_left if ask.work_left is not None else ask.n_ready * ask.item_work
-        half = left * share / 2 if ask.work_left is not None else left * share
-        grown = self.growth * ask.lane.last_n * ask.item_work
-        work, why = min(
-            (floor, "smallest with little overhead"), (half, "half its share"), (grown, "growing")
-        )
-        return Take(max(1, ceil(work / ask.item_work)), why, work=work)
+        if not ask.lane.estimate.knows_launch:  # chunks of 1 and 2 in turn tell it from the items
+            floor = max(floor, (2.0 if ask.lane.last_n <= 1 else 1.0) * ask.item_work)
+        grown = self.growth * max(1, ask.lane.last_n) * ask.item_work
+        if share <= grown and (share <= floor or ask.is_uniform):
+            work, why = share, f"half its share of {end_s:.3g} s left"
+        elif floor <= grown and not ask.is_uniform:
+            work, why = floor, f"launch of {cost.launch_s:.2g} s is {self.eps:.0%} of it"
+        else:
+            work, why = grown, f"{self.growth:g} times the last"
+        at_most = self.fit * end_s * cost.rate
+        if ask.longest is not None and ask.longest > at_most and _ends_first(ask, ask.longest):
+            at_most = ask.longest
+        return Take(max(1, ceil(work / ask.item_work - 1e-9)), why, work, at_most)
 
     def _refuse(self, ask: Ask) -> Hold | None:
-        if not self.guard or ask.work_left is None:
+        """Leave it to the others if they would end everything before this device ends one item."""
+        cost, left = ask.lane.estimate.cost, ask.work_left
+        if left is None or cost is None:
             return None
         others = [lane for lane in ask.lanes if lane is not ask.lane and lane.rate and _helps(lane, ask)]
         speed = sum(lane.rate or 0.0 for lane in others)
-        if not speed:
+        item = ask.item_work
+        if ask.shortest is not None and ask.longest is not None:
+            item = min(max(ask.shortest, self.fit * cost.rate * left / (speed + cost.rate)), ask.longest)
+        mine = cost.launch_s + item / cost.rate
+        if not speed or left > mine * speed:
             return None
-        mine = ask.item_work / (ask.lane.rate or 1.0)
-        if (ask.work_left + 0.5 * len(ask.lanes) * ask.item_work) / speed >= mine:
+        end_s = _common_end(ask, others, left) + 0.5 * item / speed
+        if end_s >= mine:
             return None
-        return Hold("tail: the others finish everything sooner", until=ask.now + max(0.5 * mine, 1e-3))
+        wake_s = min((_overdue_at(lane) for lane in others if lane.is_busy), default=ask.now + 0.5 * mine)
+        return Hold(f"the others end {mine - end_s:.3g} s sooner", max(wake_s, ask.now + 1e-3))
 
     def _copy(self, ask: Ask) -> Copy | Hold:
         rate = ask.lane.rate
-        if not self.copies or not ask.may_repeat or rate is None or ask.n_in_flight == 0:
-            return Hold("no item is ready")
-        best, longest = None, 0.0
-        until = float("inf")
+        if not self.copies or not ask.may_repeat or rate is None or not ask.n_in_flight:
+            return Hold(NO_ITEMS)
+        speed = sum(lane.rate or 0.0 for lane in ask.lanes if lane is ask.lane or _helps(lane, ask))
+        best, most_left, wake_s = None, 0.0, inf
+        for lane, flight in self._candidates(ask):
+            left = self._seconds_left(ask, lane, flight)
+            n = ceil(flight.n_uncopied * rate / speed - 1e-9)
+            mine = 1.2 * (ask.lane.launch_s + n * flight.work / len(flight) / rate)
+            if mine < left:
+                if left > most_left:
+                    best, most_left = Copy(flight, n, f"{flight.device} needs {left:.3g} s more"), left
+            else:
+                began_s = max([flight.began_s, *(copy.began_s for copy in flight.copies)])
+                wake_s = min(wake_s, max(began_s + mine / self.tail, ask.now + 0.1 * mine) + 1e-3)
+        return best or Hold(NO_ITEMS, wake_s if wake_s < inf else None)
+
+    def _candidates(self, ask: Ask) -> Iterable[tuple[Lane, Flight]]:
+        """Flights that may be run again here: not struck, copied too often, nor at the risk of taking all."""
         for lane in ask.lanes:
             if lane is ask.lane:
                 continue
             for flight in lane.flights.values():
-                if flight.is_struck or flight.is_copied or flight.duplicate:
+                if flight.is_duplicate or flight.is_struck or not flight.n_open:
                     continue
-                mine = ask.lane.launch_s + flight.work / rate
-                left = lane.busy_s_left(ask.now)
-                if mine < left and left > longest:
-                    best, longest = flight, left
-                elif mine >= left:
-                    until = min(until, flight.began_s + 2.0 * mine + 1e-3)
-        if best is not None:
-            return Copy(best, f"copy of chunk {best.chunk}: {longest:.3g} s to go on {best.device}")
-        return Hold("no item is ready", until if until < float("inf") else None)
+                if flight.n_rounds >= self.copies:
+                    continue
+                if any(copy.device == ask.lane.device for copy in flight.copies):
+                    continue
+                n_runs = 2 + flight.n_rounds
+                if len(ask.lanes) - n_runs >= self.keep_free and self._leaves_some(ask, lane):
+                    yield lane, flight
+
+    def _leaves_some(self, ask: Ask, lane: Lane) -> bool:
+        """Several items may hang: a copy of an overdue chunk must leave devices that run nothing overdue."""
+        if not lane.is_overdue(ask.now):
+            return True
+        well = sum(1 for other in ask.lanes if other is not ask.lane and not other.is_overdue(ask.now))
+        return well >= self.keep_free
+
+    def _seconds_left(self, ask: Ask, lane: Lane, flight: Flight) -> float:
+        left = self._alone_left(ask, lane, flight)
+        if flight.copies:
+            lanes = {other.device: other for other in ask.lanes}
+            copies = [copy for copy in flight.copies if copy.device in lanes]
+            # Only a second round looks at them: in the first, the rest of the chunk has no copy yet.
+            if flight.n_rounds and copies:
+                left = min(left, max(self._alone_left(ask, lanes[copy.device], copy) for copy in copies))
+        return left
+
+    def _alone_left(self, ask: Ask, lane: Lane, flight: Flight) -> float:
+        elapsed = max(0.0, ask.now - flight.began_s)
+        cost = lane.estimate.cost
+        if cost is not None:
+            return max(cost.seconds(flight.work) - elapsed, self.tail * elapsed)
+        # Its first chunk: slower than the slowest known, and than what it has taken so far.
+        slowest = min((other.rate for other in ask.lanes if other.rate), default=inf)
+        return max(flight.work / slowest - elapsed, elapsed)
+
+
+def _common_end(ask: Ask, lanes: Iterable[Lane], work: float) -> float:
+    """Seconds from now at which ``lanes`` would end together if they shared ``work`` freely (water-filling).
+
+    Each starts once through with what it runs and its launch. Lanes that are overdue get nothing; a lane
+    without a result is taken for as fast, by its prior, as those that have one.
+    """
+    known = [(lane.rate, lane.prior) for lane in ask.lanes if lane.rate]
+    scale = sum(rate for rate, _ in known) / (sum(prior for _, prior in known) or 1.0)
+    starts: list[tuple[float, float]] = []
+    for lane in lanes:
+        cost = lane.estimate.cost
+        rate = lane.prior * scale if cost is None else cost.rate
+        start = 0.0 if cost is None else cost.launch_s
+        if lane.flights and lane is not ask.lane:
+            if lane.is_overdue(ask.now):
+                continue
+            for flight in lane.flights.values():
+                expected = flight.work / rate if cost is None else cost.seconds(flight.work)
+                start += max(0.0, expected - (ask.now - flight.began_s))
+        starts.append((start, rate))
+    speed = filled = 0.0
+    end_s = inf
+    for start, rate in sorted(starts):
+        if start >= end_s:
+            break
+        speed += rate
+        filled += start * rate
+        if speed > 0:
+            end_s = (work + filled) / speed
+    return end_s
+
+
+def _ends_first(ask: Ask, item: float) -> bool:
+    """Would an item of this size end nowhere sooner than here, if begun as soon as each device is free?"""
+
+    def end_s(lane: Lane) -> float:
+        cost = lane.estimate.cost
+        return inf if cost is None else _free_in(lane, ask) + cost.seconds(item)
+
+    mine = end_s(ask.lane)
+    return all(mine <= end_s(lane) for lane in ask.lanes if lane is not ask.lane and _helps(lane, ask))
+
+
+def _free_in(lane: Lane, ask: Ask) -> float:
+    """Seconds until the lane is through with what it runs, by its estimate."""
+    cost = lane.estimate.cost
+    if cost is None:
+        return 0.0
+    return sum(max(0.0, cost.seconds(f.work) - (ask.now - f.began_s)) for f in lane.flights.values())
 
 
 def _helps(lane: Lane, ask: Ask) -> bool:
     """Can ``lane`` be counted on? Not if it is overdue, or was offered this very work and refused."""
-    if lane.is_busy:
-        cost = lane.estimate.cost
-        return cost is not None and all(
-            ask.now - flight.began_s <= 3.0 * cost.seconds(flight.work) for flight in lane.flights.values()
-        )
-    return lane.is_up and lane.held_version != ask.version
+    if lane.flights:
+        return not lane.is_overdue(ask.now)
+    return _is_idle(lane) and lane.held_version != ask.version
+
+
+def _is_idle(lane: Lane) -> bool:
+    return lane.is_up and not lane.flights
+
+
+def _overdue_at(lane: Lane) -> float:
+    cost = lane.estimate.cost
+    if cost is None:
+        return inf
+    return min(flight.began_s + OVERDUE * cost.seconds(flight.work) for flight in lane.flights.values())

@@ -1,0 +1,215 @@
+"""What a policy would do with these items on these devices: a discrete-event run of the real ``Dealer``."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, count
+from math import inf
+from typing import Any
+
+from evenload.errors import ConfigError
+
+from .deal import Deal, Decision
+from .dealer import Counters, Dealer
+from .estimate import Cost
+from .fleet import ModelDevice, fluid_bound
+from .migrate import LoadBalancer
+from .policy import Policy
+
+__all__ = ["SimulatedSpan", "Simulation", "simulate"]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedSpan:
+    """A chunk on a device. ``status``: ok | superseded (the items were finished elsewhere first) | lost."""
+
+    device: str
+    indices: range | tuple[int, ...]
+    start_s: float
+    stop_s: float
+    status: str
+    duplicate: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """How a simulated run went.
+
+    bound_s     no policy could have been faster
+    ratio       bound over makespan
+    """
+
+    makespan_s: float
+    bound_s: float
+    spans: tuple[SimulatedSpan, ...]
+    decisions: tuple[Decision, ...]
+    counters: Counters
+    n_unfinished: int = 0
+    device2busy_s: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        return self.bound_s / self.makespan_s if self.makespan_s > 0 else 1.0
+
+
+def simulate(
+    policy: Policy | str,
+    devices: Sequence[ModelDevice],
+    costs: Sequence[float],
+    *,
+    hints: Sequence[float] | None = None,
+    priors: Mapping[str, float] | None = None,
+    history: Mapping[str, Cost] | None = None,
+    repeatable: bool = True,
+    balancer: LoadBalancer | None = None,
+    uniform: bool = False,
+    shows_busy: bool = True,
+) -> Simulation:
+    """Run ``costs`` (work per item) over ``devices`` as ``policy`` deals them.
+
+    hints       [items] sizes that the policy is told; the true costs are never shown to it
+    shows_busy  workers report the seconds inside the user's function, as real ones do; else launches are
+                seen only as part of the elapsed time
+    Raises ConfigError on a negative cost or no device; as ``Dealer`` does on the rest.
+    """
+    return _Run(devices, costs, shows_busy).go(
+        policy,
+        hints,
+        balancer,
+        priors=priors,
+        history=history,
+        repeatable=repeatable,
+        uniform=uniform,
+    )
+
+
+class _Run:
+    def __init__(self, devices: Sequence[ModelDevice], costs: Sequence[float], shows_busy: bool):
+        if not devices:
+            raise ConfigError("there is no device to simulate", hint="give at least one")
+        if any(not 0 <= cost < inf for cost in costs):
+            raise ConfigError("an item's cost is below zero or not finite")
+        self.devices = {device.name: device for device in devices}
+        self.costs = costs
+        self.prefix = list(accumulate(costs, initial=0.0))
+        self.shows_busy = shows_busy
+        self.events: list[tuple[float, int, str, str, int]] = []
+        self.order = count()
+        self.running: dict[int, tuple[Deal, float]] = {}
+        self.idle: set[str] = set(self.devices)
+        self.spans: list[SimulatedSpan] = []
+        self.wake_s = inf
+
+    def go(
+        self,
+        policy: Policy | str,
+        hints: Sequence[float] | None,
+        balancer: LoadBalancer | None,
+        **options: Any,
+    ) -> Simulation:
+        dealer = self.dealer = Dealer(policy, list(self.devices), balancer=balancer, **options)
+        if hints is None:
+            dealer.add_range(0, len(self.costs))
+        else:
+            for index, hint in enumerate(hints):
+                dealer.add(index, hint)
+        dealer.close()
+        for device in self.devices.values():
+            if device.dies_s is not None:
+                self._at(device.dies_s, "dies", device.name)
+        if balancer is not None:
+            self._at(balancer.interval_s, "tick")
+        now = self._loop(balancer)
+        for deal, start in self.running.values():
+            self.spans.append(_span(deal, start, now, "superseded" if dealer.is_finished else "unfinished"))
+        bound = max(fluid_bound(list(self.devices.values()), self.prefix[-1]), self._longest_item_s())
+        n_left = dealer.counters.n_added - dealer.counters.n_done
+        busy = dict.fromkeys(self.devices, 0.0)
+        for span in self.spans:
+            busy[span.device] += span.stop_s - span.start_s
+        return Simulation(
+            now if n_left == 0 else inf,
+            bound,
+            tuple(sorted(self.spans, key=lambda span: span.start_s)),
+            tuple(dealer.decisions),
+            dealer.counters,
+            n_left,
+            busy,
+        )
+
+    def _loop(self, balancer: LoadBalancer | None) -> float:
+        now = 0.0
+        self._ask(now)
+        while self.events and not self.dealer.is_finished:
+            now, _, kind, device, chunk = heapq.heappop(self.events)
+            if kind == "done":
+                if chunk not in self.running:
+                    continue
+                self._finish(chunk, now)
+            elif kind == "dies":
+                self._kill(device, now)
+            elif kind == "back":
+                self.dealer.join(device, now)
+                self.idle.add(device)
+            elif kind == "tick" and balancer is not None:
+                self.dealer.tick(now)
+                if self.running:
+                    self._at(now + balancer.interval_s, "tick")
+            if kind == "wake":
+                if now < self.wake_s:
+                    continue
+                self.wake_s = inf
+            self._ask(now)
+        return now
+
+    def _ask(self, now: float) -> None:
+        for device in self.dealer.fastest_first(self.idle):
+            answer = self.dealer.next(device, now)
+            if isinstance(answer, Deal):
+                self.idle.discard(device)
+                self._start(answer, now)
+            elif answer.until is not None and answer.until < self.wake_s:
+                self.wake_s = max(answer.until, now)
+                self._at(self.wake_s, "wake")
+
+    def _start(self, deal: Deal, now: float) -> None:
+        model = self.devices[deal.device]
+        self.running[deal.chunk] = deal, now
+        stop = model.finish(now + model.launch_s, self._work(deal.indices))
+        if stop < inf:
+            self._at(stop, "done", deal.device, deal.chunk)
+
+    def _finish(self, chunk: int, now: float) -> None:
+        deal, start = self.running.pop(chunk)
+        busy = now - start - self.devices[deal.device].launch_s if self.shows_busy else None
+        first = self.dealer.done(chunk, now, busy)
+        self.spans.append(_span(deal, start, now, "ok" if first else "superseded"))
+        self.idle.add(deal.device)
+
+    def _kill(self, device: str, now: float) -> None:
+        for deal in self.dealer.lost(device, now):
+            _, start = self.running.pop(deal.chunk)
+            self.spans.append(_span(deal, start, now, "lost"))
+            self.dealer.requeue(deal.indices)
+        self.idle.discard(device)
+        self.dealer.leave(device, now)
+        back_s = self.devices[device].back_s
+        if back_s is not None:
+            self._at(now + back_s, "back", device)
+
+    def _work(self, indices: range | tuple[int, ...]) -> float:
+        if isinstance(indices, range):
+            return self.prefix[indices.stop] - self.prefix[indices.start]
+        return sum(self.costs[index] for index in indices)
+
+    def _longest_item_s(self) -> float:
+        longest = max(self.costs, default=0.0)
+        return min((device.finish(0.0, longest) for device in self.devices.values()), default=0.0)
+
+    def _at(self, t: float, kind: str, device: str = "", chunk: int = -1) -> None:
+        heapq.heappush(self.events, (t, next(self.order), kind, device, chunk))
+
+
+def _span(deal: Deal, start: float, stop: float, status: str) -> SimulatedSpan:
+    return SimulatedSpan(deal.device, deal.indices, start, stop, status, deal.duplicate, deal.why)
