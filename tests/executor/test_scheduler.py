@@ -66,20 +66,20 @@ class World:
             self.begun += part
             evil = [self.bad[item] for item in part if item in self.bad]
             if "kill" in evil or "hang" in evil or accident == "dies":
-                self.die(device, start, "hang" in evil and "kill" not in evil)
+                self.die(device, send.chunk, start, "hang" in evil and "kill" not in evil)
                 return
             no_memory += [start + at for at, item in enumerate(part) if self.bad.get(item) == "memory"]
         if accident == "dies while packing":
-            self.die(device, PACKING, False)
+            self.die(device, send.chunk, PACKING, False)
         elif accident == "is dropped":
             self.note(self.scheduler.handle(Answered(send.chunk, self.now, 0.0, (), skipped=0)), items)
         else:
             event = Answered(send.chunk, self.now, 1e-3, tuple(no_memory))
             self.note(self.scheduler.handle(event), items)
 
-    def die(self, device: str, position: int, is_overtime: bool) -> None:
+    def die(self, device: str, chunk: int, position: int, is_overtime: bool) -> None:
         self.n_deaths += 1
-        self.note(self.scheduler.handle(Died(device, self.now, position, is_overtime)))
+        self.note(self.scheduler.handle(Died(chunk, device, self.now, position, is_overtime)))
 
     def note(self, instructions: list, items: list[int] | None = None) -> None:
         for one in instructions:
@@ -197,10 +197,9 @@ def test_a_worker_killed_once_costs_nothing_but_a_retry_elsewhere() -> None:
     world = make("pull", 4)
     world.ask("a")
     world.ask("b")
-    world.die("a", 0, False)
+    world.die("a", world.held.pop("a").chunk, 0, False)
     assert world.fates == {}
     assert world.scheduler.n_strikes == 1
-    del world.held["a"]
     world.ask("a")
     assert 0 not in world.held["a"].items, "goes elsewhere while there is another"
     world.run()
@@ -250,9 +249,8 @@ def test_an_item_too_large_for_one_device_is_tried_on_another_once() -> None:
 def test_what_had_not_begun_may_run_even_if_nothing_may_run_twice(position: int) -> None:
     world = make("pull:3", 3, repeatable=False)
     world.ask("a")
-    world.die("a", position, False)
+    world.die("a", world.held.pop("a").chunk, position, False)
     assert world.fates == {}
-    del world.held["a"]
     world.run()
     assert set(world.fates.values()) == {"accepted"}
 
@@ -260,8 +258,7 @@ def test_what_had_not_begun_may_run_even_if_nothing_may_run_twice(position: int)
 def test_what_had_begun_has_an_unknown_outcome_if_nothing_may_run_twice() -> None:
     world = make("pull:4", 4, repeatable=False)
     world.ask("a")
-    world.die("a", 2, False)
-    del world.held["a"]
+    world.die("a", world.held.pop("a").chunk, 2, False)
     assert world.fates == {0: "unknown", 1: "unknown", 2: "unknown"}
     world.run()
     assert world.fates[3] == "accepted"
@@ -301,10 +298,10 @@ def test_neighbours_of_a_stuck_item_run_elsewhere() -> None:
     world = make("pull:4", 4)
     world.ask("a")
     assert world.scheduler.handle(Stuck(world.held["a"].chunk, "a", 1.0, 1)) == []
-    world.ask("b")
-    assert list(world.held["b"].items) == [0, 2, 3]
-    world.finish("b")
-    assert sorted(world.fates) == [0, 2, 3]
+    while sorted(world.fates) != [0, 2, 3]:
+        world.ask("b")
+        assert 1 not in world.held["b"].items
+        world.finish("b")
     assert not world.scheduler.is_finished
     chunk = world.held["a"].chunk
     assert not world.scheduler.is_superseded(chunk)
@@ -318,8 +315,9 @@ def test_neighbours_of_a_stuck_item_run_elsewhere() -> None:
 def test_a_stuck_item_that_ends_its_worker_is_given_up(is_overtime: bool) -> None:
     world = make("pull:4", 4)
     world.ask("a")
-    world.scheduler.handle(Stuck(world.held.pop("a").chunk, "a", 1.0, 1))
-    world.note(world.scheduler.handle(Died("a", 2.0, 1, is_overtime)))
+    chunk = world.held.pop("a").chunk
+    world.scheduler.handle(Stuck(chunk, "a", 1.0, 1))
+    world.note(world.scheduler.handle(Died(chunk, "a", 2.0, 1, is_overtime)))
     world.run()
     assert world.fates.pop(1) == ("overtime" if is_overtime else "died")
     assert world.fates == {0: "accepted", 2: "accepted", 3: "accepted"}

@@ -29,7 +29,8 @@ BOOT = "import sys; sys.path[:] = {path!r}; from evenload.executor.worker import
 class Child:
     """Started at once; ``on_end(child)`` is called when the process has ended, and ``bury`` is then due.
 
-    worker, chunk    its number; the chunk it holds, 0 for none
+    worker           its number
+    chunks           those that it holds, in the order in which it was given them
     can_tell_death   the system tells of its death by a file descriptor; if not, ``check`` must be called
     """
 
@@ -43,7 +44,7 @@ class Child:
         on_end: "Callable[[Child], None]",
     ):
         self.worker = worker
-        self.chunk = 0
+        self.chunks: deque[int] = deque()
         self.can_tell_death = hasattr(os, "pidfd_open")
         self._selector = selector
         self._news = news
@@ -127,6 +128,10 @@ class Child:
         except BrokenPipeError:
             pass
 
+    def where(self) -> tuple[int, float]:
+        """Position in the chunk that it is at, and for how many seconds."""
+        return self.place.of(self.chunks[0]) if self.chunks else (NOT_BEGUN, 0.0)
+
     def kill(self) -> None:
         """End it and all that it has started."""
         with contextlib.suppress(ProcessLookupError):
@@ -144,8 +149,8 @@ class Child:
         if self._partial:
             self._say(self._partial)
         exit_code = self._process.wait()
-        position = self.place.of(self.chunk)[0] if self.chunk else NOT_BEGUN
-        self._news.append(Gone(self.worker, exit_code, self.chunk, position, "\n".join(self._last_lines)))
+        position = self.where()[0]
+        self._news.append(Gone(self.worker, exit_code, position, "\n".join(self._last_lines)))
         self._close_fds()
         self.place.close()
 
@@ -172,7 +177,7 @@ class Child:
 
     def _message(self, frame: Frame) -> Message:
         if frame.kind in (protocol.DONE, protocol.DONE_SINGLY):
-            self.chunk = 0
+            self.chunks.popleft()
             try:
                 answer = Answer(*unpack(frame))
                 if frame.kind == protocol.DONE_SINGLY:
@@ -181,7 +186,7 @@ class Child:
             except Exception as error:
                 return Spoilt(self.worker, frame.chunk, Failure.of(error, "result"), is_run=True)
         if frame.kind == protocol.SPOILT:
-            self.chunk = 0
+            self.chunks.popleft()
             return Spoilt(self.worker, frame.chunk, unpack(frame), is_run=False)
         if frame.kind == protocol.LOADED:
             return Loaded(self.worker, frame.task, unpack(frame))

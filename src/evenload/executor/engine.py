@@ -17,7 +17,7 @@ from evenload.errors import ExecutorClosed
 from .backends import Backend
 from .failure import Failure
 from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up
-from .place import NOT_BEGUN
+from .place import NOT_BEGUN, QUEUED
 from .record import Record
 from .run import Job, Run, exit_text
 from .scheduler import Send
@@ -129,6 +129,8 @@ class Engine:
         Workers get ``grace_s`` seconds to let their tasks free what they hold.
         """
         with self._lock:
+            if self.is_closed:
+                return
             self.is_closed = True
         for run in tuple(self.runs):
             run.end(ExecutorClosed("the executor was closed while this ran"))
@@ -160,6 +162,10 @@ class Engine:
             idle = self._fastest_first(idle)
         for seat in idle:
             self._deal(seat, now)
+        if self.backend.is_threaded:
+            for seat in self.seats.values():
+                if seat.worker is not None and seat.worker.may_queue:
+                    self._deal_ahead(seat, seat.worker, now)
         for run in tuple(self.runs):
             if run.scheduler.is_finished:
                 run.end(run.source.error)
@@ -209,10 +215,7 @@ class Engine:
                 instruction = run.deal(seat.id, now)
                 if isinstance(instruction, Send):
                     if self._send(seat, worker, run, instruction, now):
-                        if len(self.runs) > 1:  # the others' turn
-                            self.runs.remove(run)
-                            self.runs.append(run)
-                        return
+                        return self._give_others_a_turn(run)
                     continue
                 if seat.rest is None:
                     seat.rest = (instruction.why, now)
@@ -220,6 +223,22 @@ class Engine:
                 if until is not None and (self._rest_until is None or until < self._rest_until):
                     self._rest_until = until
                 break
+
+    def _deal_ahead(self, seat: Seat, worker: Worker, now: float) -> None:
+        """Let a chunk wait at the worker: to wake it for each would take longer than the chunk."""
+        for run in tuple(self.runs):
+            if run.is_over or run.is_stopping or run.task.id not in worker.tasks or not run.is_tiny(seat.id):
+                continue
+            if seat.id in run.devices and run.scheduler.dealer.remaining != 0:
+                instruction = run.deal(seat.id, now)
+                if isinstance(instruction, Send):
+                    self._send(seat, worker, run, instruction, now)
+                    return self._give_others_a_turn(run)
+
+    def _give_others_a_turn(self, run: Run) -> None:
+        if len(self.runs) > 1:
+            self.runs.remove(run)
+            self.runs.append(run)
 
     def _load(self, worker: Worker, task: Task) -> None:
         """Have ``task`` built; what no run needs and may hold a model makes room for it."""
@@ -247,7 +266,8 @@ class Engine:
         except Exception as error:  # the items cannot be pickled
             run.spoilt(job, seat.id, Failure.of(error, "input"), is_run=False, now=now)
             return False
-        worker.job = job
+        job.is_tiny = run.is_tiny(seat.id)
+        worker.jobs.append(job)
         self._watch.expect(now, run.options.timeout_s)
         self.pool.task_started(seat.id)
         return True
@@ -258,7 +278,8 @@ class Engine:
         self._rest_until = min(self._rest_until or now + TICK_S, now + TICK_S)
 
     def _n_running(self, run: Run) -> int:
-        return sum(1 for seat in self.seats.values() if (w := seat.worker) and w.job and w.job.run is run)
+        workers = (seat.worker for seat in self.seats.values() if seat.worker is not None)
+        return sum(1 for worker in workers for job in worker.jobs if job.run is run)
 
     def _forget(self, run: Run) -> None:
         """``run`` is over: whoever still works for it may stop, and devices rest no longer because of it."""
@@ -269,18 +290,16 @@ class Engine:
             if seat.rest is not None and not self.runs:
                 self.record.idle(seat.id, seat.rest[1], now, seat.rest[0])
                 seat.rest = None
-            job = seat.worker.job if seat.worker is not None else None
-            if seat.worker is not None and job is not None and job.run is run:
-                self._drop(seat.worker, job, now)
-                send = job.send
-                self.record.span(
-                    run.options.stage, seat.id, job.worker, send.items, job.dealt_s, now, 0.0, "superseded",
-                    send.why, job.dealt_s, send.duplicate,
-                )  # fmt: skip
+            for job in seat.worker.jobs if seat.worker is not None else ():
+                if job.run is run:
+                    self._drop(seat, job, now)
+                    run.abandoned(job, seat.id, now)
 
-    def _drop(self, worker: Worker, job: Job, now: float) -> None:
-        job.dropped_s = now
-        self.backend.drop(worker.number, job.number)
+    def _drop(self, seat: Seat, job: Job, now: float) -> None:
+        """Nobody needs ``job`` any more. What stands before it would be dropped too: then leave it."""
+        if seat.worker is not None and all(other.dropped_s or other is job for other in seat.worker.jobs):
+            job.dropped_s = now
+            self.backend.drop(seat.worker.number, job.number)
 
     # --- time -------------------------------------------------------------------------------------
 
@@ -327,31 +346,24 @@ class Engine:
             self.record.note("debug", f"{seat.id}: {message.failure.traceback}")
 
     def _on_answered(self, seat: Seat, worker: Worker, message: Answered) -> None:
-        job, worker.job = worker.job, None
+        job = worker.jobs.popleft()
         worker.has_worked = True
-        assert job is not None
         assert job.number == message.chunk
         self.pool.task_finished(seat.id, message.answer.busy_s)
         if not job.run.is_over:
             job.run.answered(job, seat.id, message.answer, message.n_bytes, time.monotonic())
-            if job.send.duplicate or self._has_copies(job):
+            if job.run.tally.n_duplicates:
                 self._drop_superseded(job.run)
-
-    def _has_copies(self, job: Job) -> bool:
-        return job.run.tally.n_duplicates > 0
 
     def _drop_superseded(self, run: Run) -> None:
         for seat in self.seats.values():
-            worker = seat.worker
-            job = worker.job if worker is not None else None
-            if worker is None or job is None or job.run is not run or job.dropped_s is not None:
-                continue
-            if run.scheduler.is_superseded(job.send.chunk):
-                self._drop(worker, job, time.monotonic())
+            for job in seat.worker.jobs if seat.worker is not None else ():
+                is_ours = job.run is run and job.dropped_s is None
+                if is_ours and run.scheduler.is_superseded(job.send.chunk):
+                    self._drop(seat, job, time.monotonic())
 
     def _on_spoilt(self, seat: Seat, worker: Worker, message: Spoilt) -> None:
-        job, worker.job = worker.job, None
-        assert job is not None
+        job = worker.jobs.popleft()
         self.pool.task_finished(seat.id, 0.0)
         if not job.run.is_over:
             job.run.spoilt(job, seat.id, message.failure, message.is_run, time.monotonic())
@@ -364,14 +376,14 @@ class Engine:
         reason = exit_text(message.exit_code)
         del self._workers[message.worker]
         self.record.worker_exited(seat.id, worker.name, reason)
-        job = worker.job
-        if job is not None:
+        if worker.jobs:
             worker.has_worked = worker.has_worked or message.position != NOT_BEGUN
-            self.pool.task_finished(seat.id, 0.0)
-        if job is not None and not job.run.is_over:
-            job.run.died(job, seat.id, message, now)
-            if job.overtime_at is None:
+            if worker.jobs[0].overtime_at is None:
                 self.record.note("info", f"worker {worker.name} {reason}; a new one is started")
+        for at, job in enumerate(worker.jobs):
+            self.pool.task_finished(seat.id, 0.0)
+            if not job.run.is_over:
+                job.run.died(job, seat.id, message, message.position if at == 0 else QUEUED, now)
         seat.worker_ended(reason, now)
 
 

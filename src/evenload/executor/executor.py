@@ -310,7 +310,8 @@ def _shut_down(engine: Engine, threads: list[threading.Thread]) -> None:
                 thread.join()
 
 
-def _cancel(engine: Engine, run: Run) -> None:
+def _cancel(engine: Engine, run: Run, status: str) -> None:
+    """The receiver is through with ``run``, whether that is over or not."""
     if not run.is_over:
         engine.call(partial(engine.cancel, run))
 

@@ -64,18 +64,18 @@ def map(  # the built-in's name on purpose: evenload.map
         stage=stage,
     )
 
+    total = results.total
+
     def begin() -> None:
         if events is not None:
             facts = {"backend": backend, "policy": str(policy)}
-            run = RunStarted(
-                events.now(), name_of(fn), time.time(), results.total, executor.devices.facts(), facts
-            )
-            events.emit(run)
+            known = (total, executor.devices.facts(), facts)
+            events.emit(RunStarted(events.now(), name_of(fn), time.time(), *known))
 
-    def finish() -> None:
+    def finish(status: str) -> None:
         executor.close()
         if events is not None:
-            events.emit(RunFinished(events.now(), results.status))
+            events.emit(RunFinished(events.now(), status))
 
     results.around(begin, finish)
     return results

@@ -59,14 +59,13 @@ class Said(NamedTuple):
 class Gone(NamedTuple):
     """The worker's process has ended, by itself or because it was killed.
 
-    exit_code  negative for a signal
-    chunk      the chunk it held (0 if none), and ``position``, where in it: see ``place``
-    last_words its last lines of output
+    exit_code   negative for a signal
+    position    where it was in the first chunk that it held: see ``place``
+    last_words  its last lines of output
     """
 
     worker: int
     exit_code: int
-    chunk: int
     position: int
     last_words: str = ""
 

@@ -9,11 +9,12 @@ import mmap
 import os
 import time
 
-__all__ = ["NOT_BEGUN", "PACKING", "UNPACKING", "Place", "make_place_file"]
+__all__ = ["NOT_BEGUN", "PACKING", "QUEUED", "UNPACKING", "Place", "make_place_file"]
 
 UNPACKING = -1  # the chunk's items are being read
 PACKING = -2  # all its items have run, the results are being written
 NOT_BEGUN = -3  # the worker has not come to this chunk
+QUEUED = -4  # the worker had another chunk before it
 
 _SINCE, _CHUNK, _ITEM, _DROP = range(4)
 _BYTES = 4 * 8

@@ -20,11 +20,12 @@ class Results(Generic[R]):
     """
 
     def __init__(self, run: Any, delivery: Delivery, *, raises: bool, begin: Callable[[], None], engine: Any,
-                 finish: Callable[[], None]):  # fmt: skip
+                 finish: Callable[[str], None]):  # fmt: skip
         self._run = run
         self._engine = engine
-        self._begin, self._finish = [begin], [finish]
-        self._blocks = _blocks(delivery, self._begin, self._finish)
+        self._begin: list[Callable[[], None]] = [begin]
+        self._finish: list[Callable[[str], None]] = [finish]
+        self._blocks = _blocks(run, delivery, self._begin, self._finish)
         self._values = _values(self._blocks, raises)
 
     def __iter__(self) -> Iterator[R]:
@@ -44,8 +45,11 @@ class Results(Generic[R]):
         """done | failures (of items) | interrupted | failed, once the run is over."""
         return self._run.status
 
-    def around(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """Call ``before`` just before the run begins, and ``after`` when it is over, if it ever begins."""
+    def around(self, before: Callable[[], None], after: Callable[[str], None]) -> None:
+        """Call ``before`` just before the run begins, and ``after`` with its status when it is over.
+
+        Neither is called if it never begins. They must not hold on to this object, whose going ends the run.
+        """
         self._begin.insert(0, before)
         self._finish.append(after)
 
@@ -77,14 +81,16 @@ class Results(Generic[R]):
         self._blocks.close()
 
 
-def _blocks(delivery: Delivery, begin: list[Callable[[], None]], finish: list[Callable[[], None]]):
+def _blocks(
+    run: Any, delivery: Delivery, begin: list[Callable[[], None]], finish: list[Callable[[str], None]]
+):
     try:
         for start in begin:
             start()
         yield from delivery.blocks()
     finally:
         for end in finish:
-            end()
+            end(run.status)
 
 
 def _values(blocks: Any, raises: bool):

@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from evenload.balance.migrate import Move
+from evenload.balance.policy import Pull
 from evenload.errors import NoUsableDevice, TaskError, TaskTimeout, WorkerLost
 
 from . import scheduler as sched
 from .delivery import Block
 from .failure import Failure
 from .messages import Gone
+from .place import QUEUED
 from .record import Record
 from .scheduler import Accept, Fail, Instruction, Rest, Scheduler, Send
 from .source import Source
@@ -24,6 +26,7 @@ from .task import Answer, Task
 
 __all__ = ["MOST_HELD_BYTES", "Job", "Options", "Run", "Sink"]
 
+TINY_S = 0.0005
 MOST_HELD_BYTES = 512 * 1024 * 1024  # results that wait to be fetched; more, and nothing new is begun
 
 
@@ -55,6 +58,7 @@ class Job:
     dropped_s      when the worker was told to skip the rest
     is_released    its items but the one that runs were given to others
     is_warned_of   a person was told that it takes long
+    is_tiny        it is expected to be done before the next could be sent
     overtime_at    position at which its worker was killed for taking too long
     """
 
@@ -68,6 +72,7 @@ class Job:
     is_released: bool = False
     is_warned_of: bool = False
     overtime_at: int | None = None
+    is_tiny: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,7 @@ class Run:
     summary: Summary | None = None
     causes: dict[str, str] = field(default_factory=dict)
     longest_s: float = 0.0
+    chunk_s: dict[str, float] = field(default_factory=dict)
     n_dealt: int = 0
     largest: int = 1
 
@@ -162,6 +168,15 @@ class Run:
                 self.n_dealt += n_items
         return instruction
 
+    def is_tiny(self, device: str) -> bool:
+        """Are chunks on ``device`` so short that the next should wait at the worker?
+
+        Only where their size is fixed: other policies make them longer instead. Only what may run twice:
+        what waits there might have to be taken back.
+        """
+        is_fixed = isinstance(self.scheduler.dealer.policy, Pull)
+        return is_fixed and self.options.repeatable and self.chunk_s.get(device, TINY_S) < TINY_S
+
     def has_work(self) -> bool:
         """Is it worth building the task on one more device?"""
         return not (self.is_over or self.is_stopping) and self.scheduler.dealer.remaining != 0
@@ -176,6 +191,7 @@ class Run:
         event = sched.Answered(job.send.chunk, now, answer.busy_s, no_memory, answer.skipped)
         instructions = self.scheduler.handle(event)
         self._count(job, device, answer, instructions)
+        self.chunk_s[device] = answer.busy_s
         for accept in instructions:
             assert isinstance(accept, Accept)
             self._accept(accept, device, answer, n_bytes)
@@ -193,21 +209,28 @@ class Run:
     def withdraw(self, job: Job, now: float) -> None:
         self.scheduler.handle(sched.Withdrawn(job.send.chunk, now))
 
-    def died(self, job: Job, device: str, gone: Gone, now: float) -> None:
-        self.tally.n_workers_lost += 1
-        is_overtime = job.overtime_at is not None and job.overtime_at == gone.position
+    def died(self, job: Job, device: str, gone: Gone, position: int, now: float) -> None:
+        """The worker with ``job`` is gone; it was at ``position`` of it, or at another job (QUEUED)."""
+        if position != QUEUED:
+            self.tally.n_workers_lost += 1
+        is_overtime = job.overtime_at is not None and job.overtime_at == position
         self._span(job, device, job.dealt_s, now, 0.0, "lost")
-        for fail in self.scheduler.handle(sched.Died(device, now, gone.position, is_overtime)):
+        for fail in self.scheduler.handle(sched.Died(job.send.chunk, device, now, position, is_overtime)):
             assert isinstance(fail, Fail)
             for item in fail.items:
                 self._settle(item, self._loss(item, fail.why, device, gone), device)
 
-    def release_rest(self, job: Job, device: str, position: int, now: float) -> bool:
-        """The item at ``position`` takes very long: others get the rest of the chunk, if there is any."""
-        if self.is_over or not self.options.repeatable or len(job.send.items) <= self.n_per_call:
+    def release_rest(self, job: Job, device: str, position: int, now: float, *, has_queue: bool) -> bool:
+        """The item at ``position`` takes very long: others get what waits behind it, if anything does."""
+        has_rest = has_queue or len(job.send.items) > self.n_per_call
+        if self.is_over or not self.options.repeatable or not has_rest:
             return False
         self.scheduler.handle(sched.Stuck(job.send.chunk, device, now, position))
         return True
+
+    def abandoned(self, job: Job, device: str, now: float) -> None:
+        """The run is over and ``job`` still runs: its span ends here, whatever becomes of it."""
+        self._span(job, device, job.dealt_s, now, 0.0, "superseded")
 
     def leave(self, device: str, why: str, now: float) -> None:
         """``device`` can do nothing for this run. Ends the run if it was the last."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from evenload.balance.deal import Deal
 from evenload.balance.dealer import Dealer
 
-from .place import PACKING
+from .place import PACKING, QUEUED
 from .spans import Spans
 
 __all__ = [
@@ -81,11 +81,12 @@ class Spoilt(NamedTuple):
 
 
 class Died(NamedTuple):
-    """The device's worker has ended while it was at ``position`` of its chunk (see ``place``).
+    """The worker that held ``chunk`` has ended while it was at ``position`` of it (see ``place``).
 
     ``is_overtime``: it was killed because the item there had run for too long.
     """
 
+    chunk: int
     device: str
     now: float
     position: int
@@ -93,7 +94,7 @@ class Died(NamedTuple):
 
 
 class Stuck(NamedTuple):
-    """The item at ``position`` takes very long: its neighbours in the chunk shall run elsewhere meanwhile."""
+    """The item at ``position`` takes very long: all that waits behind it shall run elsewhere meanwhile."""
 
     chunk: int
     device: str
@@ -366,14 +367,14 @@ class Scheduler:
 
     def _died(self, event: Died) -> list[Instruction]:
         instructions: list[Instruction] = []
-        for chunk, (flight, items) in tuple(self._hung.items()):
-            if flight.device == event.device:
-                del self._hung[chunk]
-                instructions += self._fail(self._open(items), "overtime" if event.is_overtime else "died")
+        if event.chunk in self._hung:
+            _, items = self._hung.pop(event.chunk)
+            return self._fail(self._open(items), "overtime" if event.is_overtime else "died")
         for deal in self.dealer.lost(event.device, event.now):
             flight = self._flights.pop(deal.chunk)
-            began, blamed = self._blame(flight, event.position)
-            instructions += self._condemn(flight, began, blamed, event.is_overtime)
+            if deal.chunk == event.chunk and event.position != QUEUED:
+                began, blamed = self._blame(flight, event.position)
+                instructions += self._condemn(flight, began, blamed, event.is_overtime)
             again = [unit for unit in flight.units if self._open_in(unit)]
             self.dealer.forget(set(flight.units) - set(again))
             struck = [unit for unit in again if unit in self._suspects]
@@ -382,16 +383,16 @@ class Scheduler:
         return instructions
 
     def _stuck(self, event: Stuck) -> list[Instruction]:
-        """Give up the chunk, but for its answer: that still counts, as far as it comes first."""
-        (deal,) = self.dealer.lost(event.device, event.now)
-        assert deal.chunk == event.chunk
-        flight = self._flights.pop(event.chunk)
-        _, stuck = self._blame(flight, event.position)
-        items = [flight.items[at] for at in stuck]
-        units = {item // self._batch for item in items}
-        self._hung[event.chunk] = flight, [item for item in flight.items if item // self._batch in units]
-        self.dealer.forget(units)
-        self.dealer.requeue(unit for unit in flight.units if unit not in units)
+        """Give up what the device holds, but for the answers: they still count, as far as they come first."""
+        for deal in self.dealer.lost(event.device, event.now):
+            flight = self._flights.pop(deal.chunk)
+            units = set()
+            if deal.chunk == event.chunk:
+                _, stuck = self._blame(flight, event.position)
+                units = {flight.items[at] // self._batch for at in stuck}
+            self._hung[deal.chunk] = flight, [item for item in flight.items if item // self._batch in units]
+            self.dealer.forget(units)
+            self.dealer.requeue(unit for unit in flight.units if unit not in units)
         return []
 
     def _blame(self, flight: _Flight, position: int) -> tuple[int, range]:

@@ -3,6 +3,7 @@
 Workers come and go, the seat stays. It decides when a worker that is lost is replaced, and when it is no use.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -23,7 +24,7 @@ class Worker:
 
     tasks    those that are built there
     loading  the task that is being built
-    job      the chunk that it has
+    jobs     the chunk that it runs, and maybe one that waits behind it
     """
 
     number: int
@@ -34,11 +35,16 @@ class Worker:
     pid: int | None = None
     tasks: dict[int, Task] = field(default_factory=dict)
     loading: Task | None = None
-    job: Job | None = None
+    jobs: deque[Job] = field(default_factory=deque)
 
     @property
     def is_idle(self) -> bool:
-        return self.is_up and self.job is None and self.loading is None
+        return self.is_up and not self.jobs and self.loading is None
+
+    @property
+    def may_queue(self) -> bool:
+        """It runs something so short that the next chunk had better be there already."""
+        return len(self.jobs) == 1 and self.loading is None and self.jobs[0].is_tiny
 
 
 @dataclass(slots=True, eq=False)

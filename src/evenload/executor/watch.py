@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from .backends import Backend
 from .record import Record
 from .run import Job
-from .seat import Seat
+from .seat import Seat, Worker
 
 __all__ = ["Watch"]
 
@@ -32,19 +32,19 @@ class Watch:
     def look(self, seats: Iterable[Seat], now: float) -> None:
         self.due_s = now + LOOK_S
         for seat in seats:
-            if seat.worker is not None and seat.worker.job is not None:
-                self._look_at(seat, seat.worker.number, seat.worker.job, now)
+            if seat.worker is not None and seat.worker.jobs:
+                self._look_at(seat, seat.worker, seat.worker.jobs[0], now)
 
-    def _look_at(self, seat: Seat, worker: int, job: Job, now: float) -> None:
-        position, seconds = self._backend.place(worker)
+    def _look_at(self, seat: Seat, worker: Worker, job: Job, now: float) -> None:
+        position, seconds = self._backend.place(worker.number)
         limit_s = job.run.options.timeout_s
         is_stuck = position >= 0 and seconds > max(STUCK_S, STUCK_TIMES * job.run.longest_s)
         if is_stuck and not job.is_released:
             job.is_released = True
-            if job.run.release_rest(job, seat.id, position, now):
-                self._backend.drop(worker, job.number)
+            if job.run.release_rest(job, seat.id, position, now, has_queue=len(worker.jobs) > 1):
+                self._backend.drop(worker.number, worker.jobs[-1].number)
         if job.dropped_s is not None and now - job.dropped_s > self._patience_s(job):
-            self._backend.kill(worker)
+            self._backend.kill(worker.number)
         elif limit_s is None:
             if position >= 0 and not job.is_warned_of:
                 self._suspect(seat, job, position, seconds)
@@ -55,7 +55,7 @@ class Watch:
                 self.due_s = min(self.due_s, now + left_s)
             else:
                 job.overtime_at = position
-                self._backend.kill(worker)
+                self._backend.kill(worker.number)
 
     def _patience_s(self, job: Job) -> float:
         assert job.dropped_s is not None

@@ -38,15 +38,18 @@ class Backend(Protocol):
     def unload(self, worker: int, task: int) -> None: ...
 
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
-        """Run ``items``: Answered, Spoilt or Gone. Raises what pickling raises; nothing was sent then."""
+        """Run ``items`` when what was sent before is done: Answered, Spoilt or Gone.
+
+        Raises what pickling raises; nothing was sent then.
+        """
         ...
 
     def drop(self, worker: int, chunk: int) -> None:
-        """Skip what is not begun of ``chunk``: the answer comes sooner, and shorter."""
+        """Skip what is not begun of ``chunk`` and of those before it: answers come sooner, and shorter."""
         ...
 
     def place(self, worker: int) -> tuple[int, float]:
-        """Position in the chunk it runs, and seconds since it got there; see ``place.Place.of``."""
+        """Position in the first chunk it holds, and seconds since it got there; see ``place.Place.of``."""
         ...
 
     def kill(self, worker: int) -> None:

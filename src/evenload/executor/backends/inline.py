@@ -109,4 +109,4 @@ class InlineBackend:
 
     def _end(self, worker: int) -> Message:
         del self._desks[worker]
-        return Gone(worker, 0, 0, NOT_BEGUN)
+        return Gone(worker, 0, NOT_BEGUN)

@@ -54,15 +54,14 @@ class ProcessBackend:
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
         body, buffers = pack(pack_apart(items, "input") if singly else items)
         child = self._children[worker]
-        child.chunk = chunk
+        child.chunks.append(chunk)
         child.send(Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers))
 
     def drop(self, worker: int, chunk: int) -> None:
         self._children[worker].place.drop(chunk)
 
     def place(self, worker: int) -> tuple[int, float]:
-        child = self._children[worker]
-        return child.place.of(child.chunk)
+        return self._children[worker].where()
 
     def kill(self, worker: int) -> None:
         self._children[worker].kill()
