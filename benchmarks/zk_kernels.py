@@ -1,6 +1,6 @@
 """The kernels under a proof: multi-scalar multiplication, transform, verification, field products. CPU time.
 
-    python benchmarks/zk_kernels.py [--level word64]
+python benchmarks/zk_kernels.py [--level word64]
 """
 
 import argparse

@@ -2,9 +2,9 @@
 
     python benchmarks/zk_prove.py [--large] [--snarkjs node_modules/snarkjs/build/cli.cjs]
 
-Circuits and keys are ours (INSECURE set-up), made on the way into a temporary folder. evenload is measured in a
-process of its own, one thread: the key's load, the first proof and the best of three after it. snarkjs is a process
-per proof, as its users run it. CPU seconds are user + system time of the process.
+Circuits and keys are ours (INSECURE set-up), made on the way into a temporary folder. evenload is measured in
+a process of its own, one thread: the key's load, the first proof and the best of three after it. snarkjs is a
+process per proof, as its users run it. CPU seconds are user + system time of the process.
 """
 
 import argparse

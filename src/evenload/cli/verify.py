@@ -18,8 +18,7 @@ def verify(key: Path, public: Path, proof: Path, as_json: bool) -> int:
     valid, 1: not.
 
     Proofs made by snarkjs, rapidsnark or evenload. Non-canonical numbers, public inputs not below r and
-    points outside
-    the subgroup are refused, not reduced.
+    points outside the subgroup are refused, not reduced.
     """
     from evenload.zk.groth16 import Proof, VerificationKey, public_from_json
     from evenload.zk.verifier import Verifier

@@ -1,9 +1,8 @@
 """Groth16 proofs over BN254: strict file formats, a fast prover that verifies what it gives out, and a slow
 oracle.
 
-``Prover(key)`` proves; ``verify`` checks; ``formats`` reads and writes .zkey, .wtns and .r1cs. Importing
-this package
-loads no kernels.
+``Prover(key)`` proves; ``verify`` checks; ``formats`` reads and writes .zkey, .wtns and .r1cs. Importing this
+package loads no kernels.
 """
 
 import importlib

@@ -3,8 +3,7 @@
 Whoever runs this knows the trapdoor and can forge proofs. A key for real use comes from a ceremony (snarkjs).
 
 Multiples of a generator are sums of points from a table of its multiples, so the bucket kernel that adds the
-points of
-an MSM makes them: every scalar is a bucket.
+points of an MSM makes them: every scalar is a bucket.
 """
 
 import hashlib

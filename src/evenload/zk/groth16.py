@@ -19,8 +19,7 @@ class Proof:
     """A Groth16 proof: three affine points, None for infinity.
 
     Proofs are malleable: from one proof anybody can make others of the same statement, e.g. (-a, -b, c).
-    Never use a
-    proof's bytes to tell whether a statement was seen before.
+    Never use a proof's bytes to tell whether a statement was seen before.
     """
 
     a: G1Point

@@ -44,8 +44,8 @@ class LoadedKey:
         """Check every point of ``key`` and convert it. The sections of ``key`` are released one by one.
 
         Raises FormatError naming section and byte for a point off its curve, with a coordinate not below q,
-        or outside
-        the subgroup (B2; overlooked with probability below 2 * 10^-8, see ``find_outside_subgroup``).
+        or outside the subgroup (B2; overlooked with probability below 2 * 10^-8, see
+        ``find_outside_subgroup``).
         """
         started = time.perf_counter()
         bases = {}
@@ -80,10 +80,9 @@ class LoadedKey:
 def find_outside_subgroup(bases: msm.Bases) -> int | None:
     """The position of a point of G2's curve that is not of order r, or None.
 
-    A random combination of all points is tested instead of each. The smallest prime factor of the cofactor
-    is 10069, and
-    a weight of 14 bits hits one residue modulo it with probability at most 1/8192: two rounds overlook a bad
-    point with probability below 2 * 10^-8.
+    A random combination of all points is tested instead of each. The smallest prime factor of the cofactor is
+    10069, and a weight of 14 bits hits one residue modulo it with probability at most 1/8192: two rounds
+    overlook a bad point with probability below 2 * 10^-8.
     """
     for _ in range(_SUBGROUP_ROUNDS):
         weights = np.zeros((bases.n_given, 4), np.uint64)

@@ -15,7 +15,7 @@ import numpy as np
 
 from evenload.errors import FormatError
 from evenload.gpu.llvm import programs, rows
-from evenload.gpu.llvm.layout import LEVELS, PAIR_SLACK, scratch_bytes
+from evenload.gpu.llvm.layout import LEVELS, PAIR_SLACK, scratch_bytes, shared_inversion
 
 __all__ = ["Bases", "choose_width", "multiply", "sum_groups", "window_count"]
 
@@ -50,8 +50,7 @@ class Bases:
         infinity).
 
         Raises FormatError if a coordinate is not below q or a point is not on the curve; ``where(position,
-        why)`` gives
-        the message.
+        why)`` gives the message.
         """
         n_given, row_bytes = len(given), 64 * degree
         scratch = np.empty(n_given + 1, np.int32)
@@ -146,8 +145,8 @@ def multiply(
 
     scalars  [n_given, 4] uint64, plain, below r
     run      ``map``, or a pool's map: window groups run on its threads (kernels release the GIL)
-    buffers  work space that is kept between calls, one set for each thread
-    Returns an affine row [8 * degree] uint64, Montgomery with R = 2^256, zeros for infinity.
+    buffers  work space that is kept between calls, one set for each thread Returns an affine row [8 * degree]
+             uint64, Montgomery with R = 2^256, zeros for infinity.
     """
     n, degree = len(bases.keep), bases.degree
     out = rows.zeros(1, 64 * degree)
@@ -202,14 +201,15 @@ def _accumulate(bases: Bases, index: int, start: np.ndarray, sums: int, work: _W
     """sums[b] (rows at an address) = the sum of bucket b's points, for all buckets of ``start``."""
     degree, row_bytes = bases.degree, 64 * bases.degree
     kernel = getattr(programs.bulk(bases.level), f"g{degree}_accumulate")
-    scratch = work.get("scratch", 1, scratch_bytes(bases.level, degree))
+    batch = shared_inversion(bases.level, degree)
+    scratch = work.get("scratch", 1, scratch_bytes(bases.level, degree, batch))
     points = rows.address(bases.points)
     for first, last in _chunks(start):
         n_rows = int(start[last] - start[first]) // 2 + last - first + 8
         pairs = [work.get(name, n_rows + PAIR_SLACK, 8, np.int64) for name in ("p", "q", "out")]
         counts = [work.get(name, last - first + 1, 8, np.int64) for name in ("counts0", "counts1")]
         space = [work.get(name, n_rows, row_bytes) for name in ("rows0", "rows1")]
-        kernel(points, index, rows.address(start), first, last, sums, *pairs, *counts, *space, scratch)
+        kernel(points, index, rows.address(start), first, last, sums, *pairs, *counts, *space, scratch, batch)
 
 
 def sum_groups(bases: Bases, index: np.ndarray, start: np.ndarray) -> np.ndarray:

@@ -114,8 +114,8 @@ class Domain:
     def to_odd_coset(self, values: np.ndarray) -> np.ndarray:
         """Values of a polynomial on the domain -> its values on the odd coset.
 
-        values  [size, 4] uint64 rows, Montgomery with R = 2^256, canonical
-        Returns blocks that only ``quotient`` reads.
+        values  [size, 4] uint64 rows, Montgomery with R = 2^256, canonical Returns blocks that only
+                ``quotient`` reads.
         """
         blocks = rows.empty(self.n_blocks, self._block_bytes)
         at, n = rows.address(blocks), self.n_blocks

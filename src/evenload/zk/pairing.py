@@ -85,8 +85,7 @@ def final_exponentiation(f: np.ndarray) -> np.ndarray:
     """f^((q^12 - 1) / r).
 
     Source of the addition chain for the last factor: Scott, Benger, Charlemagne, Dominguez Perez, Kachisa,
-    "On the
-    final exponentiation for calculating pairings on ordinary elliptic curves" (2009).
+    "On the final exponentiation for calculating pairings on ordinary elliptic curves" (2009).
     """
     inverse = rows.empty(1, _F12_BYTES)
     programs.scalar().f12_invert(rows.address(inverse), rows.address(f))

@@ -6,9 +6,8 @@
                                                        and counts
 
 Time depends on the witness (bucket methods branch on its digits; the blinding does not): prove where nobody
-untrusted
-can measure. Blinding comes from the operating system for every proof, also when a proof is made a second
-time.
+untrusted can measure. Blinding comes from the operating system for every proof, also when a proof is made a
+second time.
 """
 
 import dataclasses
@@ -124,10 +123,8 @@ class Worker:
         """Prove and verify.
 
         Raises FormatError for a damaged witness, ConfigError if it does not fit the key or the expected
-        public inputs,
-        InvalidProof if the proof does not verify (most often: the witness does not satisfy the circuit).
-        ``check`` is
-        called between stages and may raise to give up.
+        public inputs, InvalidProof if the proof does not verify (most often: the witness does not satisfy the
+        circuit). ``check`` is called between stages and may raise to give up.
         """
         started, stages = time.perf_counter(), Stages(check)
         try:

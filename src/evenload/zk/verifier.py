@@ -27,10 +27,8 @@ def verify(key: VerificationKey, public: Sequence[int], proof: Proof) -> bool:
 class Verifier:
     """Verifies under one key; the lines of the key's points are computed once.
 
-    ``is_checked``: the key comes from ``read_zkey``, which has checked its points.
-    Raises FormatError if a point of the key is off its curve, outside the subgroup, or (alpha, beta, gamma,
-    delta)
-    infinity.
+    ``is_checked``: the key comes from ``read_zkey``, which has checked its points. Raises FormatError if a
+    point of the key is off its curve, outside the subgroup, or (alpha, beta, gamma, delta) infinity.
     """
 
     def __init__(self, key: VerificationKey, is_checked: bool = False):

@@ -1,9 +1,8 @@
 """Prime field arithmetic, written once for any level; ``extension`` builds Fq2 on it with the same members.
 
 Every ``Element`` carries a bound that is known while the code is emitted: its value is below ``bound * p``.
-Sums
-only add bounds; a reduction is emitted where the next operation would not fit. So the kernels contain the
-reductions they need and no others, and a formula that would overflow cannot be emitted at all.
+Sums only add bounds; a reduction is emitted where the next operation would not fit. So the kernels contain
+the reductions they need and no others, and a formula that would overflow cannot be emitted at all.
 """
 
 import math

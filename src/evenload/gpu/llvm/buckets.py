@@ -1,15 +1,13 @@
 """Kernels of Pippenger's multi-scalar multiplication, over G1 or G2 at any level.
 
-    digits -> sort (one bucket for each |digit|) -> accumulate (affine additions, one shared inversion for
-    many)
+    digits -> sort (one bucket for each |digit|)
+           -> accumulate (affine additions, one shared inversion for many)
            -> bucket_sum (weighted sum of the buckets) -> fold (windows to one point)
 
 Points in memory are rows: affine coordinates, canonical, in the level's Montgomery form, 64 bytes for G1 and
-128 for
-G2; a row of zeros is infinity (no point of either curve has x = 0: 3 and the twist's constant are
-non-squares).
-Affine additions share their inversions (Montgomery's trick): 5 products and a square each, against 11 in
-projective coordinates.
+128 for G2; a row of zeros is infinity (no point of either curve has x = 0: 3 and the twist's constant are
+non-squares). Affine additions share their inversions (Montgomery's trick): 5 products and a square each,
+against 11 in projective coordinates.
 """
 
 from collections.abc import Callable
@@ -23,11 +21,10 @@ from .arith import PrimeField
 from .code import I32, I64, Code, add_kernel
 from .curve import Point, Registers, add, add_affine, infinity, select_point
 from .extension import QuadraticField
-from .layout import BATCH
 
 __all__ = ["SIGNATURES", "add_group_kernels"]
 
-SIGNATURES = {"import_points": 6, "export_points": 3, "accumulate": 14, "bucket_sum": 3}
+SIGNATURES = {"import_points": 6, "export_points": 3, "accumulate": 15, "bucket_sum": 3}
 _AHEAD = 6  # blocks between a prefetch and its use
 
 
@@ -58,8 +55,7 @@ class GroupKernels:
         """Rows ``keep[i]`` of snarkjs's form (R = 2^256) -> rows of this level; ``bits`` is unused, 0.
 
         Returns 0, or 1 if a coordinate is not below q, 2 if a point is not on the curve; ``bad`` gets the
-        position
-        in ``keep`` of the first row of the block that holds it.
+        position in ``keep`` of the first row of the block that holds it.
         """
         f = self.field(code)
         fault = code.variable(0)
@@ -131,7 +127,7 @@ class GroupKernels:
             negative = code.ir.trunc(vector, f.level.mask_type)
         return x, f.select(negative, f.negate(y), y)
 
-    def add_pairs(self, code: Code, p: Any, q: Any, out: Any, n: Any, scratch: Any) -> None:
+    def add_pairs(self, code: Code, p: Any, q: Any, out: Any, n: Any, scratch: Any, batch: Any) -> None:
         """out[i] = p[i] + q[i] for ``n`` pairs of tagged addresses (64-byte aligned arrays, room for a block
         more)."""
         for lane in range(self.lanes - 1):  # fill the last block with a copy of the last pair
@@ -143,8 +139,10 @@ class GroupKernels:
         product = code.add(scratch, 128)
         blocks = code.add(product, self.element_bytes)
         n_blocks = code.ir.sdiv(code.add(n, self.lanes - 1), code.const(self.lanes))
-        with code.range(0, n_blocks, BATCH[self.degree]) as first:
-            last = code.min(code.add(first, BATCH[self.degree]), n_blocks)
+        n_batches = code.ir.sdiv(code.sub(code.add(n_blocks, batch), 1), batch)
+        with code.range(0, n_batches) as number:
+            first = code.mul(number, batch)
+            last = code.min(code.add(first, batch), n_blocks)
             f.store(f.one(), product)
             with code.range(first, last) as k:
                 block = code.add(blocks, code.mul(code.sub(k, first), self.block_bytes))
@@ -226,16 +224,14 @@ class GroupKernels:
         """sums[b] = the sum of bucket b's points, for buckets first <= b < last.
 
         points (rows), index (int32: position, sign bit set for the negative), start (int64: bucket b holds
-        index[start[b]:start[b+1]]), first, last, sums (rows); then work space that starts on 64 bytes: p, q,
-        out (int64,
-        one for each pair and ``PAIR_SLACK`` more), counts0, counts1 (last - first + 1 int64), rows0, rows1
-        (a row for each
-        bucket and pair), scratch (``scratch_bytes``).
+        index[start[b]:start[b+1]]), first, last, sums (rows); then work space, each on 64 bytes: p, q, out
+        (int64, one for each pair and ``PAIR_SLACK`` more), counts0, counts1 (last - first + 1 int64), rows0,
+        rows1 (a row for each bucket and pair), scratch (``layout.scratch_bytes``); and batch, the blocks of
+        additions that share an inversion.
         """
-        points, index, start, first, last, sums, p, q, out, counts0, counts1, rows0, rows1, scratch = (
-            arguments
-        )
-        run = code.function(self.prefix + "add_pairs", 5, self.add_pairs)
+        points, index, start, first, last, sums, p, q, out, *spaces, scratch, batch = arguments
+        counts0, counts1, rows0, rows1 = spaces
+        run = code.function(self.prefix + "add_pairs", 6, self.add_pairs)
         begin = code.function(self.prefix + "pair_first", 10, self._pair_first)
         again = code.function(self.prefix + "pair_again", 9, self._pair_again)
         n_buckets = code.sub(last, first)
@@ -246,7 +242,7 @@ class GroupKernels:
         n = code.variable(code.call(begin, start, n_buckets, *pairs, rows0, counts0, points, index))
         from_rows, to_rows, from_counts, to_counts = map(code.variable, (rows0, rows1, counts0, counts1))
         with code.loop(lambda: code.less(0, n.get())):
-            code.call(run, p, q, out, n.get(), scratch)
+            code.call(run, p, q, out, n.get(), scratch, batch)
             n.set(
                 code.call(
                     again,

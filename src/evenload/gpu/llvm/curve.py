@@ -1,10 +1,8 @@
 """Points of y^2 = x^3 + b over any field of ``arith``: complete projective addition, with no special cases.
 
 Source: Renes, Costello, Batina, "Complete addition formulas for prime order elliptic curves" (2016),
-algorithms 7
-and 8 for a = 0. They are complete where the curve has no point of order two, which holds for G1 and for the
-whole
-twist of BN254 (its order, r times 2q - r, is odd).
+algorithms 7 and 8 for a = 0. They are complete where the curve has no point of order two, which holds for G1
+and for the whole twist of BN254 (its order, r times 2q - r, is odd).
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Kernels on few points, one at a time: windows to one sum, and sums of multiples. Level word64 only.
 
 ``combine`` does the same operations for every scalar (no branch and no address depends on one), because it
-handles
-the blinding of proofs; ``fold`` handles sums that are public or already mixed.
+handles the blinding of proofs; ``fold`` handles sums that are public or already mixed.
 """
 
 from typing import Any

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from evenload.gpu.field import X
 
-__all__ = ["BATCH", "LEVELS", "N_LINES", "PAIR_SLACK", "STEPS", "Level", "scratch_bytes"]
+__all__ = ["LEVELS", "N_LINES", "PAIR_SLACK", "STEPS", "Level", "scratch_bytes", "shared_inversion"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,10 +21,6 @@ class Level:
 
 LEVELS = {"ifma52": Level("ifma52", 8, 320, 260), "word64": Level("word64", 1, 32, 256)}
 
-BATCH = {1: 256, 2: 128}
-"""Blocks of affine additions that share one inversion, by degree of the field; see
-benchmarks/zk_kernels.py."""
-
 PAIR_SLACK = 64
 """Elements that a pair array needs beyond its pairs: the last block is filled up, and prefetches look
 ahead."""
@@ -36,7 +32,13 @@ N_LINES = len(STEPS) + 2
 """Two chords for the Frobenius images follow the steps."""
 
 
-def scratch_bytes(level: str, degree: int) -> int:
-    """Work space of ``accumulate`` for the blocks that share an inversion."""
+def shared_inversion(level: str, degree: int) -> int:
+    """Blocks of affine additions that share one inversion: as many as their scratch leaves room for in the
+    cache."""
+    return {"ifma52": 256, "word64": 2048}[level] // degree
+
+
+def scratch_bytes(level: str, degree: int, batch: int) -> int:
+    """Work space of ``accumulate`` for ``batch`` blocks that share an inversion."""
     element = LEVELS[level].block_bytes * degree
-    return 128 + element + BATCH[degree] * (5 * element + 64)
+    return 128 + element + batch * (5 * element + 64)

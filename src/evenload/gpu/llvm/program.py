@@ -1,9 +1,9 @@
 """Compile a program of kernels once, keep the object file, and load it from then on.
 
 The cache holds machine code, so it is trusted only where nobody else can write: a directory with mode 0700
-that
-belongs to this user, files with mode 0600. Anything else is refused, never repaired behind the user's back.
-An object is named by a hash of the kernels' source, the processor and its features, and the LLVM version.
+that belongs to this user, files with mode 0600. Anything else is refused, never repaired behind the user's
+back. An object is named by a hash of the kernels' source, the processor and its features, and the LLVM
+version.
 """
 
 import ctypes

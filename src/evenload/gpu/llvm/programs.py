@@ -1,8 +1,7 @@
 """The programs that are compiled together and cached as one object each.
 
-``scalar`` works on single points and on rows of integers and runs everywhere; ``bulk`` holds the kernels
-that take
-nearly all of a proof's time, once for each instruction level.
+``scalar`` works on single points and on rows of integers and runs everywhere; ``bulk`` holds the kernels that
+take nearly all of a proof's time, once for each instruction level.
 """
 
 import functools
@@ -65,7 +64,7 @@ def bulk(level: str | None = None) -> Program:
     level = level or best_level()
     if level not in LEVELS:
         raise UnknownName("instruction level", level, LEVELS)
-    group = {"import_points": 6, "export_points": 3, "accumulate": 14, "bucket_sum": 3}
+    group = {"import_points": 6, "export_points": 3, "accumulate": 15, "bucket_sum": 3}
     signatures = {f"g{degree}_{name}": n for degree in (1, 2) for name, n in group.items()}
     signatures |= {"scatter": 4, "gather": 4, "multiply_blocks": 4, "pack": 3, "unpack": 3, "quotient": 5}
     sources = _sources(

@@ -1,18 +1,17 @@
 """Number-theoretic transforms on Fr, and the odd-coset step of Groth16.
 
 Both directions use decimation-in-time butterflies (u + w*v, u - w*v), so that at a level with head-room no
-sum is
-ever reduced: a value grows by less than 2p a layer and only products bring it back (27 layers: below 62p <
-64p).
+sum is ever reduced: a value grows by less than 2p a layer and only products bring it back (27 layers: below
+62p < 64p).
 
     scatter   natural order -> bit-reversed, one twiddle for each group of a layer
     gather    bit-reversed -> natural order, one twiddle for each position in a group
 
 At a level with 8 lanes, element 8*k + l of a tile of 64 lies in block k, lane l; the three layers inside a
-block work
-on the transposed tile, which ``scatter`` leaves transposed and ``gather`` takes that way.
-Source: Cooley and Tukey (1965); the bit-reversed twiddle order as in Seiler, "Faster AVX2 optimized NTT"
-(2018).
+block work on the transposed tile, which ``scatter`` leaves transposed and ``gather`` takes that way.
+
+Source: Cooley and Tukey (1965); the bit-reversed twiddle order as in Seiler, "Faster AVX2 optimized NTT
+multiplication for Ring-LWE lattice cryptography" (2018).
 """
 
 from collections.abc import Callable
@@ -158,8 +157,7 @@ class TransformKernels:
     # --- gather ---------------------------------------------------------------------------------
     def gather(self, code: Code, blocks: Any, size: Any, twiddles: Any, tile_twiddles: Any) -> None:
         """twiddles: for groups of 2, 4, ... blocks, one block for each position of the lower half;
-        tile_twiddles: 4
-        blocks that hold the powers 0..3 of the eighth root in every lane."""
+        tile_twiddles: 4 blocks that hold the powers 0..3 of the eighth root in every lane."""
         layers = code.function(f"gather_layers_{self.level.name}", 4, self._gather_layers)
         chunk = code.min(size, self.chunk)
         with code.range(0, code.ir.sdiv(size, chunk)) as c:

@@ -22,8 +22,7 @@ class Word64:
     """A *level*: how elements lie in registers and memory, and the few operations that depend on it.
 
     A register element is a list of ``n_limbs`` IR values and holds ``lanes`` field elements. In memory it is
-    either a
-    *block* (``block_bytes``, the registers one after the other) or ``lanes`` *rows* of 32 bytes,
+    either a *block* (``block_bytes``, the registers one after the other) or ``lanes`` *rows* of 32 bytes,
     little-endian.
     """
 

@@ -1,8 +1,7 @@
 """The container that .zkey, .wtns and .r1cs share: magic, version, then sections in any order.
 
-Everything is little-endian: 4 bytes magic, u32 version, u32 number of sections; each section is u32 type,
-u64 length,
-payload. Sizes are checked against the file before anything of that size is allocated.
+Everything is little-endian: 4 bytes magic, u32 version, u32 number of sections; each section is u32 type, u64
+length, payload. Sizes are checked against the file before anything of that size is allocated.
 """
 
 import hashlib
@@ -91,8 +90,8 @@ def open_container(
     """Check the header and the section table of a path, of bytes, or of a seekable binary file.
 
     Raises FormatError for another magic or version, a section that leaves the file, a known section that
-    appears
-    twice, or bytes after the last section. Unknown sections are skipped. OSError if the file cannot be read.
+    appears twice, or bytes after the last section. Unknown sections are skipped. OSError if the file cannot
+    be read.
     """
     file: BinaryIO
     if isinstance(source, (str, os.PathLike)):

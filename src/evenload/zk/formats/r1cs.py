@@ -24,8 +24,7 @@ class R1cs:
     """A circuit. Wires: 0 the constant 1, then outputs, public inputs, private inputs, internal ones.
 
     terms  [n] COEFFICIENT records in order of constraints, A before B before C: matrix 0, 1, 2; row is the
-           constraint;
-           values plain (not Montgomery), below r
+           constraint; values plain (not Montgomery), below r
     """
 
     n_wires: int

@@ -45,12 +45,10 @@ class ZKey:
     """A proving key. Points of the header are plain affine integers (None: infinity), the long lists are
     rows.
 
-    coefficients  [n] COEFFICIENT records: every matrix is 0 or 1, every row below ``domain_size``, every
-                  wire below
-                  ``n_vars``, every value below r
+    coefficients  [n] COEFFICIENT records: every matrix is 0 or 1, every row below ``domain_size``, every wire
+                  below ``n_vars``, every value below r
     sections      [n, 8] or [n, 16] uint64 rows for A, B1, B2, C, H: lengths are checked, the points
-                  themselves are
-                  checked where they are loaded (``evenload.zk.key``)
+                  themselves are checked where they are loaded (``evenload.zk.key``)
     """
 
     name: str
@@ -90,9 +88,8 @@ def read_zkey(source: Source, name: str | None = None) -> ZKey:
     """Read and check a key.
 
     Raises FormatError naming section and byte: damaged container, another protocol, curve or size than the
-    sections
-    hold, indices out of range, values not below their modulus, header points off the curve or outside the
-    subgroup.
+    sections hold, indices out of range, values not below their modulus, header points off the curve or
+    outside the subgroup.
     """
     box = open_container(source, b"zkey", 1, TITLES, name)
     try:

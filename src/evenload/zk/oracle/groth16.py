@@ -1,8 +1,7 @@
 """Groth16 in plain Python: prove and verify small circuits, step by step as the protocol is written.
 
-Source: Groth, "On the size of pairing-based non-interactive arguments" (2016), with the quotient evaluated
-on the odd
-coset as the H points of a .zkey expect it.
+Source: Groth, "On the size of pairing-based non-interactive arguments" (2016), with the quotient evaluated on
+the odd coset as the H points of a .zkey expect it.
 """
 
 import secrets

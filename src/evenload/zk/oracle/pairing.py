@@ -28,8 +28,7 @@ __all__ = [
 Q, R = FQ.modulus, FR.modulus
 SNARKJS_EXPONENT = 2 * X * (6 * X * X + 3 * X + 1)
 """snarkjs's final exponentiation gives this power of the pairing (Fuentes-Castaneda and others, 2011); as r
-does not
-divide it, products are one in both or in neither."""
+does not divide it, products are one in both or in neither."""
 XI = (9, 1)
 Fq12 = tuple[Fq2, Fq2, Fq2, Fq2, Fq2, Fq2]
 ZERO2, ONE2 = (0, 0), (1, 0)
