@@ -121,8 +121,9 @@ def test_unknown_level_is_named():
 
 
 def test_importing_loads_no_compiler():
-    code = """if True: import sys, evenload.gpu, evenload.zk, evenload.zk.prover print("llvmlite" in
-    sys.modules, "numba" in sys.modules)
+    code = """if True:
+        import sys, evenload.gpu, evenload.zk, evenload.zk.prover
+        print("llvmlite" in sys.modules, "numba" in sys.modules)
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
