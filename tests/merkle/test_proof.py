@@ -1,0 +1,217 @@
+"""Proofs from strangers: nothing but the right leaf, place, size and root passes."""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.errors import ConfigError, FormatError
+from evenload.merkle import ConsistencyProof, InclusionProof, MerkleTree, Scheme, proof_from_json
+
+NODE = st.binary(min_size=32, max_size=32)
+NAMES = st.sampled_from(["rfc6962", "bitcoin", "blake2s"])
+
+
+def tree_of(name, n):
+    return MerkleTree([bytes([k]) * 32 for k in range(n)], scheme=name)
+
+
+@settings(max_examples=60)
+@given(NAMES, st.integers(1, 20), st.data())
+def test_another_place_size_leaf_or_node_does_not_verify(name, n, draw):
+    tree = tree_of(name, n)
+    index = draw.draw(st.integers(0, n - 1))
+    proof, leaf = tree.prove(index), bytes([index]) * 32
+    assert proof.verify(leaf, tree.root)
+    assert not proof.verify(bytes([255]) * 32, tree.root)
+    other_root = draw.draw(NODE)
+    assert proof.verify(leaf, other_root) == (other_root == tree.root)
+    other = draw.draw(st.integers(0, n - 1))
+    if other != index:
+        assert not replace(proof, index=other).verify(leaf, tree.root)
+    for k in range(len(proof.path)):
+        changed = list(proof.path)
+        changed[k] = bytes(31) + b"\7"
+        assert not replace(proof, path=tuple(changed)).verify(leaf, tree.root)
+    for path in (proof.path[:-1], (*proof.path, bytes(32)), (bytes(32), *proof.path)):
+        if path != proof.path:
+            assert not replace(proof, path=path).verify(leaf, tree.root)
+
+
+def test_a_node_is_no_leaf():
+    """The second preimage that prefixes are there to prevent."""
+    tree = tree_of("rfc6962", 4)
+    inner = tree.level(0)[:2].tobytes()
+    forged = InclusionProof(tree.scheme, 0, 2, (tree.level(1)[1].tobytes(),))
+    assert not forged.verify(inner, tree.root)
+
+
+def test_bitcoins_duplicate_must_be_one():
+    tree = tree_of("bitcoin", 3)
+    proof = tree.prove(2)
+    assert proof.path[0] == bytes([2]) * 32
+    assert not replace(proof, path=(bytes([9]) * 32, proof.path[1])).verify(bytes([2]) * 32, tree.root)
+
+
+def test_elements_have_one_name():
+    """x and x + r are the same element: a second name would make a second proof."""
+    from evenload.gpu.field import FR
+
+    tree = MerkleTree([bytes(32), bytes([1, *bytes(31)])], scheme="poseidon")
+    proof = tree.prove(0)
+    alias = (1 + FR.modulus).to_bytes(32, "little")
+    with pytest.raises(ConfigError, match="below the order"):
+        replace(proof, path=(alias,))
+    with pytest.raises(ConfigError, match="below the order"):
+        proof.verify(FR.modulus.to_bytes(32, "little"), tree.root)
+    with pytest.raises(ConfigError, match="below the order"):
+        proof.verify_hash(FR.modulus.to_bytes(32, "little"), tree.root)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"index": -1},
+        {"index": 8},
+        {"index": True},
+        {"index": 1.0},
+        {"index": None},
+        {"size": 0},
+        {"size": 2**64},
+        {"size": "8"},
+        {"path": None},
+        {"path": (b"short",)},
+        {"path": ("text",)},
+        {"path": (bytes(32),) * 200},
+        {"scheme": Scheme("openzeppelin")},
+    ],
+)
+def test_what_is_no_proof(change):
+    with pytest.raises(ConfigError):
+        replace(tree_of("rfc6962", 8).prove(3), **change)
+
+
+def test_roots_and_hashes_have_32_bytes():
+    tree = tree_of("rfc6962", 5)
+    for root in (b"", bytes(31), "text", None):
+        with pytest.raises(ConfigError):
+            tree.prove(1).verify(b"x", root)
+        with pytest.raises(ConfigError):
+            tree.prove_consistency(2).verify(root, tree.root)
+
+
+@settings(max_examples=60)
+@given(st.integers(2, 20), st.data())
+def test_consistency_with_another_size_or_node_does_not_verify(n, draw):
+    tree = tree_of("rfc6962", n)
+    old = draw.draw(st.integers(1, n - 1))
+    proof, roots = tree.prove_consistency(old), (tree.root_at(old), tree.root)
+    assert proof.verify(*roots)
+    other = draw.draw(st.integers(1, n))
+    if other != old:
+        assert not replace(proof, old_size=other).verify(tree.root_at(old), tree.root)
+    for path in (proof.path[:-1], (*proof.path, bytes(32)), proof.path[::-1]):
+        if path != proof.path:
+            assert not replace(proof, path=path).verify(*roots)
+    assert not ConsistencyProof(proof.scheme, n, n, proof.path).verify(tree.root, tree.root) or not proof.path
+
+
+@pytest.mark.parametrize(("old", "new"), [(0, 3), (4, 3), (-1, 3), (1, 0), (True, 2), ("1", 2)])
+def test_sizes_that_do_not_grow(old, new):
+    with pytest.raises(ConfigError):
+        ConsistencyProof(Scheme(), old, new)
+
+
+def test_json_there_and_back():
+    tree = MerkleTree([b"a", b"b", b"c"], scheme=Scheme("blake2s", person=b"app"))
+    for proof in (tree.prove(1), tree.prove_consistency(2)):
+        assert proof_from_json(json.dumps(proof.to_json())) == proof
+        assert proof_from_json(proof.to_json()) == proof
+    deep = MerkleTree([bytes(32)], scheme=Scheme("poseidon", depth=3)).prove(0)
+    assert proof_from_json(json.dumps(deep.to_json())) == deep
+
+
+def test_a_key_is_never_written():
+    tree = MerkleTree([b"a", b"b"], scheme=Scheme("blake2s", key=b"secret"))
+    with pytest.raises(ConfigError, match="give the key away"):
+        tree.prove(0).to_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "[]",
+        "{}",
+        "{",
+        "[" * 100_000,
+        '{"format": "evenload-merkle-1", "format": "evenload-merkle-1"}',
+        " " * (1 << 21),
+        b"\xff\xfe{}",
+    ],
+)
+def test_text_that_is_no_proof(text):
+    with pytest.raises(FormatError):
+        proof_from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("format", "evenload-merkle-2"),
+        ("kind", "multi"),
+        ("kind", ["inclusion"]),
+        ("scheme", "md5"),
+        ("scheme", 5),
+        ("scheme", "openzeppelin"),
+        ("index", "3"),
+        ("index", 1e9),
+        ("index", 10**400),
+        ("size", 2),
+        ("size", None),
+        ("path", "00"),
+        ("path", [5]),
+        ("path", ["00"]),
+        ("path", ["zz" * 32]),
+        ("path", ["é" * 64]),
+        ("leaf_hash", 7),
+        ("depth", 3),
+        ("depth", "3"),
+        ("person", "00"),
+        ("extra", 1),
+    ],
+)
+def test_a_wrong_key_is_named_or_refused(key, value):
+    page = tree_of("rfc6962", 8).prove(3).to_json() | {key: value}
+    with pytest.raises(FormatError):
+        proof_from_json(json.dumps(page))
+
+
+@pytest.mark.parametrize("key", ["format", "kind", "scheme", "index", "size", "path"])
+def test_a_missing_key(key):
+    page = tree_of("rfc6962", 8).prove(3).to_json()
+    del page[key]
+    with pytest.raises(FormatError):
+        proof_from_json(page)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=70),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(
+    ["format", "kind", "scheme", "index", "size", "path", "leaf_hash", "depth", "person", "key"]
+)
+
+
+@settings(max_examples=150)
+@given(st.dictionaries(KEYS, JSON, max_size=4))
+def test_any_json_is_a_proof_or_a_format_error(changes):
+    page = tree_of("rfc6962", 5).prove(3).to_json() | changes
+    with suppress(FormatError, ConfigError):
+        assert not proof_from_json(json.dumps(page)).verify(bytes(32), bytes(32))

@@ -1,0 +1,255 @@
+"""OpenZeppelin's format: the example of its documentation, its rules for proofs, and ABI encoding."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.errors import ConfigError, FormatError
+from evenload.merkle import Scheme, StandardTree
+from evenload.merkle.abi import encode
+from evenload.merkle.scheme import keccak256
+from evenload.merkle.sorted_proof import MultiProof, SortedProof, sorted_proof_from_json
+
+VALUES = [
+    ["0x1111111111111111111111111111111111111111", "5000000000000000000"],
+    ["0x2222222222222222222222222222222222222222", "2500000000000000000"],
+]
+TYPES = ["address", "uint256"]
+# The dump in the README of @openzeppelin/merkle-tree.
+NODES = [
+    "0xd4dee0beab2d53f2cc83e567171bd2820e49898130a22622b10ead383e90bd77",
+    "0xeb02c421cfa48976e66dfb29120745909ea3a0f843456c263cf8f1253483e283",
+    "0xb92c48e9d7abe27fd8dfd6b5dfdbfb1c9a463f80c712b66f3a5180a090cccafc",
+]
+
+
+def tree_of(n, width=64):
+    rows = np.random.default_rng(n).integers(0, 256, (n, width), dtype=np.uint8)
+    return StandardTree(rows), [row.tobytes() for row in rows]
+
+
+def twin(hashes):
+    """The array of nodes, one after the other."""
+    n = len(hashes)
+    nodes = [b""] * (n - 1) + sorted(hashes)[::-1]
+    for at in range(n - 2, -1, -1):
+        nodes[at] = keccak256(b"".join(sorted(nodes[2 * at + 1 : 2 * at + 3])))
+    return nodes
+
+
+def test_the_documented_example():
+    tree = StandardTree.of(VALUES, TYPES)
+    dump = tree.dump()
+    assert dump["tree"] == NODES
+    assert [entry["treeIndex"] for entry in dump["values"]] == [1, 2]
+    assert dump["format"] == "standard-v1"
+    again = StandardTree.load(json.dumps(dump))
+    assert again.dump() == dump
+
+
+def test_published_digests_of_keccak256():
+    assert keccak256(b"").hex() == "c5d2460186f7233c927e7db2dcc703c0e500b653ca82273b7bfad8045d85a470"
+    assert keccak256(b"hello").hex() == "1c8aff950685c2ed4bc3174f3472287b56d9517b9c948127319a09a7a36deac8"
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9])
+def test_nodes_equal_the_twin(n):
+    tree, leaves = tree_of(n)
+    hashes = [keccak256(keccak256(leaf)) for leaf in leaves]
+    assert tree._nodes.tobytes() == b"".join(twin(hashes))
+    assert [tree.leaf_hash(k) for k in range(n)] == hashes
+
+
+def test_leaves_of_different_lengths():
+    leaves = [b"a", b"bb", b"c", b"", b"d" * 200]
+    tree = StandardTree(leaves)
+    assert tree._nodes.tobytes() == b"".join(twin([keccak256(keccak256(leaf)) for leaf in leaves]))
+
+
+def test_unsorted_leaves_keep_their_order():
+    _, leaves = tree_of(5)
+    tree = StandardTree(leaves, sort=False)
+    assert [int(at) for at in tree._position] == [8, 7, 6, 5, 4]
+    assert all(tree.prove(k).verify(leaf, tree.root) for k, leaf in enumerate(leaves))
+
+
+def test_equal_leaves():
+    tree = StandardTree([b"same", b"same", b"other"])
+    assert tree.prove(0).verify(b"same", tree.root)
+    assert tree.prove(1).verify(b"same", tree.root)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 8])
+def test_every_leaf_is_proved(n):
+    tree, leaves = tree_of(n)
+    for index, leaf in enumerate(leaves):
+        proof = tree.prove(index)
+        assert proof.verify(leaf, tree.root)
+        assert not proof.verify(leaf + b"x", tree.root)
+        assert not proof.verify(leaf, bytes(32))
+        assert sorted_proof_from_json(json.dumps(proof.to_json())) == proof
+
+
+def test_64_bytes_of_nodes_are_no_leaf():
+    """A leaf is hashed twice, so that an inner node's content cannot pass for one."""
+    tree, _ = tree_of(4)
+    inner = b"".join(sorted([tree._nodes[3].tobytes(), tree._nodes[4].tobytes()]))
+    assert not SortedProof((tree._nodes[2].tobytes(),)).verify(inner, tree.root)
+
+
+TREE, LEAVES = tree_of(11, 32)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sets(st.integers(0, 10), min_size=1))
+def test_multiproofs(chosen):
+    proof = TREE.prove_many(sorted(chosen))
+    assert proof.verify_hashes(TREE.root)
+    in_order = {TREE.leaf_hash(k): LEAVES[k] for k in chosen}
+    assert proof.verify([in_order[node] for node in proof.leaf_hashes], TREE.root)
+    assert not proof.verify([LEAVES[0]] * len(chosen), TREE.root) or chosen == {0}
+    assert sorted_proof_from_json(json.dumps(proof.to_json())) == proof
+    for forged in (
+        replace(proof, flags=(*proof.flags, True)),
+        replace(proof, flags=proof.flags[:-1]),
+        replace(proof, proof=(*proof.proof, bytes(32))),
+        replace(proof, leaf_hashes=proof.leaf_hashes[1:]),
+    ):
+        if forged != proof:
+            assert not forged.verify_hashes(TREE.root)
+
+
+def test_a_root_in_the_proof_proves_nothing():
+    """GHSA-wprv-93r4-jj2p, and a proof of no leaves."""
+    root, leaf = TREE.root, b"\x99" * 32
+    for forged in (
+        MultiProof((), (root,), ()),
+        MultiProof((leaf,), (root,), (True,)),
+        MultiProof((leaf, leaf), (root,), (True, True)),
+        MultiProof((leaf,), (leaf, root), (False, False)),
+        MultiProof((leaf, root), (), (False,)),
+        MultiProof((leaf, leaf, leaf), (root,), (True, True, True)),
+    ):
+        assert not forged.verify_hashes(root)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"flags": (1,)}, {"flags": ("true",)}, {"proof": (b"x",)}, {"leaf_hashes": ("x" * 32,)}],
+)
+def test_what_is_no_multiproof(change):
+    with pytest.raises(ConfigError):
+        replace(TREE.prove_many([0, 1]), **change)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        {"kind": "single"},
+        {"kind": None},
+        {"format": "x"},
+        {"scheme": "rfc6962"},
+        {"flags": 5},
+        {"flags": [0]},
+        {"proof": ["0x00"]},
+        {"leaf_hashes": None},
+        {"more": 1},
+    ],
+)
+def test_malformed_multiproofs(page):
+    with pytest.raises(FormatError):
+        sorted_proof_from_json(TREE.prove_many([0, 1]).to_json() | page)
+
+
+def test_bad_input():
+    for leaves in ([], np.empty((0, 64), np.uint8)):
+        with pytest.raises(ConfigError, match="without leaves"):
+            StandardTree(leaves)
+    with pytest.raises(ConfigError, match="leaf 1 is a str"):
+        StandardTree([b"a", "b"])
+    with pytest.raises(ConfigError, match="not uint8"):
+        StandardTree(np.zeros((2, 8)))
+    for indices in ([], [0, 0], [11], [-1]):
+        with pytest.raises(ConfigError):
+            TREE.prove_many(indices)
+    with pytest.raises(ConfigError, match="no leaf 11"):
+        TREE.prove(11)
+    with pytest.raises(ConfigError, match=r"StandardTree\.of"):
+        TREE.dump()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "standard-v2"},
+        {"tree": NODES[::-1]},
+        {"tree": NODES[:2]},
+        {"tree": [1]},
+        {"values": []},
+        {"values": [{"value": VALUES[0]}]},
+        {"leafEncoding": ["address"]},
+        {"leafEncoding": 5},
+    ],
+)
+def test_a_dump_that_does_not_hold_together(change):
+    with pytest.raises(FormatError):
+        StandardTree.load(StandardTree.of(VALUES, TYPES).dump() | change)
+
+
+def test_abi_encoding_of_each_kind():
+    """The examples "f(uint32,bool)" and "sam" of the Solidity specification, and edges."""
+    assert encode(["uint32", "bool"], [69, True]).hex() == f"{69:064x}{1:064x}"
+    assert encode(["bytes", "bool"], [b"dave", True]).hex() == (
+        f"{0x40:064x}{1:064x}{4:064x}" + b"dave".hex().ljust(64, "0")
+    )
+    assert encode(["int8"], [-1]) == b"\xff" * 32
+    assert encode(["bytes3"], ["0x616263"]).hex() == "616263".ljust(64, "0")
+    assert encode(["string", "string"], ["", "é"]).hex() == (
+        f"{0x40:064x}{0x60:064x}{0:064x}{2:064x}" + "c3a9".ljust(64, "0")
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("uint8", 256),
+        ("uint8", -1),
+        ("int8", 128),
+        ("int8", -129),
+        ("uint256", 2**256),
+        ("uint256", "five"),
+        ("uint256", 1.0),
+        ("uint256", True),
+        ("uint7", 1),
+        ("uint264", 1),
+        ("uint0", 1),
+        ("bytes33", b""),
+        ("bytes0", b""),
+        ("bytes4", b"abc"),
+        ("bytes4", "xyz"),
+        ("address", "0x11"),
+        ("address", 5),
+        ("bool", 1),
+        ("bool", "true"),
+        ("string", b"bytes"),
+        ("tuple", ()),
+        ("uint256[]", []),
+        ("bytes", 5),
+    ],
+)
+def test_values_that_are_not_of_their_type(kind, value):
+    with pytest.raises(ConfigError):
+        encode([kind], [value])
+
+
+def test_as_many_values_as_types():
+    with pytest.raises(ConfigError, match="1 values for 2 types"):
+        encode(TYPES, ["x"])
+
+
+def test_the_scheme_hashes_leaves_twice():
+    assert Scheme("openzeppelin").hash_leaf(b"x") == keccak256(keccak256(b"x"))
