@@ -13,7 +13,7 @@ from evenload.clients import SGD, Recipe
 from evenload.clients.bench import Bench
 from evenload.clients.dropout import with_keyed_dropout
 from evenload.clients.engine import halves, longest_first
-from evenload.clients.load import Wanted, load_tasks
+from evenload.clients.load import Reader, Wanted, load_tasks
 from evenload.clients.serial import train_one
 from evenload.clients.strategy import Strategy
 from evenload.clients.survey import survey_model
@@ -36,7 +36,7 @@ def tasks_of(sizes, shared=False, recipe=None):
         data = [(a.clone(), b.clone()) for a, b in data]
     n = len(sizes)
     return load_tasks(
-        MODEL, Wanted(data, [recipe] * n, range(n), [START] * n, [None] * n, [None] * n), 0, 0
+        Reader(MODEL), Wanted(data, [recipe] * n, range(n), [START] * n, [None] * n, [None] * n), 0, 0
     ).tasks
 
 

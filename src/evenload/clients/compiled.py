@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .fuse import Lane, StepFn, StepOutput, Tensors
 
@@ -21,8 +21,8 @@ __all__ = ["compile_step"]
 def compile_step(
     traced: StepFn, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
 ) -> StepFn:
-    """``traced`` compiled for arguments of these very shapes; raises whatever tracing raises."""
-    example, layout = tree_flatten((_tables(lane), draw, x, y, w, dict(s)))
+    """``traced`` compiled for arguments of these very shapes; raises whatever tracing or compiling raises."""
+    layout = tree_flatten((lane.tables(), draw, x, y, w, dict(s)))[1]
     names: list[str] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
@@ -31,21 +31,26 @@ def compile_step(
         names[:] = out.metrics
         return [out.losses, *out.metrics.values()]
 
+    def arguments(lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> list[Tensor]:
+        return [*lane.flat(), draw, x, y, w, *s.values()]
+
     # The trace runs once on copies: in-place operations are recorded, and change nothing of the clients.
-    copies = tree_map_only(Tensor, torch.clone, example)
-    graph = make_fx(flat)(*copies)
-    run = _compile(graph)
+    example = [t.clone() for t in arguments(lane, draw, x, y, w, s)]
+    run = _compile(make_fx(flat)(*example), example)
 
     def step(lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
-        losses, *metrics = run(*tree_flatten((_tables(lane), draw, x, y, w, dict(s)))[0])
+        losses, *metrics = run(*arguments(lane, draw, x, y, w, s))
         return StepOutput(losses, dict(zip(names, metrics, strict=True)))
 
     return step
 
 
-def _compile(graph: torch.fx.GraphModule) -> Callable[..., Any]:
-    return torch.compile(graph, fullgraph=True, dynamic=False)
+def _compile(graph: torch.fx.GraphModule, example: list[Tensor]) -> Callable[..., Any]:
+    with torch.no_grad():
+        compiled: Any = torch._inductor.compile(graph, [*example])
 
+    def run(*tensors: Tensor) -> Any:
+        with torch.no_grad():
+            return compiled(*tensors)
 
-def _tables(lane: Lane) -> tuple:
-    return (lane.params, lane.state, lane.buffers, lane.frozen, lane.anchor, lane.correction, lane.alive)
+    return run

@@ -1,7 +1,7 @@
 """A client's examples: rows of two tensors. Whatever a user has becomes that, when its client is due."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,10 @@ class Rows:
     x: Tensor
     y: Tensor
     rows: np.ndarray | None = None
+    kind: tuple = field(init=False, repr=False)  # what rows must share to be in one batch
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", (self.x.shape[1:], self.x.dtype, self.y.shape[1:], self.y.dtype))
         if len(self.x) != len(self.y):
             raise ConfigError(
                 f"{len(self.x)} inputs, but {len(self.y)} targets", hint="give one target per input"

@@ -6,6 +6,7 @@ strategy alike. A mask's element is decided by its place in the tensor, so paddi
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,7 +39,8 @@ class KeyedDropout(nn.Module):
         if self.p == 1:
             return x * 0
         shape = [*x.shape[:2], *[1] * (x.dim() - 2)] if self.by_channel else list(x.shape)
-        places = torch.arange(math.prod(shape), device=x.device)
+        # From numpy, so that a trace holds it as a constant: a compiler would reason about arange's range.
+        places = torch.from_numpy(np.arange(math.prod(shape))).to(x.device)
         words = _mix(_mix(self.draw_key ^ salt) + places * _GOLDEN)
         uniform = _shift(words, 11).to(torch.float64) * 2.0**-53
         return x * (uniform >= self.p).view(shape).to(x.dtype) * (1 / (1 - self.p))

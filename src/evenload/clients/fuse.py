@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
+from torch.utils._pytree import tree_flatten
 
 from .dropout import KEY, keyed_layers
 from .losses import loss_of, metrics_of
@@ -54,6 +55,25 @@ class Lane:
     anchor: dict[str, Tensor]
     correction: dict[str, Tensor]
     alive: Tensor
+    _flat: list[Tensor] | None = None
+
+    def tables(self) -> tuple:
+        """The fields that hold tensors, in order."""
+        return (
+            self.params,
+            self.state,
+            self.buffers,
+            self.frozen,
+            self.anchor,
+            self.correction,
+            self.alive,
+        )
+
+    def flat(self) -> list[Tensor]:
+        """All tensors, in the order of ``tables``; made once, as a lane serves many steps."""
+        if self._flat is None:
+            self._flat = tree_flatten(self.tables())[0]
+        return self._flat
 
     def changing(self) -> list[Tensor]:
         """Every tensor that a step writes, but ``alive``."""

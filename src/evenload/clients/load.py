@@ -20,7 +20,7 @@ from .serial import failed, untouched
 from .survey import class_count
 from .task import Task
 
-__all__ = ["Loaded", "Wanted", "load_tasks", "recipes_for", "states_for", "with_seeds"]
+__all__ = ["Loaded", "Reader", "Wanted", "is_lazy", "load_tasks", "recipes_for", "states_for", "with_seeds"]
 
 State = Mapping[str, Tensor]
 
@@ -48,40 +48,57 @@ class Loaded:
     ended: list[ClientResult] = field(default_factory=list)
 
 
-def load_tasks(model: nn.Module, wanted: Wanted, seed: int, round: int) -> Loaded:
-    """Read every dataset. What raises, has no rows or labels out of range is in ``ended``."""
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.get_default_dtype())
-    rows, errors = [], {}
-    for at, dataset in enumerate(wanted.datasets):
+class Reader:
+    """Reads datasets for one model, and remembers those that were there already (not those of functions)."""
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self._known: dict[tuple, tuple[Any, Rows, Exception | None]] = {}
+        self._n_classes: dict[tuple, int | None] = {}
+
+    def read(self, dataset: Any, recipe: Recipe) -> tuple[Rows, Exception | None]:
+        """The rows, and what is wrong with them. A dataset is known by identity: it must not change."""
+        key = (id(dataset), recipe.loss)
+        if key in self._known:
+            return self._known[key][1:]
         try:
-            rows.append(as_rows(dataset, dtype))
-        except Exception as error:
-            rows.append(Rows(torch.empty(0), torch.empty(0)))
-            errors[at] = error
-    plans = plan_batches([len(r) for r in rows], wanted.ids, wanted.recipes, seed, round)
-    loaded, n_classes = Loaded(), -1
-    for at, (own, batches) in enumerate(zip(rows, plans, strict=True)):
-        task = Task(
-            wanted.ids[at],
-            wanted.recipes[at],
-            own,
-            batches,
-            wanted.starts[at],
-            wanted.anchors[at],
-            wanted.corrections[at],
-        )
-        if at in errors:
-            loaded.ended.append(failed(task, errors[at]))
-        elif not len(own):
+            rows = as_rows(dataset, self._dtype)
+            error = self._refuse(rows, recipe) if len(rows) else None
+        except Exception as raised:
+            rows, error = Rows(torch.empty(0), torch.empty(0)), raised
+        if error is None and not is_lazy(dataset):
+            self._known[key] = (dataset, rows, error)
+        return rows, error
+
+    def _refuse(self, rows: Rows, recipe: Recipe) -> Exception | None:
+        key = (recipe.loss, recipe.step is None, rows.x.shape[1:], rows.x.dtype)
+        if key not in self._n_classes:
+            self._n_classes[key] = _n_classes(self._model, recipe, rows)
+        reason = _bad_labels(rows, self._n_classes[key])
+        return ConfigError(reason) if reason else None
+
+
+def is_lazy(dataset: Any) -> bool:
+    """A function that loads when it is called."""
+    return callable(dataset) and not hasattr(dataset, "__getitem__")
+
+
+def load_tasks(reader: Reader, wanted: Wanted, seed: int, round: int) -> Loaded:
+    """Read every dataset. What raises, has no rows or labels out of range is in ``ended``."""
+    read = [reader.read(d, r) for d, r in zip(wanted.datasets, wanted.recipes, strict=True)]
+    plans = plan_batches([len(rows) for rows, _ in read], wanted.ids, wanted.recipes, seed, round)
+    loaded = Loaded()
+    columns = (wanted.ids, wanted.recipes, wanted.starts, wanted.anchors, wanted.corrections)
+    for (rows, error), batches, *own in zip(read, plans, *columns, strict=True):
+        client, recipe, start, anchor, correction = own
+        task = Task(client, recipe, rows, batches, start, anchor, correction)
+        if error is not None:
+            loaded.ended.append(failed(task, error))
+        elif not len(rows):
             loaded.ended.append(untouched(task, "empty"))
         else:
-            if n_classes == -1:
-                n_classes = _n_classes(model, wanted.recipes[0], own)
-            reason = _bad_labels(own, n_classes)
-            if reason:
-                loaded.ended.append(failed(task, ConfigError(f"client {task.client}: {reason}")))
-            else:
-                loaded.tasks.append(task)
+            loaded.tasks.append(task)
     return loaded
 
 

@@ -59,15 +59,17 @@ class SGD:
         return ("momentum",) if "momentum" in form else ()
 
     @staticmethod
-    def scalars(opts: Sequence["SGD"], factor: np.ndarray, t: np.ndarray) -> dict[str, np.ndarray]:
+    def scalars(
+        form: tuple[str, ...], opts: Sequence["SGD"], factor: np.ndarray, t: np.ndarray
+    ) -> dict[str, np.ndarray]:
         """Per client the numbers of its ``t``-th step (from 1); ``factor`` scales the learning rate."""
-        gain = np.where(t == 1, 1.0, 1.0 - np.array([o.dampening for o in opts]))
-        return {
-            "minus_lr": -factor * np.array([o.lr for o in opts]),
-            "momentum": np.array([o.momentum for o in opts]),
-            "gain": gain,
-            "decay": np.array([o.weight_decay for o in opts]),
-        }
+        numbers = {"minus_lr": -factor * np.array([o.lr for o in opts])}
+        if "momentum" in form:
+            numbers["momentum"] = np.array([o.momentum for o in opts])
+            numbers["gain"] = np.where(t == 1, 1.0, 1.0 - np.array([o.dampening for o in opts]))
+        if "decay" in form:
+            numbers["decay"] = np.array([o.weight_decay for o in opts])
+        return numbers
 
     @staticmethod
     def update(
@@ -114,7 +116,9 @@ class Adam:
         return ("mean", "square")
 
     @staticmethod
-    def scalars(opts: Sequence["Adam"], factor: np.ndarray, t: np.ndarray) -> dict[str, np.ndarray]:
+    def scalars(
+        form: tuple[str, ...], opts: Sequence["Adam"], factor: np.ndarray, t: np.ndarray
+    ) -> dict[str, np.ndarray]:
         lr = factor * np.array([o.lr for o in opts])
         beta1, beta2 = (np.array([o.betas[i] for o in opts]) for i in (0, 1))
         decay = np.array([o.weight_decay for o in opts])

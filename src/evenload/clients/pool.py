@@ -23,8 +23,11 @@ class RowPool(Protocol):
     def places(self, task: Task, rows: np.ndarray, offset: int) -> np.ndarray: ...
 
     def gather(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """places int64 [K, batch] -> x [K, batch, ...], y [K, batch, ...]"""
+        """places int64 of any shape -> x and y of that shape and a row's"""
         ...
+
+    @property
+    def row_bytes(self) -> int: ...
 
 
 def make_pool(tasks: Sequence[Task], n_slots: int, device: str) -> RowPool:
@@ -37,6 +40,10 @@ def make_pool(tasks: Sequence[Task], n_slots: int, device: str) -> RowPool:
 class _Pool:
     x: Tensor
     y: Tensor
+
+    @property
+    def row_bytes(self) -> int:
+        return self.x[0].numel() * self.x.element_size() if len(self.x) else 1
 
     def gather(self, places: Tensor) -> tuple[Tensor, Tensor]:
         flat = places.flatten()

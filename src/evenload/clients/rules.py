@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["RecurrentRule", "with_rules"]
+__all__ = ["RecurrentRule", "has_rules", "with_rules"]
 
 
 def with_rules(model: nn.Module) -> nn.Module:
@@ -174,3 +174,11 @@ def _first(hx) -> Tensor:
 
 def _map(hx, fn):
     return None if hx is None else tuple(fn(t) for t in hx) if isinstance(hx, tuple) else fn(hx)
+
+
+def has_rules(model: nn.Module) -> bool:
+    """Would ``with_rules`` change anything?"""
+    return any(
+        (isinstance(m, nn.RNNBase) and RecurrentRule.takes(m)) or (type(m) in _CONV and _is_plain(m))
+        for m in model.modules()
+    )

@@ -22,6 +22,8 @@ from .task import Task
 
 __all__ = ["SlotRun"]
 
+GATHER_BYTES = 4 << 20  # of examples at once: few calls, and still in the cache when they are used
+
 
 @dataclass(slots=True)
 class _Occupant:
@@ -160,14 +162,22 @@ class SlotRun:
         scalars = self._scalars(q, length)
         lane = self._window(q)
         losses, metrics = [], []
-        for i in range(length):
-            x, y = self._pool.gather(rows[i])
-            out = self._step(lane, draws[i], x, y, weights[i], {name: v[i] for name, v in scalars.items()})
+        lines = {name: v.unbind(0) for name, v in scalars.items()}
+        weight, draw = weights.unbind(0), draws.unbind(0)
+        for i, (x, y) in enumerate(self._gathered(rows)):
+            out = self._step(lane, draw[i], x, y, weight[i], {name: line[i] for name, line in lines.items()})
             losses.append(out.losses)
             metrics.append(out.metrics)
         self.client_steps += live * length
         self.row_steps += q * length
         self._note(torch.stack(losses).to("cpu", torch.float64).numpy(), metrics)
+
+    def _gathered(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of the steps, gathered for several steps at once as long as they are small."""
+        size = max(1, GATHER_BYTES // max(1, self._pool.row_bytes * rows[0].numel()))
+        for at in range(0, len(rows), size):
+            x, y = self._pool.gather(rows[at : at + size])
+            yield from zip(x.unbind(0), y.unbind(0), strict=True)
 
     def _window(self, q: int) -> Lane:
         lane = self._lane
@@ -221,7 +231,7 @@ class SlotRun:
                     for r, o in zip(recipes, slots, strict=True)
                 ]
             )
-            for name, values in optimizers[0].scalars(optimizers, factor, t).items():  # pyright: ignore
+            for name, values in optimizers[0].scalars(self._form.optimizer, optimizers, factor, t).items():  # pyright: ignore
                 lines.setdefault(name, []).append(values)
         table = {name: np.stack(values) for name, values in lines.items()}
         if self._form.prox:

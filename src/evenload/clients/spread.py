@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from evenload.balance.pack import pack_lpt
 from evenload.devices import CurrentDevice
 from evenload.executor import Executor
+from evenload.executor.prepare import pickle_callable
 
 from .bench import Bench, intra_op
 from .data import Rows
@@ -104,7 +105,7 @@ class Spread:
         spec = f"cpu*{n_workers}" if strategy.outer == "processes" else self.devices
         executor = self._executor(spec)
         fn: Any = functools.partial(
-            RemoteBench, model=_Bytes(self.model), strategy=strategy, survey=survey, threads=self.threads
+            RemoteBench, model=_Sent(self.model), strategy=strategy, survey=survey, threads=self.threads
         )
         costs = [max(1, task.batches.n_steps) for task in tasks]
         n_groups = min(len(tasks), GROUPS_PER_WORKER * len(executor.devices))
@@ -132,14 +133,14 @@ class RemoteBench:
         self,
         device: CurrentDevice,
         *,
-        model: "_Bytes",
+        model: "_Sent",
         strategy: Strategy,
         survey: Survey | None,
         threads: int,
     ):
         torch.set_num_threads(threads)
         self._strategy, self._survey = strategy, survey
-        self._bench = Bench(model.value, device.torch)
+        self._bench = Bench(model.model, device.torch)
 
     def __call__(self, sent: Sequence[tuple]) -> list[tuple]:
         tasks = [_task(*fields) for fields in sent]
@@ -147,21 +148,21 @@ class RemoteBench:
         return [_sent_back(result) for batch in batches for result in batch]
 
 
-class _Bytes:
-    """A model pickled once; by value if it lives where a worker cannot import it from."""
+class _Sent:
+    """A model, pickled once: by value if it lives where a worker cannot import it from."""
 
-    def __init__(self, value: Any, text: bytes | None = None):
-        import cloudpickle
-
-        self.value = value
-        self._text = cloudpickle.dumps(value) if text is None else text
+    def __init__(self, model: nn.Module, pickled: tuple[bytes, list] | None = None):
+        self.model = model
+        self._pickled = pickled or pickle_callable(model)
 
     def __reduce__(self) -> Any:
-        return _loaded, (self._text,)
+        body, buffers = self._pickled
+        return _arrived, (body, [pickle.PickleBuffer(b) for b in buffers])
 
 
-def _loaded(text: bytes) -> _Bytes:
-    return _Bytes(pickle.loads(text), text)
+def _arrived(body: bytes, buffers: list) -> _Sent:
+    held = [bytearray(buffer) for buffer in buffers]  # tensors of the model write into them
+    return _Sent(pickle.loads(body, buffers=held), (body, held))
 
 
 def _until_all_end(results: "queue.SimpleQueue[Any]", n: int) -> Iterator[list[ClientResult]]:

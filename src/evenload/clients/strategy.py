@@ -1,5 +1,6 @@
 """How clients are trained: an outer way to spread them, an inner way to step them, and why it was chosen."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +8,7 @@ from typing import Any
 
 from evenload.errors import ConfigError, UnknownName
 
-__all__ = ["INNER", "OUTER", "Plan", "Strategy"]
+__all__ = ["INNER", "OUTER", "Plan", "Strategy", "n_workers"]
 
 OUTER = {
     "inline": "in this thread",
@@ -101,6 +102,11 @@ class Strategy:
     def __str__(self) -> str:
         workers = f"*{self.workers}" if self.workers else ""
         return f"{self.outer}{workers}/{self.inner}" + (f":{self.chunk}" if self.is_fused else "")
+
+
+def n_workers(strategy: Strategy) -> int:
+    """Threads or CPU slots: as asked, else one per core that this process may use."""
+    return strategy.workers or len(os.sched_getaffinity(0)) if strategy.outer != "inline" else 1
 
 
 @dataclass(frozen=True, slots=True)

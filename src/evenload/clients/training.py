@@ -1,6 +1,7 @@
 """``train``: a trainer for one call."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -30,6 +31,7 @@ def train(
     round: int = 0,
     rounds: int = 1,
     threads: int = 1,
+    cache: str | Path | None = None,
     reduce: str | Reducer | None = None,
     on_error: str = "raise",
 ) -> TrainResult:
@@ -47,12 +49,19 @@ def train(
     corrections  per client: parameter name -> tensor that is added to every gradient
     rounds       how many such calls are to come; compiling may only pay for many
     threads      torch's own threads per worker
+    cache        file that remembers what "auto" has measured on this machine
     reduce       "mean" or a Reducer: aggregate states as clients end, and keep none
     on_error     "raise" a TaskError when all others are through (they are its ``result``), or "return"
     Raises ConfigError or UnknownName at once for arguments that cannot be used.
     """
     with Trainer(
-        model, strategy=strategy, devices=devices, seed=seed, rounds=rounds, threads=threads
+        model,
+        strategy=strategy,
+        devices=devices,
+        seed=seed,
+        rounds=rounds,
+        threads=threads,
+        cache=cache,
     ) as trainer:
         return trainer.train(
             datasets,

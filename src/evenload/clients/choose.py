@@ -1,0 +1,139 @@
+"""Which strategy runs: the one asked for if it can be used here, else what the tuner picks."""
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import nn
+
+from .bench import intra_op
+from .spread import Spread
+from .strategy import Plan, Strategy, n_workers
+from .survey import Survey, survey_model
+from .task import Task
+from .trial import Trial, sample, try_engine
+from .tuner import Tuner, Verdict
+from .tuning_cache import TuningCache
+
+__all__ = ["Chooser", "why_not_compiled"]
+
+# What is tried next if an inner strategy cannot be used.
+NEXT = {
+    "rules-compiled": "rules",
+    "fused-compiled": "fused",
+    "rules": "fused",
+    "compiled": "eager",
+    "fused": "eager",
+}
+
+
+class Chooser:
+    """Plans for one model. ``asked`` is None for "auto"; ``rounds`` are how many calls are to come."""
+
+    def __init__(
+        self, model: nn.Module, spread: Spread, asked: Strategy | None, rounds: int, cache: str | Path | None
+    ):
+        self._model, self._spread, self._asked, self._rounds = model, spread, asked, rounds
+        self._cache = TuningCache(cache, model) if cache else None
+        self._surveys: dict[tuple, Survey | str] = {}
+        self._trials: dict[tuple, Trial] = {}
+        self._plans: dict[tuple, Plan] = {}
+
+    def plan(self, tasks: list[Task]) -> Plan:
+        """For these tasks; measured once for all that are like them."""
+        if not tasks:
+            return Plan(self._asked or Strategy(), "there was no client to train")
+        first = tasks[0]
+        key = (first.recipe, first.rows.kind, len(tasks), first.correction is None)
+        if key not in self._plans:
+            self._plans[key] = self._settle(self._asked, tasks) if self._asked else self._tune(tasks)
+        plan = self._plans[key]
+        return dataclasses.replace(plan, solo=self._solo(plan.strategy, tasks))
+
+    def survey(self, tasks: Sequence[Task]) -> Survey | str:
+        """Of this kind of task; a text if not even one plain step can be done."""
+        task = tasks[0]
+        key = (task.recipe.loss, task.recipe.step is None, task.rows.kind)
+        if key not in self._surveys:
+            try:
+                self._surveys[key] = survey_model(self._model, task)
+            except Exception as error:
+                self._surveys[key] = f"a plain step fails: {type(error).__name__}: {error}".splitlines()[0]
+        return self._surveys[key]
+
+    def trial(self, strategy: Strategy, tasks: Sequence[Task]) -> Trial:
+        """May the strategy's engine be used for these tasks? Tried once per engine and number of rows."""
+        survey = self.survey(tasks)
+        if isinstance(survey, str) or survey.refusal is not None:
+            return Trial(survey if isinstance(survey, str) else survey.refusal)
+        if strategy.is_compiled and (missing := why_not_compiled()):
+            return Trial(missing)
+        solo = self._solo(strategy, tasks)
+        together = [task for task in tasks if task.client not in solo] or tasks
+        bench = self._spread.bench()
+        engine = bench.engine(survey, strategy, together)
+        n_rows = strategy.rows_for(len(tasks), n_workers(strategy)) if strategy.is_compiled else 1
+        key = (id(engine), together[0].rows.kind, n_rows)
+        if key not in self._trials:
+            with intra_op(self._spread.threads):
+                self._trials[key] = try_engine(engine, bench.model, sample(together), n_rows)
+        return self._trials[key]
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _settle(self, strategy: Strategy, tasks: list[Task], why: str = "it was asked for") -> Plan:
+        """The strategy, or the next one that can be used here and gives what serial gives."""
+        reasons: dict[str, str] = {}
+        if strategy.inner == "merged":
+            return Plan(strategy, f"{why}: one model over all clients' rows, which is not training clients")
+        survey = self.survey(tasks)
+        if isinstance(survey, Survey) and survey.draws and strategy.outer == "threads":
+            reasons["threads"] = "the model draws from torch's own generator, which threads share"
+            strategy = dataclasses.replace(strategy, outer="inline")
+        while strategy.takes_chunks:
+            trial = self.trial(strategy, tasks)
+            if trial.refusal is None:
+                return Plan(strategy, why, reasons, check=trial.difference)
+            reasons[strategy.inner] = trial.refusal
+            strategy = dataclasses.replace(strategy, inner=NEXT[strategy.inner])
+        why = f"instead of {next(iter(reasons))}: {next(iter(reasons.values()))}" if reasons else why
+        return Plan(strategy, why, reasons)
+
+    def _tune(self, tasks: list[Task]) -> Plan:
+        known = self._cache.find(tasks, self._rounds) if self._cache else None
+        if known is not None:
+            plan = self._settle(known.strategy, tasks, "measured on this machine before")
+            return dataclasses.replace(plan, probes=known.probes)
+        survey = self.survey(tasks)
+        solo = self._solo(Strategy(inner="fused"), tasks)
+        together = [task for task in tasks if task.client not in solo] or tasks
+        tuner = Tuner(
+            self._spread, None if isinstance(survey, str) else survey, self.trial, together, self._rounds
+        )
+        verdict: Verdict = tuner.decide()
+        if self._cache:
+            self._cache.keep(tasks, self._rounds, verdict)
+        check = self.trial(verdict.strategy, together).difference if verdict.strategy.takes_chunks else None
+        return Plan(verdict.strategy, verdict.why, verdict.reasons, verdict.probes, check=check)
+
+    def _solo(self, strategy: Strategy, tasks: Sequence[Task]) -> dict[int, str]:
+        """Clients that cannot join a fused step with the first one."""
+        if not strategy.takes_chunks or not tasks:
+            return {}
+        survey, kind, solo = self.survey(tasks), tasks[0].rows.kind, {}
+        has_norm = isinstance(survey, Survey) and survey.has_norm
+        for task in tasks:
+            if task.rows.kind != kind:
+                solo[task.client] = f"its rows have shape {tuple(task.rows.kind[0])}, other clients' another"
+            elif has_norm and (task.batches.counts == 1).any():
+                solo[task.client] = "a batch of one row, and the model has batch statistics"
+        return solo
+
+
+def why_not_compiled() -> str | None:
+    """Why torch.compile has nothing to compile with here, or None."""
+    if os.environ.get("CXX") or any(shutil.which(name) for name in ("g++", "c++", "clang++")):
+        return None
+    return "torch.compile needs a C++ compiler, and none is installed"

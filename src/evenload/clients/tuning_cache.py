@@ -1,0 +1,68 @@
+"""What the tuner has found, in one JSON file: valid for this model, work, machine and these versions."""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from evenload._version import __version__
+
+from .strategy import Strategy
+from .task import Task
+from .tuner import Verdict
+
+__all__ = ["TuningCache"]
+
+
+class TuningCache:
+    """``path`` is read and written as a whole; a damaged file counts as empty, and is replaced."""
+
+    def __init__(self, path: str | Path, model: nn.Module):
+        self._path = Path(path)
+        self._model = f"{model}|{[(n, tuple(t.shape), str(t.dtype)) for n, t in model.state_dict().items()]}"
+
+    def find(self, tasks: Sequence[Task], rounds: int) -> Verdict | None:
+        entry = self._read().get(self._key(tasks, rounds))
+        if entry is None:
+            return None
+        return Verdict(Strategy.parse(entry["strategy"]), entry["why"], {}, tuple(entry["probes"]))
+
+    def keep(self, tasks: Sequence[Task], rounds: int, verdict: Verdict) -> None:
+        page = self._read()
+        page[self._key(tasks, rounds)] = {
+            "strategy": str(verdict.strategy),
+            "why": verdict.why,
+            "probes": list(verdict.probes),
+        }
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self._path.with_suffix(f".{os.getpid()}.tmp")
+        fresh.write_text(json.dumps(page, indent=1), encoding="utf-8")
+        fresh.replace(self._path)
+
+    def _read(self) -> dict:
+        try:
+            page = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return page if isinstance(page, dict) else {}
+
+    def _key(self, tasks: Sequence[Task], rounds: int) -> str:
+        """Numbers of steps and rounds count by their power of two: the choice hangs on no single one."""
+        recipe = tasks[0].recipe
+        facts = (
+            self._model,
+            (type(recipe.optimizer).__name__, str(recipe.loss)),
+            (recipe.batch_size, recipe.clip is None),
+            str(tasks[0].rows.kind),
+            len(tasks),
+            sum(task.batches.n_steps for task in tasks).bit_length(),
+            rounds.bit_length(),
+            (platform.machine(), platform.processor(), len(os.sched_getaffinity(0))),
+            (torch.__version__, platform.python_version(), __version__),
+        )
+        return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,195 @@
+"""The tuner, on work whose times are known: a clock that only engines move."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from evenload.clients import SGD, Recipe, Trainer, train
+from evenload.clients.choose import why_not_compiled
+from evenload.clients.dropout import with_keyed_dropout
+from evenload.clients.load import Reader, Wanted, load_tasks
+from evenload.clients.memory import bytes_per_client, most_clients
+from evenload.clients.strategy import Strategy
+from evenload.clients.survey import survey_model
+from evenload.clients.trial import Trial
+from evenload.clients.tuner import Tuner
+
+RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
+
+
+def tasks_of(n, model=None):
+    model = model or with_keyed_dropout(nn.Linear(3, 2))
+    g = torch.Generator().manual_seed(0)
+    data = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(n)]
+    start = model.state_dict()
+    wanted = Wanted(data, [RECIPE] * n, range(n), [start] * n, [None] * n, [None] * n)
+    return model, load_tasks(Reader(model), wanted, 0, 0).tasks
+
+
+class Modelled:
+    """Stands where the workers stand; a step takes what ``cost`` says: (launch_s, per_client_s)."""
+
+    def __init__(self, model, cost, compile_s=0.0):
+        self.model, self.threads, self.now, self._cost, self._compile_s = model, 1, 0.0, cost, compile_s
+        self.ran, self.cold = [], set()
+
+    def clock(self):
+        return self.now
+
+    def run(self, strategy, survey, tasks, workers):
+        self.ran.append(str(strategy))
+        launch_s, per_client_s = self._cost(strategy)
+        if strategy not in self.cold:  # the first call of anything is slow, and must not be believed
+            self.cold.add(strategy)
+            self.now += 5 + self._compile_s * strategy.is_compiled
+        n_steps = tasks[0].batches.n_steps
+        launches = -(-len(tasks) // (strategy.rows * workers))
+        self.now += n_steps * (launches * launch_s + len(tasks) * per_client_s / workers)
+        yield []
+
+
+def tuner(cost, n=64, rounds=100, compile_s=0.0, refuse=()):
+    model, tasks = tasks_of(n)
+    spread = Modelled(model, cost, compile_s)
+
+    def trial(strategy, _):
+        reason = "it cannot" if strategy.inner in refuse else None
+        return Trial(reason, 0.0)
+
+    return Tuner(spread, survey_model(model, tasks[0]), trial, tasks, rounds, spread.clock), spread
+
+
+def launch_bound(strategy):
+    return (1e-3, 1e-6) if not strategy.is_fused else (2e-3, 1e-5)
+
+
+def test_chunks_double_while_they_gain():
+    made, _ = tuner(launch_bound, rounds=2000, refuse=("fused-compiled",))
+    verdict = made.decide()
+    assert verdict.strategy.is_fused
+    assert [p.strategy.chunk for p in made.probes if p.strategy.outer == "inline"][1:] == [4, 8, 16, 32, 64]
+    assert verdict.reasons["fused-compiled"] == "it cannot"
+    assert [row["picked"] for row in verdict.probes].count("<-") == 1
+
+
+def test_the_search_turns_round_where_the_cache_ends():
+    """Per-client time grows beyond sixteen clients: two worse chunks are looked at, and left."""
+
+    def cost(strategy):
+        if not strategy.is_fused:
+            return 1e-3, 1e-6
+        return 2e-3, 1e-5 if strategy.chunk <= 16 else 4e-4
+
+    made, _ = tuner(cost, refuse=("fused-compiled",))
+    verdict = made.decide()
+    assert verdict.strategy.chunk <= 16
+    assert max(p.strategy.chunk for p in made.probes) == 64
+
+
+@pytest.mark.parametrize(("rounds", "compiles"), [(1, False), (2000, True)])
+def test_compiling_must_be_repaid_by_the_rounds_to_come(rounds, compiles):
+    def cost(strategy):
+        return (1e-4, 1e-7) if strategy.is_compiled else launch_bound(strategy)
+
+    made, spread = tuner(cost, rounds=rounds, compile_s=20.0)
+    verdict = made.decide()
+    assert verdict.strategy.is_compiled == compiles
+    assert any("compiled" in name for name in spread.ran) == compiles
+    assert compiles or "compiling takes about 6.0 s" in " ".join(verdict.reasons.values())
+
+
+def test_serial_stays_where_fusing_does_not_pay_and_where_it_cannot():
+    for cost, refuse in ((lambda s: (1e-4, 1e-3), ()), (launch_bound, ("fused", "compiled"))):
+        made, _ = tuner(lambda s, cost=cost: tuple(v * (1 + s.is_fused) for v in cost(s)), refuse=refuse)
+        assert made.decide().strategy.inner == "eager"
+
+
+def test_too_little_work_is_not_measured():
+    made, spread = tuner(lambda s: (1e-6, 1e-7), rounds=1)
+    assert "nothing to gain" in made.decide().why
+    assert set(spread.ran) == {"inline/eager"}
+
+
+def test_probes_take_a_small_share_of_the_job():
+    """Without the cold samples that this model adds, and compiling left out."""
+    made, spread = tuner(launch_bound, rounds=100, refuse=("fused-compiled",))
+    verdict = made.decide()
+    spent = spread.now - 5 * len(spread.cold)
+    best = min(row["ms per client-step"] for row in verdict.probes) / 1e3
+    assert spent <= 0.5 * (100 * 64 * 10 * best)
+
+
+def test_memory_is_counted_per_client_and_limits_the_chunk():
+    model, tasks = tasks_of(
+        1, with_keyed_dropout(nn.Sequential(nn.Linear(3, 50), nn.ReLU(), nn.Linear(50, 2)))
+    )
+    need = bytes_per_client(model, tasks[0])
+    params = sum(p.numel() * 4 for p in model.parameters())
+    assert 2 * 3 * params < need < 2 * 3 * params + 20_000
+    assert most_clients(model, tasks[0], free_bytes=need * 20) == 10
+    assert most_clients(model, tasks[0], free_bytes=0) == 1
+
+
+def test_auto_is_the_serial_result_and_remembers_what_it_measured(tmp_path):
+    cache = tmp_path / "tuning.json"
+    g = torch.Generator().manual_seed(0)
+    data = [(torch.randn(40, 6, generator=g), torch.randint(0, 2, (40,), generator=g)) for _ in range(24)]
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+    serial = train(net, data, RECIPE, strategy="serial")
+    with Trainer(net, rounds=5, cache=cache) as trainer:
+        first = trainer.train(data, RECIPE)
+        again = trainer.train(data, RECIPE)
+    assert again.plan == first.plan
+    assert "serial" in first.plan.explain()
+    assert (
+        max(
+            float((a.state[k] - b.state[k]).abs().max())
+            for a, b in zip(serial, first, strict=True)
+            for k in a.state
+        )
+        < 1e-6
+    )
+    if first.plan.probes and "nothing to gain" not in first.plan.why:
+        assert len(json.loads(cache.read_text())) == 1
+        later = train(net, data, RECIPE, rounds=5, cache=cache)
+        assert later.plan.strategy == first.plan.strategy
+        assert "before" in later.plan.why
+    cache.write_text("{not json")
+    assert train(net, data, RECIPE, cache=cache).plan.strategy is not None
+
+
+def test_no_compiler_is_a_reason(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "C++ compiler" in str(why_not_compiled())
+    g = torch.Generator().manual_seed(0)
+    data = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
+    run = train(nn.Linear(3, 2), data, RECIPE, strategy="fused-compiled:2")
+    assert run.plan.strategy == Strategy("inline", "fused", 2)
+    assert "C++ compiler" in run.plan.explain()
+
+
+def test_out_of_memory_halves_the_chunk_and_changes_nothing(monkeypatch):
+    from evenload.clients.slots import SlotRun
+
+    real, sizes = SlotRun._run_segment, []
+
+    def small(self):
+        sizes.append(self.n_slots)
+        if self.n_slots > 2 and len(sizes) > 4:  # the trial passes
+            raise RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate")
+        return real(self)
+
+    _, tasks = tasks_of(7)
+    data = [(t.rows.x, t.rows.y) for t in tasks]
+    net = nn.Linear(3, 2)
+    whole = train(net, data, RECIPE, strategy="fused:7", seed=1)
+    monkeypatch.setattr(SlotRun, "_run_segment", small)
+    split = train(net, [*data, *data, *data], RECIPE, strategy="fused:7", seed=1)
+    assert 2 in sizes
+    assert [r.client for r in split] == list(range(21))
+    first = train(net, data[:1], RECIPE, strategy="fused:2", seed=1)
+    assert float((split[0].state["weight"] - first[0].state["weight"]).abs().max()) < 1e-6
+    assert whole.plan.strategy.chunk == 7
