@@ -3,8 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload._optional import require
-
 from .graph import ReplicaGraph
 
 __all__ = ["least_peak"]
@@ -22,10 +20,11 @@ def least_peak(
     """The least peak (load / speed) of any fractional routing of one layer.
 
     demand [experts], speeds [gpus] relative, fixed [gpus], capacities [slots]. Slots are variables, one for
-    each (expert, GPU); raises ValueError if no routing is feasible.
+    each (expert, GPU); raises ValueError if no routing is feasible. Needs scipy, which evenload itself
+    does not.
     """
-    optimize = require("scipy.optimize", extra="bench", why="the slow twin of the router")
-    sparse = require("scipy.sparse", extra="bench", why="the slow twin of the router")
+    from scipy import optimize, sparse
+
     used = np.flatnonzero(graph.phy2log[layer] >= 0)
     _, first = np.unique(graph.phy2log[layer, used] * graph.n_gpus + graph.slot2gpu[used], return_index=True)
     slots = used[first]

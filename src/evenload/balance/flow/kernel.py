@@ -26,7 +26,8 @@ __all__ = ["BAD_CAPACITY", "NEGATIVE", "OVERFLOW", "ROUTED", "UNPLACED_DEMAND", 
 
 ROUTED, NEGATIVE, UNPLACED_DEMAND, BAD_CAPACITY, OVERFLOW = range(5)  # status of a layer
 UNPLACED = -2  # in ``home``, as in graph.py
-UNSEEN, ROOT = -2, -1  # in ``parent``
+UNSEEN, MET = -1, 0  # in ``distance`` while a forest grows
+ROOT = -1  # in ``above``
 N_TREES = 3  # as in plant.py
 FOREST_PASSES = 3  # before waves, counted anew whenever the limit rises
 MOST_DEMAND = 1 << 39  # in one layer: products with sums of speeds (22 bits) must stay in 64 bits
@@ -37,7 +38,7 @@ Graph = namedtuple(
     "n_gpus alive home home_slot row_start row2log row_edge edge2gpu edge2slot gpu_start gpu_edges gpu_rows "
     "component n_linked forests",
 )
-Work = namedtuple("Work", "slack limit room level parent order edge_up edge_down distance seen")
+Work = namedtuple("Work", "slack limit room level order above edge_up edge_down distance seen")
 
 
 @inlined
@@ -66,26 +67,25 @@ def _place_homes(graph, layer, demand, fixed, load):
 
 
 @inlined
-def _cut_evenly(first, last, n, edge2gpu, speeds, flow):
-    """Cut ``n`` over edges first..last: evenly, or in proportion to the speeds."""
-    left = n
-    if speeds is None:
-        share = n // (last - first)
-        left -= share * (last - first)
-        for edge in range(first, last):
-            flow[edge] = share
-    else:
-        speed = 0
-        for edge in range(first, last):
-            speed += speeds[edge2gpu[edge]]
-        for edge in range(first, last):
-            flow[edge] = n * speeds[edge2gpu[edge]] // speed
-            left -= flow[edge]
-    edge = first
-    while left > 0:  # fewer than there are edges
-        flow[edge] += 1
-        left -= 1
-        edge += 1
+def _cut_evenly(first, last, n, flow):
+    """Cut ``n`` over edges first..last, the first ones taking what is left over."""
+    share = int(n / (last - first))  # exact below 2**39, and several times faster than whole-number division
+    left = n - share * (last - first)
+    for edge in range(first, last):
+        flow[edge] = share + (edge - first < left)
+
+
+@inlined
+def _cut_by_speed(first, last, n, edge2gpu, speeds, flow):
+    """Cut ``n`` over edges first..last in proportion to the speeds of their GPUs."""
+    left, speed = n, 0
+    for edge in range(first, last):
+        speed += speeds[edge2gpu[edge]]
+    for edge in range(first, last):
+        flow[edge] = n * speeds[edge2gpu[edge]] // speed
+        left -= flow[edge]
+    for edge in range(first, last):
+        flow[edge] += edge - first < left
 
 
 @inlined
@@ -100,11 +100,8 @@ def _rescale(first, last, n, flow):
     for edge in range(first, last):
         flow[edge] = flow[edge] * n // before
         left -= flow[edge]
-    edge = first
-    while left > 0:
-        flow[edge] += 1
-        left -= 1
-        edge += 1
+    for edge in range(first, last):
+        flow[edge] += edge - first < left
     return True
 
 
@@ -130,7 +127,10 @@ def _start(graph, layer, demand, warm, speeds, capacity, flow, load):
         first, last = graph.row_edge[row], graph.row_edge[row + 1]
         n = demand[graph.row2log[row]]
         if not (warm and _rescale(first, last, n, flow)):
-            _cut_evenly(first, last, n, graph.edge2gpu, speeds, flow)
+            if speeds is None:
+                _cut_evenly(first, last, n, flow)
+            else:
+                _cut_by_speed(first, last, n, graph.edge2gpu, speeds, flow)
         if capacity is not None and not _fit(first, last, capacity, flow):
             return BAD_CAPACITY
         for edge in range(first, last):
@@ -221,12 +221,14 @@ def _raise_level(graph, n_cut, speeds, work, cut, summary):
 @inlined
 def _walk(graph, layer, root, n, capacity, flow, work):
     """Extend the forest ``order[:n]``, breadth first, by all that ``root``'s load can be led to. New n."""
-    parent, order, seen, edge_up, edge_down = work.parent, work.order, work.seen, work.edge_up, work.edge_down
+    order, above, edge_up, edge_down = work.order, work.above, work.edge_up, work.edge_down
+    met, seen = work.distance, work.seen
     gpu_start, gpu_edges, gpu_rows = graph.gpu_start, graph.gpu_edges, graph.gpu_rows
     row_edge, edge2gpu = graph.row_edge, graph.edge2gpu
     first_row, base = graph.row_start[layer], layer * graph.n_gpus
-    parent[root] = ROOT
+    met[root] = MET
     order[n] = root
+    above[n] = ROOT
     head, n = n, n + 1
     while head < n:
         gpu = order[head]
@@ -238,11 +240,12 @@ def _walk(graph, layer, root, n, capacity, flow, work):
             seen[row - first_row] = 1
             for other in range(row_edge[row], row_edge[row + 1]):
                 child = edge2gpu[other]
-                if parent[child] == UNSEEN and (capacity is None or flow[other] < capacity[other]):
-                    parent[child] = gpu
-                    edge_up[child] = edge
-                    edge_down[child] = other
+                if met[child] == UNSEEN and (capacity is None or flow[other] < capacity[other]):
+                    met[child] = MET
                     order[n] = child
+                    above[n] = gpu
+                    edge_up[n] = edge
+                    edge_down[n] = other
                     n += 1
     return n
 
@@ -250,9 +253,9 @@ def _walk(graph, layer, root, n, capacity, flow, work):
 @inlined
 def _grow_forest(graph, layer, root, speeds, capacity, flow, work, cut, summary):
     """Breadth-first forest over all that excess can reach. Returns (its size, whether the level rose)."""
-    slack, parent = work.slack, work.parent
+    slack, met = work.slack, work.distance
     for gpu in range(graph.n_gpus):
-        parent[gpu] = UNSEEN
+        met[gpu] = UNSEEN
     for row in range(graph.row_start[layer + 1] - graph.row_start[layer]):
         work.seen[row] = 0
     n, room, rose = 0, 0, False
@@ -264,7 +267,7 @@ def _grow_forest(graph, layer, root, speeds, capacity, flow, work, cut, summary)
             room = _raise_level(graph, n, speeds, work, cut, summary)
             rose = True
         root = 0
-        while root < graph.n_gpus and (parent[root] != UNSEEN or slack[root] >= 0):
+        while root < graph.n_gpus and (met[root] != UNSEEN or slack[root] >= 0):
             root += 1
     return n, rose
 
@@ -278,34 +281,34 @@ def _move(source, target, n, flow, slack, giver, taker):
 
 
 @inlined
-def _flow_along(n, order, parent, edge_up, edge_down, capacity, flow, slack, room):
-    """Move excess along a forest: up from subtrees that are too full, then down into those with room."""
+def _flow_along(n, order, above, edge_up, edge_down, capacity, flow, slack, room):
+    """Move excess along a forest: up from subtrees that are too full, then down into those with room.
+
+    GPU order[i] hangs below GPU above[i], which comes earlier, by edges edge_up[i] and edge_down[i] of one
+    row.
+    """
     for i in range(n):
         room[order[i]] = slack[order[i]]
     for i in range(n - 1, -1, -1):  # leaves first
-        gpu = order[i]
-        above = parent[gpu]
-        if above < 0:
+        gpu, over, up, down = order[i], above[i], edge_up[i], edge_down[i]
+        if over == ROOT:
             continue
-        up, down = edge_up[gpu], edge_down[gpu]
         surplus = min(max(-room[gpu], 0), flow[down])
         if capacity is not None:
             surplus = min(surplus, capacity[up] - flow[up])
-        _move(down, up, surplus, flow, slack, gpu, above)
+        _move(down, up, surplus, flow, slack, gpu, over)
         space = min(max(room[gpu], 0), flow[up])
         if capacity is not None:
             space = min(space, capacity[down] - flow[down])
-        room[above] += space - surplus
+        room[over] += space - surplus
     for i in range(n):  # roots first
-        gpu = order[i]
-        above = parent[gpu]
-        if above < 0:
+        gpu, over, up, down = order[i], above[i], edge_up[i], edge_down[i]
+        if over == ROOT:
             continue
-        up, down = edge_up[gpu], edge_down[gpu]
-        step = min(room[gpu], -slack[above], flow[up])
+        step = min(room[gpu], -slack[over], flow[up])
         if capacity is not None:
             step = min(step, capacity[down] - flow[down])
-        _move(up, down, max(step, 0), flow, slack, above, gpu)
+        _move(up, down, max(step, 0), flow, slack, over, gpu)
 
 
 @inlined
@@ -403,12 +406,12 @@ def _drain(graph, layer, speeds, capacity, flow, work, cut, summary):
             return
         at = (layer * N_TREES + tree) * 4 * n_gpus
         n = graph.n_linked[layer]
-        order, parent = graph.forests[at : at + n_gpus], graph.forests[at + n_gpus : at + 2 * n_gpus]
+        order, above = graph.forests[at : at + n_gpus], graph.forests[at + n_gpus : at + 2 * n_gpus]
         up, down = (
             graph.forests[at + 2 * n_gpus : at + 3 * n_gpus],
             graph.forests[at + 3 * n_gpus : at + 4 * n_gpus],
         )
-        _flow_along(n, order, parent, up, down, capacity, flow, slack, work.room)
+        _flow_along(n, order, above, up, down, capacity, flow, slack, work.room)
     passes = 0
     while True:
         root = _most_overloaded(slack)
@@ -418,7 +421,7 @@ def _drain(graph, layer, speeds, capacity, flow, work, cut, summary):
         if passes <= FOREST_PASSES:
             n, rose = _grow_forest(graph, layer, root, speeds, capacity, flow, work, cut, summary)
             _flow_along(
-                n, work.order, work.parent, work.edge_up, work.edge_down, capacity, flow, slack, work.room
+                n, work.order, work.above, work.edge_up, work.edge_down, capacity, flow, slack, work.room
             )
         else:
             rose = _wave_pass(graph, layer, speeds, capacity, flow, work, cut, summary)

@@ -68,7 +68,12 @@ class Router:
         n_rows = int(np.diff(graph.row_start).max())
         self._longs = np.zeros((self._parts, 4, max(graph.n_gpus, 2)), dtype=np.int64)
         self._ints = np.zeros((self._parts, 6, max(graph.n_gpus, n_rows, 1)), dtype=np.int32)
-        self._tables, self._where = _tables(graph)
+        self._graph_arrays = (*_tables(graph), graph.alive)
+        routing = self._routing
+        self._results = (self._flow, routing.loads, routing.quotas, routing.cuts, routing.summary)
+        self._shape = (graph.n_layers, graph.n_experts)
+        self._is_plain = self._speeds is None and self._tile == 1 and not even
+        self._plain_rest = (None, None, None, warm, *self._results, self._longs[0], self._ints[0])
 
     def solve(
         self,
@@ -80,8 +85,8 @@ class Router:
     ) -> Routing:
         """Cut each expert's demand over its replicas so that the busiest GPU does least.
 
-        demands     [layers, experts] or, for one layer, [experts]: tokens, integers; int64 in C order is not
-                    copied
+        demands     [layers, experts] or, for one layer, [experts]: tokens, integers; int64 in C order: no
+                    copy
         fixed       [gpus] or [layers, gpus] load that is there anyway, in units of cost
         capacities  [slots] or [layers, slots] tokens a replica can take at most (cost="tokens" only)
         pool        run ``parts`` parts of the layers side by side; the kernel holds no GIL
@@ -90,14 +95,27 @@ class Router:
         Raises ConfigError if a demand is negative, an expert with demand is on no living GPU, an expert's
         replicas have too little capacity, or a layer's total reaches 2**39.
         """
-        routing, graph, speeds = self._routing, self.graph, self._speeds
-        if not isinstance(demands, np.ndarray) or not self._is_ready(demands):
-            demands = _whole("demands", demands, (graph.n_layers, graph.n_experts))
-        costs = demands if self._tile == 1 else self._to_cost(demands)
-        routing.demands = costs
+        array = demands if isinstance(demands, np.ndarray) and self._is_ready(demands) else None
+        if array is None:
+            array = _whole("demands", demands, self._shape)
+        if not self._is_plain or fixed is not None or capacities is not None or pool is not None:
+            return self._solve_any(array, fixed, capacities, pool)
+        self._routing.demands, self._routing.fixed, self._routing.capacities = array, None, None
+        if self._kernel(0, self._shape[0], *self._graph_arrays, array, *self._plain_rest):
+            self._refuse(array)
+        return self._routing
+
+    def _solve_any(
+        self,
+        demands: NDArray[np.int64],
+        fixed: ArrayLike | None,
+        capacities: ArrayLike | None,
+        pool: Pool | None,
+    ) -> Routing:
+        routing, graph, speeds, capacity = self._routing, self.graph, self._speeds, None
+        costs = routing.demands = demands if self._tile == 1 else self._to_cost(demands)
         routing.fixed = None if fixed is None else _whole("fixed", fixed, (graph.n_layers, graph.n_gpus))
         routing.capacities = None
-        capacity = None
         if capacities is not None:
             capacity = self._edge_capacity(costs, capacities)
         if speeds is not None or capacity is not None or fixed is not None or self._even:
@@ -106,14 +124,13 @@ class Router:
             capacity = np.full(len(self._flow), UNLIMITED) if capacity is None else capacity
             if routing.fixed is None:
                 routing.fixed = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.int64)
-        if pool is None or self._parts == 1:
-            status = self._run(0, graph.n_layers, 0, costs, speeds, capacity)
-        else:
-            edges = np.linspace(0, graph.n_layers, self._parts + 1).astype(int).tolist()
-            todo = range(self._parts)
-            status = max(
-                pool.map(lambda p: self._run(edges[p], edges[p + 1], p, costs, speeds, capacity), todo)
-            )
+
+        def run(part: int) -> int:
+            first, last = (part * graph.n_layers // n_parts, (part + 1) * graph.n_layers // n_parts)
+            return self._run(first, last, part, costs, speeds, capacity)
+
+        n_parts = 1 if pool is None else self._parts
+        status = run(0) if pool is None else max(pool.map(run, range(n_parts)))
         if status:
             self._refuse(costs)
         if self._tile != 1:
@@ -121,21 +138,13 @@ class Router:
         return routing
 
     def _is_ready(self, demands: NDArray) -> bool:
-        shape = demands.shape
-        return (
-            demands.dtype == np.int64
-            and len(shape) == 2
-            and shape[0] == self.graph.n_layers
-            and shape[1] == self.graph.n_experts
-            and demands.flags.c_contiguous
-        )
+        return demands.dtype == np.int64 and demands.shape == self._shape and demands.flags.c_contiguous
 
     def _run(self, first: int, last: int, part: int, costs: Any, speeds: Any, capacity: Any) -> int:
         routing = self._routing
         status = self._kernel(
-            first, last, self._tables, self._where, self.graph.alive, costs, routing.fixed, speeds, capacity,
-            self._warm, self._flow, routing.loads, routing.quotas, routing.cuts, routing.summary,
-            self._longs[part], self._ints[part],
+            first, last, *self._graph_arrays, costs, routing.fixed, speeds, capacity, self._warm,
+            *self._results, self._longs[part], self._ints[part],
         )  # fmt: skip
         if self._even and not status:
             from .even import even_out
@@ -148,7 +157,7 @@ class Router:
             )  # fmt: skip
         return status
 
-    def _to_cost(self, demands: Any) -> NDArray[np.int64]:
+    def _to_cost(self, demands: NDArray[np.int64]) -> NDArray[np.int64]:
         if demands.min() < 0:
             return demands  # for the kernel to refuse
         if self._tile == 0:

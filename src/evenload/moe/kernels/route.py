@@ -99,11 +99,12 @@ def _flow_along(tree, n, flow, slack, room, G, BLOCK_G: tl.constexpr):
     tl.store(room + gpus, tl.load(slack + gpus, mask=gpus < G, other=0), mask=gpus < G)
     tl.debug_barrier()
     for i in range(0, n):
-        gpu = tl.load(tree + n - 1 - i)
-        above = tl.load(tree + G + gpu)
+        spot = tree + n - 1 - i
+        gpu = tl.load(spot)
+        above = tl.load(spot + G)
         if above >= 0:
-            up = tl.load(tree + 2 * G + gpu)
-            down = tl.load(tree + 3 * G + gpu)
+            up = tl.load(spot + 2 * G)
+            down = tl.load(spot + 3 * G)
             mine = tl.load(room + gpu)
             flow_down = tl.load(flow + down)
             flow_up = tl.load(flow + up)
@@ -120,10 +121,10 @@ def _flow_along(tree, n, flow, slack, room, G, BLOCK_G: tl.constexpr):
         tl.debug_barrier()
     for i in range(0, n):
         gpu = tl.load(tree + i)
-        above = tl.load(tree + G + gpu)
+        above = tl.load(tree + i + G)
         if above >= 0:
-            up = tl.load(tree + 2 * G + gpu)
-            down = tl.load(tree + 3 * G + gpu)
+            up = tl.load(tree + i + 2 * G)
+            down = tl.load(tree + i + 3 * G)
             flow_down = tl.load(flow + down)
             flow_up = tl.load(flow + up)
             slack_here = tl.load(slack + gpu)
