@@ -237,6 +237,26 @@ def test_a_worker_that_died_between_calls_is_replaced(executor: Executor) -> Non
     assert list(executor.map(abs, range(20))) == list(range(20))
 
 
+def test_a_worker_busy_with_what_nobody_needs_is_replaced(tmp_path: Path) -> None:
+    def slow_once(x: int, marker: str = str(tmp_path / "marker")) -> int:
+        if x == 5:
+            try:
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return x
+            time.sleep(1000)
+        time.sleep(0.01)
+        return x
+
+    events: list[Any] = []
+    with Executor("cpu*3", events=EventLog(events.append), echo=False) as own:
+        assert list(own.map(slow_once, range(6))) == list(range(6)), "a copy was faster"
+        devices = own.map(lambda x: (time.sleep(0.01), os.environ["EVENLOAD_DEVICE"])[1], iter(int, 1))
+        while {next(devices) for _ in range(12)} != {"cpu:0", "cpu:1", "cpu:2"}:
+            pass
+    assert any("nobody needed" in e.reason for e in events if isinstance(e, WorkerExited))
+
+
 def test_workers_have_their_environment_and_a_group_of_their_own(executor: Executor) -> None:
     def look(x: int) -> tuple:
         time.sleep(0.01)

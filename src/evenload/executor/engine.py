@@ -334,9 +334,10 @@ class Engine:
 
     def _on_loaded(self, seat: Seat, worker: Worker, message: Loaded) -> None:
         assert worker.loading is not None
+        worker.startup_s = max(worker.startup_s, message.seconds)
         if not worker.tasks and not worker.has_worked:
-            startup_s = time.monotonic() - worker.asked_s
-            self.record.worker_started(seat.id, worker.name, worker.pid, startup_s)
+            worker.startup_s = time.monotonic() - worker.asked_s
+            self.record.worker_started(seat.id, worker.name, worker.pid, worker.startup_s)
         worker.tasks[message.task], worker.loading = worker.loading, None
 
     def _on_refused(self, seat: Seat, worker: Worker, message: Refused) -> None:
@@ -374,6 +375,8 @@ class Engine:
     def _on_gone(self, seat: Seat, worker: Worker, message: Gone) -> None:
         now = time.monotonic()
         reason = exit_text(message.exit_code)
+        if worker.jobs and worker.jobs[0].dropped_s is not None:
+            reason = "was replaced: nobody needed what it still ran"
         del self._workers[message.worker]
         self.record.worker_exited(seat.id, worker.name, reason)
         if worker.jobs:

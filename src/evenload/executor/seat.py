@@ -22,14 +22,16 @@ BACK_OFF_S = 0.2  # before the second attempt to start a worker; doubles
 class Worker:
     """One process (or its like) in its life from start to end.
 
-    tasks    those that are built there
-    loading  the task that is being built
-    jobs     the chunk that it runs, and maybe one that waits behind it
+    startup_s  from the decision to start it until its first task was built; or a later task's build
+    tasks      those that are built there
+    loading    the task that is being built
+    jobs       the chunk that it runs, and maybe one that waits behind it
     """
 
     number: int
     name: str
     asked_s: float
+    startup_s: float = 0.0
     is_up: bool = False
     has_worked: bool = False
     pid: int | None = None

@@ -13,7 +13,7 @@ LOOK_S = 1.0  # how often to look, if no time limit asks for more
 STUCK_S = 1.0  # an item that runs so long, and much longer than all before, shall not hold up its chunk
 STUCK_TIMES = 20.0
 SUSPICIOUS_S = 30.0  # and if it goes on for so long, a person should know
-PATIENCE_S = (1.0, 30.0)  # for a worker to stop: as long as it has run already, within these
+PATIENCE_S = 0.5  # at least, for a worker to finish what nobody needs any more
 
 
 class Watch:
@@ -43,7 +43,9 @@ class Watch:
             job.is_released = True
             if job.run.release_rest(job, seat.id, position, now, has_queue=len(worker.jobs) > 1):
                 self._backend.drop(worker.number, worker.jobs[-1].number)
-        if job.dropped_s is not None and now - job.dropped_s > self._patience_s(job):
+        # Others wait for this device. To replace the worker takes about as long as its start did; to wait for
+        # as long costs at most twice what knowing the future would.
+        if job.dropped_s is not None and now - job.dropped_s > max(PATIENCE_S, worker.startup_s):
             self._backend.kill(worker.number)
         elif limit_s is None:
             if position >= 0 and not job.is_warned_of:
@@ -56,10 +58,6 @@ class Watch:
             else:
                 job.overtime_at = position
                 self._backend.kill(worker.number)
-
-    def _patience_s(self, job: Job) -> float:
-        assert job.dropped_s is not None
-        return max(PATIENCE_S[0], min(PATIENCE_S[1], job.dropped_s - job.dealt_s))
 
     def _suspect(self, seat: Seat, job: Job, position: int, seconds: float) -> None:
         if seconds > max(SUSPICIOUS_S, STUCK_TIMES * job.run.longest_s):
