@@ -27,3 +27,15 @@ def test_counts_bound_and_shares() -> None:
 def test_nothing_done_is_defined() -> None:
     summary = Tally(["a"]).summarise(0, wall_s=0.0, startup_s=0.0)
     assert (summary.total, summary.bound_s, summary.ratio_to_bound, summary.imbalance) == (0, 0.0, None, 1.0)
+
+
+def test_reads_as_a_sentence() -> None:
+    tally = Tally(["a", "b"])
+    tally.add("a", 2.0, 4, cost=None, is_good=True)
+    tally.add("b", 2.0, 4, cost=None, is_good=True)
+    sentence = str(tally.summarise(8, wall_s=2.6, startup_s=0.5))
+    assert (
+        sentence
+        == "8 of 8 done in 2.6 s on 2 devices (0.5 s to start); the work took 1.05x the least possible, 2 s"
+    )
+    assert str(Tally(["a"]).summarise(0, wall_s=0.0, startup_s=0.0)) == "0 of 0 done in 0 s on 1 device"

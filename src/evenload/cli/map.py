@@ -179,10 +179,7 @@ class Outcome:
             click.echo(json.dumps(page, ensure_ascii=False))
 
     def _headline(self, summary: "Summary") -> str:
-        done = self.n_rows - len(self.failures)
-        text = f"{done} of {self.n_rows} done in {summary.wall_s:.3g} s on {len(summary.devices)} devices"
-        if summary.ratio_to_bound is not None:
-            text += f"; work took {summary.ratio_to_bound:.2f}x the least possible ({summary.bound_s:.3g} s)"
+        text = str(summary)
         if self.is_interrupted:
             text = f"interrupted: {text}"
         return text

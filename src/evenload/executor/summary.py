@@ -50,6 +50,16 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self)}
 
+    def __str__(self) -> str:
+        """The headline, for people: counts, seconds and the distance to the bound."""
+        n_devices = len(self.devices)
+        text = f"{self.done} of {self.total} done in {self.wall_s:.3g} s on {n_devices} device{'s'[: n_devices != 1]}"
+        if self.startup_s >= 0.01:
+            text += f" ({self.startup_s:.2g} s to start)"
+        if self.ratio_to_bound is not None:
+            text += f"; the work took {self.ratio_to_bound:.2f}x the least possible, {self.bound_s:.3g} s"
+        return text
+
 
 @dataclass(slots=True)
 class _Share:
