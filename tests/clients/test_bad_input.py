@@ -51,8 +51,7 @@ def test_one_bad_client_leaves_the_others_as_they_are(strategy):
     assert "label 3 is out of range: the model's classes are 0 to 2" in str(result[4].error)
     healthy = train(model, [good[0], good[1], good[2]], RECIPE, strategy=strategy, ids=[0, 3, 6])
     assert all(difference(r.state, result[r.client].state) == 0 for r in healthy)
-    start = train(model, [], RECIPE).plan
-    assert start.why == "no client can be trained" or start.why == "there was no client"
+    assert train(model, [], RECIPE).plan.why == "there was no client to train"
     assert result[5].steps == 0
     assert difference(result[5].state, result[1].state) == 0  # frozen at the start
     returned = train(model, data, RECIPE, strategy=strategy, on_error="return")

@@ -9,7 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cohort import Cohort
     from .data import Rows
+    from .evaluation import evaluate, evaluate_each
+    from .federation import FederatedResult, federate
     from .optimizer import SGD, Adam, AdamW
     from .recipe import Recipe
     from .result import ClientResult, TrainResult
@@ -23,33 +26,43 @@ _HOMES = {
     "Adam": "optimizer",
     "AdamW": "optimizer",
     "ClientResult": "result",
+    "Cohort": "cohort",
     "Constant": "schedule",
     "Cosine": "schedule",
     "Exponential": "schedule",
+    "FederatedResult": "federation",
     "Recipe": "recipe",
     "Rows": "data",
     "StepDecay": "schedule",
     "Strategy": "strategy",
     "TrainResult": "result",
     "Trainer": "trainer",
+    "evaluate": "evaluation",
+    "evaluate_each": "evaluation",
+    "federate": "federation",
     "train": "training",
 }
-_WITHOUT_TORCH = {"optimizer", "recipe", "schedule", "strategy"}
+_WITHOUT_TORCH = {"cohort", "optimizer", "recipe", "schedule", "strategy"}
 
 __all__ = [
     "SGD",
     "Adam",
     "AdamW",
     "ClientResult",
+    "Cohort",
     "Constant",
     "Cosine",
     "Exponential",
+    "FederatedResult",
     "Recipe",
     "Rows",
     "StepDecay",
     "Strategy",
     "TrainResult",
     "Trainer",
+    "evaluate",
+    "evaluate_each",
+    "federate",
     "train",
 ]
 

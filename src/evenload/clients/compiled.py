@@ -5,6 +5,7 @@ is compiled. So the compiler never sees the user's code: what vmap can do, it ca
 graph of its own, compiled once; nothing is left to recompile, and nothing to fall back to eager silently.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,10 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from .fuse import Lane, StepFn, StepOutput, Tensors
 
 __all__ = ["compile_step"]
+
+# The compiler of torch 2.13 fails on some graphs when it fuses loops widely (a KeyError of its own about a
+# buffer); narrower fusion compiles them.
+COMPILER_OPTIONS: tuple[dict[str, Any] | None, ...] = (None, {"max_fusion_size": 4})
 
 
 def compile_step(
@@ -46,8 +51,15 @@ def compile_step(
 
 
 def _compile(graph: torch.fx.GraphModule, example: list[Tensor]) -> Callable[..., Any]:
-    with torch.no_grad():
-        compiled: Any = torch._inductor.compile(graph, [*example])
+    compiled = None
+    for options in COMPILER_OPTIONS:
+        try:
+            with torch.no_grad():
+                compiled: Any = torch._inductor.compile(copy.deepcopy(graph), [*example], options=options)
+            break
+        except Exception:
+            if options is COMPILER_OPTIONS[-1]:
+                raise
 
     def run(*tensors: Tensor) -> Any:
         with torch.no_grad():

@@ -10,7 +10,7 @@ from evenload.errors import ConfigError
 
 from .recipe import Recipe
 
-__all__ = ["PerRow", "loss_of", "metrics_of", "refuse_labels"]
+__all__ = ["METRICS_PER_ROW", "PerRow", "loss_of", "metrics_of", "refuse_labels"]
 
 PerRow = Callable[[Tensor, Tensor], Tensor]
 
@@ -47,7 +47,7 @@ _LOSSES: dict[str, PerRow] = {
     "l1": _l1,
     "bce_with_logits": _bce,
 }
-_METRICS: dict[str, PerRow] = {"accuracy": _accuracy}
+METRICS_PER_ROW: dict[str, PerRow] = {"accuracy": _accuracy}
 
 
 def loss_of(recipe: Recipe) -> PerRow:
@@ -68,7 +68,7 @@ def loss_of(recipe: Recipe) -> PerRow:
 
 
 def metrics_of(recipe: Recipe) -> dict[str, PerRow]:
-    return {name: _METRICS[name] for name in recipe.metrics}
+    return {name: METRICS_PER_ROW[name] for name in recipe.metrics}
 
 
 def refuse_labels(targets: Tensor, n_classes: int) -> str | None:

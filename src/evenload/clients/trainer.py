@@ -66,6 +66,11 @@ class Trainer:
         self._chooser = Chooser(self._model, self._spread, asked, rounds, cache)
 
     @property
+    def model(self) -> nn.Module:
+        """The copy that is trained, dropout replaced. Not to be changed."""
+        return self._model
+
+    @property
     def start(self) -> dict[str, Tensor]:
         """The state that clients start from unless told otherwise."""
         return dict(self._start)

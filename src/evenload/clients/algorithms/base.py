@@ -1,0 +1,87 @@
+"""What a federated algorithm is: three pure functions over the server's state.
+
+init(start) ──► server      orders(server, ids) ──► what clients do      step(server, results) ──► server
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from evenload.clients.recipe import Recipe
+from evenload.clients.reduce import Mean, Reducer
+from evenload.clients.result import ClientResult
+
+__all__ = ["Algorithm", "Orders", "Server", "State", "combine", "mean_of", "minus", "usable"]
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """All that there is between two rounds, and all that a checkpoint holds.
+
+    state      the global model
+    params     names of its parameters (the rest are buffers)
+    n_clients  in the whole federation
+    memory     what the algorithm remembers: tensors by name, or by client
+    """
+
+    state: dict[str, Tensor]
+    params: tuple[str, ...]
+    n_clients: int
+    round: int = 0
+    seed: int = 0
+    memory: dict[str, Any] = field(default_factory=dict)
+
+    def after(self, state: Mapping[str, Tensor], **memory: Any) -> "Server":
+        """The server of the next round."""
+        return replace(self, state=dict(state), round=self.round + 1, memory={**self.memory, **memory})
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What the clients of a round do, one entry each or one for all (see ``train``)."""
+
+    recipe: Recipe
+    start: State | Sequence[State]
+    anchor: State | Sequence[State] | None = None
+    corrections: Sequence[State] | None = None
+    reduce: Reducer | None = None
+
+
+class Algorithm(Protocol):
+    def init(self, server: Server) -> Server:
+        """With the algorithm's memory."""
+        ...
+
+    def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
+        """One pass over the cohort, or several, whose results ``step`` gets in turn."""
+        ...
+
+    def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
+        """``passes``: per pass what its reducer made, or the usable clients' results."""
+        ...
+
+
+def mean_of(results: Sequence[ClientResult], *, by_rows: bool = True) -> dict[str, Tensor]:
+    """Mean of states. Raises ConfigError if there are none."""
+    mean = Mean(by_rows=by_rows)
+    mean.take(results)
+    return mean.value()
+
+
+def minus(a: State, b: State, names: Sequence[str]) -> dict[str, Tensor]:
+    return {name: a[name] - b[name] for name in names}
+
+
+def combine(base: State, scale: float, step: State) -> dict[str, Tensor]:
+    """base + scale * step, for the names of ``step``."""
+    return {name: torch.add(base[name], step[name], alpha=scale) for name in step}
+
+
+def usable(results: Sequence[ClientResult]) -> list[ClientResult]:
+    """In the order of their ids: sums are then the same whoever came first."""
+    return sorted((r for r in results if r.is_usable), key=lambda r: r.client)

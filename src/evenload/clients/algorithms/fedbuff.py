@@ -1,0 +1,88 @@
+"""FedBuff: Nguyen et al., "Federated learning with buffered asynchronous aggregation", AISTATS 2022.
+
+Asynchronous on a virtual clock: clients begin with the model of the moment; when ``buffer`` of them have come
+back, the server takes their changes, the staler the less, and the freed places go to other clients.
+"""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from evenload.clients.keys import SAMPLE, key
+from evenload.clients.recipe import Recipe
+from evenload.clients.result import ClientResult
+from evenload.errors import ConfigError
+
+from .base import Orders, Server, minus
+
+__all__ = ["FedBuff"]
+
+
+@dataclass(frozen=True, slots=True)
+class FedBuff:
+    """buffer       changes per server step
+    concurrency  clients under way at any time
+    lr           of the server
+
+    What a client will have done is decided when it begins, so those of one buffer are trained together, each
+    from its own model. The memory holds the clients under way: (end_s, turn, client, version, start).
+    """
+
+    buffer: int = 10
+    concurrency: int = 20
+    lr: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.buffer <= self.concurrency:
+            raise ConfigError(
+                f"buffer={self.buffer}, concurrency={self.concurrency}: the buffer would never fill"
+            )
+
+    def init(self, server: Server) -> Server:
+        if self.concurrency > server.n_clients:
+            raise ConfigError(f"{self.concurrency} clients at a time, of {server.n_clients}")
+        return replace(server, memory={"flying": [], "turn": 0, "now_s": 0.0})
+
+    def fill(self, server: Server, seconds: dict[int, float]) -> Server:
+        """Idle clients begin, drawn by key, until ``concurrency`` are under way."""
+        flying, turn = list(server.memory["flying"]), server.memory["turn"]
+        busy = {entry[2] for entry in flying}
+        while len(flying) < self.concurrency:
+            idle = [i for i in range(server.n_clients) if i not in busy]
+            client = idle[key(SAMPLE, server.seed, turn, 3) % len(idle)]
+            end_s = server.memory["now_s"] + seconds[client]
+            flying.append((end_s, turn, client, server.round, server.state))
+            busy.add(client)
+            turn += 1
+        return replace(
+            server, memory={**server.memory, "flying": sorted(flying, key=lambda e: e[:2]), "turn": turn}
+        )
+
+    def landing(self, server: Server) -> list[tuple]:
+        """The next ``buffer`` clients to come back, in the order of their clock."""
+        return heapq.nsmallest(self.buffer, server.memory["flying"], key=lambda entry: entry[:2])
+
+    def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
+        """For ``ids`` = the clients of ``landing``, each from the model that it began with."""
+        starts = {entry[2]: entry[4] for entry in server.memory["flying"]}
+        return [Orders(recipe, [starts[i] for i in ids])]
+
+    def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
+        results: list[ClientResult] = passes[0]
+        landed = self.landing(server)
+        began = {client: (version, start) for _, _, client, version, start in landed}
+        total = {n: torch.zeros_like(server.state[n]) for n in server.params}
+        for r in results:
+            version, start = began[r.client]
+            weight = (1 + server.round - version) ** -0.5
+            for n, d in minus(r.state, start, server.params).items():
+                total[n].add_(d, alpha=weight)
+        state = dict(server.state)
+        for n, t in total.items():
+            state[n] = server.state[n] + self.lr * t / self.buffer
+        gone = {entry[1] for entry in landed}
+        flying = [entry for entry in server.memory["flying"] if entry[1] not in gone]
+        return server.after(state, flying=flying, now_s=landed[-1][0])

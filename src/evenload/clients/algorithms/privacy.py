@@ -1,0 +1,60 @@
+"""User-level differential privacy: McMahan et al., "Learning differentially private recurrent language
+models", ICLR 2018: each client's change is clipped, all count equally, and the mean gets Gaussian noise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from evenload.clients.keys import MODEL, key
+from evenload.clients.recipe import Recipe
+from evenload.clients.result import ClientResult
+from evenload.errors import ConfigError
+
+from .base import Orders, Server, minus
+
+__all__ = ["PrivateFedAvg"]
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateFedAvg:
+    """clip   largest norm of a client's change
+    noise  standard deviation of the noise on the sum, in multiples of ``clip``
+
+    Buffers are not private, so models that have any are refused with a ConfigError. What epsilon this gives
+    depends on sampling and rounds: ask an accountant.
+    """
+
+    clip: float = 1.0
+    noise: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.clip > 0 or self.noise < 0:
+            raise ConfigError(
+                f"clip={self.clip}, noise={self.noise}: use a clip above 0 and a noise of 0 or more"
+            )
+
+    def init(self, server: Server) -> Server:
+        if set(server.state) != set(server.params):
+            raise ConfigError("the model has buffers, which would leave the clients in the clear")
+        return server
+
+    def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
+        return [Orders(recipe, server.state)]
+
+    def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
+        results: list[ClientResult] = passes[0]
+        generator = torch.Generator().manual_seed(key(MODEL, server.seed, server.round, 99))
+        total = {n: torch.zeros_like(server.state[n], dtype=torch.float64) for n in server.params}
+        for r in results:
+            change = minus(r.state, server.state, server.params)
+            norm = float(torch.stack([d.double().norm() for d in change.values()]).norm())
+            for n, t in total.items():
+                t.add_(change[n].double(), alpha=min(1.0, self.clip / max(norm, 1e-30)))
+        state = {}
+        for n, t in total.items():
+            t += torch.randn(t.shape, generator=generator, dtype=torch.float64) * (self.noise * self.clip)
+            state[n] = (server.state[n].double() + t / len(results)).to(server.state[n].dtype)
+        return server.after(state)

@@ -1,0 +1,49 @@
+"""How good a state is on examples that nobody trains on."""
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .data import as_rows
+from .losses import METRICS_PER_ROW, loss_of
+from .recipe import Recipe
+
+__all__ = ["evaluate", "evaluate_each"]
+
+BATCH = 1024
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, state: Mapping[str, Tensor], examples: Any, recipe: Recipe
+) -> dict[str, float]:
+    """Mean loss of ``state`` over ``examples``, and accuracy where targets are classes; the model is copied.
+
+    NaN for no examples. Raises whatever the examples or the model raise.
+    """
+    own = copy.deepcopy(model).eval()
+    own.load_state_dict(state)
+    dtype = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
+    rows, loss = as_rows(examples, dtype), loss_of(recipe)
+    names = ("loss", "accuracy") if recipe.loss == "cross_entropy" else ("loss",)
+    sums = dict.fromkeys(names, 0.0)
+    for at in range(0, len(rows), BATCH):
+        x, y = rows.at(np.arange(at, min(at + BATCH, len(rows))))
+        outputs = own(x)
+        sums["loss"] += float(loss(outputs, y).sum())
+        if "accuracy" in sums:
+            sums["accuracy"] += float(METRICS_PER_ROW["accuracy"](outputs, y).sum())
+    return {name: total / len(rows) if len(rows) else float("nan") for name, total in sums.items()}
+
+
+def evaluate_each(
+    model: nn.Module, states: Sequence[Mapping[str, Tensor]], datasets: Sequence[Any], recipe: Recipe
+) -> list[dict[str, float]]:
+    """``evaluate`` of each client's state (or of one for all) on its own examples."""
+    if len(states) == 1:
+        states = [states[0]] * len(datasets)
+    return [evaluate(model, s, d, recipe) for s, d in zip(states, datasets, strict=True)]

@@ -1,0 +1,221 @@
+"""Federated rounds: draw a cohort, train it, aggregate, evaluate, write a checkpoint; again.
+
+Everything in a round follows from (seed, round) and the server's state, so a run that was stopped and resumed
+is bit for bit the run that was not.
+"""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenload.errors import ConfigError, FormatError
+
+from .algorithms import FedAvg, FedBuff, Server
+from .algorithms.base import Orders, usable
+from .cohort import Cohort
+from .data import size_of
+from .evaluation import evaluate
+from .recipe import Recipe
+from .result import ClientResult
+from .strategy import Plan, Strategy
+from .trainer import Trainer
+
+__all__ = ["FederatedResult", "Round", "federate"]
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round: who took part, who came back, and how it went.
+
+    loss     mean of the returned clients' last batch losses, weighted by rows; NaN if nobody came back
+    test     what ``evaluate`` gave for the global model, if it was evaluated in this round
+    """
+
+    round: int
+    cohort: tuple[int, ...]
+    returned: tuple[int, ...]
+    loss: float
+    seconds: float
+    test: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FederatedResult:
+    """state: the global model; server: with what the algorithm remembers; plan: how clients were trained."""
+
+    state: dict[str, Tensor]
+    server: Server
+    history: tuple[Round, ...]
+    plan: Plan | None
+
+
+def federate(
+    model: nn.Module | Callable[[], nn.Module],
+    datasets: Sequence[Any],
+    recipe: Recipe,
+    algorithm: Any = None,
+    *,
+    rounds: int,
+    cohort: Cohort | int | float | None = None,
+    test: Any = None,
+    evaluate_every: int = 1,
+    strategy: str | Strategy = "auto",
+    devices: Any = "all",
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    on_round: Callable[[Round], None] | None = None,
+) -> FederatedResult:
+    """Train a global model over ``datasets``, one per client.
+
+    algorithm       a value of ``evenload.clients.algorithms``; FedAvg by default
+    rounds          in all, those before a resumed checkpoint included
+    cohort          how many clients take part in a round, or a Cohort
+    test            examples for the global model, of any kind that a client may have
+    checkpoint      file written after every round; ``resume`` begins after the last round in it
+    Raises ConfigError for arguments that cannot be used, FormatError for a checkpoint of something else.
+    A client that fails, diverges or is empty is left out of its round.
+    """
+    algorithm = algorithm or FedAvg()
+    rule = cohort if isinstance(cohort, Cohort) else Cohort(size=cohort)
+    if rounds < 1 or evaluate_every < 1 or not len(datasets):
+        raise ConfigError(
+            f"rounds={rounds}, evaluate_every={evaluate_every}, {len(datasets)} clients: use 1 or more"
+        )
+    with Trainer(model, strategy=strategy, devices=devices, seed=seed, rounds=rounds) as trainer:
+        run = _Run(trainer, datasets, recipe, algorithm, rule, seed)
+        server, history = run.begin(), []
+        mark = run.mark(server)
+        if checkpoint is not None and resume and Path(checkpoint).exists():
+            server, history = _load(Path(checkpoint), mark)
+        while server.round < rounds:
+            server, done = run.round(server)
+            if test is not None and (
+                done.round % evaluate_every == evaluate_every - 1 or done.round == rounds - 1
+            ):
+                done = dataclasses.replace(done, test=evaluate(trainer.model, server.state, test, recipe))
+            history.append(done)
+            if checkpoint is not None:
+                _save(Path(checkpoint), mark, server, history)
+            if on_round is not None:
+                on_round(done)
+        return FederatedResult(server.state, server, tuple(history), run.plan)
+
+
+@dataclass(slots=True)
+class _Run:
+    trainer: Trainer
+    datasets: Sequence[Any]
+    recipe: Recipe
+    algorithm: Any
+    rule: Cohort
+    seed: int
+    plan: Plan | None = None
+
+    def begin(self) -> Server:
+        params = tuple(name for name, p in self.trainer.model.named_parameters() if p.requires_grad)
+        return self.algorithm.init(Server(self.trainer.start, params, len(self.datasets), seed=self.seed))
+
+    def mark(self, server: Server) -> str:
+        """What a checkpoint must have been made with."""
+        shapes = {name: tuple(t.shape) for name, t in server.state.items()}
+        return repr((self.algorithm, self.recipe, self.rule, self.seed, len(self.datasets), shapes))
+
+    def round(self, server: Server) -> tuple[Server, Round]:
+        began = time.perf_counter()
+        if isinstance(self.algorithm, FedBuff):
+            server = self.algorithm.fill(server, {i: self._seconds(i) for i in range(server.n_clients)})
+            ids = [entry[2] for entry in self.algorithm.landing(server)]
+            back = ids
+        else:
+            ids = self.rule.draw(server.n_clients, self.seed, server.round)
+            came = self.rule.returns(ids, [self._steps(i) for i in ids], self.seed, server.round)
+            back = [i for i, is_back in zip(ids, came, strict=True) if is_back]
+        passes, results = [], []
+        orders: list[Orders] = self.algorithm.orders(server, back, self.recipe) if back else []
+        for number, order in enumerate(orders):
+            trained = self._train(order, back, server.round * 8 + number)
+            results = results or [r for r in trained if r.is_usable]
+            passes.append(trained.reduced if order.reduce is not None else usable(trained))
+            self.plan = trained.plan
+        fresh = self.algorithm.step(server, passes, self.recipe) if results else server.after(server.state)
+        seconds = time.perf_counter() - began
+        names = tuple(r.client for r in results)
+        return fresh, Round(server.round, tuple(ids), names, _mean_loss(results), seconds)
+
+    def _train(self, order: Orders, ids: list[int], round: int) -> Any:
+        reducer = _Tolerant(order.reduce) if order.reduce is not None else None
+        return self.trainer.train(
+            [self.datasets[i] for i in ids],
+            order.recipe,
+            start=order.start,
+            ids=ids,
+            anchor=order.anchor,
+            corrections=order.corrections,
+            round=round,
+            reduce=reducer,
+            on_error="return",
+        )
+
+    def _steps(self, client: int) -> int:
+        return self.recipe.n_steps(size_of(self.datasets[client]) or 1)
+
+    def _seconds(self, client: int) -> float:
+        return self.rule.seconds(client, self._steps(client))
+
+
+class _Tolerant:
+    """A reducer that gives nothing where nobody has ended well: the round then changes nothing."""
+
+    def __init__(self, inner: Any):
+        self._inner, self._any = inner, False
+
+    def take(self, results: Sequence[ClientResult]) -> Any:
+        self._any = self._any or any(r.is_usable for r in results)
+        return self._inner.take(results)
+
+    def value(self) -> Any:
+        return self._inner.value() if self._any else None
+
+
+def _mean_loss(results: Sequence[ClientResult]) -> float:
+    rows = sum(r.n_rows for r in results)
+    return float(np.sum([r.losses[-1] * r.n_rows for r in results]) / rows) if rows else float("nan")
+
+
+def _save(path: Path, mark: str, server: Server, history: list[Round]) -> None:
+    """Whole or not at all: written beside, flushed to disk, then renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    fields = {f.name: getattr(server, f.name) for f in dataclasses.fields(server)}
+    rounds = [dataclasses.asdict(r) for r in history]
+    with fresh.open("wb") as file:
+        torch.save({"format": FORMAT, "mark": mark, "server": fields, "history": rounds}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    fresh.replace(path)
+
+
+def _load(path: Path, mark: str) -> tuple[Server, list[Round]]:
+    try:
+        page = torch.load(path, weights_only=True)
+    except Exception as error:
+        raise FormatError(f"{path} is not a checkpoint: {type(error).__name__}: {error}") from error
+    if not isinstance(page, dict) or page.get("format") != FORMAT:
+        raise FormatError(f"{path} is not a checkpoint of this version")
+    if page["mark"] != mark:
+        raise FormatError(
+            f"{path} belongs to another run: its model, recipe, algorithm, cohort or seed differ",
+            hint="resume with the same arguments, or name another checkpoint",
+        )
+    return Server(**page["server"]), [Round(**r) for r in page["history"]]
