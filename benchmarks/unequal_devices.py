@@ -97,7 +97,7 @@ def main() -> None:
     from peers import PEERS, versions
     from record import print_table, record
 
-    names = given.peers.split(",") if given.peers else list(PEERS)
+    names = given.peers.split(",") if given.peers else [*list(PEERS)[1:], "evenload"]
     columns = given.columns.split(",")
     rows = []
     for name in names:
