@@ -21,6 +21,8 @@ def test_inclusion_and_growth():
     claims = Claims(tree.root, tree.root_at(3), leaves=[b"b", b"e"])
     assert check_proofs(proofs, claims) == [True, True, True]
     assert check_proofs(proofs, Claims(tree.root, bytes(32), [b"e", b"b"])) == [False, False, False]
+    sized = Claims(tree.root, tree.root_at(3), [b"b", b"e"], size=4)
+    assert check_proofs(proofs, sized) == [False, False, False]
     hashes = [tree.level(0)[k].tobytes() for k in (1, 4)]
     assert check_proofs([proofs[0], "", proofs[2]], Claims(tree.root, leaf_hashes=hashes)) == [True, True]
 

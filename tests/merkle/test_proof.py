@@ -19,7 +19,7 @@ def tree_of(name, n):
     return MerkleTree([bytes([k]) * 32 for k in range(n)], scheme=name)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(NAMES, st.integers(1, 20), st.data())
 def test_another_place_size_leaf_or_node_does_not_verify(name, n, draw):
     tree = tree_of(name, n)
@@ -47,6 +47,19 @@ def test_a_node_is_no_leaf():
     inner = tree.level(0)[:2].tobytes()
     forged = InclusionProof(tree.scheme, 0, 2, (tree.level(1)[1].tobytes(),))
     assert not forged.verify(inner, tree.root)
+
+
+@pytest.mark.parametrize("name", ["bitcoin", "rfc6962"])
+def test_a_size_that_is_known_pins_the_depth(name):
+    """Where leaves are not hashed, a node is a leaf of the smaller tree above it."""
+    tree = tree_of(name, 4)
+    node = tree.level(1)[0].tobytes()
+    forged = InclusionProof(tree.scheme, 0, 2, (tree.level(1)[1].tobytes(),))
+    assert forged.verify_hash(node, tree.root)
+    assert not forged.verify_hash(node, tree.root, size=4)
+    assert forged.verify(node, tree.root) == (name == "bitcoin")
+    assert not forged.verify(node, tree.root, size=4)
+    assert tree.prove(1).verify(bytes([1]) * 32, tree.root, size=4)
 
 
 def test_bitcoins_duplicate_must_be_one():
@@ -103,7 +116,7 @@ def test_roots_and_hashes_have_32_bytes():
             tree.prove_consistency(2).verify(root, tree.root)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.integers(2, 20), st.data())
 def test_consistency_with_another_size_or_node_does_not_verify(n, draw):
     tree = tree_of("rfc6962", n)
@@ -209,7 +222,7 @@ KEYS = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(st.dictionaries(KEYS, JSON, max_size=4))
 def test_any_json_is_a_proof_or_a_format_error(changes):
     page = tree_of("rfc6962", 5).prove(3).to_json() | changes

@@ -166,6 +166,7 @@ def prove(
 @click.argument("proofs", type=click.Path(path_type=Path))
 @click.option("--root", "root_text", required=True, help="The root that you trust, in hexadecimal.")
 @click.option("--old-root", help="The older root that you trust, for a proof of growth.")
+@click.option("--size", type=int, help="Leaves of the tree, if you know. Give it for bitcoin and poseidon.")
 @click.option(
     "--leaf", "leaves", multiple=True, help="Your leaf in hexadecimal, one for each that is proved."
 )
@@ -176,7 +177,7 @@ def prove(
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(
     proofs: Path, root_text: str, old_root: str | None, leaves: tuple[str, ...], hashes: tuple[str, ...],
-    reverse: bool, as_json: bool,
+    size: int | None, reverse: bool, as_json: bool,
 ) -> int:  # fmt: skip
     """Check the PROOFS in a file against a root. Exit code 0: all are valid, 1: one is not.
 
@@ -192,6 +193,7 @@ def verify(
         None if old_root is None else from_hex(old_root, "--old-root")[::step],
         [from_hex(leaf, "--leaf", None)[::step] for leaf in leaves],
         [from_hex(node, "--leaf-hash")[::step] for node in hashes],
+        size,
     )
     try:
         text = proofs.read_text()

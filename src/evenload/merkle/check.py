@@ -15,12 +15,13 @@ Proof = InclusionProof | ConsistencyProof | SortedProof | MultiProof
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What the one who checks knows: roots, and leaves or their hashes in the order of the proofs."""
+    """What the one who checks knows: roots, leaves or their hashes in the order of the proofs, the size."""
 
     root: bytes
     old_root: bytes | None = None
     leaves: Sequence[bytes] = field(default=())
     leaf_hashes: Sequence[bytes] = field(default=())
+    size: int | None = None
 
 
 def check_proofs(lines: Sequence[str], claims: Claims) -> list[bool]:
@@ -61,11 +62,13 @@ def _check(proof: Proof, given: Sequence[bytes], claims: Claims) -> bool:
     if isinstance(proof, ConsistencyProof):
         if claims.old_root is None:
             raise ConfigError("a proof of growth needs the older root", hint="give --old-root")
-        return proof.verify(claims.old_root, claims.root)
+        is_size = claims.size in (None, proof.new_size)
+        return is_size and proof.verify(claims.old_root, claims.root)
     if isinstance(proof, MultiProof):
         if claims.leaves:
             return proof.verify(given, claims.root)
         return tuple(given) == proof.leaf_hashes and proof.verify_hashes(claims.root)
-    if claims.leaves:
-        return proof.verify(given[0], claims.root)
-    return proof.verify_hash(given[0], claims.root)
+    if isinstance(proof, InclusionProof):
+        checked = proof.verify if claims.leaves else proof.verify_hash
+        return checked(given[0], claims.root, claims.size)
+    return (proof.verify if claims.leaves else proof.verify_hash)(given[0], claims.root)

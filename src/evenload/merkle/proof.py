@@ -69,13 +69,19 @@ class InclusionProof:
             node = self.scheme.hash_pair(*((sibling, node) if at & 1 else (node, sibling)))
         return None if rest else node
 
-    def verify(self, leaf: Any, root: bytes) -> bool:
-        """Is ``leaf`` (bytes, or a row of uint8) the leaf ``index`` under ``root``?"""
-        return self.verify_hash(self.scheme.hash_leaf(bytes(leaf)), root)
+    def verify(self, leaf: Any, root: bytes, size: int | None = None) -> bool:
+        """Is ``leaf`` (bytes, or a row of uint8) the leaf ``index`` under ``root``?
 
-    def verify_hash(self, leaf_hash: bytes, root: bytes) -> bool:
+        size  of the tree, if you know it. Give it for schemes that do not hash leaves (bitcoin, poseidon):
+              there, a node of 32 bytes is a leaf of the smaller tree above it.
+        """
+        return self.verify_hash(self.scheme.hash_leaf(bytes(leaf)), root, size)
+
+    def verify_hash(self, leaf_hash: bytes, root: bytes, size: int | None = None) -> bool:
         """The same for the leaf's node."""
         _check_path((leaf_hash, root))
+        if size is not None and size != self.size:
+            return False
         self.scheme.check_nodes(_rows((leaf_hash, root)))
         return self.root_from(bytes(leaf_hash)) == bytes(root)
 

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.gpu.hashing import blake2s, keccak, sha256
@@ -49,17 +49,20 @@ def test_constants_are_those_of_the_standards():
     assert (keccak.CONSTANTS[1], keccak.CONSTANTS[23]) == (0x8082, 0x8000000080008008)
 
 
+@settings(deadline=None)
 @given(ROW, PAIR)
 def test_rfc6962(leaf, pair):
     assert run("rfc6962", "leaf", leaf) == hashlib.sha256(b"\0" + leaf).digest()
     assert run("rfc6962", "pair", pair) == hashlib.sha256(b"\1" + pair).digest()
 
 
+@settings(deadline=None)
 @given(PAIR)
 def test_bitcoin(pair):
     assert run("bitcoin", "pair", pair) == hashlib.sha256(hashlib.sha256(pair).digest()).digest()
 
 
+@settings(deadline=None)
 @given(ROW, PAIR, st.binary(max_size=32), st.binary(max_size=8))
 def test_blake2s(leaf, pair, key, person):
     params = []
@@ -99,6 +102,7 @@ def test_leaves_of_any_length(length):
         assert long_leaf("openzeppelin", leaf) == run("openzeppelin", "leaf", leaf)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=2, max_size=6), st.integers(0, 31))
 def test_words_on_integers(values, n):
     w, a, b = Words(32), values[0], values[1]

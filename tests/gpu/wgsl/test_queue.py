@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
@@ -78,6 +78,7 @@ def test_wrong_arguments_are_refused(context):
             queue.dispatch(ADD, buffers, 1, **params)
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(1e-6, 1.0)), min_size=1, max_size=20))
 def test_portions_stay_within_the_budget_at_the_pace_that_was_measured(samples):
     pace = Pace()

@@ -1,0 +1,241 @@
+"""Merkle trees: vector kernels, WGSL and hashlib in one run, and a large tree over worker processes.
+
+    python benchmarks/merkle.py [trees|devices] [--leaves N]
+
+trees    100,000 leaves, and 131,072 with WGSL; writes results/merkle.json. CPU milliseconds of the thread, or
+         of the process where a driver has threads; the least of several rounds in which all take turns.
+devices  10 million leaves over one and over two workers; writes results/merkle_devices.json. Beside wall time
+         stands what the workers' CPU time allows: on a busy machine, wall time says little about us.
+"""
+
+import argparse
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from record import record
+
+from evenload.balance.metrics import amdahl
+from evenload.devices import DevicePool
+from evenload.errors import MissingExtra, NoUsableDevice
+from evenload.executor import Executor
+from evenload.gpu.llvm import hash_kernels, program
+from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine, parallel_root
+from evenload.merkle.cpu_engine import CpuEngine
+
+LEVELS = {"AVX-512": (512, None), "AVX2": (256, "x86-64-v3"), "SSE": (128, "x86-64-v2")}
+HASHLIB = {
+    "rfc6962": (
+        lambda leaf: hashlib.sha256(b"\0" + leaf).digest(),
+        lambda pair: hashlib.sha256(b"\1" + pair).digest(),
+    ),
+    "bitcoin": (bytes, lambda pair: hashlib.sha256(hashlib.sha256(pair).digest()).digest()),
+    "blake2s": (lambda leaf: hashlib.blake2s(leaf).digest(), lambda pair: hashlib.blake2s(pair).digest()),
+    "openzeppelin": (
+        lambda leaf: hashlib.sha3_256(hashlib.sha3_256(leaf).digest()).digest(),
+        lambda pair: hashlib.sha3_256(pair).digest(),
+    ),
+}
+
+
+def by_hashlib(scheme: str, content: bytes) -> bytes:
+    """The same number of hashes by hashlib, one call each: what a tree in plain Python costs.
+
+    hashlib has SHA3-256 and not Keccak-256, which differs in one byte of padding.
+    """
+    leaf, node = HASHLIB[scheme]
+    level = [leaf(content[k : k + 32]) for k in range(0, len(content), 32)]
+    while len(level) > 1:
+        odd = level[len(level) // 2 * 2 :]
+        level = [node(level[k] + level[k + 1]) for k in range(0, len(level) - 1, 2)] + odd
+    return level[0]
+
+
+def engine_for(scheme: str, bits: int, cpu: str | None) -> CpuEngine:
+    """One thread; compiled for ``cpu``, so that nothing newer is used than that has. None: this processor."""
+    engine = CpuEngine(Scheme(scheme), threads=1)
+    if scheme == "poseidon":
+        return engine
+    binding = program._binding()
+    host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    name, features = host if cpu is None else (cpu, "")
+    target = binding.Target.from_default_triple()
+    machine = target.create_target_machine(
+        cpu=name, features=features, opt=2, codemodel="jitdefault", jit=True
+    )
+    code = program.compile_ir(hash_kernels.hash_ir(scheme, bits), machine)
+    jit = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+    jit.add_object_file(binding.ObjectFileRef.from_data(code))
+    jit.finalize_object()
+    signatures = hash_kernels.kernels_of(scheme)
+    kernels = {k: program.ctypes.CFUNCTYPE(program.ctypes.c_int64, *[program.ctypes.c_int64] * n)(
+        jit.get_function_address(k)) for k, n in signatures.items()}  # fmt: skip
+    engine._kernels = program.Program(scheme, kernels, False, jit)
+    return engine
+
+
+def rows_of(n: int) -> np.ndarray:
+    rows = np.random.default_rng(0).integers(0, 256, (n, 32), dtype=np.uint8)
+    rows[:, 31] &= 0x0F
+    return rows
+
+
+def tree_root(scheme: str, rows: np.ndarray, engine: Any) -> bytes:
+    return (StandardTree if scheme == "openzeppelin" else MerkleTree)(rows, engine=engine).root
+
+
+def measure(
+    contestants: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
+) -> dict[str, Any]:
+    """Least (CPU, wall) milliseconds of each; they take turns, after one round that nobody counts."""
+    best: dict[str, tuple[float, float]] = {}
+    for turn in range(rounds + 1):
+        for name, work in contestants.items():
+            cpu_s, wall_s = clock(), time.perf_counter()
+            work()
+            cpu_ms, wall_ms = (clock() - cpu_s) * 1e3, (time.perf_counter() - wall_s) * 1e3
+            if turn:
+                old = best.get(name, (cpu_ms, wall_ms))
+                best[name] = min(old[0], cpu_ms), min(old[1], wall_ms)
+    return best
+
+
+def trees(n: int) -> None:
+    rows, table = rows_of(n), []
+    content = rows.tobytes()
+    for scheme in ("rfc6962", "bitcoin", "blake2s", "openzeppelin"):
+        contestants: dict[str, Callable[[], object]] = {}
+        for level, (bits, cpu) in LEVELS.items():
+            if bits <= hash_kernels.vector_bits():
+                engine = engine_for(scheme, bits, cpu)
+                contestants[level] = lambda e=engine, s=scheme: tree_root(s, rows, e)
+        contestants["hashlib"] = lambda s=scheme: by_hashlib(s, content)
+        if scheme == "rfc6962":
+            assert len({work() for work in contestants.values()}) == 1
+        table += table_rows(scheme, n, measure(contestants, 20, time.thread_time), "hashlib")
+    table += poseidon(1 << 14)
+    table += wgsl(1 << 17)
+    record("merkle", table)
+
+
+def poseidon(n: int) -> list[dict[str, Any]]:
+    """Vector kernel beside plain Python, which gets fewer leaves and is scaled up."""
+    rows, engine = rows_of(n), make_engine(Scheme("poseidon"), threads=1)
+    best = measure({"vector": lambda: tree_root("poseidon", rows, engine)}, 3, time.thread_time)
+    pair, few = Scheme("poseidon").hash_pair, 64
+    plain = measure({"plain": lambda: [pair(bytes(32), bytes(32)) for _ in range(few)]}, 3, time.thread_time)
+    best["Python integers"] = tuple(ms * (n - 1) / few for ms in plain["plain"])  # pyright: ignore
+    return table_rows("poseidon", n, best, "Python integers")
+
+
+def wgsl(n: int) -> list[dict[str, Any]]:
+    """The root of ``n`` leaves by WGSL, upload included, beside hashlib."""
+    try:
+        from evenload.gpu.wgsl.context import Context
+
+        context = Context()
+    except (MissingExtra, NoUsableDevice) as error:
+        print(f"no WGSL: {error}")
+        return []
+    from evenload.merkle.wgsl_engine import WgslEngine
+
+    rows, table = rows_of(n), []
+    content, height = rows.tobytes(), n.bit_length() - 1
+    for scheme in ("rfc6962", "bitcoin", "blake2s"):
+        engine = WgslEngine(Scheme(scheme), context=context)
+        assert engine.subtree_roots(rows, height)[0].tobytes() == MerkleTree(rows, scheme=scheme).root
+        name = f"WGSL, {context.name}"
+        contestants = {
+            name: lambda e=engine: e.subtree_roots(rows, height),
+            "hashlib": lambda s=scheme: by_hashlib(s, content),
+        }
+        table += table_rows(scheme, n, measure(contestants, 12, time.process_time), "hashlib")
+    return table
+
+
+def table_rows(scheme: str, n: int, best: dict[str, Any], peer: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "scheme": scheme,
+            "by": name,
+            "leaves": n,
+            "cpu_ms": round(cpu_ms, 2),
+            "wall_ms": round(wall_ms, 2),
+            "ns_per_leaf": round(cpu_ms * 1e6 / n, 1),
+            "times_faster": round(best[peer][0] / cpu_ms, 1),
+        }
+        for name, (cpu_ms, wall_ms) in best.items()
+    ]
+
+
+def devices(n: int) -> None:
+    """One slot of a split processor, then both: the same threads per worker."""
+    table = []
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+        path = Path(folder) / "leaves"
+        path.write_bytes(rows_of(n).data)
+        pool = DevicePool.discover().select(f"cpu*{max(2, min(os.cpu_count() or 1, 8))}")
+        for scheme in ("rfc6962", "blake2s"):
+            for strategy in ("measured", "proportional"):
+                pair = [run_on(pool, k, path, scheme, strategy) for k in sorted({1, 2, len(pool)})]
+                table += [compared(pair[0], row) for row in pair]
+    record("merkle_devices", table)
+
+
+def run_on(pool: DevicePool, k: int, path: Path, scheme: str, strategy: str) -> dict[str, Any]:
+    """The best of five runs, workers warm."""
+    found = []
+    with Executor(pool.select(tuple(pool)[:k])) as executor:
+        for turn in range(6):
+            workers = {child.pid: child for child in psutil.Process().children(recursive=True)}
+            before = {pid: sum(child.cpu_times()[:2]) for pid, child in workers.items()}
+            own, wall_s = time.process_time(), time.perf_counter()
+            done = parallel_root(path, scheme=scheme, strategy=strategy, executor=executor)
+            wall_s, own = time.perf_counter() - wall_s, time.process_time() - own
+            spent = [sum(child.cpu_times()[:2]) - before[pid] for pid, child in workers.items()]
+            if turn:
+                found.append((wall_s, own, max(spent), sum(spent), done.parts.ratio_to_bound))
+    least = min(found, key=lambda run: run[0])
+    return {
+        "scheme": scheme,
+        "strategy": strategy,
+        "leaves": done.size,
+        "workers": k,
+        "wall_s": round(least[0], 3),
+        "parent_cpu_s": round(min(run[1] for run in found), 3),
+        "busiest_cpu_s": round(min(run[2] for run in found), 3),
+        "all_cpu_s": round(min(run[3] for run in found), 3),
+        "ratio_to_bound": round(least[4] or 1.0, 3),
+    }
+
+
+def compared(base: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    """``by_cpu``: the speed-up that idle cores would give, the parent's share counted as serial."""
+    serial = base["parent_cpu_s"] + base["busiest_cpu_s"]
+    share = base["busiest_cpu_s"] / serial
+    return row | {
+        "by_wall": round(base["wall_s"] / row["wall_s"], 2),
+        "by_cpu": round(serial / (row["parent_cpu_s"] + row["busiest_cpu_s"]), 2),
+        "amdahl": round(amdahl(share, row["workers"]), 2),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", nargs="?", choices=["trees", "devices"])
+    parser.add_argument("--leaves", type=int)
+    given = parser.parse_args()
+    if given.part != "devices":
+        trees(given.leaves or 100_000)
+    if given.part != "trees":
+        devices(given.leaves or 10_000_000)
+
+
+if __name__ == "__main__":
+    main()
