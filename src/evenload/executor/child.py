@@ -134,16 +134,16 @@ class Child:
 
     def kill(self) -> None:
         """End it and all that it has started."""
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: only zombies are left
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def check(self) -> None:
-        if os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+        if self._process.poll() is not None:
             self._on_end(self)
 
     def bury(self) -> None:
         """Take what it left, report its end, free everything."""
-        self.kill()  # its children; it is not reaped yet, so the number cannot be anybody else's
+        self.kill()  # its children, too
         while self._on_frames() or self._on_output():
             pass
         if self._partial:
