@@ -24,7 +24,7 @@ COMMANDS = {
     "prove": ("evenload.cli.prove:prove", "Make Groth16 proofs from a key and witnesses, and verify them."),
     "report": ("evenload.cli.report:report", "Make the HTML report or the trace of a run folder."),
     "run": ("evenload.cli.run:run", "Run a pipeline described by a YAML file."),
-    "simulate": ("evenload.cli.simulate:simulate", "Ask what a fleet of devices would do with your items."),
+    "simulate": ("evenload.cli.simulate:simulate_fleet", "Ask what a fleet would do with your items."),
     "verify": ("evenload.cli.verify:verify", "Verify a Groth16 proof."),
     "zk": ("evenload.cli.zk:zk", "Look into proving keys; make test circuits and INSECURE keys."),
 }

@@ -1,0 +1,47 @@
+"""A timeline in text: a row per device, a letter per slice of time. Knows nothing of colour."""
+
+from collections.abc import Mapping, Sequence
+
+__all__ = ["gantt_lines"]
+
+BLOCKS = {"work": "█▓", "copy": "▒", "lost": "x", "wait": "·"}
+ASCII = {"work": "#=", "copy": "c", "lost": "x", "wait": "."}
+
+Slice = tuple[float, float, str]
+
+
+def gantt_lines(
+    rows: Mapping[str, Sequence[Slice]], end_s: float, width: int, *, ascii_only: bool = False
+) -> list[str]:
+    """Lines of a Gantt picture, ``width`` columns wide at the most, with a scale under it.
+
+    rows        device -> slices ``(start_s, stop_s, kind)`` in order of time; kind: work | copy | lost
+    ascii_only  for terminals that have no block letters
+
+    Neighbouring chunks of work alternate between two letters; a column shows what fills most of it.
+    """
+    letters = ASCII if ascii_only else BLOCKS
+    margin = max((len(name) for name in rows), default=0) + 1
+    n_columns = max(10, width - margin)
+    if not end_s > 0:
+        return []
+    lines = [f"{name:<{margin}}{_row(slices, end_s, n_columns, letters)}" for name, slices in rows.items()]
+    left, right = "0 s", f"{end_s:.3g} s"
+    lines.append(" " * margin + left + " " * max(1, n_columns - len(left) - len(right)) + right)
+    return lines
+
+
+def _row(slices: Sequence[Slice], end_s: float, n_columns: int, letters: Mapping[str, str]) -> str:
+    per_column = end_s / n_columns
+    most = [per_column / 2] * n_columns  # a column waits unless something fills half of it
+    row = [letters["wait"]] * n_columns
+    for number, (start_s, stop_s, kind) in enumerate(slices):
+        letter = letters[kind][number % 2] if kind == "work" else letters[kind]
+        first = min(n_columns - 1, int(start_s / per_column))
+        for column in range(first, min(n_columns, int(stop_s / per_column) + 1)):
+            share = min(stop_s, (column + 1) * per_column) - max(start_s, column * per_column)
+            if share > most[column]:
+                most[column], row[column] = share, letter
+            elif kind == "lost" and share > 0:
+                row[column] = letter
+    return "".join(row)
