@@ -1,0 +1,234 @@
+"""Which rank backs up which: the fixed graphs along which redundant experts are laid out.
+
+A topology is a matrix ``redundant_to_original`` [ranks, columns]: the redundant slot in column d of rank g
+holds a copy of the d-th heaviest expert of rank ``redundant_to_original[g, d]``. Each column is a permutation
+without fixed points, so each copy joins exactly two ranks. A fleet of more ranks than the matrix has rows is
+cut into groups of that many, and load never leaves its group.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evenload.errors import ConfigError, UnknownName
+
+from .placement import rebalance_experts
+
+__all__ = [
+    "TOPOLOGIES",
+    "check_mapping",
+    "circulant",
+    "create_redundant_mapping",
+    "cube",
+    "fully_connected",
+    "hypercube",
+    "lay_out",
+    "ring",
+    "torus",
+]
+
+TOPOLOGIES = ("circulant", "cube", "full", "hypercube", "ring", "torus")
+
+
+def ring(n_ranks: int) -> NDArray[np.int32]:
+    """[ranks, 1]: each rank backs up the next one."""
+    return circulant(n_ranks, [1])
+
+
+def circulant(n_ranks: int, strides: Sequence[int]) -> NDArray[np.int32]:
+    """[ranks, strides]: each rank backs up those ``stride`` places on, counted round and round.
+
+    Raises ConfigError if a stride leads back to the rank itself.
+    """
+    if n_ranks < 2 or not strides or any(stride % n_ranks == 0 for stride in strides):
+        raise ConfigError(
+            f"strides {list(strides)} on {n_ranks} ranks lead a rank to itself",
+            hint="use at least 2 ranks and strides that are no multiple of their number",
+        )
+    ranks = np.arange(n_ranks, dtype=np.int32)
+    return np.stack([(ranks + stride) % n_ranks for stride in strides], axis=1).astype(np.int32)
+
+
+def cube() -> NDArray[np.int32]:
+    """[8, 2]: the twelve edges of a cube and four diagonals; ranks 0-3 and 4-7 go round two faces."""
+    ranks = np.arange(8, dtype=np.int32)
+    around = ranks // 4 * 4 + (ranks - 1) % 4
+    across = np.where(ranks < 4, 4 + (ranks + 2) % 4, ranks - 4)
+    return np.stack([around, across], axis=1).astype(np.int32)
+
+
+def hypercube(n_ranks: int = 16) -> NDArray[np.int32]:
+    """[ranks, columns]: the edges of a hypercube, two dimensions (cycles of four ranks) to a column.
+
+    ``n_ranks`` is a power of two from 4; for an odd power the last column is the one dimension left over.
+    """
+    if n_ranks < 4 or n_ranks & (n_ranks - 1):
+        raise ConfigError(f"{n_ranks} ranks are no hypercube", hint="use 4, 8, 16, 32, ... ranks")
+    ranks = np.arange(n_ranks, dtype=np.int32)
+    columns, step = [], 1
+    while step < n_ranks:
+        round_of = min(4, n_ranks // step)
+        digit = ranks // step % round_of
+        columns.append(ranks + ((digit - 1) % round_of - digit) * step)
+        step *= round_of
+    return np.stack(columns, axis=1).astype(np.int32)
+
+
+def torus(n_rows: int, n_columns: int) -> NDArray[np.int32]:
+    """[rows * columns, 2]: each rank backs up its neighbour below and its neighbour to the right, round and
+    round.
+
+    Ranks count along the rows: with a node a row, the second column stays inside the node.
+    """
+    if n_rows < 2 or n_columns < 2:
+        raise ConfigError(
+            f"a torus of {n_rows} x {n_columns} has no neighbours", hint="use at least 2 x 2, or a ring"
+        )
+    row, column = np.divmod(np.arange(n_rows * n_columns, dtype=np.int32), n_columns)
+    below = (row + 1) % n_rows * n_columns + column
+    right = row * n_columns + (column + 1) % n_columns
+    return np.stack([below, right], axis=1).astype(np.int32)
+
+
+def fully_connected(n_ranks: int) -> NDArray[np.int32]:
+    """[ranks, ranks - 1]: each rank backs up every other."""
+    return circulant(n_ranks, range(1, n_ranks))
+
+
+def check_mapping(redundant_to_original: ArrayLike) -> NDArray[np.int32]:
+    """A matrix of one's own, as [ranks, columns] int32.
+
+    Raises ConfigError unless each column is a permutation of the ranks in which no rank backs up itself.
+    """
+    given = redundant_to_original
+    matrix = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)  # pyright: ignore
+    if matrix.ndim == 1:
+        matrix = matrix[:, None]
+    if matrix.ndim != 2 or not matrix.size or matrix.dtype.kind not in "iu":
+        raise ConfigError(
+            f"redundant_to_original has shape {matrix.shape} and dtype {matrix.dtype}",
+            hint="give integers [ranks, columns]",
+        )
+    n_ranks = len(matrix)
+    for column in range(matrix.shape[1]):
+        if not np.array_equal(np.sort(matrix[:, column]), np.arange(n_ranks)):
+            raise ConfigError(
+                f"column {column} of redundant_to_original is no permutation of 0 to {n_ranks - 1}",
+                hint="let every rank be backed up exactly once in each column",
+            )
+        selves = np.flatnonzero(matrix[:, column] == np.arange(n_ranks))
+        if len(selves):
+            raise ConfigError(
+                f"column {column} of redundant_to_original lets rank {selves[0]} back up itself",
+                hint="name another rank: a second copy on the same GPU is of no use",
+            )
+    return np.ascontiguousarray(matrix, np.int32)
+
+
+def create_redundant_mapping(
+    n_logical: int, n_physical: int, *, ep_size: int | None = None, topology: str = "circulant"
+) -> NDArray[np.int32]:
+    """``redundant_to_original`` [ranks, columns] int32 for ``n_logical`` experts in ``n_physical`` slots.
+
+    ep_size   ranks; by default the most that both the experts and the redundant slots divide over
+    topology  "circulant" (one column for each redundant slot of a rank: a ring, then ever longer strides), or
+              "ring", "cube", "hypercube", "torus", "full"
+
+    Raises ConfigError if experts or slots do not divide over the ranks, a rank would hold more copies than it
+    has experts to be copied, or the topology does not fit the ranks; UnknownName for another topology.
+    """
+    if topology not in TOPOLOGIES:
+        raise UnknownName("topology", topology, TOPOLOGIES)
+    n_redundant = n_physical - n_logical
+    if n_logical < 1 or n_redundant < 1:
+        raise ConfigError(
+            f"{n_physical} slots leave no copy of {n_logical} experts",
+            hint="give more physical slots than experts",
+        )
+    n_ranks = ep_size or math.gcd(n_logical, n_redundant)
+    if n_ranks < 2 or n_logical % n_ranks or n_redundant % n_ranks:
+        raise ConfigError(
+            f"{n_logical} experts and {n_redundant} redundant slots do not divide over {n_ranks} ranks",
+            hint="give each rank the same number of both, on at least 2 ranks",
+        )
+    matrix = _named(topology, n_ranks, n_redundant // n_ranks)
+    if n_redundant // n_ranks % matrix.shape[1] or n_redundant > n_logical:
+        raise ConfigError(
+            f"{n_redundant // n_ranks} redundant slots on a rank of {n_logical // n_ranks} experts"
+            f" do not suit a {topology} of {matrix.shape[1]} columns",
+            hint="use a multiple of the columns, and no more copies than there are experts",
+        )
+    return matrix
+
+
+def _named(topology: str, n_ranks: int, n_redundant: int) -> NDArray[np.int32]:
+    if topology == "ring":
+        return ring(n_ranks)
+    if topology == "hypercube":
+        return hypercube(n_ranks)
+    if topology == "full":
+        return fully_connected(n_ranks)
+    if topology == "cube":
+        if n_ranks % 8:
+            raise ConfigError(f"{n_ranks} ranks are no cubes of 8", hint="use a multiple of 8 ranks")
+        return cube()
+    if topology == "torus":
+        n_rows = max((n for n in range(1, math.isqrt(n_ranks) + 1) if n_ranks % n == 0), default=1)
+        return torus(n_ranks // n_rows, n_rows)
+    return circulant(n_ranks, spread_strides(n_ranks, n_redundant))
+
+
+def spread_strides(n_ranks: int, n_strides: int) -> list[int]:
+    """1, then strides that keep any two ranks few steps apart: near the powers of the ranks' n-th root."""
+    root = n_ranks ** (1 / n_strides)
+    return [max(1, round(root**power)) % n_ranks or 1 for power in range(n_strides)]
+
+
+def lay_out(
+    redundant_to_original: ArrayLike,
+    load: ArrayLike,
+    n_slots: int,
+    *,
+    ep_size: int | None = None,
+    n_nodes: int = 1,
+) -> NDArray[np.int64]:
+    """``phy2log`` [layers, slots]: experts spread evenly by EPLB's policy, the heaviest copied along the
+    topology.
+
+    load     [layers, experts]; the experts must divide over the ranks
+    n_slots  physical slots; each rank's redundant ones a multiple of the topology's columns
+
+    Raises ConfigError where that does not hold.
+    Source: LPLB, ``update_redundancy_mapping``'s contract.
+    """
+    matrix = check_mapping(redundant_to_original)
+    weight = np.asarray(load, np.float64)
+    n_layers, n_experts = weight.shape
+    n_group, n_columns = matrix.shape
+    n_ranks = ep_size or n_group
+    n_local, n_copies = n_experts // n_ranks, (n_slots - n_experts) // n_ranks
+    if (
+        n_ranks % n_group
+        or n_experts % n_ranks
+        or n_slots % n_ranks
+        or n_copies % n_columns
+        or not 0 < n_copies <= n_local
+    ):
+        raise ConfigError(
+            f"{n_experts} experts in {n_slots} slots on {n_ranks} ranks do not suit shape {matrix.shape}",
+            hint="give each rank as many experts, and a multiple of the columns in redundant slots",
+        )
+    base = rebalance_experts(weight, n_experts, n_ranks // n_group, n_nodes, n_ranks).phy2log.reshape(
+        n_layers, -1, n_local
+    )
+    by_load = np.argsort(
+        -np.take_along_axis(weight, base.reshape(n_layers, -1), 1).reshape(base.shape), 2, kind="stable"
+    )
+    base = np.take_along_axis(base, by_load, axis=2)
+    heavy = base[:, :, :n_copies].reshape(n_layers, -1, n_group, n_copies // n_columns, n_columns)
+    copies = np.take_along_axis(heavy, matrix[None, None, :, None, :].astype(np.int64), axis=2)
+    return np.concatenate([base, copies.reshape(n_layers, n_ranks, n_copies)], axis=2).reshape(
+        n_layers, n_slots
+    )
