@@ -29,7 +29,12 @@ from evenload.gpu.llvm import hash_kernels, program
 from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine, parallel_root
 from evenload.merkle.cpu_engine import CpuEngine
 
-LEVELS = {"AVX-512": (512, None), "AVX2": (256, "x86-64-v3"), "SSE": (128, "x86-64-v2")}
+LEVELS: dict[str, tuple[int | str, str | None, str]] = {  # level, processor (None: this one), features
+    "AVX-512": (512, None, ""),
+    "SHA-NI": ("sha", "x86-64-v3", "+sha"),
+    "AVX2": (256, "x86-64-v3", ""),
+    "SSE": (128, "x86-64-v2", ""),
+}
 HASHLIB = {
     "rfc6962": (
         lambda leaf: hashlib.sha256(b"\0" + leaf).digest(),
@@ -57,19 +62,19 @@ def by_hashlib(scheme: str, content: bytes) -> bytes:
     return level[0]
 
 
-def engine_for(scheme: str, bits: int, cpu: str | None) -> CpuEngine:
+def engine_for(scheme: str, level: int | str, cpu: str | None, features: str) -> CpuEngine:
     """One thread; compiled for ``cpu``, so that nothing newer is used than that has. None: this processor."""
     engine = CpuEngine(Scheme(scheme), threads=1)
     if scheme == "poseidon":
         return engine
     binding = program._binding()
-    host = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    name, features = host if cpu is None else (cpu, "")
+    if cpu is None:
+        cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
     target = binding.Target.from_default_triple()
     machine = target.create_target_machine(
-        cpu=name, features=features, opt=2, codemodel="jitdefault", jit=True
+        cpu=cpu, features=features, opt=2, codemodel="jitdefault", jit=True
     )
-    code = program.compile_ir(hash_kernels.hash_ir(scheme, bits), machine)
+    code = program.compile_ir(hash_kernels.hash_ir(scheme, level), machine)
     jit = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
     jit.add_object_file(binding.ObjectFileRef.from_data(code))
     jit.finalize_object()
@@ -78,6 +83,12 @@ def engine_for(scheme: str, bits: int, cpu: str | None) -> CpuEngine:
         jit.get_function_address(k)) for k, n in signatures.items()}  # fmt: skip
     engine._kernels = program.Program(scheme, kernels, False, jit)
     return engine
+
+
+def is_possible(scheme: str, level: int | str) -> bool:
+    if isinstance(level, int):
+        return level <= hash_kernels.vector_bits()
+    return scheme in hash_kernels.SHA_RULES and "sha" in program.host_features()
 
 
 def rows_of(n: int) -> np.ndarray:
@@ -111,10 +122,10 @@ def trees(n: int) -> None:
     content = rows.tobytes()
     for scheme in ("rfc6962", "bitcoin", "blake2s", "openzeppelin"):
         contestants: dict[str, Callable[[], object]] = {}
-        for level, (bits, cpu) in LEVELS.items():
-            if bits <= hash_kernels.vector_bits():
-                engine = engine_for(scheme, bits, cpu)
-                contestants[level] = lambda e=engine, s=scheme: tree_root(s, rows, e)
+        for name, (level, cpu, features) in LEVELS.items():
+            if is_possible(scheme, level):
+                engine = engine_for(scheme, level, cpu, features)
+                contestants[name] = lambda e=engine, s=scheme: tree_root(s, rows, e)
         contestants["hashlib"] = lambda s=scheme: by_hashlib(s, content)
         if scheme == "rfc6962":
             assert len({work() for work in contestants.values()}) == 1

@@ -12,14 +12,14 @@ pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import hash_kernels, program
-from evenload.gpu.llvm.hash_kernels import hash_program, vector_bits
+from evenload.gpu.llvm.hash_kernels import best_level, hash_program, vector_bits
 from evenload.gpu.llvm.poseidon_kernels import poseidon_ir, poseidon_program
 from evenload.gpu.poseidon import poseidon
 
 GUARD = 0xA5
 PARAMS = [*blake2s.initial_state(key=b"k")[0], 64, *blake2s.initial_state(key=b"k", node_depth=1)[0], 64]
 # Code for narrower vectors runs everywhere. SHA-256 takes longest to compile: the widest only.
-PROGRAMS = [("rfc6962", None), ("bitcoin", None)]
+PROGRAMS = [("rfc6962", None), ("bitcoin", None), ("rfc6962", "sha"), ("bitcoin", "sha")]
 PROGRAMS += [(rule, bits) for rule in ("blake2s", "openzeppelin") for bits in (128, 256, 512)]
 
 
@@ -31,8 +31,10 @@ def twin(rule, kind, row):
 
 @pytest.fixture(params=PROGRAMS, ids=lambda chosen: f"{chosen[0]}-{chosen[1] or 'widest'}")
 def kernels(request):
-    name, bits = request.param
-    return RULES[name], hash_program(name, bits)
+    name, level = request.param
+    if level == "sha" and "sha" not in program.host_features():
+        pytest.skip("this processor has no SHA instructions")
+    return RULES[name], hash_program(name, level)
 
 
 def known(rule):
@@ -88,6 +90,22 @@ def test_vectors_are_as_wide_as_the_processor_has_them():
     features = program.host_features()
     assert vector_bits() in (128, 256, 512)
     assert (vector_bits() == 512) == ({"avx512f", "avx512bw"} <= features)
+    assert best_level("blake2s") == vector_bits()
+
+
+@pytest.mark.parametrize(
+    ("features", "level"),
+    [
+        ({"avx512f", "avx512bw", "sha"}, 512),
+        ({"avx2", "sha"}, "sha"),
+        ({"avx2"}, 256),
+        ({"sha"}, "sha"),
+        (set(), 128),
+    ],
+)
+def test_the_level_is_the_fastest_that_the_processor_has(monkeypatch, features, level):
+    monkeypatch.setattr(program, "host_features", lambda: frozenset(features))
+    assert best_level("rfc6962") == level
 
 
 @pytest.mark.parametrize("level", ["ifma52", "word64"])
@@ -122,5 +140,6 @@ def test_kernels_compile_for_arm64():
     except RuntimeError as error:
         pytest.skip(f"this llvmlite has no AArch64 back end: {error}")
     machine = target.create_target_machine(cpu="generic", opt=1, codemodel="small")
+    assert "sha256rnds2" in hash_kernels.hash_ir("bitcoin", "sha")
     for text in (*(hash_kernels.hash_ir(name, 128) for name in RULES), poseidon_ir("word64")):
         assert program.compile_ir(text, machine)[:4] == b"\x7fELF"

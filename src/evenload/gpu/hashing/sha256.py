@@ -44,6 +44,9 @@ def padding(n_bytes: int) -> list[int]:
 
 def compress(w: Words, state: Sequence[Any], block: Sequence[Any]) -> list[Any]:
     """The state (8 words) after a block (16 words, big-endian)."""
+    by_hardware = w.sha256_compress(state, block)
+    if by_hardware is not None:
+        return by_hardware
     schedule = list(block)
     a, b, c, d, e, f, g, h = state
     for i, constant in enumerate(ROUND):

@@ -18,9 +18,11 @@ from evenload.gpu.hashing.rules import RULES, Rule
 from . import program
 from .program import Program
 
-__all__ = ["SIGNATURES", "hash_ir", "hash_program", "vector_bits"]
+__all__ = ["SHA", "SIGNATURES", "best_level", "hash_ir", "hash_program", "vector_bits"]
 
 SIGNATURES = {"leaves": 4, "pairs": 4, "fold": 4, "messages": 7}
+SHA = "sha"
+SHA_RULES = ("rfc6962", "bitcoin")
 DIGEST_BYTES = 32
 N_PARAMS = 18
 
@@ -31,20 +33,27 @@ def vector_bits() -> int:
     return 512 if {"avx512f", "avx512bw"} <= features else 256 if "avx2" in features else 128
 
 
-@functools.cache
-def hash_program(rule_name: str, bits: int | None = None) -> Program:
-    """The kernels of a rule on vectors of ``bits`` bits (default: the widest).
+def best_level(rule_name: str) -> int | str:
+    """Bits of the widest vector, or SHA where the processor hashes SHA-256 faster by itself."""
+    width = vector_bits()
+    return SHA if width < 512 and rule_name in SHA_RULES and "sha" in program.host_features() else width
 
+
+@functools.cache
+def hash_program(rule_name: str, level: int | str | None = None) -> Program:
+    """The kernels of a rule on vectors of so many bits, or with the processor's SHA instructions.
+
+    level  512, 256, 128 or SHA; default: the best of this processor
     Raises UnknownName, MissingExtra.
     """
     if rule_name not in RULES:
         raise UnknownName("hash rule", rule_name, RULES)
-    width = bits or vector_bits()
+    chosen = level or best_level(rule_name)
     here, hashing = Path(__file__).parent, Path(__file__).parents[1] / "hashing"
-    sources = [here / f"{name}.py" for name in ("hash_kernels", "lanes", "code")]
+    sources = [here / f"{name}.py" for name in ("hash_kernels", "lanes", "sha_lanes", "code")]
     sources += sorted(hashing.glob("*.py"))
-    build = functools.partial(hash_ir, rule_name, width)
-    return program.load(f"hash-{rule_name}-{width}", kernels_of(rule_name), build, tuple(map(str, sources)))
+    build = functools.partial(hash_ir, rule_name, chosen)
+    return program.load(f"hash-{rule_name}-{chosen}", kernels_of(rule_name), build, tuple(map(str, sources)))
 
 
 def kernels_of(rule_name: str) -> dict[str, int]:
@@ -53,7 +62,7 @@ def kernels_of(rule_name: str) -> dict[str, int]:
     return SIGNATURES if hashes_leaves else {name: SIGNATURES[name] for name in ("pairs", "fold")}
 
 
-def hash_ir(rule_name: str, vector_bits: int) -> str:
+def hash_ir(rule_name: str, level: int | str) -> str:
     """The LLVM IR of a rule's kernels."""
     from llvmlite import ir
 
@@ -61,7 +70,7 @@ def hash_ir(rule_name: str, vector_bits: int) -> str:
 
     rule = RULES[rule_name]
     module = ir.Module(f"hash-{rule_name}")
-    emit = _Kernels(rule, vector_bits // rule.bits)
+    emit = _Kernels(rule, level)
     for name, n_arguments in kernels_of(rule_name).items():
         add_kernel(module, name, n_arguments, getattr(emit, name))
     return str(module)
@@ -70,8 +79,9 @@ def hash_ir(rule_name: str, vector_bits: int) -> str:
 class _Kernels:
     """Bodies of the kernels of one rule; each method is one of SIGNATURES."""
 
-    def __init__(self, rule: Rule, lanes: int):
-        self.rule, self.lanes = rule, lanes
+    def __init__(self, rule: Rule, level: int | str):
+        self.rule, self.level = rule, level
+        self.lanes = 4 if isinstance(level, str) else level // rule.bits
 
     def leaves(self, code: Any, source: Any, target: Any, n: Any, params: Any) -> None:
         self._rows(code, "leaf", 32, source, target, n, params)
@@ -149,8 +159,9 @@ class _Kernels:
 
     def _words(self, code: Any) -> Any:
         from .lanes import Lanes
+        from .sha_lanes import ShaLanes
 
-        return Lanes(code, self.rule.bits, self.lanes)
+        return ShaLanes(code) if self.level == SHA else Lanes(code, self.rule.bits, self.lanes)
 
     def _load_params(self, code: Any, w: Any, params: Any) -> list[Any]:
         size = self.rule.bits // 8
