@@ -9,7 +9,7 @@ from evenload.gpu.wgsl.field import VARIANTS, WgslField
 from evenload.gpu.wgsl.kernel import KernelSource, Storage
 from evenload.gpu.wgsl.queue import Queue
 
-FUNCTIONS = ("mul", "add", "sub", "square")
+FUNCTIONS = ("mul", "add", "sub", "square", "eq", "is_zero")
 
 
 @pytest.fixture(params=VARIANTS)
@@ -25,9 +25,11 @@ def kernel(field):
     body.append("for (var j = 0u; j < 8u; j = j + 1u) { x[j] = a[item * 8u + j]; y[j] = b[item * 8u + j]; }")
     body.append(f"let p = {name}_load_words(x); let q = {name}_load_words(y); var r: array<u32, 8>;")
     for k, function in enumerate(FUNCTIONS):
-        arguments = "p" if function == "square" else "p, q"
-        body.append(f"r = {name}_store_words({name}_{function}({arguments}));")
-        body.append(f"for (var j = 0u; j < 8u; j = j + 1u) {{ out[item * 32u + {8 * k}u + j] = r[j]; }}")
+        value = f"{name}_{function}({'p' if function in ('square', 'is_zero') else 'p, q'})"
+        if function in ("eq", "is_zero"):
+            value = f"{name}_choose({name}_zero(), {field.literal(1)}, {value})"
+        body.append(f"r = {name}_store_words({value});")
+        body.append(f"for (var j = 0u; j < 8u; j = j + 1u) {{ out[item * 48u + {8 * k}u + j] = r[j]; }}")
     storages = (Storage("a"), Storage("b"), Storage("out", "read_write"))
     return KernelSource(
         f"field-{name}-{field.variant}", "\n".join(body), storages, field.declarations(), iterations=64,
@@ -47,17 +49,24 @@ def test_every_function(context, variant, prime):
     drawn = [int.from_bytes(rng.bytes(40), "little") % p for _ in range(400)]
     pairs = [(x, y) for x in edges for y in edges] + list(zip(drawn[::2], drawn[1::2], strict=True))
     n = len(pairs)
-    out = context.buffer(128 * n)
+    out = context.buffer(192 * n)
     queue = Queue(context)
     queue.dispatch(
         kernel(field), [context.upload(rows(side)) for side in zip(*pairs, strict=True)] + [out], n
     )
     queue.finish()
-    results = context.download(out).reshape(n, 4, 32)
+    results = context.download(out).reshape(n, 6, 32)
     scale = pow(2, -field.radix_bits, p)
     for (x, y), row in zip(pairs, results, strict=True):
         found = [int.from_bytes(value.tobytes(), "little") for value in row]
-        assert found == [x * y * scale % p, (x + y) % p, (x - y) % p, x * x * scale % p]
+        assert found == [
+            x * y * scale % p,
+            (x + y) % p,
+            (x - y) % p,
+            x * x * scale % p,
+            int(x == y),
+            int(x == 0),
+        ]
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -56,6 +56,7 @@ class Context:
     max_loop   iterations that one invocation may make; None where the driver keeps its word
     has_int64  WGSL may use ``u64``
     Work goes through ``run``, which repeats it once on a new device if the driver lost the old one.
+    For one thread at a time.
     Raises MissingExtra without wgpu, NoUsableDevice if no adapter can be opened.
     """
 

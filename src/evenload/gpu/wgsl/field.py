@@ -30,6 +30,8 @@ class WgslField:
 
     add sub mul square    of two elements (one)
     load_words store_words  element <-> array<u32, 8>
+    eq is_zero            comparisons
+    choose(a, b, take_b)  one of two elements: WGSL's ``select`` takes no arrays
     zero                  the element 0
     Raises UnknownName on another variant.
     """
@@ -78,6 +80,7 @@ class WgslField:
         lines += self._sums_u64() if is_wide else self._sums_limb13()
         lines += self._moves_u64() if is_wide else self._moves_limb13()
         lines.append(f"fn {name}_square(a: {name}) -> {name} {{ return {name}_mul(a, a); }}")
+        lines += self._comparisons()
         return "\n".join(lines) + "\n"
 
     # --- pieces ---------------------------------------------------------------------------------
@@ -98,6 +101,17 @@ class WgslField:
     def _choose(self, reduced: Iterable[str], whole: Iterable[str], keep: str) -> str:
         pairs = [f"select({r}, {w}, {keep})" for r, w in zip(reduced, whole, strict=True)]
         return f"return {self.prime.name}({', '.join(pairs)}); }}"
+
+    def _comparisons(self) -> list[str]:
+        name = self.prime.name
+        is_equal = " && ".join(f"a[{j}] == b[{j}]" for j in range(self.n_limbs))
+        any_bit = " | ".join(f"a[{j}]" for j in range(self.n_limbs))
+        return [
+            f"fn {name}_eq(a: {name}, b: {name}) -> bool {{ return {is_equal}; }}",
+            f"fn {name}_is_zero(a: {name}) -> bool {{ return ({any_bit}) == 0u; }}",
+            f"fn {name}_choose(a: {name}, b: {name}, take_b: bool) -> {name} "
+            "{ if (take_b) { return b; } return a; }",
+        ]
 
     # --- 8 limbs of 32 bits through u64 ---------------------------------------------------------
     def _mul_u64(self) -> list[str]:
