@@ -25,7 +25,18 @@ _HOMES = {
     "map": "executor",
     "run_partitioned": "executor",
 }
-_MODULES = ("balance", "clients", "devices", "errors", "events", "executor", "pipeline", "report", "settings")
+_MODULES = (
+    "balance",
+    "clients",
+    "devices",
+    "errors",
+    "events",
+    "executor",
+    "merkle",
+    "pipeline",
+    "report",
+    "settings",
+)
 
 __all__ = [
     "Device",
