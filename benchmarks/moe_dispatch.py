@@ -3,7 +3,8 @@
     python benchmarks/moe_dispatch.py [--layers 10] [--batches 20]
 
 Placements are EPLB's; every rank draws its ids from the layer's distribution. The bound is the linear
-program's optimum (HiGHS). All but the last line route exactly first, and then
+program's optimum (HiGHS), in fractions of tokens; "whole tokens" is what no dispatch of whole ones can avoid.
+All but the last line route exactly first, and then
 
     intervals   exact prefix intervals of all-gathered counts (``Dispatcher.exact_shares``)
     dithered    what an all-reduce allows (``Dispatcher.dithered_shares``)
@@ -15,6 +16,7 @@ and of the ids of experts with several slots, how many stay on their GPU or in t
 """
 
 import argparse
+import math
 
 import numpy as np
 from moe_workloads import popularity, synthetic
@@ -74,7 +76,7 @@ def measure(n_slots, n_gpus, n_tokens, n_layers, n_batches):
     odds = next(windows)
     nodes = np.arange(n_gpus) // 8
     peaks, stay = {way: [] for way in WAYS}, {"near first": [], "in order": []}
-    bound = 0.0
+    bound = whole = 0.0
     for layer in range(n_layers):
         graph = ReplicaGraph.from_slots(phy2log[layer], 256, n_gpus)
         router, dispatcher = Router(graph), Dispatcher(graph, nodes=nodes)
@@ -82,7 +84,8 @@ def measure(n_slots, n_gpus, n_tokens, n_layers, n_batches):
         for _ in range(n_batches):
             counts = rng.multinomial(n_tokens * TOP_K, odds[layer], n_gpus)
             quotas = router.solve(counts.sum(axis=0)).quotas[0]
-            bound += least_peak(graph, 0, counts.sum(axis=0))
+            least = least_peak(graph, 0, counts.sum(axis=0))
+            bound, whole = bound + least, whole + math.ceil(least - 1e-4)
             for way in WAYS:
                 shares = shares_by(way, dispatcher, quotas, counts, rng)
                 peaks[way].append(np.bincount(graph.slot2gpu, shares.sum(axis=0), n_gpus).max())
@@ -92,6 +95,7 @@ def measure(n_slots, n_gpus, n_tokens, n_layers, n_batches):
                 staying(graph, shares_by("intervals", in_order, quotas, counts, rng), nodes)
             )
     row = {"slots": n_slots, "ranks": n_gpus, "tokens a rank": n_tokens}
+    row["whole tokens %"] = round(100 * (whole / bound - 1), 3)
     row |= {f"{way} %": round(100 * (float(np.sum(peaks[way])) / bound - 1), 3) for way in WAYS}
     for name, found in stay.items():
         here, near = np.mean(found, axis=0)

@@ -70,7 +70,7 @@ def windows_of(ids: NDArray[np.int64], n_experts: int, n_tokens: int) -> NDArray
 def real(
     ids: NDArray[np.int64], n_slots: int, n_gpus: int, *, n_experts: int = 64, n_tokens: int = 512
 ) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """Like ``synthetic`` from a trace: EPLB's on its first half; batches are ``n_tokens`` tokens of the rest."""
+    """Like ``synthetic`` from a trace: EPLB's on its first half; ``n_tokens``-token batches of the rest."""
     windows = windows_of(ids, n_experts, n_tokens)
     half = len(windows) // 2
     phy2log = np.asarray(rebalance_experts(windows[:half].sum(axis=0), n_slots, 1, 1, n_gpus).phy2log)

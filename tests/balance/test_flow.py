@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -358,3 +359,19 @@ def test_thousands_of_instances_equal_the_linear_program():
         least = least_peak(graph, 0, demand)
         assert routing.loads.max() == whole(least)
         assert routing.certificate().proves(graph, 0, demand)
+
+
+@pytest.mark.parametrize("trace", ["intent", "law"])
+def test_real_batches_are_routed_to_the_optimum(trace):
+    file = Path(__file__).parents[1] / "data" / "routing" / f"routing_{trace}.npz"
+    ids = np.load(file)["experts"].astype(np.int64)
+    rng = np.random.default_rng(1)
+    phy2log = np.stack([rng.permutation(np.append(np.arange(64), rng.choice(64, 16, False))) for _ in ids])
+    graph = ReplicaGraph.from_slots(phy2log, 64, 16)
+    router = Router(graph)
+    for start in (0, 4096):
+        batch = np.stack([np.bincount(layer[start : start + 512].ravel(), minlength=64) for layer in ids])
+        routing = router.solve(batch)
+        for layer in range(0, 26, 5):
+            assert routing.loads[layer].max() == whole(least_peak(graph, layer, batch[layer]))
+            assert routing.certificate(layer).proves(graph, layer, batch[layer])

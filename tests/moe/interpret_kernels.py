@@ -110,6 +110,10 @@ def check_planner():
     with pytest.raises(ConfigError, match="2 expert ids"):
         planner.check()
     planner.check()
+    with pytest.raises(ConfigError, match="float32"):
+        planner.run(torch.zeros(3))
+    with pytest.raises(ConfigError, match="meta"):
+        planner.run(torch.zeros(3, dtype=torch.int64, device="meta"))
 
 
 check_router()

@@ -155,6 +155,14 @@ def test_deep_ep_is_asked_for_by_name():
         small().init_from_deep_ep(object())
 
 
+def test_importing_planner_and_dispatcher_imports_nothing_heavy():
+    code = (
+        "import sys, evenload.moe.planner, evenload.moe.dispatch, evenload.moe.device;"
+        "print(sorted({'numba', 'scipy', 'torch', 'triton'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
 @pytest.fixture(scope="module")
 def gang(tmp_path_factory):
     """What four processes found, rank by rank."""

@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph, Routing
-from evenload.balance.flow.plant import N_TREES, plant
 from evenload.errors import ConfigError
 
 from .dispatch import expert_slots
@@ -57,7 +56,7 @@ class DeviceRouter:
         """
         self._kernel[(self.graph.n_layers,)](
             counts, *self._tables, *self._scratch, self.quotas, self.loads, self.cuts, self.summary,
-            self.graph.n_experts, self.graph.n_slots, self.graph.n_gpus, **self._sizes, N_TREES=N_TREES,
+            self.graph.n_experts, self.graph.n_slots, self.graph.n_gpus, **self._sizes,
         )  # fmt: skip
         return self.quotas
 
@@ -98,6 +97,10 @@ class DevicePlanner:
     def run(self, idx: Any, avail_counter: Any = None) -> Any:
         """As ``Planner.run``: only kernels are started here."""
         torch, n_experts = self._torch, self._router.graph.n_experts
+        if idx.dtype not in (torch.int64, torch.int32) or idx.device != self._wrong.device:
+            raise ConfigError(
+                f"ids of {idx.dtype} on {idx.device}", hint=f"give int64 or int32 on {self._wrong.device}"
+            )
         flat = idx.reshape(-1).contiguous()
         n_blocks = max(1, -(-flat.numel() // BLOCK_IDS))
         blocks = torch.zeros((n_blocks, n_experts), dtype=torch.int32, device=flat.device)
@@ -164,6 +167,8 @@ def _power_of_two(n: int) -> int:
 
 def _tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, int]]:
     """The graph as dense tables, in the order of the kernel's arguments, and the kernel's sizes."""
+    from evenload.balance.flow.plant import N_TREES, plant
+
     n_layers, n_gpus = graph.n_layers, graph.n_gpus
     rows = np.diff(graph.row_start)
     n_hosts = np.diff(graph.row_edge)
@@ -195,7 +200,15 @@ def _tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, int]]:
     weight = np.zeros((n_layers, n_gpus))
     np.add.at(weight, (np.arange(n_layers)[:, None], component), graph.alive)
     block_r = max(1, min(_power_of_two(R), 2048 // C))
-    sizes = {"R": R, "C": C, "S": S, "BLOCK_E": 256, "BLOCK_G": _power_of_two(n_gpus), "BLOCK_R": block_r}
+    sizes = {
+        "R": R,
+        "C": C,
+        "S": S,
+        "N_TREES": N_TREES,
+        "BLOCK_E": 256,
+        "BLOCK_G": _power_of_two(n_gpus),
+        "BLOCK_R": block_r,
+    }
     home, home_slot = graph.home, np.where(graph.home >= 0, graph.home_slot, -1)
     return [
         home, home_slot, row2log, row_gpu, row_slot, gpu_edge, component, weight, graph.alive, n_linked,
