@@ -149,7 +149,7 @@ class LoadBalancer:
         ):
             return None
         # n moves leave the source with max - n * item_s[source], the target with min + n * item_s[target].
-        # These meet here; for equal items that is n = max - (max + min) / 2. Rounded down: the two never swap.
+        # These meet here; for equal items that is n = max - (max + min) / 2. Rounded down: they never swap.
         n_items = int((load[source] - load[target]) / (item_s[source] + item_s[target]))
         n_items = min(n_items, self.max_moves, loads[source].queued)
         return Move(source, target, n_items, imbalance) if n_items else None

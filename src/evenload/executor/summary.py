@@ -52,8 +52,8 @@ class Summary:
 
     def __str__(self) -> str:
         """The headline, for people: counts, seconds and the distance to the bound."""
-        n_devices = len(self.devices)
-        text = f"{self.done} of {self.total} done in {self.wall_s:.3g} s on {n_devices} device{'s'[: n_devices != 1]}"
+        devices = f"{len(self.devices)} device{'s'[: len(self.devices) != 1]}"
+        text = f"{self.done} of {self.total} done in {self.wall_s:.3g} s on {devices}"
         if self.startup_s >= 0.01:
             text += f" ({self.startup_s:.2g} s to start)"
         if self.ratio_to_bound is not None:

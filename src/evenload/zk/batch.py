@@ -50,6 +50,6 @@ def prove_batch(
     witnesses  paths, bytes of .wtns, arrays or integers, as ``ProveRequest.witness``
     options    those of ``evenload.map``: policy, on_error, backend, events, ...
     """
-    import evenload
+    from evenload.executor import map as map_over_devices
 
-    return evenload.map(prover_task(zkey, level), witnesses, devices=devices, **options)
+    return map_over_devices(prover_task(zkey, level), witnesses, devices=devices, **options)
