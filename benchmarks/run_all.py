@@ -1,6 +1,6 @@
 """Run the benchmarks one after the other: ``python benchmarks/run_all.py [NAME ...]``.
 
-Each runs in a process of its own, prints its table and writes ``benchmarks/results/<name>.json``. A benchmark that
+Each runs in a process of its own, prints its table and writes ``benchmarks/results/<name>.json``. One that
 fails is named at the end and does not stop the others. All of them take the better part of an hour.
 """
 
