@@ -198,3 +198,22 @@ def test_any_combination_selects_devices_once_or_explains_itself(parts):
             ids, hint = (), error.hint
         assert bool(ids) != bool(hint)
         assert len(set(ids)) == len(ids)
+
+
+@pytest.mark.parametrize("spec", ["cpu*99999", "99999", "cpu*1025", "all,cpu*1025"])
+def test_more_slots_than_any_machine_has_cores_are_refused(spec):
+    with pytest.raises(ConfigError, match="would start as many processes") as refused:
+        LAPTOP.select(spec)
+    assert "cpu*16" in (refused.value.hint or "")
+
+
+def test_the_most_slots_that_are_allowed():
+    assert len(set(LAPTOP.select("cpu*1024").ids)) == 1024
+
+
+@pytest.mark.parametrize(
+    "spec", ["9" * 5000, "cpu*" + "9" * 5000, "cpu:" + "9" * 5000, "\u00b2", "cuda:\u0663"]
+)
+def test_numbers_that_python_does_not_read_are_refused_like_others(spec):
+    with pytest.raises(ConfigError):
+        LAPTOP.select(spec)

@@ -5,6 +5,7 @@ term  = "all" | "gpu" | family [":" index] ["*" slots] | index      a bare index
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -14,10 +15,12 @@ from evenload.errors import ConfigError, NoUsableDevice, UnknownName
 
 from .device import Device
 
-__all__ = ["MAX_DEFAULT_SLOTS", "Spec", "choose", "split_cpu"]
+__all__ = ["MAX_DEFAULT_SLOTS", "MAX_SLOTS", "Spec", "choose", "split_cpu"]
 
 # What "all" makes of a machine without accelerators: each slot is a process that may hold a model.
 MAX_DEFAULT_SLOTS = 8
+# The most that may be asked for: more is a slip of the pen, and would start as many processes.
+MAX_SLOTS = 1024
 
 # Families whose absence is a fact about the machine, not a slip of the pen.
 FAMILIES = ("cuda", "mps", "wgpu")
@@ -26,7 +29,9 @@ NATIVE = frozenset({"cuda", "mps"})
 
 Spec = str | int | Sequence["str | int | Device"] | Device
 
-_TERM = re.compile(r"(?P<family>[a-z]+)(?::(?P<index>\d+))?(?:\*(?P<slots>\d+))?|(?P<bare>\d+)")
+_TERM = re.compile(
+    r"(?P<family>[a-z]+)(?::(?P<index>\d{1,9}))?(?:\*(?P<slots>\d{1,9}))?|(?P<bare>\d{1,9})", re.ASCII
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +74,7 @@ def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) 
     if slots is not None:
         n_reserved = sum(device.is_accelerator for device in chosen)
         chosen[slots_at:slots_at] = split_cpu(_cpu(devices), slots, n_reserved=n_reserved)
-    twice = {device.id for device in chosen if [d.id for d in chosen].count(device.id) > 1}
+    twice = [name for name, n in Counter(device.id for device in chosen).items() if n > 1]
     if twice:
         raise ConfigError(f"{', '.join(sorted(twice))} is named twice", hint="name each device once")
     return tuple(chosen)
@@ -78,10 +83,16 @@ def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) 
 def split_cpu(cpu: Device, n_slots: int, *, n_reserved: int = 0) -> tuple[Device, ...]:
     """``cpu`` as slots "cpu:0" .. that share its threads and memory, ``n_reserved`` cores kept for others.
 
-    Every slot has at least one thread: more slots than cores overload the CPU. Raises ConfigError for none.
+    Every slot has at least one thread: more slots than cores overload the CPU. Raises ConfigError for none,
+    and for more than ``MAX_SLOTS`` (1024).
     """
     if n_slots < 1:
         raise ConfigError(f"{n_slots} CPU slots cannot work", hint="use cpu*1 or more")
+    if n_slots > MAX_SLOTS:
+        raise ConfigError(
+            f"{n_slots} CPU slots would start as many processes",
+            hint=f"use cpu*{cpu.threads or 1} for a slot per core; {MAX_SLOTS} is the most",
+        )
     cores = max(1, (cpu.threads or cpu.compute_units or 1) - n_reserved)
     shares = [max(1, share) for share in partition.equal(cores, n_slots)]
     memory = None if cpu.memory_bytes is None else cpu.memory_bytes // n_slots
@@ -127,7 +138,7 @@ def _best(devices: Sequence[Device], best_first: Sequence[Device], n: int) -> tu
 
 def _as_number(spec: Spec) -> int | None:
     """The number that ``spec`` is, if it is one; "2" is."""
-    if isinstance(spec, str) and spec.strip().isdigit():
+    if isinstance(spec, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", spec):
         return int(spec)
     return spec if isinstance(spec, int) and not isinstance(spec, bool) else None
 
