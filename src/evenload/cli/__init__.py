@@ -12,6 +12,7 @@ from evenload.errors import EvenloadError, UnknownName
 __all__ = ["main"]
 
 COMMANDS = {
+    "clients": ("evenload.cli.clients:clients", "Train many small models at once: federated rounds."),
     "bench": ("evenload.cli.bench:bench", "Measure how work scales over the devices of this machine."),
     "completion": ("evenload.cli.completion:completion", "Print the shell's completion script."),
     "devices": ("evenload.cli.devices:devices", "List the devices, their scores and their load."),

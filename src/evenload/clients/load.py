@@ -12,6 +12,7 @@ from evenload.errors import ConfigError
 
 from .batches import plan_batches
 from .data import Rows, as_rows
+from .dropout import keyed_layers
 from .keys import MODEL, key
 from .losses import refuse_labels
 from .recipe import Recipe, check_together
@@ -56,6 +57,7 @@ class Reader:
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self._known: dict[tuple, tuple[Any, Rows, Exception | None]] = {}
         self._n_classes: dict[tuple, int | None] = {}
+        self.has_dropout = bool(keyed_layers(model))
 
     def read(self, dataset: Any, recipe: Recipe) -> tuple[Rows, Exception | None]:
         """The rows, and what is wrong with them. A dataset is known by identity: it must not change."""
@@ -87,7 +89,8 @@ def is_lazy(dataset: Any) -> bool:
 def load_tasks(reader: Reader, wanted: Wanted, seed: int, round: int) -> Loaded:
     """Read every dataset. What raises, has no rows or labels out of range is in ``ended``."""
     read = [reader.read(d, r) for d, r in zip(wanted.datasets, wanted.recipes, strict=True)]
-    plans = plan_batches([len(rows) for rows, _ in read], wanted.ids, wanted.recipes, seed, round)
+    sizes = [len(rows) for rows, _ in read]
+    plans = plan_batches(sizes, wanted.ids, wanted.recipes, seed, round, draws=reader.has_dropout)
     loaded = Loaded()
     columns = (wanted.ids, wanted.recipes, wanted.starts, wanted.anchors, wanted.corrections)
     for (rows, error), batches, *own in zip(read, plans, *columns, strict=True):

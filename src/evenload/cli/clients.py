@@ -1,0 +1,161 @@
+"""``evenload clients run fl.yaml``: federated rounds; ``... tune fl.yaml``: which strategy is fastest."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from evenload.cli.table import format_table
+
+__all__ = ["clients"]
+
+
+@click.group()
+def clients() -> None:
+    """Train many small models at once: federated rounds of a job file."""
+
+
+@clients.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option("--strategy", help="auto, serial, fused:16, threads*2/rules:10, ...; wins over the job file.")
+@click.option("--rounds", type=click.IntRange(1), help="Wins over the job file.")
+@click.option("--devices", default="all", show_default=True, help="What a strategy devices/... runs on.")
+@click.option("--checkpoint", type=click.Path(path_type=Path), help="Written after every round.")
+@click.option("--resume", is_flag=True, help="Begin after the last round of the checkpoint.")
+@click.option(
+    "-o", "--out", type=click.Path(path_type=Path), help="Write the global model here (torch.save)."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("-q", "--quiet", is_flag=True, help="No line per round on stderr.")
+def run(
+    job: Path,
+    strategy: str | None,
+    rounds: int | None,
+    devices: str,
+    checkpoint: Path | None,
+    resume: bool,
+    out: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> int:
+    """Train the global model that the file JOB describes."""
+    asked, model, datasets, test = _load(job)
+    from evenload.clients import federate
+
+    def tell(done: Any) -> None:
+        if not quiet:
+            click.echo(f"round {done.round + 1}: loss {done.loss:.4f}{_scores(done.test)}", err=True)
+
+    result = federate(
+        model,
+        datasets,
+        asked.recipe,
+        asked.algorithm,
+        rounds=rounds or asked.rounds,
+        cohort=asked.cohort,
+        test=test,
+        strategy=strategy or asked.strategy,
+        devices=devices,
+        seed=asked.seed,
+        checkpoint=checkpoint,
+        resume=resume,
+        on_round=tell,
+    )
+    if out is not None:
+        import torch
+
+        torch.save(result.state, out)
+    lost = sum(len(r.cohort) - len(r.returned) for r in result.history)
+    if as_json:
+        page = {
+            "schema": 1,
+            "rounds": [
+                {
+                    "round": r.round,
+                    "cohort": len(r.cohort),
+                    "returned": len(r.returned),
+                    "loss": r.loss,
+                    **r.test,
+                }
+                for r in result.history
+            ],
+            "strategy": str(result.plan.strategy) if result.plan else None,
+            "lost": lost,
+        }
+        click.echo(json.dumps(page))
+    else:
+        rows = [
+            [str(r.round + 1), str(len(r.returned)), f"{r.loss:.4f}", *(f"{v:.4f}" for v in r.test.values())]
+            for r in result.history
+        ]
+        head = ["round", "clients", "loss", *(f"test {name}" for name in result.history[-1].test)]
+        click.echo("\n".join(format_table(head, rows, right="round clients loss")))
+        if result.plan is not None:
+            click.echo(result.plan.explain())
+    return 0
+
+
+@clients.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option("--rounds", type=click.IntRange(1), help="That are to come; wins over the job file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def tune(job: Path, rounds: int | None, as_json: bool) -> int:
+    """Measure which strategy is fastest for the clients of JOB, and print the table."""
+    asked, model, datasets, _ = _load(job)
+    from evenload.clients import Trainer
+
+    n_rounds = rounds or asked.rounds
+    ids = asked.cohort.draw(len(datasets), asked.seed, 0)
+    with Trainer(model, seed=asked.seed, rounds=n_rounds) as trainer:
+        found = trainer.train(
+            [datasets[i] for i in ids], asked.recipe, ids=ids, reduce=_Nothing(), on_error="return"
+        )
+    if as_json:
+        plan = found.plan
+        page = {
+            "schema": 1,
+            "strategy": str(plan.strategy),
+            "why": plan.why,
+            "probes": [dict(p) for p in plan.probes],
+        }
+        click.echo(json.dumps({**page, "reasons": dict(plan.reasons)}))
+    else:
+        click.echo(found.plan.explain())
+    return 0
+
+
+class _Nothing:
+    """A reducer that keeps no state: only the plan is wanted."""
+
+    def take(self, results: Any) -> Any:
+        return results
+
+    def value(self) -> None:
+        return None
+
+
+def _load(path: Path) -> tuple[Any, Any, Any, Any]:
+    """The job, its model's factory, its clients and its test examples. Raises SpecError, ConfigError."""
+    from evenload.clients.job import read_job
+    from evenload.errors import ConfigError
+    from evenload.pipeline.target import load_target, locate
+    from evenload.pipeline.yaml_text import parse_yaml
+
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}", hint="name a job file: evenload clients run fl.yaml")
+    document, _, faults = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    if faults:
+        from evenload.errors import SpecError
+
+        raise SpecError(str(path), [(".".join(map(str, place)), message) for place, message in faults])
+    job = read_job(document, str(path))
+    made: list[Any] = [
+        load_target(locate(name, path.parent)) if name else None
+        for name in (job.model, job.clients, job.test)
+    ]
+    return job, made[0], made[1](), made[2]() if made[2] else None
+
+
+def _scores(test: Any) -> str:
+    return "".join(f", test {name} {value:.4f}" for name, value in test.items())

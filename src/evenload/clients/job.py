@@ -1,0 +1,127 @@
+"""A federated job as a document: which functions make the model and the clients, and how they are trained.
+
+model: task.py:make_model          rounds: 20
+clients: task.py:make_clients      cohort: 10
+test: task.py:make_test            recipe: {optimizer: {name: SGD, lr: 0.1}, batch_size: 10, epochs: 1}
+                                   algorithm: {name: FedProx, mu: 0.1}
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from evenload.errors import ConfigError, SpecError, UnknownName
+
+from .cohort import Cohort
+from .optimizer import SGD, Adam, AdamW
+from .recipe import Recipe
+from .schedule import Constant, Cosine, Exponential, StepDecay
+
+__all__ = ["Job", "read_job"]
+
+OPTIMIZERS = {"SGD": SGD, "Adam": Adam, "AdamW": AdamW}
+SCHEDULES = {"Constant": Constant, "Cosine": Cosine, "Exponential": Exponential, "StepDecay": StepDecay}
+KEYS = ("model", "clients", "test", "recipe", "algorithm", "rounds", "cohort", "strategy", "seed")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """model, clients, test: "file.py:name" of functions without arguments."""
+
+    model: str
+    clients: str
+    recipe: Recipe
+    algorithm: Any
+    rounds: int
+    test: str | None = None
+    cohort: Cohort = field(default_factory=Cohort)
+    strategy: str = "auto"
+    seed: int = 0
+
+
+def read_job(document: Any, source: str) -> Job:
+    """Raises SpecError with every fault and its path."""
+    if not isinstance(document, Mapping):
+        raise SpecError(source, [("(file)", "is not a mapping of keys to values")])
+    faults: list[tuple[str, str]] = [
+        (str(k), f"is not a key; keys: {', '.join(KEYS)}") for k in document if k not in KEYS
+    ]
+    faults += [(key, "is missing") for key in ("model", "clients", "rounds") if key not in document]
+    for key, kind in (
+        ("model", str),
+        ("clients", str),
+        ("test", str),
+        ("strategy", str),
+        ("rounds", int),
+        ("seed", int),
+    ):
+        if key in document and type(document[key]) is not kind:
+            faults.append((key, f"is {document[key]!r}, not {'a text' if kind is str else 'a whole number'}"))
+
+    def part(key: str, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        except (ConfigError, TypeError, ValueError) as error:
+            faults.append((key, getattr(error, "message", str(error))))
+            return None
+
+    recipe = part("recipe", lambda: _recipe(document.get("recipe", {})))
+    algorithm = part("algorithm", lambda: _algorithm(document.get("algorithm", {"name": "FedAvg"})))
+    cohort = part("cohort", lambda: _cohort(document.get("cohort")))
+    if faults:
+        raise SpecError(source, faults)
+    given = {
+        key: document[key]
+        for key in ("model", "clients", "test", "rounds", "strategy", "seed")
+        if key in document
+    }
+    return Job(recipe=recipe, algorithm=algorithm, cohort=cohort, **given)
+
+
+def _recipe(entry: Any) -> Recipe:
+    _mapping(entry, [f.name for f in fields(Recipe) if f.name != "step"])
+    made = dict(entry)
+    if "optimizer" in made:
+        made["optimizer"] = _named("optimizer", made["optimizer"], OPTIMIZERS)
+    if "schedule" in made:
+        made["schedule"] = _named("schedule", made["schedule"], SCHEDULES)
+    if "metrics" in made:
+        made["metrics"] = tuple(made["metrics"])
+    return Recipe(**made)
+
+
+def _algorithm(entry: Any) -> Any:
+    from . import algorithms
+
+    others = ("Algorithm", "Orders", "Server")
+    return _named(
+        "algorithm", entry, {n: getattr(algorithms, n) for n in algorithms.__all__ if n not in others}
+    )
+
+
+def _cohort(entry: Any) -> Cohort:
+    if isinstance(entry, Mapping):
+        _mapping(entry, [f.name for f in fields(Cohort)])
+        return Cohort(**entry)
+    return Cohort(size=entry)
+
+
+def _named(what: str, entry: Any, known: Mapping[str, Any]) -> Any:
+    """A value of the class that ``name`` says; the entry's other keys are its arguments."""
+    entry = {"name": entry} if isinstance(entry, str) else entry
+    if not isinstance(entry, Mapping) or "name" not in entry:
+        raise ConfigError(f"{what} has no name; names: {', '.join(known)}")
+    if entry["name"] not in known:
+        raise UnknownName(what, str(entry["name"]), known)
+    kind, arguments = known[entry["name"]], {k: v for k, v in entry.items() if k != "name"}
+    _mapping(arguments, list(inspect.signature(kind).parameters))
+    return kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in arguments.items()})
+
+
+def _mapping(entry: Any, names: list[str]) -> None:
+    if not isinstance(entry, Mapping):
+        raise ConfigError(f"{entry!r} is not a mapping")
+    for key in entry:
+        if key not in names:
+            raise UnknownName("key", str(key), names)

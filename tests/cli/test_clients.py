@@ -1,0 +1,92 @@
+import json
+
+import pytest
+
+from evenload.cli import main
+
+TASK = """
+import torch
+from torch import nn
+
+def model():
+    return nn.Linear(4, 3)
+
+def clients():
+    g = torch.Generator().manual_seed(0)
+    return [(torch.randn(9, 4, generator=g), torch.randint(0, 3, (9,), generator=g)) for _ in range(6)]
+
+def test():
+    return clients()[0]
+"""
+JOB = """
+model: task.py:model
+clients: task.py:clients
+test: task.py:test
+recipe: {optimizer: {name: SGD, lr: 1e-1}, batch_size: 4}
+algorithm: {name: FedProx, mu: 0.1}
+rounds: 2
+cohort: 4
+strategy: fused:3
+"""
+
+
+def call(capsys, *args):
+    with pytest.raises(SystemExit) as ended:
+        main(["clients", *map(str, args)])
+    return ended.value.code, *capsys.readouterr()
+
+
+@pytest.fixture
+def job(tmp_path):
+    (tmp_path / "task.py").write_text(TASK)
+    path = tmp_path / "fl.yaml"
+    path.write_text(JOB)
+    return path
+
+
+def test_run_prints_its_rounds_and_how_clients_were_trained(capsys, job, tmp_path):
+    code, out, err = call(capsys, "run", job, "--checkpoint", tmp_path / "c.pt", "-o", tmp_path / "w.pt")
+    assert code == 0
+    assert [line.split()[:2] for line in out.splitlines()[1:3]] == [["1", "4"], ["2", "4"]]
+    assert "inline/fused:3: it was asked for" in out
+    assert err.count("round ") == 2
+    assert (tmp_path / "w.pt").exists()
+    code, out, _ = call(
+        capsys, "run", job, "--checkpoint", tmp_path / "c.pt", "--resume", "--rounds", 3, "-q", "--json"
+    )
+    page = json.loads(out)
+    assert code == 0
+    assert page["schema"] == 1
+    assert [r["round"] for r in page["rounds"]] == [0, 1, 2]
+    assert {"loss", "accuracy"} <= set(page["rounds"][2])
+
+
+def test_tune_prints_what_it_measured(capsys, job):
+    code, out, _ = call(capsys, "tune", job, "--rounds", 1, "--json")
+    page = json.loads(out)
+    assert code == 0
+    assert page["probes"][0]["strategy"] == "inline/eager"
+    assert page["strategy"] in [row["strategy"] for row in page["probes"]]
+
+
+def test_every_fault_of_a_job_is_named_with_its_path(capsys, job):
+    job.write_text(
+        "model: 3\nmodle: x\nrecipe: {lr: 0.1}\nalgorithm: {name: FedAvgg}\ncohort: -1\nrounds: 2\n"
+    )
+    code, _, err = call(capsys, "run", job)
+    assert code == 2
+    for part in (
+        "modle: is not a key",
+        "clients: is missing",
+        "model: is 3",
+        "recipe: unknown key 'lr'",
+        "FedAvgg",
+        "cohort of -1",
+    ):
+        assert part in err
+
+
+def test_a_missing_file_is_refused(capsys, tmp_path):
+    code, _, err = call(capsys, "run", tmp_path / "no.yaml")
+    assert code == 2
+    assert "there is no file" in err
