@@ -311,11 +311,12 @@ def insist(holds, weight, count, on, load, trial, limit):
 def mend(holds, weight, count, limit):
     """Rid ``holds`` [GPUs, slots] of twins in place, and ``count`` with it; weights are [experts] float32.
 
-    ``limit`` is the load of the layer's busiest GPU, which this node must not exceed.
+    ``limit`` is the load of the layer's busiest GPU, which this node must not exceed. False: nothing was
+    changed.
     """
     n_gpus, n_slots = holds.shape
     if n_slots > len(weight):
-        return  # more slots a GPU than experts: twins cannot be avoided
+        return False  # more slots a GPU than experts: twins cannot be avoided
     load, trial = np.empty(n_gpus, np.float64), np.empty(n_gpus, np.float64)
     on = np.empty((n_gpus, len(weight)), np.int64)
     before = gpu_loads(holds, weight, count, load)
@@ -329,6 +330,7 @@ def mend(holds, weight, count, limit):
     lower_busiest(holds, weight, count, on, load, trial, before)
     if load[busiest(load, n_gpus)] > limit * ENOUGH:
         insist(holds, weight, count, on, load, trial, limit)
+    return True
 
 
 @inlined
@@ -354,5 +356,5 @@ def part_layers(weight, local2log, holds, ranks, count, limit, is_twinned):
             if is_twinned[layer, node]:
                 for i in range(n_node_experts):
                     mine[i] = weight[layer, local2log[layer, node, i]]
-                mend(holds[layer, node], mine, count[layer, node], limit[layer])
-                number_copies(holds[layer, node], ranks[layer, node], met)
+                if mend(holds[layer, node], mine, count[layer, node], limit[layer]):
+                    number_copies(holds[layer, node], ranks[layer, node], met)
