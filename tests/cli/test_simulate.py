@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from evenload.balance.migrate import LoadBalancer
+from evenload.balance.scenario import parse_fleet
+from evenload.balance.simulate import simulate
 from evenload.cli import main
 
 
@@ -80,3 +83,19 @@ def test_costs_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_bad_input_is_a_usage_error(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert call(*arguments) == 2
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("fleet", ["1x0", "2x0", "1x1e-300", "1x0@1e12:1"])
+def test_devices_that_stand_still_end_it_too(fleet: str, capsys: pytest.CaptureFixture[str]) -> None:
+    hangs = fleet.endswith("x0")
+    assert call("--devices", fleet, "--items", "20", "--json") == hangs
+    for name, run in json.loads(capsys.readouterr().out)["policies"].items():
+        assert (run["makespan_s"] is None) == hangs, name
+
+
+def test_the_balancer_empties_the_queue_of_a_device_that_hangs() -> None:
+    fleet = parse_fleet("1,1x0", launch_s=0.001)
+    run = simulate("static:equal", fleet, [1.0] * 100, balancer=LoadBalancer())
+    assert run.counters.n_moved >= 40
+    assert 1 <= run.n_unfinished <= 2, "what the device runs, and one that is left in balance with it"
+    assert simulate("static:equal", fleet, [1.0] * 100, balancer=LoadBalancer(interval_s=0)).n_unfinished <= 2

@@ -4,7 +4,7 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
-from math import inf
+from math import ceil, inf
 from typing import Any
 
 from evenload.errors import ConfigError
@@ -17,6 +17,10 @@ from .migrate import LoadBalancer
 from .policy import Policy
 
 __all__ = ["SimulatedSpan", "Simulation", "simulate"]
+
+# A balancer that has moved nothing so often in a row, while nothing happened, never will: it holds back a
+# move for one interval at most.
+IDLE_TICKS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class _Run:
         self.idle: set[str] = set(self.devices)
         self.spans: list[SimulatedSpan] = []
         self.wake_s = inf
+        self.n_idle_ticks = 0
 
     def go(
         self,
@@ -143,6 +148,8 @@ class _Run:
         self._ask(now)
         while self.events and not self.dealer.is_finished:
             now, _, kind, device, chunk = heapq.heappop(self.events)
+            if kind != "tick":
+                self.n_idle_ticks = 0
             if kind == "done":
                 if chunk not in self.running:
                     continue
@@ -153,15 +160,24 @@ class _Run:
                 self.dealer.join(device, now)
                 self.idle.add(device)
             elif kind == "tick" and balancer is not None:
-                self.dealer.tick(now)
-                if self.running:
-                    self._at(now + balancer.interval_s, "tick")
+                self._tick(balancer, now)
             if kind == "wake":
                 if now < self.wake_s:
                     continue
                 self.wake_s = inf
             self._ask(now)
         return now
+
+    def _tick(self, balancer: LoadBalancer, now: float) -> None:
+        """One step of the balancer, and when the next is due: none while nothing else can change."""
+        self.n_idle_ticks = 0 if self.dealer.tick(now) else self.n_idle_ticks + 1
+        wait_s = balancer.interval_s
+        if self.n_idle_ticks >= IDLE_TICKS:
+            if not self.events:
+                return  # what runs will never end
+            pause_s = self.events[0][0] - now
+            wait_s = wait_s * ceil(pause_s / wait_s) if 0 < wait_s < pause_s else pause_s
+        self._at(now + max(wait_s, balancer.interval_s), "tick")
 
     def _ask(self, now: float) -> None:
         for device in self.dealer.fastest_first(self.idle):
