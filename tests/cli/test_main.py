@@ -94,15 +94,27 @@ def test_python_m_evenload_is_the_same():
     assert done.stderr.startswith("error: unknown command 'nonsense'")
 
 
-def test_a_reader_that_leaves_early_is_no_error():
-    process = subprocess.Popen(
-        [sys.executable, "-m", "evenload", "--help"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ,
-    )
-    process.stdout.close()
-    err = process.stderr.read()
-    process.stderr.close()
-    process.wait()
-    assert b"Traceback" not in err
+def left_alone(*arguments, stdout):
+    """The exit code and stderr of a command that writes to ``stdout``, a file descriptor; closes it."""
+    command = [sys.executable, "-m", "evenload", *arguments]
+    try:
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(stdout)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["simulate", "--items", "5"], ["completion", "bash"]])
+def test_a_reader_that_leaves_early_is_no_error(arguments):
+    ours, theirs = os.pipe()
+    os.close(ours)
+    assert left_alone(*arguments, stdout=theirs) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_output_to_a_full_disk_is_an_error_of_one_line():
+    code, err = left_alone("simulate", "--items", "5", stdout=os.open("/dev/full", os.O_WRONLY))
+    assert code == 1
+    assert err.startswith("error: the output cannot be written: No space left on device\n")
+    assert "Traceback" not in err
+    assert "Exception ignored" not in err

@@ -1,7 +1,9 @@
 """The commands, one small file each, loaded only when they are called."""
 
+import errno
 import os
 import sys
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -34,8 +36,24 @@ Exit codes: 0 done; 1 some work failed (and is listed); 2 usage or configuration
 3 no usable device or a missing extra; 130 interrupted."""
 
 
+class ReaderLeft(Exception):
+    """Whoever read our output has left (``| head``). Not an OSError: click would end with 1 for it."""
+
+
 class LazyGroup(click.Group):
     """Lists commands from a table of strings; imports one only to run it or to print its help."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        try:
+            return super().make_context(*args, **extra)
+        except BrokenPipeError as error:
+            raise ReaderLeft from error
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise ReaderLeft from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -77,6 +95,7 @@ def main(argv: list[str] | None = None) -> None:
     """Run the command line; errors become one line on stderr, a hint, and the documented exit code."""
     try:
         code = cli.main(args=argv, prog_name="evenload", standalone_mode=False)
+        sys.stdout.flush()
     except EvenloadError as error:
         _complain(error.message, error.hint)
         code = error.exit_code
@@ -86,11 +105,23 @@ def main(argv: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted", None)
         code = 130
-    except BrokenPipeError:
-        # The reader of our output has left (``| head``): nothing to say, nobody to say it to.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
+    except (ReaderLeft, BrokenPipeError):
+        code = 0  # nothing to say, nobody to say it to
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _complain(f"the output cannot be written: {error.strerror}", "make room, or write it elsewhere")
+        code = 1
+    _drop_output_that_cannot_be_written()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _drop_output_that_cannot_be_written() -> None:
+    """The reader has left (``| head``) or the disk is full: Python shall not try, and complain, once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _complain(message: str, hint: str | None) -> None:
