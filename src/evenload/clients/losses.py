@@ -10,7 +10,7 @@ from evenload.errors import ConfigError
 
 from .recipe import Recipe
 
-__all__ = ["METRICS_PER_ROW", "PerRow", "loss_of", "metrics_of", "refuse_labels"]
+__all__ = ["METRICS_PER_ROW", "PerRow", "loss_of", "mean_loss_of", "metrics_of", "refuse_labels"]
 
 PerRow = Callable[[Tensor, Tensor], Tensor]
 
@@ -47,6 +47,12 @@ _LOSSES: dict[str, PerRow] = {
     "l1": _l1,
     "bce_with_logits": _bce,
 }
+_MEANS: dict[str, PerRow] = {
+    "cross_entropy": F.cross_entropy,
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "bce_with_logits": F.binary_cross_entropy_with_logits,
+}
 METRICS_PER_ROW: dict[str, PerRow] = {"accuracy": _accuracy}
 
 
@@ -65,6 +71,14 @@ def loss_of(recipe: Recipe) -> PerRow:
         return rows
 
     return checked
+
+
+def mean_loss_of(recipe: Recipe) -> PerRow:
+    """The mean over rows as one number; torch's own reduction where the loss is one of torch's."""
+    if isinstance(recipe.loss, str):
+        return _MEANS[recipe.loss]
+    per_row = loss_of(recipe)
+    return lambda outputs, targets: per_row(outputs, targets).mean()
 
 
 def metrics_of(recipe: Recipe) -> dict[str, PerRow]:

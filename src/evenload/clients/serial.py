@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .dropout import KEY, keyed_layers
-from .losses import loss_of, metrics_of
+from .losses import mean_loss_of, metrics_of
 from .recipe import Recipe
 from .result import ClientResult
 from .task import Task
@@ -57,7 +57,8 @@ def _train(model: nn.Module, task: Task, device: str) -> ClientResult:
     layers = list(keyed_layers(model).values())
     metrics = metrics_of(recipe)
     seen, sums, losses, status = 0, dict.fromkeys(metrics, 0.0), [], "ok"
-    loss_fn = loss_of(recipe)
+    loss_fn = mean_loss_of(recipe)
+    has_terms = bool(recipe.prox) or task.correction is not None
     buffers = [b for name, b in model.named_buffers() if not name.endswith(KEY)]
     for step, (x, y) in enumerate(_batches(task, device)):
         for layer in layers:
@@ -71,7 +72,7 @@ def _train(model: nn.Module, task: Task, device: str) -> ClientResult:
             before = [b.clone() for b in buffers]
             optimizer.zero_grad(set_to_none=True)
             outputs = model(x)
-            value = loss_fn(outputs, y).mean()
+            value = loss_fn(outputs, y)
             loss = float(value.detach())
             if not math.isfinite(loss):
                 with torch.no_grad():
@@ -80,7 +81,8 @@ def _train(model: nn.Module, task: Task, device: str) -> ClientResult:
                 status = "diverged"
                 break
             value.backward()
-            _add_terms(params, task, recipe)
+            if has_terms:
+                _add_terms(params, task, recipe)
             if recipe.clip is not None:
                 nn.utils.clip_grad_norm_(params.values(), recipe.clip)
             optimizer.step()
