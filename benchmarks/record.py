@@ -22,7 +22,10 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> Path:
         "rows": list(rows),
         **extra,
         "machine": {"cpu": _cpu_model(), "cores": os.cpu_count(), "system": platform.system()},
-        "versions": {"python": platform.python_version(), **_versions("evenload", "numpy", "click")},
+        "versions": {
+            "python": platform.python_version(),
+            **_versions("evenload", "numpy", "click", "numba", "scipy", "torch"),
+        },
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
     }
