@@ -2,6 +2,8 @@
 
 import gc
 import threading
+import time
+from concurrent.futures import Future, wait
 
 import psutil
 import pytest
@@ -66,3 +68,66 @@ def test_maps_under_way_end_when_the_executor_is_closed() -> None:
     executor.close()
     with pytest.raises(ExecutorClosed):
         list(results)
+
+
+def test_submitting_while_another_thread_closes_loses_no_future() -> None:
+    for _ in range(3):
+        executor = Executor("cpu*1", echo=False)
+        executor.start()
+        futures: list[Future] = []
+        refusals: list[BaseException] = []
+
+        def submit(executor: Executor, futures: list[Future], refusals: list[BaseException]) -> None:
+            try:
+                while True:
+                    futures.append(executor.submit(abs, -1))
+            except ExecutorClosed as error:
+                refusals.append(error)
+
+        thread = threading.Thread(target=submit, args=(executor, futures, refusals), daemon=True)
+        thread.start()
+        while len(futures) < 50:
+            time.sleep(0.001)
+        executor.close()
+        thread.join(20)
+        assert refusals
+        done = wait(futures, 20)
+        assert not done.not_done
+        assert {future.result() for future in futures} == {1}
+
+
+def test_what_is_submitted_to_a_closed_engine_fails_at_once() -> None:
+    executor = Executor("cpu*1")
+    executor.submit(abs, -1).result()
+    calls = executor._calls
+    assert calls is not None
+    executor.close()
+    future: Future = Future()
+    executor._engine.call(lambda: calls.add(None, future))
+    assert isinstance(future.exception(0), ExecutorClosed)
+
+
+def test_closing_within_a_callback_finishes_what_was_submitted() -> None:
+    executor = Executor("cpu*1")
+    first = executor.submit(time.sleep, 0.2)
+    first.add_done_callback(lambda _: executor.close())
+    futures = [executor.submit(abs, -n) for n in range(20)]
+    assert [future.result(20) for future in futures] == list(range(20))
+    executor.close()
+    assert not psutil.Process().children(recursive=True)
+    with pytest.raises(ExecutorClosed):
+        executor.submit(abs, 1)
+
+
+def test_a_signal_handler_may_call_the_engine_while_its_thread_holds_the_lock() -> None:
+    executor = Executor("cpu*1")
+    executor.start()
+    called = threading.Event()
+
+    def interrupted_in_the_middle() -> None:
+        with executor._engine._lock:
+            executor._engine.call(called.set)  # what the handler would do
+
+    threading.Thread(target=interrupted_in_the_middle, daemon=True).start()
+    assert called.wait(20)
+    executor.close()

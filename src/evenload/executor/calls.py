@@ -2,9 +2,12 @@
 
 import functools
 import pickle
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
+
+from evenload.errors import ExecutorClosed
 
 from .delivery import Block
 from .source import Source
@@ -15,23 +18,46 @@ Indices = range | tuple[int, ...]
 
 
 class CallSource(Source):
-    """Calls in the order in which they were submitted. ``add`` and ``end`` are for the executor's thread."""
+    """Calls in the order in which they were submitted. ``add`` and ``end`` are for the executor's thread.
+
+    why_over   why no call is taken any more, None as long as they are
+    """
 
     def __init__(self) -> None:
         self.futures: dict[int, Future] = {}
+        self.why_over: BaseException | None = None
+        self.is_over = threading.Event()
+        self._afterwards: list[Callable[[], None]] = []
         self._calls: dict[int, Any] = {}
 
     def add(self, call: Any, future: Future) -> None:
+        """Take a call; if the run is over, its future fails at once."""
+        if self.why_over is not None:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(self.why_over)
+            return
         self._calls[self.n_ready] = call
         self.futures[self.n_ready] = future
         self.n_ready += 1
 
     def cancel(self) -> None:
-        for future in self.futures.values():
+        for future in tuple(self.futures.values()):
             future.cancel()
 
     def end(self) -> None:
         self.is_ended = True
+
+    def then(self, function: Callable[[], None]) -> None:
+        """Have ``function`` called when every future has its result. Only from the executor's thread."""
+        if self.is_over.is_set():
+            return function()
+        self._afterwards.append(function)
+
+    def set_over(self) -> None:
+        """Every future has its result."""
+        self.is_over.set()
+        for function in self._afterwards:
+            function()
 
     def claim(self, items: Indices) -> bool:
         (item,) = items
@@ -51,14 +77,13 @@ class CallSource(Source):
 
 
 class FutureSink:
-    """Fulfils the futures of ``source``. ``on_end`` is called when there is nothing more to come."""
+    """Fulfils the futures of ``source``, and tells it when there is nothing more to come."""
 
     is_waiting_for_room = False
     n_bytes = 0
 
-    def __init__(self, source: CallSource, on_end: Callable[[], None]):
+    def __init__(self, source: CallSource):
         self._source = source
-        self._on_end = on_end
         self.n_taken = 0
 
     def put(self, block: Block) -> None:
@@ -77,13 +102,14 @@ class FutureSink:
         pass
 
     def close(self, error: BaseException | None = None) -> None:
-        for future in self._source.futures.values():
+        self._source.why_over = error or ExecutorClosed("the executor is closed", hint="make a new one")
+        for future in tuple(self._source.futures.values()):
             if error is not None and (future.running() or future.set_running_or_notify_cancel()):
                 future.set_exception(error)
             elif not future.done():
                 future.cancel()
         self._source.futures.clear()
-        self._on_end()
+        self._source.set_over()
 
 
 def run_call(call: tuple[bytes, list, tuple, dict]) -> Any:

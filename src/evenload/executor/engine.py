@@ -42,7 +42,8 @@ class Engine:
         self.runs: list[Run] = []
         self.is_closed = False
         self._calls: deque[Callable[[], None]] = deque()
-        self._lock = threading.Lock()
+        self._is_drained = False
+        self._lock = threading.RLock()  # a signal handler may come in while its own thread holds it
         self._workers: dict[int, Seat] = {}
         self._n_workers = 0
         self._n_jobs = 0
@@ -61,11 +62,14 @@ class Engine:
     # --- from any thread --------------------------------------------------------------------------
 
     def call(self, function: Callable[[], None]) -> None:
-        """Have ``function`` called in the engine's thread, soon; at once if the engine is closed."""
+        """Have ``function`` called in the engine's thread, soon; at once if that has ended. Signals may call.
+
+        While the engine closes it is still called there: nothing of a run is touched by two threads.
+        """
         with self._lock:
-            if not self.is_closed:
+            if not self._is_drained:
                 self._calls.append(function)
-                self.backend.wake()
+                self.wake()
                 return
         function()
 
@@ -79,7 +83,7 @@ class Engine:
     def start_workers(self) -> None:
         now = time.monotonic()
         for seat in self.seats.values():
-            if seat.may_start(now):
+            if seat.may_start(now) and not self.is_closed:
                 self._start(seat, now)
 
     def begin(self, run: Run) -> None:
@@ -142,7 +146,15 @@ class Engine:
             if seat.worker is not None:
                 self.record.worker_exited(seat.id, seat.worker.name, "closed")
                 seat.worker = None
-        while self._calls:
+        self._drain()
+
+    def _drain(self) -> None:
+        """Call what came while the engine closed. From then on ``call`` does so itself."""
+        while True:
+            with self._lock:
+                self._is_drained = not self._calls
+                if self._is_drained:
+                    return
             self._calls.popleft()()
 
     # --- decide and send --------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class Executor:
         self._stats = Stats()
         self._lock = threading.RLock()
         self._calls: CallSource | None = None
-        self._calls_over = threading.Event()
+        self._is_closing = False
         self._threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, _shut_down, self._engine, self._threads)
 
@@ -170,7 +170,7 @@ class Executor:
         future: Future[R] = Future()
         with self._lock:
             self._check_open()
-            if self._calls is None:
+            if self._calls is None or self._calls.why_over is not None:  # no device could run the last ones
                 self._calls = self._open_calls()
             self._engine.call(partial(self._calls.add, call, future))
         while not self._is_threaded and not future.done():
@@ -191,23 +191,32 @@ class Executor:
 
     def start(self) -> None:
         """Start the workers now, and not with the first call."""
-        self._check_open()
-        self._ensure_thread()
-        self._engine.call(self._engine.start_workers)
+        with self._lock:
+            self._check_open()
+            self._ensure_thread()
+            self._engine.call(self._engine.start_workers)
 
     def close(self, *, cancel: bool = False) -> None:
         """Finish what was submitted (``cancel``: drop it), end the workers, free the devices.
 
-        Maps that are still iterated over end with ExecutorClosed. A second call does nothing.
+        Maps that are still iterated over end with ExecutorClosed. A second call waits for the first. Within a
+        future's callback, which everything else waits for, it returns at once: the rest happens later.
         """
-        calls, self._calls = self._calls, None
-        if calls is not None and not self._engine.is_closed:
-            if cancel:
-                self._engine.call(calls.cancel)
-            else:
-                self._engine.call(calls.end)
-                self._wait_for_calls()
-        self._finalizer()
+        with self._lock:  # so that no call is submitted after the end
+            self._is_closing = True
+            calls = self._calls
+            if calls is not None:
+                self._engine.call(calls.cancel if cancel else calls.end)
+        is_callback = threading.current_thread() in self._threads
+        if calls is not None and not cancel:
+            if is_callback:
+                calls.then(partial(_shut_down, self._engine, self._threads))
+                return
+            self._wait_for(calls)
+        if is_callback:
+            _shut_down(self._engine, self._threads)  # leaves the finalizer to whoever can wait
+        else:
+            self._finalizer()
 
     def __enter__(self) -> "Executor":
         self.start()
@@ -248,26 +257,28 @@ class Executor:
         return run
 
     def _begin(self, run: Run) -> None:
-        self._check_open()
-        self._ensure_thread()
-        self._engine.call(partial(self._engine.begin, run))
+        with self._lock:
+            self._check_open()
+            self._ensure_thread()
+            self._engine.call(partial(self._engine.begin, run))
 
     def _open_calls(self) -> "CallSource":
         from .calls import CallSource, FutureSink, run_call
 
         calls = CallSource()
         task = self._tasks.prepare(run_call if self._is_threaded else _call_here, sends=self._is_threaded)
-        sink = FutureSink(calls, self._calls_over.set)
+        sink = FutureSink(calls)
         options = Options("submit", look_ahead=1_000_000)
         run = self._new_run(task, calls, sink, policy_from_name("pull"), options, None)
         self._begin(run)
         return calls
 
-    def _wait_for_calls(self) -> None:
+    def _wait_for(self, calls: "CallSource") -> None:
         if not self._is_threaded:
-            while not self._calls_over.is_set():
+            while calls.why_over is None and not self._engine.is_closed:
                 self._engine.step()
-        self._calls_over.wait()
+        elif any(thread.is_alive() for thread in self._threads):  # in a forked child it is not
+            calls.is_over.wait()
 
     def _learn(self, run: Run) -> None:
         """Keep what a finished run has measured, for the next one of the same task."""
@@ -284,7 +295,7 @@ class Executor:
         )
 
     def _check_open(self) -> None:
-        if self._engine.is_closed:
+        if self._is_closing or self._engine.is_closed:
             raise ExecutorClosed(
                 "the executor is closed", hint="make a new one, or stay inside its with block"
             )
