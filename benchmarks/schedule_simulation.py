@@ -13,8 +13,8 @@ Four devices of speeds 1 : 2 : 4 : 8 in random order, 60 seconds of work in all,
     ... jitter  every device's speed is redrawn every 250 ms
     ... sorted  costs increase
 
-No policy is told the costs; those that need speeds up front are told what their name says: the true speeds, or
-a score as a data sheet would give it (1 : 1.2 : 1.6 : 2.2).
+No policy is told the costs; those that need speeds up front are told what their name says: the true speeds,
+or a score as a data sheet would give it (1 : 1.2 : 1.6 : 2.2).
 """
 
 import argparse
