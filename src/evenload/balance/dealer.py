@@ -53,8 +53,8 @@ class Dealer:
     balancer    moves queued items between devices on ``tick``; only with ``Static``
     log_size    how many of the latest decisions ``decisions`` keeps
 
-    Raises ConfigError on doubled device names, a ceiling below 1 or a partition that does not fit the
-    devices, UnknownName on an unknown policy.
+    Raises ConfigError on doubled device names, a prior below 0, a ceiling below 1 or a partition that does
+    not fit the devices, UnknownName on an unknown policy.
     """
 
     def __init__(
@@ -80,7 +80,8 @@ class Dealer:
         for device in devices:
             ceiling = max_chunk.get(device) if isinstance(max_chunk, Mapping) else max_chunk
             estimate = Estimate((history or {}).get(device), whole=uniform)
-            self._lanes[device] = Lane(device, (priors or {}).get(device, 1.0), estimate, _checked(ceiling))
+            prior = _checked_prior(device, (priors or {}).get(device, 1.0))
+            self._lanes[device] = Lane(device, prior, estimate, _checked(ceiling))
         self._stock = Stock()
         self._flights = Flights()
         self._total: int | None = None
@@ -98,11 +99,8 @@ class Dealer:
         if cost is None:
             self.add_range(index, 1)
             return
-        if not (cost >= 0 and isfinite(cost)):
-            raise ConfigError(f"size hint {cost} of item {index} is not a finite number of at least 0")
-        if cost and not self._stock.has_hints:
-            for lane in self._lanes.values():  # what was one item of work so far is ``cost`` from now on
-                lane.estimate.rescale(cost)
+        if not 0 <= cost <= 1e100:
+            raise ConfigError(f"size hint {cost} of item {index} is not a number from 0 to 1e100")
         self._stock.add(index, cost)
         self._count_added(1)
 
@@ -165,7 +163,7 @@ class Dealer:
             return ()
         lane = self._lanes[flight.device]
         lane.last_n = len(flight)
-        if flight.work > 0:
+        if 1e-9 < flight.work < 1e12:  # outside, a size hint means nothing
             lane.estimate.observe(flight.work, max(0.0, now - flight.began_s), busy_s)
         is_duplicate = flight.is_duplicate
         first = self._flights.settle(flight)
@@ -202,8 +200,9 @@ class Dealer:
     # --- devices ----------------------------------------------------------------------------------
 
     def join(self, device: str, now: float, prior: float = 1.0) -> None:
-        """A device comes, or comes back."""
+        """A device comes, or comes back. Raises ConfigError on a prior below 0."""
         lane = self._lanes.get(device)
+        prior = _checked_prior(device, prior)
         if lane is None:
             self._lanes[device] = Lane(device, prior, Estimate(whole=self.uniform))
         else:
@@ -348,7 +347,8 @@ class Dealer:
         self._version += 1
 
     def _ask(self, lane: Lane, now: float) -> Ask:
-        lanes, left, store = self._here(), self.remaining, self._stock[lane.device]
+        lanes, left = self._here(), self.remaining
+        shortest, longest = self._stock.extremes(lane.device) or (None, None)
         return Ask(
             lane=lane,
             lanes=lanes,
@@ -357,8 +357,8 @@ class Dealer:
             n_left=left,
             work_left=None if left is None else self._stock.work_left(lane.device, left),
             item_work=self._stock.item_work,
-            shortest=store.shortest,
-            longest=store.longest,
+            shortest=shortest,
+            longest=longest,
             may_repeat=self.repeatable,
             is_uniform=self.uniform,
             version=self._version,
@@ -399,3 +399,9 @@ def _checked(ceiling: int | None) -> int | None:
     if ceiling is not None and ceiling < 1:
         raise ConfigError(f"a chunk of at most {ceiling} items is refused", hint="allow at least 1 per chunk")
     return ceiling
+
+
+def _checked_prior(device: str, prior: float) -> float:
+    if not (prior >= 0 and isfinite(prior)):
+        raise ConfigError(f"prior {prior} of {device} is not a finite number of at least 0")
+    return prior

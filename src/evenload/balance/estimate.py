@@ -39,11 +39,6 @@ class Line:
         self.xy = keep * self.xy + x * y
         self.yy = keep * self.yy + y * y
 
-    def scale(self, x: float, y: float) -> None:
-        """Change the units: every x and y so far times these."""
-        self.x, self.y = self.x * x, self.y * y
-        self.xx, self.xy, self.yy = self.xx * x * x, self.xy * x * y, self.yy * y * y
-
     @property
     def mean(self) -> float:
         return self.y / self.w
@@ -61,7 +56,7 @@ class Line:
 
 
 class Estimate:
-    """Running estimate of one device's cost, per unit of work (an item is 1 without size hints).
+    """Running estimate of one device's cost, per unit of work (an average item is 1).
 
     Two parts of a launch are learned: the time between sending and result that is not spent in the user's
     function, and the part of the function's own time that does not grow with the chunk. The second is the
@@ -120,14 +115,6 @@ class Estimate:
         self._busy.add(work, busy_s)
         self._overhead.add(work, elapsed_s - busy)
         self._update()
-
-    def rescale(self, unit: float) -> None:
-        """What was one unit of work so far counts as ``unit`` from now on."""
-        self._item.scale(1.0 / unit, 1.0 / unit)
-        self._busy.scale(unit, 1.0)
-        self._overhead.scale(unit, 1.0)
-        if self._cost is not None:
-            self._cost = Cost(self._cost.launch_s, self._cost.per_item_s / unit)
 
     def _restart(self) -> None:
         self._item = Line(self.KEEP)

@@ -13,7 +13,7 @@ Indices = range | tuple[int, ...]
 class Flight:
     """A chunk that a device was given and has not answered for.
 
-    work      sum of the items' size hints (their number without hints)
+    work      in average items
     began_s   when the device could begin it
     n_open    how many of its items nobody has finished yet
     root      the flight this is a copy of; None if it is none, or the other has ended

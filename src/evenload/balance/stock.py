@@ -10,26 +10,33 @@ __all__ = ["Stock"]
 
 
 class Stock:
-    """Items to be dealt. ``n`` counts them; ``item_work`` is the work of an average item, 1 without hints."""
+    """Items to be dealt; ``n`` counts them.
+
+    Work is counted in items. With size hints, an item is as much work as its hint is above the mean of those
+    that were there when the first was dealt: so what was measured without hints still holds.
+    """
 
     def __init__(self) -> None:
         self._backlog = Backlog()
         self.queues: Queues | None = None
         self._sizes: dict[int, float] = {}  # hints of items that are dealt and not finished
-        self._n_hints, self._hinted_work = 0, 0.0
+        self._n_hints, self._sum_of_hints = 0, 0.0
+        self._unit: float | None = None  # the size that counts as one item
 
     @property
     def n(self) -> int:
         return self._backlog.n + (self.queues.n if self.queues is not None else 0)
 
     @property
-    def has_hints(self) -> bool:
-        """True once there was a size hint above zero: then work is no longer counted in items."""
-        return self._hinted_work > 0
+    def unit(self) -> float:
+        if self._unit is None and self._sum_of_hints > 0:
+            self._unit = self._sum_of_hints / self._n_hints
+        return self._unit or 1.0
 
     @property
     def item_work(self) -> float:
-        return self._hinted_work / self._n_hints if self._hinted_work else 1.0
+        """Work of an average item: 1 without hints, and near to it with them."""
+        return self._sum_of_hints / self._n_hints / self.unit if self._sum_of_hints else 1.0
 
     def __getitem__(self, device: str) -> Backlog:
         """What ``device`` takes from."""
@@ -38,17 +45,23 @@ class Stock:
     def n_ready(self, device: str, may_refuse: bool) -> int:
         """Items that ``device`` could take; ``may_refuse``: not those that are to avoid it."""
         store = self[device]
-        return store.n_for(device) if may_refuse else store.n
+        return store.n_for(device) if may_refuse and self.queues is None else store.n
 
     def work_left(self, device: str, n_left: int) -> float:
         """Work of ``n_left`` items, of which those without a hint (or still to come) are average."""
         store = self[device]
-        return store.sized_work + (n_left - store.n_sized) * self.item_work
+        return store.sized_work / self.unit + (n_left - store.n_sized) * self.item_work
 
-    def add(self, index: int, cost: float) -> None:
+    def extremes(self, device: str) -> tuple[float, float] | None:
+        """Work of the shortest and of the longest item with a hint."""
+        shortest, longest = self[device].shortest, self[device].longest
+        return None if shortest is None or longest is None else (shortest / self.unit, longest / self.unit)
+
+    def add(self, index: int, size: float) -> None:
+        size = size if size > 1e-100 else 0.0  # below, means and ratios would leave the range of floats
         self._n_hints += 1
-        self._hinted_work += cost
-        self._backlog.add(index, cost)
+        self._sum_of_hints += size
+        self._backlog.add(index, size)
 
     def add_range(self, start: int, n: int) -> None:
         self._backlog.add_range(start, n)
@@ -58,14 +71,16 @@ class Stock:
     ) -> tuple[Indices, float]:
         """Up to ``n`` items for ``device`` and their work; ``work``, ``at_most``: as in ``policy.Take``."""
         store = self[device]
-        items = store.take_returned(n, device, may_refuse) if store.has_returned else []
+        items: list[Item] = []
+        if store.has_returned:  # in a queue of its own there is only what no other could take
+            items = store.take_returned(n, device, may_refuse and self.queues is None)
         if not items and store.n_sized:
-            items = store.take_longest(n, work, at_most)
+            items = store.take_longest(n, work * self.unit, at_most * self.unit * (1 + 1e-12))
         if not items:
             span = store.take_first(n)
             return span, len(span) * self.item_work
         self._sizes.update((item.index, item.cost) for item in items if item.cost is not None)
-        total = sum(self.item_work if item.cost is None else item.cost for item in items)
+        total = sum(self.item_work if item.cost is None else item.cost / self.unit for item in items)
         return tuple(item.index for item in items), total
 
     def put_back(self, indices: Sequence[int], alone: bool, avoid: str | None) -> int:

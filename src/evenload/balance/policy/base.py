@@ -22,9 +22,9 @@ class Ask:
     lane, lanes   the one that asks; all devices that are here
     n_ready       items that could go to this lane now
     n_left        items not dealt yet, those still to come included; None if nobody knows
-    work_left     the same as work: the sum of size hints, or n_left without hints
-    item_work     work of an average item (1 without hints)
-    longest       size hint of the longest item that could be dealt, None without hints
+    work_left     their work; the unit is an average item, so that this is n_left without size hints
+    item_work     work of an average item now: 1, or near to it
+    longest       work of the longest item that could be dealt, None without hints
     shortest      of the shortest
     may_repeat    an item may be dealt twice on purpose
     is_uniform    all items cost about the same
@@ -45,6 +45,14 @@ class Ask:
     is_uniform: bool = False
     version: int = 0
     n_in_flight: int = 0
+
+    def speeds(self) -> dict[str, float]:
+        """Work per second of each device: measured, or the prior in proportion to those that are measured."""
+        rates = {lane.device: lane.rate for lane in self.lanes}
+        measured = [(rate, lane.prior) for lane in self.lanes if (rate := rates[lane.device])]
+        priors = sum(prior for _, prior in measured)
+        scale = sum(rate for rate, _ in measured) / priors if priors else 1.0
+        return {lane.device: rates[lane.device] or lane.prior * scale for lane in self.lanes}
 
 
 @dataclass(frozen=True, slots=True)

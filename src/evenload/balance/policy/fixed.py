@@ -115,10 +115,9 @@ class Factoring:
 
 def _share(ask: Ask) -> float:
     """This lane's share of all speed: measured where it is, else the prior scaled by those that are."""
-    measured = [(lane.rate, lane.prior) for lane in ask.lanes if lane.rate]
-    scale = sum(r for r, _ in measured) / sum(p for _, p in measured) if measured else 1.0
-    speeds = {lane.device: lane.rate or lane.prior * scale for lane in ask.lanes}
-    return speeds[ask.lane.device] / sum(speeds.values())
+    speeds = ask.speeds()
+    total = sum(speeds.values())
+    return speeds[ask.lane.device] / total if total else 1.0 / len(speeds)
 
 
 def _check_chunk(chunk: int) -> None:

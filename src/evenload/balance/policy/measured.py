@@ -13,6 +13,8 @@ from .base import Ask, Copy, Hold, Take
 __all__ = ["Measured"]
 
 NO_ITEMS = "no item is ready"
+WORTH_S, WORTH_LAUNCHES = 1.2, 4.0
+"""A copy is made if the chunk needs more time still than this many times the copy, with so many launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,8 @@ class Measured:
         best, most_left, wake_s = None, 0.0, inf
         for lane, flight in self._candidates(ask):
             left = self._seconds_left(ask, lane, flight)
-            n = ceil(flight.n_uncopied * rate / speed - 1e-9)
-            mine = 1.2 * (ask.lane.launch_s + n * flight.work / len(flight) / rate)
+            n = max(1, ceil(flight.n_uncopied * rate / speed - 1e-9))
+            mine = WORTH_S * (WORTH_LAUNCHES * ask.lane.launch_s + n * flight.work / len(flight) / rate)
             if mine < left:
                 if left > most_left:
                     best, most_left = Copy(flight, n, f"{flight.device} needs {left:.3g} s more"), left
@@ -174,12 +176,13 @@ def _common_end(ask: Ask, lanes: Iterable[Lane], work: float) -> float:
     Each starts once through with what it runs and its launch. Lanes that are overdue get nothing; a lane
     without a result is taken for as fast, by its prior, as those that have one.
     """
-    known = [(lane.rate, lane.prior) for lane in ask.lanes if lane.rate]
-    scale = sum(rate for rate, _ in known) / (sum(prior for _, prior in known) or 1.0)
+    speeds = ask.speeds()
     starts: list[tuple[float, float]] = []
     for lane in lanes:
         cost = lane.estimate.cost
-        rate = lane.prior * scale if cost is None else cost.rate
+        rate = speeds[lane.device]
+        if not rate:
+            continue
         start = 0.0 if cost is None else cost.launch_s
         if lane.flights and lane is not ask.lane:
             if lane.is_overdue(ask.now):
