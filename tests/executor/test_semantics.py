@@ -536,3 +536,21 @@ def test_a_result_that_cannot_be_sent_is_its_items_failure(executor: Executor) -
     )
     assert (got[0], got[2]) == (0, 2)
     assert executor._is_threaded == isinstance(got[1], ResultNotSendable)
+
+
+@pytest.mark.parametrize("options", [{"total": "2"}, {"total": -1}, {"look_ahead": 2.5}, {"look_ahead": 0}])
+def test_counts_that_are_none_are_refused_at_once(executor: Executor, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="not a whole number of at least"):
+        executor.map(abs, iter([1]), **options)
+
+
+def test_a_bad_size_hint_ends_its_run_after_what_came_before_it(executor: Executor) -> None:
+    other = executor.map(abs, range(20))
+    assert next(other) == 0
+    with pytest.raises(ConfigError, match="size hint of item 1"):
+        executor.map(abs, [1, 2], cost=[1, -2])
+    results = executor.map(abs, iter(range(3)), cost=lambda x: float("nan") if x == 2 else 1.0)
+    assert [next(results), next(results)] == [0, 1]
+    with pytest.raises(ConfigError, match="size hint of item 2"):
+        next(results)
+    assert list(other) == list(range(1, 20))

@@ -127,3 +127,26 @@ def test_size_hints_must_fit() -> None:
     short.want(3)
     assert short.n_ready == 2
     assert isinstance(short.error, ConfigError)
+
+
+@pytest.mark.parametrize("hint", [-1, float("nan"), float("inf"), "a", "2", None, 10**400])
+def test_a_size_hint_that_is_no_size_is_refused_before_anything_runs(hint: object) -> None:
+    for cost in ([1, hint], lambda item: hint if item else 0.0):
+        with pytest.raises(ConfigError, match="size hint of item"):
+            make_source([0, 1], cost, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hint", [-1, float("nan"), "a", b"2"])
+def test_a_streamed_size_hint_that_is_no_size_ends_the_reading(hint: object) -> None:
+    source = IteratorSource(iter([3, 4, 5]), lambda item: hint if item == 5 else item)  # type: ignore[arg-type]
+    source.want(9)
+    assert source.n_ready == 2
+    assert source.is_ended
+    assert isinstance(source.error, ConfigError)
+    assert "item 2" in str(source.error)
+
+
+def test_size_hints_that_are_neither_numbers_nor_a_function() -> None:
+    for items in ([1], iter([1])):
+        with pytest.raises(ConfigError, match="cost is a int"):
+            make_source(items, 3, None)  # type: ignore[arg-type]

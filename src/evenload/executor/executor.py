@@ -5,6 +5,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenload.balance.dealer import Dealer
@@ -131,8 +132,8 @@ class Executor:
             raise ConfigError(f"on_error={on_error!r} is unknown", hint="use 'raise' or 'return'")
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"timeout_s={timeout_s} leaves no time", hint="give seconds, or None")
-        if look_ahead is not None and look_ahead < 1:
-            raise ConfigError(f"look_ahead={look_ahead} would begin nothing", hint="use 1 or more")
+        _check_count("look_ahead", look_ahead, 1)
+        _check_count("total", total, 0)
         chosen = self._policy if policy is None else policy_from_name(policy)
         if balancer is not None and not isinstance(chosen, Static):
             raise ConfigError("a balancer moves queued items, and only policy 'static' queues any")
@@ -306,6 +307,13 @@ class Executor:
                 thread = threading.Thread(target=serve, args=(self._engine,), name="evenload", daemon=True)
                 self._threads.append(thread)
                 thread.start()
+
+
+def _check_count(name: str, n: Any, least: int) -> None:
+    if n is not None and (not isinstance(n, Integral) or n < least):
+        raise ConfigError(
+            f"{name}={n!r} is not a whole number of at least {least}", hint="give one, or leave it out"
+        )
 
 
 def _shut_down(engine: Engine, threads: list[threading.Thread]) -> None:

@@ -1,5 +1,6 @@
 """Where the items of a run come from: a list that is simply there, or an iterator that is read as needed."""
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -10,6 +11,8 @@ __all__ = ["IteratorSource", "ListSource", "Source", "ThreadedSource", "make_sou
 
 Cost = Callable[[Any], float] | Sequence[float] | None
 Indices = range | tuple[int, ...]
+
+MOST_COST = 1e100  # sums of more could overflow
 
 
 class Source:
@@ -62,8 +65,11 @@ class ListSource(Source):
 
     def __init__(self, items: list | tuple | range, cost: Cost = None):
         self._items = items if isinstance(items, range) else tuple(items)
-        self._costs = [cost(item) for item in self._items] if callable(cost) else cost
+        self._costs: list[float] | None = None
         self.n_ready = self.total = len(self._items)
+        if cost is not None:
+            hints = map(cost, self._items) if callable(cost) else _iterate(cost)
+            self._costs = [_checked(hint, index) for index, hint in enumerate(hints)]
         if self._costs is not None and len(self._costs) != self.total:
             raise ConfigError(
                 f"{len(self._costs)} size hints for {self.total} items",
@@ -93,7 +99,7 @@ class IteratorSource(Source):
         if cost is None or callable(cost):
             self._cost = cost
         else:
-            self._cost = _from_list(iter(cost))
+            self._cost = _from_list(_iterate(cost))
         self._costs: list[float] = []
         self._buffer: list[Any] = []
         self._first = 0  # number of the item that stands first in the buffer
@@ -106,7 +112,9 @@ class IteratorSource(Source):
     def _read_one(self) -> None:
         try:
             item = next(self._iterator, GONE)
-            cost = self._cost(item) if self._cost is not None and item is not GONE else 0.0
+            cost = 0.0
+            if self._cost is not None and item is not GONE:
+                cost = _checked(self._cost(item), self.n_ready)
         except self._catches as error:
             self.error = error
             self.is_ended = True
@@ -227,6 +235,29 @@ class ThreadedSource(IteratorSource):
 
 
 GONE: Any = object()
+
+
+def _checked(hint: Any, index: int) -> float:
+    """``hint`` as a size that items can be compared by. Raises ConfigError if it is none."""
+    try:
+        size = math.nan if isinstance(hint, str | bytes) else float(hint)
+    except (TypeError, ValueError, OverflowError):
+        size = math.nan
+    if not 0 <= size <= MOST_COST:
+        raise ConfigError(
+            f"the size hint of item {index} is {hint!r}, not a number from 0 to {MOST_COST:g}",
+            hint="give its size in any unit, the same for all items",
+        )
+    return size
+
+
+def _iterate(hints: Any) -> Iterator[Any]:
+    if not isinstance(hints, Iterable) and not hasattr(hints, "__getitem__"):
+        raise ConfigError(
+            f"cost is a {type(hints).__name__}, neither hints nor a function",
+            hint="give one cost per item, or a function",
+        )
+    return iter(hints)
 
 
 def _from_list(hints: Iterator[float]) -> Callable[[Any], float]:
