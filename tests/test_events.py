@@ -124,3 +124,50 @@ def test_events_may_come_from_any_thread():
     for thread in threads:
         thread.join()
     assert len(seen) == 800
+
+
+class Unspeakable:
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+LOOP: list[object] = []
+LOOP.append(LOOP)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"),
+        "\ud800",
+        10**5000,
+        -(10**5000),
+        Unspeakable(),
+        {(1, 2): 3},
+        {"a": {b"x"}},
+        LOOP,
+        {10**5000: 1},
+    ],
+    ids=["nan", "surrogate", "long", "longer", "unspeakable", "key", "set", "loop", "long key"],
+)
+def test_any_value_is_strict_json_in_utf_8(value):
+    text = events.json_text({"before": 1, "x": value})
+    assert json.loads(text.encode("utf-8"), parse_constant=pytest.fail)["before"] == 1
+    event = events.ItemFinished(0.2, "score", 0, "a", {"x": value})
+    assert isinstance(events.decode(events.encode(event)), events.ItemFinished)
+
+
+def test_halves_of_surrogate_pairs_come_back():
+    assert json.loads(events.json_text({"name": "a\ud800ü"})) == {"name": "a\ud800ü"}
+
+
+def test_a_file_says_why_it_stops_early(tmp_path):
+    file = events.EventFile(tmp_path / "events.jsonl", flush_s=0.0)
+    log = events.EventLog(file)
+    log.emit(events.Note(0.0, "info", "t", "\udcff is written"))
+    assert file.error is None
+    file._file.close()  # as a full disk: nothing can be written any more
+    log.emit(events.Note(0.0, "info", "t", "lost"))
+    assert isinstance(file.error, ValueError)
+    assert log.sink_errors == [file.error]
+    assert [event.text for event in events.read_events(tmp_path)] == ["\udcff is written"]

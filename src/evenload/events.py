@@ -9,6 +9,7 @@ was.
 
 import dataclasses
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,10 +36,13 @@ __all__ = [
     "WorkerStarted",
     "decode",
     "encode",
+    "json_text",
     "read_events",
 ]
 
 SCHEMA = 1
+_MOST_DEPTH = 50
+_MOST_BITS = 14_280  # 4299 digits: no more are turned into text, or read back
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +224,41 @@ def encode(event: Event) -> str:
     """One line of JSON, without the line end: the event's type under ``event``, then its fields."""
     row = {"event": type(event).__name__}
     row.update((f.name, getattr(event, f.name)) for f in dataclasses.fields(event))
-    return json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=str)
+    return json_text(row, separators=(",", ":"))
+
+
+def json_text(value: Any, **layout: Any) -> str:
+    """Strict JSON that any UTF-8 file takes, for any value at all; ``layout`` is that of ``json.dumps``.
+
+    What JSON has no words for is written as near to it as it goes: numbers that are not finite as null,
+    halves of surrogate pairs as their escapes, everything else as text.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str, **layout)
+    except Exception:  # also what the str() of a stranger's object raises
+        text = json.dumps(_nearest_json(value), ensure_ascii=False, allow_nan=False, **layout)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _nearest_json(value: Any, depth: int = 0) -> Any:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int):
+        return value if value.bit_length() < _MOST_BITS else f"an integer of {value.bit_length()} bits"
+    if depth < _MOST_DEPTH and isinstance(value, Mapping):
+        return {_str_of(key): _nearest_json(one, depth + 1) for key, one in value.items()}
+    if depth < _MOST_DEPTH and isinstance(value, list | tuple):
+        return [_nearest_json(one, depth + 1) for one in value]
+    return "..." if depth >= _MOST_DEPTH else _str_of(value)
+
+
+def _str_of(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__}: {type(error).__name__}>"
 
 
 def decode(line: str) -> Event | None:
@@ -290,25 +328,37 @@ class EventLog:
 
 
 class EventFile:
-    """A sink that appends to ``events.jsonl``; flushed at least every ``flush_s`` and at ``close()``."""
+    """A sink that appends to ``events.jsonl``; flushed at least every ``flush_s`` and at ``close()``.
+
+    ``error`` is why the file stops early (a full disk), None if all that came is in it.
+    """
 
     def __init__(
         self, path: str | Path, *, flush_s: float = 0.5, clock: Callable[[], float] = time.monotonic
     ):
-        self._file = Path(path).open("a", encoding="utf-8")  # noqa: SIM115 - closed by close()
+        self._file = Path(path).open("a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        self.error: BaseException | None = None
         self._flush_s = flush_s
         self._clock = clock
         self._flushed = clock()
 
     def __call__(self, event: Event) -> None:
-        self._file.write(encode(event) + "\n")
-        now = self._clock()
-        if now - self._flushed >= self._flush_s:
-            self._file.flush()
-            self._flushed = now
+        try:
+            self._file.write(encode(event) + "\n")
+            now = self._clock()
+            if now - self._flushed >= self._flush_s:
+                self._file.flush()
+                self._flushed = now
+        except Exception as error:
+            self.error = error
+            raise
 
     def close(self) -> None:
-        self._file.close()
+        """Flush and close; what cannot be written any more is not raised but noted in ``error``."""
+        try:
+            self._file.close()
+        except OSError as error:
+            self.error = self.error or error
 
     def __enter__(self) -> "EventFile":
         return self
