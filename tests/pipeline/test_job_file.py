@@ -291,3 +291,33 @@ def test_plain_values_are_read_as_yaml_1_2_does(folder: Path, text: str, value: 
     found = parse_spec(JOB, folder, changes=[f"one.gamma={text}"]).stages[0].params["gamma"]
     assert found == value
     assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 3000, "nested too deep"),
+        ("x: " + "[" * 150 + "]" * 150, "nested more than 100 deep"),
+        ("&a [*a]", "holds itself"),
+        ("x: &a {y: *a}", "line 1: what is named there holds itself"),
+        ("<<: &a {<<: *a}", "holds itself"),
+        ("seed: " + "1" * 5000, "too many digits"),
+        ("seed: 0x" + "f" * 5000, "too many digits"),
+        ("x: !!int x", "line 1, column 4"),
+        ("x: !!float x", "does not suit its tag"),
+        ("x: !!bool x", "does not suit its tag"),
+        ("x: !!timestamp x", "does not suit its tag"),
+        ("x: !!timestamp 2026-99-99", "does not suit its tag"),
+        ("x: !!int [1]", "expected a scalar"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_yaml_itself_stumbles_over_is_a_fault(folder: Path, text: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        parse_spec(text, folder)
+
+
+def test_an_alias_beside_its_anchor_is_no_cycle(folder: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec("a: &a {x: 1}\nb: *a\nc: [*a, *a]\n", folder)
+    assert "holds itself" not in str(caught.value)

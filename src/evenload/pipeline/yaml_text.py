@@ -6,6 +6,7 @@ are texts, where YAML 1.1 makes false, 90 and a date of them.
 
 import functools
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from evenload._optional import require
@@ -15,28 +16,37 @@ __all__ = ["Place", "dump_yaml", "parse_yaml"]
 
 Place = tuple[str | int, ...]
 _MOST_PLACES = 100_000
+_MOST_DEPTH = 100
+_INTEGERS_END = 10**4299  # more digits are not written out again
+# What PyYAML lets out of its own and Python's insides: !!bool x, !!timestamp x, 3000 brackets.
+_ODD_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def parse_yaml(text: str, source: str) -> tuple[Any, dict[Place, int], list[tuple[Place, str]]]:
     """The document, the line (from 1) of each place in it, and the faults: keys given twice.
 
-    Anchors and aliases work; a file whose aliases stand for more than 100 000 places is refused.
+    Anchors and aliases work; a file whose aliases stand for more than 100 000 places, or for themselves, is
+    refused, as is one that is nested more than 100 deep.
     Raises SpecError if the text is not YAML.
     """
     yaml = require("yaml", extra="yaml", why="reading job files")
+    lines: dict[Place, int] = {}
+    faults: list[tuple[Place, str]] = []
     try:
         root = yaml.compose(text, Loader=_loader())
-        document = yaml.load(text, Loader=_loader())
+        refused = _walk(root, (), lines, faults) if root is not None else None
+        document = None if refused else yaml.load(text, Loader=_loader())
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark is not None else "(file)"
         raise SpecError(source, [(where, getattr(error, "problem", None) or str(error))]) from error
-    lines: dict[Place, int] = {}
-    faults: list[tuple[Place, str]] = []
-    if root is not None and not _walk(root, (), lines, faults):
-        raise SpecError(
-            source, [("(file)", f"stands for more than {_MOST_PLACES} places; use fewer aliases")]
-        )
+    except RecursionError as error:
+        raise SpecError(source, [("(file)", "it is nested too deep")]) from error
+    except _ODD_ERRORS as error:
+        said = f"a value does not suit its tag: {type(error).__name__}: {error}"
+        raise SpecError(source, [("(file)", said)]) from error
+    if refused:
+        raise SpecError(source, [("(file)", refused)])
     return document, lines, faults
 
 
@@ -57,7 +67,7 @@ def _loader() -> Any:
         for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     _add_scalars(loader)
-    loader.add_constructor("tag:yaml.org,2002:int", lambda one, node: _integer(one.construct_scalar(node)))
+    loader.add_constructor("tag:yaml.org,2002:int", _integer)
     return loader
 
 
@@ -74,25 +84,53 @@ def dump_yaml(document: Any) -> str:
     return yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
-def _integer(text: str) -> int:
-    return int(text, 16) if text.startswith("0x") else int(text)  # 010 is ten, not eight
+def _integer(loader: Any, node: Any) -> int:
+    yaml = require("yaml", extra="yaml", why="reading job files")
+    text = loader.construct_scalar(node)
+    try:
+        value = int(text, 16) if text.startswith("0x") else int(text)  # 010 is ten, not eight
+    except ValueError as error:
+        said = f"{text[:40]!r} is no integer, or one with too many digits"
+        raise yaml.constructor.ConstructorError(None, None, said, node.start_mark) from error
+    if not -_INTEGERS_END < value < _INTEGERS_END:
+        said = f"{text[:40]}... has too many digits"
+        raise yaml.constructor.ConstructorError(None, None, said, node.start_mark)
+    return value
 
 
-def _walk(node: Any, place: Place, lines: dict[Place, int], faults: list[tuple[Place, str]]) -> bool:
-    """Note lines and double keys below ``place``; False as soon as there are too many places."""
+def _walk(
+    node: Any,
+    place: Place,
+    lines: dict[Place, int],
+    faults: list[tuple[Place, str]],
+    above: frozenset[int] = frozenset(),
+) -> str | None:
+    """Note lines and double keys below ``place``; a reason to refuse the whole file, if any.
+
+    ``above`` are the nodes around this one: who meets one of them again would go round for ever.
+    """
     if len(lines) > _MOST_PLACES:
-        return False
+        return f"stands for more than {_MOST_PLACES} places; use fewer aliases"
+    if id(node) in above:
+        return f"line {node.start_mark.line + 1}: what is named there holds itself"
+    if len(place) > _MOST_DEPTH:
+        return f"line {node.start_mark.line + 1}: nested more than {_MOST_DEPTH} deep"
+    if node.id == "scalar":
+        return None
+    above = above | {id(node)}
+    for below, line, value in _children(node, place):
+        if node.id == "mapping" and below in lines:
+            faults.append((below, f"is given twice, first on line {lines[below]}"))
+        lines[below] = line
+        if refused := _walk(value, below, lines, faults, above):
+            return refused
+    return None
+
+
+def _children(node: Any, place: Place) -> Iterator[tuple[Place, int, Any]]:
     if node.id == "mapping":
         for key, value in node.value:
-            below = (*place, str(key.value))
-            if below in lines:
-                faults.append((below, f"is given twice, first on line {lines[below]}"))
-            lines[below] = key.start_mark.line + 1
-            if not _walk(value, below, lines, faults):
-                return False
-    elif node.id == "sequence":
+            yield (*place, str(key.value)), key.start_mark.line + 1, value
+    else:
         for number, value in enumerate(node.value):
-            lines[*place, number] = value.start_mark.line + 1
-            if not _walk(value, (*place, number), lines, faults):
-                return False
-    return True
+            yield (*place, number), value.start_mark.line + 1, value
