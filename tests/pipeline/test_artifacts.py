@@ -107,10 +107,28 @@ def test_file_names_are_safe_and_differ(ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "name"), [("a", "a.png"), ("a/b c", "a/b c.png"), ("../x", "%2E2E/x.png"), ("a.b", "a.b.png")]
+    ("item", "name"),
+    [
+        ("a", "a.png"),
+        ("a/b c", "a/b c.png"),
+        ("../x", "%2E2E/x.png"),
+        ("a.b", "a.b.png"),
+        ("a\udcff", "a%ED%B3%BF.png"),
+    ],
 )
 def test_ordinary_ids_stay_readable(item: str, name: str) -> None:
     assert file_name(item, ".png") == name
+
+
+@given(
+    st.lists(st.text("a.2E/%", min_size=1, max_size=8), unique=True, min_size=2, max_size=2),
+    st.sampled_from([".a", ".2E", ".aa"]),
+)
+def test_no_file_is_where_another_needs_a_folder(ids: list[str], suffix: str) -> None:
+    first, second = (PurePosixPath(file_name(name, suffix)) for name in ids)
+    assert first not in second.parents
+    assert second not in first.parents
+    assert first != second
 
 
 def test_a_write_that_fails_leaves_what_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,11 @@ def test_rows_are_strict_json(tmp_path: Path) -> None:
     folder.write_results([{"id": "grün", "path": Path("x")}, {"id": "b"}])
     lines = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["id"] for line in lines] == ["grün", "b"]
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        folder.write_results([{"x": float("nan")}])
+    odd = [{"id": "nan", "x": [float("nan"), {"y": float("inf")}]}, {"id": "\ud800"}, {"id": "last"}]
+    folder.write_results(odd)
+    text = (tmp_path / "results.jsonl").read_bytes().decode("utf-8")
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert rows == [{"id": "nan", "x": [None, {"y": None}]}, {"id": "\ud800"}, {"id": "last"}]
 
 
 def test_inputs_are_copied_under_safe_names(tmp_path: Path) -> None:

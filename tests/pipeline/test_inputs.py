@@ -145,3 +145,18 @@ def test_seeds_differ_and_depend_on_nothing_else(seed: int, ids: list[str]) -> N
 def test_seeds_stay_what_they_are() -> None:
     """Results of old runs must be reproducible: these numbers may never change."""
     assert item_seed(42, "astronaut-05") == 6726383520093875424
+
+
+def test_numbers_too_long_for_a_number_stay_texts(tmp_path: Path) -> None:
+    digits = "1" * 5000
+    (tmp_path / "rows.csv").write_text(f"id,n\na,{digits}\nb,1e5\n")
+    assert [values for _, values in read(tmp_path, csv="rows.csv")] == [{"n": digits}, {"n": 1e5}]
+
+
+def test_ids_that_are_no_utf_8_have_seeds(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a\udcff.txt")
+    (tmp_path / "rows.jsonl").write_text('{"id": "a\\ud800"}\n')
+    [(from_file, _)] = read(tmp_path, folder="in")
+    [(from_row, _)] = read(tmp_path, jsonl="rows.jsonl")
+    assert (from_file.id, from_row.id) == ("a\udcff", "a\ud800")
+    assert from_file.seed != from_row.seed

@@ -136,6 +136,8 @@ def test_plain_values_are_kept_and_numpy_scalars_unpacked(folder: Path) -> None:
         ({"x": 1}, {"x": "text"}, "that is int, not text"),
         ({"x": 1}, {"x": "boolean"}, "that is int, not boolean"),
         ({"x": "no picture"}, {"x": "png"}, "no picture"),
+        ({"x": 10**5000}, {}, "more than 4299 digits"),
+        ({"x": -(10**5000)}, {"x": "number"}, "more than 4299 digits"),
     ],
 )
 def test_outputs_that_cannot_be_kept(folder: Path, outputs: object, declared: dict, said: str) -> None:

@@ -111,19 +111,31 @@ def file_name(item: str, suffix: str) -> str:
     """A relative path for an item's file: safe on any file system, and different for different ids.
 
     Slashes stay (they make folders); other characters that a file system may refuse are percent-encoded,
-    and names that are too long are cut and get a hash.
+    and names that are too long are cut and get a hash. The last point of a folder is encoded too: the file of
+    ``a`` is ``a.txt``, so the folder of ``a.txt/b`` must have another name.
     """
-    return "/".join(_safe_part(part) for part in item.split("/")) + suffix
+    *folders, last = (_safe_part(part) for part in item.split("/"))
+    return "/".join([*map(_without_suffix, folders), last + suffix])
+
+
+def _without_suffix(folder: str) -> str:
+    # Small e: a folder named ".." is "%2E2E", which one named ".2E" must not become.
+    stem, point, suffix = folder.rpartition(".")
+    return f"{stem}%2e{suffix}" if point else folder
 
 
 def _safe_part(part: str) -> str:
     if not part.strip(". "):  # "", ".", "..": nothing that could leave the folder
         return "%" + "".join(f"{ord(letter):02X}" for letter in part)
-    safe = urllib.parse.quote(part, safe=" ()+,;=@[]'!&#")
+    safe = urllib.parse.quote(part, safe=" ()+,;=@[]'!&#", errors="surrogatepass")
     if safe[-1] in ". ":  # dropped by Windows
         safe = f"{safe[:-1]}%{ord(safe[-1]):02X}"
     if len(safe) > _LONGEST_NAME:
-        safe = safe[:_LONGEST_NAME] + "~" + hashlib.blake2b(part.encode(), digest_size=8).hexdigest()
+        safe = (
+            safe[:_LONGEST_NAME]
+            + "~"
+            + hashlib.blake2b(part.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+        )
     return safe
 
 

@@ -9,7 +9,6 @@ inputs/         copies of the inputs, if the job asks for them
 report.html, trace.json
 """
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload.errors import ConfigError
+from evenload.events import json_text
 from evenload.pipeline.artifacts import file_name, write_atomically
 
 __all__ = ["RunFolder"]
@@ -69,19 +69,18 @@ class RunFolder:
 
     def keep_input(self, item: str, source: Path) -> str:
         """Copy an input file into the folder; returns its path relative to the folder."""
-        relative = f"inputs/{file_name(item, source.suffix)}"
+        relative = f"inputs/{file_name(item, source.suffix or '.file')}"
         target = self.path / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
         return relative
 
     def write_text(self, name: str, text: str) -> None:
-        write_atomically(self.file(name), text.encode())
+        write_atomically(self.file(name), text.encode("utf-8", "backslashreplace"))
 
     def write_results(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """One JSON object for each row, in the order given."""
-        lines = (json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) for row in rows)
-        self.write_text("results.jsonl", "".join(f"{line}\n" for line in lines))
+        """One JSON object for each row, in the order given, whatever it holds: see ``json_text``."""
+        self.write_text("results.jsonl", "".join(f"{json_text(row)}\n" for row in rows))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        self.write_text("summary.json", json.dumps(summary, ensure_ascii=False, indent=2, default=str) + "\n")
+        self.write_text("summary.json", json_text(summary, indent=2) + "\n")

@@ -19,6 +19,7 @@ __all__ = ["read_items"]
 
 Faults = list[tuple[str, str]]
 _MOST_SHOWN = 20
+_MOST_DIGITS = 4300  # of an integer that Python reads
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
@@ -123,7 +124,7 @@ def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
                 continue
             try:
                 row = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 yield number, f"is not JSON: {error}"
                 continue
             yield number, row if isinstance(row, dict) else "is not a JSON object"
@@ -142,8 +143,8 @@ def _csv_lines(file: Path, id_column: str) -> Iterator[tuple[int, dict[str, Any]
 
 
 def _number_or_text(text: str) -> int | float | str:
-    """Numbers in the way JSON writes them; "007" stays a text."""
-    if not _NUMBER.fullmatch(text):
+    """Numbers in the way JSON writes them; "007" stays a text, as does what is too long for a number."""
+    if len(text) > _MOST_DIGITS or not _NUMBER.fullmatch(text):
         return text
     return int(text) if text.lstrip("-").isdigit() else float(text)
 

@@ -12,5 +12,5 @@ def item_seed(job_seed: int, item: str, sample: int = 0) -> int:
     are added or left out. ``sample`` tells several results of one item apart. 63 bits, because that is what
     every generator (NumPy, torch, Python) and every JSON reader with 64-bit integers takes.
     """
-    text = f"{job_seed}\0{item}\0{sample}".encode()
+    text = f"{job_seed}\0{item}\0{sample}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1

@@ -21,6 +21,7 @@ from evenload.pipeline.target import Target, load_target
 
 __all__ = ["Item", "Stage", "StageContext", "StageRunner", "StageWorker"]
 
+_INTEGERS_END = 10**4299  # with more digits no reader of JSON in Python takes it
 _PLAIN = (str, int, float, bool, type(None))
 _VALUE_TYPES = {"number": (int, float), "text": (str,), "boolean": (bool,)}
 
@@ -143,6 +144,10 @@ class StageRunner:
             value = value.item()
         if isinstance(value, float) and not math.isfinite(value):
             return None
+        if isinstance(value, int) and not -_INTEGERS_END < value < _INTEGERS_END:
+            raise self._refused(
+                f"returned {name!r}, an integer of more than 4299 digits", "return it as text"
+            )
         kind = self.worker.outputs.get(name, "")
         is_number = not isinstance(value, bool)
         if not isinstance(value, _VALUE_TYPES.get(kind, _PLAIN)) or (kind == "number" and not is_number):
