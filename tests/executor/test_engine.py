@@ -4,13 +4,16 @@ import gc
 import threading
 import time
 from concurrent.futures import Future, wait
+from typing import Any
 
 import psutil
 import pytest
 
-from evenload.errors import ExecutorClosed
+from evenload.balance.policy import Guided, Pull, Static
+from evenload.errors import ConfigError, ExecutorClosed
 from evenload.executor import Executor
 from evenload.executor.engine import Engine
+from evenload.executor.run import Run
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -131,3 +134,53 @@ def test_a_signal_handler_may_call_the_engine_while_its_thread_holds_the_lock() 
     threading.Thread(target=interrupted_in_the_middle, daemon=True).start()
     assert called.wait(20)
     executor.close()
+
+
+class Broken(Pull):
+    """A policy of somebody's own, with a mistake in it."""
+
+    def step(self, state: Any, ask: Any) -> Any:
+        raise ZeroDivisionError("a mistake in the policy")
+
+
+class Unready(Pull):
+    """Makes no state."""
+
+    def init(self) -> Any:
+        raise ZeroDivisionError("no state")
+
+
+@pytest.mark.parametrize("backend", ["inline", "process"])
+def test_a_mistake_in_one_run_ends_no_other(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Executor("cpu*2", backend=backend, echo=False) as executor:
+        other = executor.map(abs, range(50), policy="pull")
+        assert next(other) == 0
+        with pytest.raises(ZeroDivisionError, match="a mistake in the policy"):
+            list(executor.map(abs, range(50), policy=Broken()))
+        late = executor.map(abs, range(50), look_ahead=4, policy="pull")
+        assert next(late) == 0
+        late.set_policy(Unready())
+        with pytest.raises(ZeroDivisionError, match="no state"):
+            list(late)
+        unfit = executor.map(abs, [1, 2, 3], policy=Static((1, 1)))
+        with pytest.raises(ConfigError, match="partition"):
+            list(unfit)
+        assert list(other) == list(range(1, 50))
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "answered", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                list(executor.map(abs, range(3)))
+        assert executor.submit(abs, -1).result(20) == 1
+        assert list(executor.map(abs, range(50))) == list(range(50))
+
+
+def test_a_new_policy_is_for_every_map_whatever_its_stage_is_called() -> None:
+    with Executor("cpu*1", backend="inline") as executor:
+        assert executor.submit(abs, -1).result() == 1
+        results = executor.map(abs, range(50), stage="submit", look_ahead=4)
+        assert next(results) == 0
+        executor.set_policy("guided")
+        assert list(results) == list(range(1, 50))
+        assert isinstance(results._run.scheduler.dealer.policy, Guided)
+        (calls,) = executor._engine.runs
+        assert isinstance(calls.scheduler.dealer.policy, Pull)

@@ -94,7 +94,10 @@ class Engine:
             if seat.is_draining:
                 run.devices.discard(seat.id)
         self.runs.append(run)
-        run.begin()
+        try:
+            run.begin()
+        except Exception as error:
+            self._fail(run, error)
 
     def cancel(self, run: Run) -> None:
         """Nobody wants any more of ``run``."""
@@ -108,9 +111,12 @@ class Engine:
     def set_policy(self, run: Run | None, policy: Policy) -> None:
         """For ``run``, or for all."""
         now = time.monotonic()
-        for one in self.runs if run is None else [run]:
-            if one.options.stage != "submit" and not one.is_over:
-                one.scheduler.dealer.set_policy(policy, now)
+        for one in tuple(self.runs) if run is None else [run]:
+            if one.options.may_change and not one.is_over:
+                try:
+                    one.scheduler.dealer.set_policy(policy, now)
+                except Exception as error:  # it does not fit this run
+                    self._fail(one, error)
 
     def step(self, timeout_s: float | None = None) -> None:
         """Send what can be sent, then wait for news and take it in."""
@@ -164,13 +170,16 @@ class Engine:
         if not self.runs:
             return None
         self._rest_until = None
-        for run in self.runs:
-            run.feed()
-            if run.has_balancer:
-                self._balance(run, now)
+        for run in tuple(self.runs):
+            try:
+                run.feed()
+                if run.has_balancer:
+                    self._balance(run, now)
+            except Exception as error:
+                self._fail(run, error)
         self._staff(now)
         idle = [seat for seat in self.seats.values() if seat.worker is not None and seat.worker.is_idle]
-        if len(idle) > 1:
+        if len(idle) > 1 and self.runs:
             idle = self._fastest_first(idle)
         for seat in idle:
             self._deal(seat, now)
@@ -179,12 +188,15 @@ class Engine:
                 if seat.worker is not None and seat.worker.may_queue:
                     self._deal_ahead(seat, seat.worker, now)
         for run in tuple(self.runs):
-            if run.scheduler.is_finished:
-                run.end(run.source.error)
-            elif run.is_stopping and not self._n_running(run):
-                run.end_early()
-            if run.is_over:
-                self._forget(run)
+            try:
+                if run.scheduler.is_finished:
+                    run.end(run.source.error)
+                elif run.is_stopping and not self._n_running(run):
+                    run.end_early()
+                if run.is_over:
+                    self._forget(run)
+            except Exception as error:
+                self._fail(run, error)
         return self._patience(now)
 
     def _fastest_first(self, idle: list[Seat]) -> list[Seat]:
@@ -223,18 +235,27 @@ class Engine:
                 if run.has_work():
                     return self._load(worker, run.task)
                 continue
-            while not run.is_stopping and not run.is_over:
-                instruction = run.deal(seat.id, now)
-                if isinstance(instruction, Send):
-                    if self._send(seat, worker, run, instruction, now):
-                        return self._give_others_a_turn(run)
-                    continue
-                if seat.rest is None:
-                    seat.rest = (instruction.why, now)
-                until = instruction.until
-                if until is not None and (self._rest_until is None or until < self._rest_until):
-                    self._rest_until = until
-                break
+            try:
+                if self._deal_from(run, seat, worker, now):
+                    return self._give_others_a_turn(run)
+            except Exception as error:  # of its policy
+                self._fail(run, error)
+
+    def _deal_from(self, run: Run, seat: Seat, worker: Worker, now: float) -> bool:
+        """Send a chunk of ``run``, if it has one for this device."""
+        while not run.is_stopping and not run.is_over:
+            instruction = run.deal(seat.id, now)
+            if isinstance(instruction, Send):
+                if self._send(seat, worker, run, instruction, now):
+                    return True
+                continue
+            if seat.rest is None:
+                seat.rest = (instruction.why, now)
+            until = instruction.until
+            if until is not None and (self._rest_until is None or until < self._rest_until):
+                self._rest_until = until
+            break
+        return False
 
     def _deal_ahead(self, seat: Seat, worker: Worker, now: float) -> None:
         """Let a chunk wait at the worker: to wake it for each would take longer than the chunk."""
@@ -242,10 +263,13 @@ class Engine:
             if run.is_over or run.is_stopping or run.task.id not in worker.tasks or not run.is_tiny(seat.id):
                 continue
             if seat.id in run.devices and run.scheduler.dealer.remaining != 0:
-                instruction = run.deal(seat.id, now)
-                if isinstance(instruction, Send):
-                    self._send(seat, worker, run, instruction, now)
-                    return self._give_others_a_turn(run)
+                try:
+                    instruction = run.deal(seat.id, now)
+                    if isinstance(instruction, Send):
+                        self._send(seat, worker, run, instruction, now)
+                        return self._give_others_a_turn(run)
+                except Exception as error:  # of its policy
+                    self._fail(run, error)
 
     def _give_others_a_turn(self, run: Run) -> None:
         if len(self.runs) > 1:
@@ -292,6 +316,11 @@ class Engine:
     def _n_running(self, run: Run) -> int:
         workers = (seat.worker for seat in self.seats.values() if seat.worker is not None)
         return sum(1 for worker in workers for job in worker.jobs if job.run is run)
+
+    def _fail(self, run: Run, error: Exception) -> None:
+        """Something is wrong with ``run``, such as its policy: that ends it, and nothing else."""
+        run.end(error)
+        self._forget(run)
 
     def _forget(self, run: Run) -> None:
         """``run`` is over: whoever still works for it may stop, and devices rest no longer because of it."""
@@ -364,9 +393,12 @@ class Engine:
         assert job.number == message.chunk
         self.pool.task_finished(seat.id, message.answer.busy_s)
         if not job.run.is_over:
-            job.run.answered(job, seat.id, message.answer, message.n_bytes, time.monotonic())
-            if job.run.tally.n_duplicates:
-                self._drop_superseded(job.run)
+            try:
+                job.run.answered(job, seat.id, message.answer, message.n_bytes, time.monotonic())
+                if job.run.tally.n_duplicates:
+                    self._drop_superseded(job.run)
+            except Exception as error:
+                self._fail(job.run, error)
 
     def _drop_superseded(self, run: Run) -> None:
         for seat in self.seats.values():
@@ -379,7 +411,10 @@ class Engine:
         job = worker.jobs.popleft()
         self.pool.task_finished(seat.id, 0.0)
         if not job.run.is_over:
-            job.run.spoilt(job, seat.id, message.failure, message.is_run, time.monotonic())
+            try:
+                job.run.spoilt(job, seat.id, message.failure, message.is_run, time.monotonic())
+            except Exception as error:
+                self._fail(job.run, error)
 
     def _on_said(self, seat: Seat, worker: Worker, message: Said) -> None:
         self.record.said(seat.id, message.line)

@@ -269,7 +269,7 @@ class Executor:
         calls = CallSource()
         task = self._tasks.prepare(run_call if self._is_threaded else _call_here, sends=self._is_threaded)
         sink = FutureSink(calls)
-        options = Options("submit", look_ahead=1_000_000)
+        options = Options("submit", look_ahead=1_000_000, may_change=False)
         run = self._new_run(task, calls, sink, policy_from_name("pull"), options, None)
         self._begin(run)
         return calls

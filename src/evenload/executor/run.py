@@ -77,12 +77,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a caller may ask of a run; see ``Executor.map``."""
+    """What a caller may ask of a run; see ``Executor.map``. ``may_change``: a new policy is for it too."""
 
     stage: str = "map"
     look_ahead: int = 100_000
     timeout_s: float | None = None
     repeatable: bool = True
+    may_change: bool = True
 
 
 @dataclass(slots=True, eq=False)
@@ -263,13 +264,15 @@ class Run:
             return
         self.is_over = True
         self.error = error
-        self.source.close()
-        now = time.monotonic()
-        startup_s = (now if self.first_sent_s is None else self.first_sent_s) - self.began_s
-        self.summary = self.tally.summarise(self.scheduler.fated.n, now - self.began_s, startup_s)
-        self.record.stage_finished(self.options.stage, self.summary.bound_s or None)
-        self.on_over(self)
-        self.sink.close(error)
+        try:
+            self.source.close()
+            now = time.monotonic()
+            startup_s = (now if self.first_sent_s is None else self.first_sent_s) - self.began_s
+            self.summary = self.tally.summarise(self.scheduler.fated.n, now - self.began_s, startup_s)
+            self.record.stage_finished(self.options.stage, self.summary.bound_s or None)
+            self.on_over(self)
+        finally:
+            self.sink.close(error)
 
     # --- inside -----------------------------------------------------------------------------------
 
