@@ -554,3 +554,16 @@ def test_a_bad_size_hint_ends_its_run_after_what_came_before_it(executor: Execut
     with pytest.raises(ConfigError, match="size hint of item 2"):
         next(results)
     assert list(other) == list(range(1, 20))
+
+
+@pytest.mark.parametrize("policy", [5, None, Pull, ["pull"], object()])
+def test_what_is_no_policy_is_refused_by_name(executor: Executor, policy: Any) -> None:
+    if policy is not None:  # as an argument of map that is the executor's own
+        with pytest.raises(ConfigError, match="neither a name nor a policy") as caught:
+            executor.map(abs, [1], policy=policy)
+        assert repr(policy) in str(caught.value)
+    with pytest.raises(ConfigError, match="neither a name nor a policy"):
+        Executor("cpu*1", policy=policy)
+    with pytest.raises(ConfigError, match="neither a name nor a policy"):
+        executor.set_policy(policy)
+    assert list(executor.map(abs, [-1])) == [1]

@@ -28,9 +28,17 @@ def policy_from_name(name: "str | Policy") -> Policy:
     """The policy called ``name``: "measured", "pull:16", "factoring:weighted", "static:proportional".
 
     After the colon: chunk size (pull, guided), "weighted" (factoring), a partition (static), eps (measured).
-    A policy is returned as it is. Raises UnknownName on a typo, ConfigError on an argument that does not fit.
+    A policy is returned as it is. Raises UnknownName on a typo, ConfigError on an argument that does not fit
+    or on what is neither a name nor a policy.
     """
     if not isinstance(name, str):
+        if isinstance(name, type) or not (
+            callable(getattr(name, "init", None)) and callable(getattr(name, "step", None))
+        ):
+            raise ConfigError(
+                f"policy {name!r} is neither a name nor a policy",
+                hint=f"use one of {', '.join(POLICIES)}, or an object such as Pull(4)",
+            )
         return name
     kind, colon, argument = name.strip().lower().partition(":")
     if kind not in POLICIES:
