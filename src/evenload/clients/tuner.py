@@ -79,6 +79,7 @@ class Tuner:
                 self._search("rules")
             self._try_compiled()
         self._try_threads()
+        self._confirm()
         return self._verdict(f"the fastest of {len(self.probes)} measured strategies")
 
     # --- the search -------------------------------------------------------------------------------
@@ -153,16 +154,30 @@ class Tuner:
             else:
                 self._probe(strategy)
 
+    def _confirm(self) -> None:
+        """The three best again, in turns: what disturbed the machine meanwhile then disturbs all of them."""
+        ranked = sorted(self.probes, key=lambda p: p.step_s)[:3]
+        for _ in range(REPEATS):
+            for probe in ranked:
+                if self._affordable(probe.strategy):
+                    tasks, workers = self._sample(probe.strategy)
+                    spent = self._time(probe.strategy, tasks, workers)
+                    probe.step_s = min(probe.step_s, spent / sum(t.batches.n_steps for t in tasks))
+
     # --- measuring --------------------------------------------------------------------------------
 
     def _probe(self, strategy: Strategy) -> _Probe:
-        workers = n_workers(strategy)
-        tasks = [_cut(task) for task in self._tasks[: max(2, strategy.rows) * workers]]
+        tasks, workers = self._sample(strategy)
         steps = sum(task.batches.n_steps for task in tasks)
         samples = [self._time(strategy, tasks, workers) for _ in range(1 + REPEATS)]
         probe = _Probe(strategy, min(samples[1:]) / steps, max(0.0, samples[0] - min(samples[1:])))
         self.probes.append(probe)
         return probe
+
+    def _sample(self, strategy: Strategy) -> tuple[list[Task], int]:
+        """Clients that fill every worker's rows once, cut to a few steps; and the number of workers."""
+        workers = n_workers(strategy)
+        return [_cut(task) for task in self._tasks[: max(2, strategy.rows) * workers]], workers
 
     def _time(self, strategy: Strategy, tasks: Sequence[Task], workers: int) -> float:
         began = self._clock()
