@@ -118,7 +118,7 @@ def test_json_without_a_file_holds_the_rows(folder: Path, capsys: pytest.Capture
 def test_a_class_is_built_on_each_device_and_stdin_is_read(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO("5\n6\n"))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"5\n6\n")))
     code, out, _ = evenload(capsys, "mapped:Adder", "-", "--format", "jsonl", "--unordered", "-q")
     assert code == 0
     assert {row["index"]: row["result"][1] for row in rows(out)} == {0: 6, 1: 7}
@@ -173,6 +173,8 @@ def test_items_that_cannot_be_read_end_it_after_what_could(
         (("nofile.py:double", "words.txt"), "there is no file nofile.py"),
         (("mapped:double", "nofile.txt"), "nofile.txt cannot be read"),
         (("broken.py:f", "words.txt"), "broken.py cannot be imported: ZeroDivisionError"),
+        (("leaves.py:f", "words.txt"), "leaves.py cannot be imported: it ends the program, sys.exit(5)"),
+        (("leaves:f", "words.txt"), "leaves cannot be imported: it ends the program, sys.exit(5)"),
         (("mapped:double", "words.txt", "--policy", "mesured"), "did you mean 'measured'"),
         (("mapped:double", "words.txt", "--backend", "proces"), "did you mean 'process'"),
         (("mapped:double", "words.txt", "--batch", "0"), "--batch"),
@@ -184,13 +186,15 @@ def test_what_cannot_work_is_refused_with_exit_code_two(
     folder: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: str
 ) -> None:
     (folder / "broken.py").write_text("1 / 0")
+    (folder / "leaves.py").write_text("import sys; sys.exit(5)")
     code, out, err = evenload(capsys, *arguments)
     assert (code, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
 
 
-def test_ctrl_c_once_keeps_what_is_finished(folder: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_once_keeps_what_is_finished(folder: Path, number: signal.Signals) -> None:
     (folder / "many.jsonl").write_text("\n".join(map(str, range(10_000))))
     command = [sys.executable, "-m", "evenload", "map", "mapped:slow", "many.jsonl", "-o", "out.jsonl"]
     program = subprocess.Popen(
@@ -205,7 +209,7 @@ def test_ctrl_c_once_keeps_what_is_finished(folder: Path) -> None:
     while not (part.exists() and part.stat().st_size):
         time.sleep(0.02)
         assert program.poll() is None
-    os.killpg(program.pid, signal.SIGINT)
+    os.killpg(program.pid, number)
     out, err = program.communicate(timeout=60)
     assert program.returncode == 130
     assert "press Ctrl-C again" in err
@@ -214,6 +218,60 @@ def test_ctrl_c_once_keeps_what_is_finished(folder: Path) -> None:
     assert page["status"] == "interrupted"
     assert page["summary"]["total"] == len(got) > 0
     assert [row["index"] for row in got] == [row["result"] for row in got]
+
+
+@pytest.mark.parametrize("backend", ["inline", "process"])
+@pytest.mark.parametrize("name", ["signal", "pickle", "random", "my.script", "with-dash"])
+def test_a_file_may_have_any_name_and_hides_no_module(
+    folder: Path, capsys: pytest.CaptureFixture[str], name: str, backend: str
+) -> None:
+    (folder / "tools").mkdir()
+    (folder / "tools" / "queue.py").write_text("raise RuntimeError('not the real one')")
+    (folder / "tools" / "beside_it.py").write_text("FACTOR = 3")
+    (folder / "tools" / f"{name}.py").write_text(
+        "import dataclasses, queue\nfrom beside_it import FACTOR\n"
+        "@dataclasses.dataclass\nclass Tripled:\n    n: int\n"
+        "def triple(x):\n    return Tripled(FACTOR * x)\n"
+    )
+    target = f"tools/{name}.py:triple"
+    code, out, err = evenload(capsys, target, "numbers.jsonl", "--backend", backend, "-q")
+    assert (code, err) == (0, "")
+    assert [row["result"]["n"] for row in rows(out)] == [3, 6, 9, 12]
+    for made in ("beside_it", name, f"evenload_file:{name}"):
+        if "tools" in str(getattr(sys.modules.get(made), "__file__", "")):
+            del sys.modules[made]
+
+
+def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
+    (folder / "many.txt").write_text("word\n" * 20_000)
+    command = [sys.executable, "-m", "evenload", "map", "--devices", "cpu*2", "--no-progress"]
+    program = subprocess.Popen(
+        [*command, "mapped:lengths", "many.txt"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder
+    )
+    assert program.stdout is not None
+    assert program.stderr is not None
+    assert program.stdout.readline().startswith(b'{"index": 0')
+    program.stdout.close()
+    said = program.stderr.read()
+    program.stderr.close()
+    assert (program.wait(60), said) == (0, b"")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("extra", [(), ("--json",)])
+def test_a_full_disk_is_told_in_one_line(folder: Path, extra: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "evenload", "map", "--devices", "cpu", "--backend", "inline", "-q"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*command, "mapped:lengths", "--batch", "2", "words.txt", *extra],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+        )
+    assert done.returncode == 1
+    assert b"cannot be written: No space left on device\n" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr
 
 
 def test_reading_items_of_every_format(folder: Path) -> None:

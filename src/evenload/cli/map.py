@@ -17,7 +17,7 @@ import click
 from evenload.errors import ConfigError, ResultNotSendable, UnknownName
 from evenload.settings import resolve
 
-from .rows import FORMATS, RowWriter, count_items, read_items, row_of
+from .rows import FORMATS, RowWriter, count_items, json_text, read_items, row_of
 
 if TYPE_CHECKING:
     from evenload.executor import Results, Summary
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["map_items"]
 
 MOST_LISTED = 10
+# Folders of sys.path that hold installed packages.
+INSTALLED = ("site-packages", "dist-packages")
 
 
 @click.command("map")
@@ -106,6 +108,8 @@ def map_items(
             with interruptible(results, outcome, quiet):
                 outcome.take_all(stops_on_error=on_error == "stop")
             log.emit(RunFinished(log.now(), outcome.status))
+    for error in log.sink_errors:
+        click.echo(f"warning: progress stopped early: {type(error).__name__}: {error}", err=True)
     outcome.report(quiet)
     return outcome.exit_code
 
@@ -176,7 +180,7 @@ class Outcome:
             page: dict[str, Any] = {"schema": 1, "status": self.status, "failed": self.failures}
             page |= {"out": str(self._out)} if self._out else {"rows": self._rows}
             page["summary"] = None if summary is None else summary.to_json()
-            click.echo(json.dumps(page, ensure_ascii=False))
+            click.echo(json_text(page, sys.stdout.encoding))
 
     def _headline(self, summary: "Summary") -> str:
         text = str(summary)
@@ -187,7 +191,7 @@ class Outcome:
 
 @contextmanager
 def interruptible(results: "Results", outcome: Outcome, quiet: bool) -> Iterator[None]:
-    """Ctrl-C once: begin nothing new, keep what is finished. Twice: now."""
+    """Ctrl-C or SIGTERM once: begin nothing new, keep what is finished. Twice: now."""
 
     def on_interrupt(signum: int, frame: FrameType | None) -> None:
         if outcome.is_interrupted:
@@ -197,11 +201,12 @@ def interruptible(results: "Results", outcome: Outcome, quiet: bool) -> Iterator
         if not quiet:
             click.echo("finishing what runs; press Ctrl-C again to stop now", err=True)
 
-    previous = signal.signal(signal.SIGINT, on_interrupt)
+    previous = {number: signal.signal(number, on_interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def locate(target: str) -> Any:
@@ -228,7 +233,7 @@ def _module_of(name: str) -> Any:
     try:
         if name.endswith(".py"):
             return _module_from(Path(name))
-        sys.path.insert(0, str(Path.cwd()))
+        _add_current_folder()
         return importlib.import_module(name)
     except ConfigError:
         raise
@@ -239,19 +244,53 @@ def _module_of(name: str) -> Any:
             f"write {name}.py:function" if Path(f"{name}.py").is_file() else "check the name, or install it"
         )
         raise ConfigError(f"there is no module {name!r}", hint=hint) from error
+    except SystemExit as error:
+        raise ConfigError(
+            f"{name} cannot be imported: it ends the program, sys.exit({error.code!r})",
+            hint="put what a script does under: if __name__ == '__main__'",
+        ) from error
     except Exception as error:
         raise ConfigError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
 
 
+def _add_current_folder() -> None:
+    """Modules in the current folder can be imported: before installed ones, after Python's own."""
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        installed = (at for at, entry in enumerate(sys.path) if Path(entry).name in INSTALLED)
+        sys.path.insert(next(installed, len(sys.path)), folder)
+
+
 def _module_from(path: Path) -> Any:
-    """The file as a module by its own name; files beside it can be imported, as for a script."""
+    """The file as a module; files beside it can be imported, if no other module has their name.
+
+    The module has the file's own name if a worker can import it by that, so that its classes are the same
+    everywhere; else (``signal.py``, ``my.script.py``) one that nothing can have, and is sent by value.
+    """
     if not path.is_file():
         raise ConfigError(f"there is no file {path}", hint="check the path")
-    sys.path.insert(0, str(path.resolve().parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path.resolve())
+    file = path.resolve()
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    if _leads_to(path.stem, file):
+        return importlib.import_module(path.stem)
+    name = f"evenload_file:{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    spec.loader.exec_module(module)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
+
+
+def _leads_to(name: str, file: Path) -> bool:
+    """Would ``import name`` give this file?"""
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return False
+    return spec is not None and spec.origin is not None and Path(spec.origin).resolve() == file

@@ -1,17 +1,20 @@
 """Items from files, read as they are needed, and rows of results, written as they come."""
 
+import contextlib
 import csv
 import dataclasses
 import json
 import os
+import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Any, BinaryIO
 
-from evenload.errors import ConfigError, FormatError, TaskError
+from evenload.errors import ConfigError, EvenloadError, FormatError, TaskError
 
-__all__ = ["FORMATS", "RowWriter", "count_items", "read_items", "row_of"]
+__all__ = ["FORMATS", "RowWriter", "count_items", "json_text", "read_items", "row_of"]
 
 FORMATS = ("auto", "lines", "jsonl", "json", "csv")
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv"}
@@ -26,12 +29,9 @@ def read_items(path: str, format_: str = "auto") -> Iterator[Any]:
     Raises ConfigError if there is no such file, FormatError with the line that cannot be read.
     """
     kind = SUFFIXES.get(Path(path).suffix.lower(), "lines") if format_ == "auto" else format_
-    try:
-        if path != "-":
-            open(path, "rb").close()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-    reader: dict[str, Callable[[TextIO, str], Iterator[Any]]] = {
+    if path != "-" and not _is_pipe_or_device(path):
+        _open(path).close()
+    reader: dict[str, Callable[[Iterator[str], str], Iterator[Any]]] = {
         "lines": _lines,
         "jsonl": _jsonl,
         "json": _json,
@@ -49,34 +49,63 @@ def count_items(path: str, format_: str = "auto") -> int | None:
         return sum(1 for line in file if kind == "lines" or line.strip())
 
 
-def _read(path: str, reader: Callable[[TextIO, str], Iterator[Any]]) -> Iterator[Any]:
+def _open(path: str) -> BinaryIO:
+    try:
+        return open(path, "rb")
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _is_pipe_or_device(path: str | Path) -> bool:
+    """Is there something at ``path`` that is no regular file and no folder? A symlink is what it leads to."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
+
+
+def _read(path: str, reader: Callable[[Iterator[str], str], Iterator[Any]]) -> Iterator[Any]:
     if path == "-":
-        yield from reader(sys.stdin, path)
+        yield from reader(_decoded(sys.stdin.buffer, path), path)
         return
-    with open(path, encoding="utf-8", newline="") as file:
-        yield from reader(file, path)
+    with _open(path) as file:
+        yield from reader(_decoded(file, path), path)
 
 
-def _lines(file: TextIO, path: str) -> Iterator[str]:
-    for line in file:
+def _decoded(file: Iterable[bytes], path: str) -> Iterator[str]:
+    """Lines of text with their ends. Raises FormatError with the line that is not UTF-8."""
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"{path}, line {number}: byte {error.start + 1} (0x{line[error.start]:02x}) is not UTF-8",
+                hint="convert it first: iconv -f latin1 -t utf-8",
+            ) from None
+
+
+def _lines(lines: Iterator[str], path: str) -> Iterator[str]:
+    for line in lines:
         yield line.rstrip("\r\n")
 
 
-def _jsonl(file: TextIO, path: str) -> Iterator[Any]:
-    for number, line in enumerate(file, 1):
+def _jsonl(lines: Iterator[str], path: str) -> Iterator[Any]:
+    for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 yield json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise FormatError(
                     f"{path}, line {number}: {error}", hint="write one JSON value per line"
                 ) from None
 
 
-def _json(file: TextIO, path: str) -> Iterator[Any]:
+def _json(lines: Iterator[str], path: str) -> Iterator[Any]:
+    text = "".join(lines)
     try:
-        items = json.load(file)
-    except ValueError as error:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: {error}") from None
     if not isinstance(items, list):
         raise FormatError(
@@ -85,8 +114,12 @@ def _json(file: TextIO, path: str) -> Iterator[Any]:
     yield from items
 
 
-def _csv(file: TextIO, path: str) -> Iterator[dict[str, str]]:
-    yield from csv.DictReader(file)
+def _csv(lines: Iterator[str], path: str) -> Iterator[dict[str, str]]:
+    rows = csv.DictReader(lines)
+    try:
+        yield from rows
+    except csv.Error as error:
+        raise FormatError(f"{path}, line {rows.line_num}: {error}") from None
 
 
 def row_of(index: int, result: Any) -> tuple[dict[str, Any], str]:
@@ -100,7 +133,7 @@ def row_of(index: int, result: Any) -> tuple[dict[str, Any], str]:
         row["error"] = {"type": type(cause or result).__name__, "message": str(cause or result.message)}
     else:
         row["result"] = result
-    return row, json.dumps(row, ensure_ascii=False, default=_plain)
+    return row, json_text(row, "utf-8")
 
 
 def _plain(value: Any) -> Any:
@@ -117,31 +150,77 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is no JSON")
 
 
+def json_text(row: Any, encoding: str | None = None) -> str:
+    """``row`` as JSON that every ``encoding`` can write: characters that it lacks, and halves of
+    surrogate pairs, become ``\\u`` escapes. None: escape all that is not ASCII.
+    """
+    text = json.dumps(row, ensure_ascii=encoding is None, default=_plain)
+    try:
+        text.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return json.dumps(row, default=_plain)
+    return text
+
+
 class RowWriter:
-    """Writes rows to standard output, or to a file that takes its name when the run ends, however it ends."""
+    """Writes rows to standard output, or to a file that takes its name when the run ends, however it ends.
+
+    A symlink stays, and what it leads to is written. A pipe or device is written itself, without ``.part``.
+    Raises ConfigError if the file cannot be made, EvenloadError if a row cannot be written (a full disk), and
+    BrokenPipeError if the reader has left.
+    """
 
     def __init__(self, path: Path | None, *, is_mute: bool = False):
-        self._path = path
-        self._part = path.with_name(path.name + ".part") if path is not None else None
+        self._target: Path | None = None  # of the renaming
+        self._part: Path | None = None
         self._file: IO[str] | None = None if is_mute else sys.stdout
-        if self._part is not None:
-            try:
-                self._file = self._part.open("w", encoding="utf-8")
-            except OSError as error:
-                raise ConfigError(f"{self._part} cannot be written: {error.strerror}") from error
+        self._name = "standard output" if path is None else str(path)
+        self._owns_file = path is not None
+        if path is None:
+            return
+        if not _is_pipe_or_device(path):
+            self._target = Path(os.path.realpath(path))
+            self._part = self._target.with_name(self._target.name + ".part")
+        try:
+            self._file = (self._part or path).open("w", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{self._part or path} cannot be written: {error.strerror}") from error
 
     def write(self, line: str) -> None:
-        if self._file is not None:
-            self._file.write(line + "\n")
+        if self._file is None:
+            return
+        with self._told():
+            try:
+                self._file.write(line + "\n")
+            except UnicodeEncodeError:
+                self._file.write(json_text(json.loads(line)) + "\n")
 
     def flush(self) -> None:
         if self._file is not None:
-            self._file.flush()
+            with self._told():
+                self._file.flush()
 
     def close(self) -> None:
-        if self._part is None or self._path is None or self._file is None:
+        if self._file is None or not self._owns_file:
             return self.flush()
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        self._file.close()
-        self._part.replace(self._path)
+        try:
+            self.flush()
+            with self._told():
+                if self._part is not None and self._target is not None:
+                    os.fsync(self._file.fileno())
+                    self._file.close()
+                    self._part.replace(self._target)
+        finally:
+            with contextlib.suppress(OSError):
+                self._file.close()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise EvenloadError(
+                f"{self._name} cannot be written: {error.strerror}", hint="make room, or write it elsewhere"
+            ) from error
