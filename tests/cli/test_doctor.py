@@ -9,6 +9,7 @@ from evenload.cli import extras, main
 from evenload.devices import Device, ProbeReport
 from evenload.devices.probes.torch_build import TorchBuild
 
+CPU = Device("cpu:0", "cpu", "cpu", "AMD EPYC", compute_units=16, threads=16)
 GPU = Device("cuda:0", "discrete", "cuda", "NVIDIA H200")
 
 
@@ -77,7 +78,7 @@ def test_a_torch_without_cuda_beside_a_gpu_is_told(run, probed):
 
 
 def test_every_setting_is_told_with_its_source(run, probed, monkeypatch, tmp_path):
-    probed()
+    probed(ProbeReport("cpu", (CPU,)))
     (tmp_path / "evenload.toml").write_text('policy = "pull"')
     (tmp_path / "config" / "evenload").mkdir(parents=True)
     (tmp_path / "config" / "evenload" / "evenload.toml").write_text("progress = false")
@@ -104,6 +105,44 @@ def test_a_broken_settings_file_does_not_hide_the_rest(run, probed, tmp_path):
     page = json.loads(out)
     assert (code, page["settings"]) == (2, None)
     assert "devcies" in page["settings_error"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("policy", "mesured", "unknown policy 'mesured'; did you mean 'measured'?"),
+        ("policy", "pull:many", "'many' is not a number"),
+        ("backend", "proces", "unknown backend 'proces'; did you mean 'process'?"),
+        ("devices", "cpu*99999", "99999 CPU slots would start as many processes"),
+        ("devices", "cpux", "unknown device 'cpux'"),
+    ],
+)
+def test_a_setting_that_every_command_would_refuse_is_to_do(run, probed, monkeypatch, name, value, told):
+    probed(ProbeReport("cpu", (CPU,)))
+    monkeypatch.setenv(f"EVENLOAD_{name.upper()}", value)
+    code, out, err = run()
+    assert (code, err) == (2, "")
+    todo = out.partition("to do\n")[2]
+    assert todo.startswith(f"  {name} = {value!r} (EVENLOAD_{name.upper()}): ")
+    assert told in todo
+    code, out, _ = run("--json")
+    assert code == 2
+    assert list(json.loads(out)["settings_faults"]) == [name]
+
+
+def test_good_settings_leave_nothing_to_do(run, probed, tmp_path):
+    probed(ProbeReport("cpu", (CPU,)))
+    (tmp_path / "evenload.toml").write_text('policy = "pull:4"\nbackend = "inline"\ndevices = "cpu*2"')
+    assert run()[::2] == (0, "")
+    assert run()[1].endswith("to do\n  nothing: all that can work does\n")
+
+
+def test_a_device_that_is_not_here_is_to_do_and_no_fault(run, probed, monkeypatch):
+    probed(ProbeReport("cpu", (CPU,)))
+    monkeypatch.setenv("EVENLOAD_DEVICES", "cuda")
+    code, out, _ = run()
+    assert code == 0
+    assert "devices = 'cuda' (EVENLOAD_DEVICES): no cuda device" in out.partition("to do\n")[2]
 
 
 def test_a_variable_that_means_nothing_is_told(run, probed, monkeypatch):

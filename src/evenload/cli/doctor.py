@@ -3,6 +3,7 @@
 import json
 import platform
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import click
 from evenload._version import __version__
 from evenload.devices.probe import PROBES, ProbeReport, run_probes
 from evenload.devices.probes.torch_build import TorchBuild, torch_build
-from evenload.errors import EvenloadError
+from evenload.errors import EvenloadError, NoUsableDevice
 from evenload.settings import SETTINGS, Settings, resolve, unknown_variables, user_file, wants_color
 
 from .extras import Extra, installed_extras
@@ -29,7 +30,8 @@ def doctor(as_json: bool, verbose: bool, color: str | None) -> int:
     """Say what works on this machine, and what to install for the rest.
 
     Looks at every kind of device afresh, at the optional packages, and at the settings with their sources.
-    Changes nothing. Ends with 0, or with 2 if a settings file or variable is wrong.
+    Changes nothing. Ends with 0, or with 2 if a settings file or variable is wrong: a policy, backend or list
+    of devices that any command would refuse, too.
     """
     checkup = examine(color)
     if as_json:
@@ -37,18 +39,24 @@ def doctor(as_json: bool, verbose: bool, color: str | None) -> int:
     else:
         colored = wants_color(color or "auto", sys.stdout)
         click.echo("\n".join(_lines(checkup, verbose, colored)), color=colored)
-    return 0 if checkup.settings_error is None else checkup.settings_error.exit_code
+    return 2 if checkup.settings_error or checkup.faults else 0
 
 
 @dataclass
 class Checkup:
-    """Everything that was looked at. ``advice`` is what to do, one entry per problem worth solving."""
+    """Everything that was looked at.
+
+    settings_error  why there are no settings
+    faults          settings by name that no command would accept
+    advice          what to do, one entry per problem worth solving
+    """
 
     reports: tuple[ProbeReport, ...]
     extras: list[Extra]
     torch: TorchBuild
     settings: Settings | None = None
     settings_error: EvenloadError | None = None
+    faults: dict[str, EvenloadError] = field(default_factory=dict)
     advice: list[str] = field(default_factory=list)
 
 
@@ -59,7 +67,9 @@ def examine(color: str | None = None) -> Checkup:
         checkup.settings = resolve({"color": color})
     except EvenloadError as error:
         checkup.settings_error = error
-        checkup.advice.append(f"settings: {error.message}" + (f"; {error.hint}" if error.hint else ""))
+        checkup.advice.append(_told("settings", error))
+    else:
+        _try_settings(checkup, checkup.settings)
     for report in checkup.reports:
         if report.status in ("failed", "missing") and report.name != "mps":
             checkup.advice.append(f"{report.name}: {report.reason}; {report.hint}")
@@ -71,6 +81,31 @@ def examine(color: str | None = None) -> Checkup:
     for variable in unknown_variables():
         checkup.advice.append(f"{variable} is set and means nothing to evenload; look for a slip of the pen")
     return checkup
+
+
+def _try_settings(checkup: Checkup, settings: Settings) -> None:
+    """Use each setting as a command would. A device that is not here is advice, no fault of the setting."""
+    from evenload.balance.policy import policy_from_name
+    from evenload.devices import DevicePool
+    from evenload.executor.backends import make_backend
+
+    devices = [device for report in checkup.reports for device in report.devices]
+    trials: dict[str, Callable[[], object]] = {
+        "devices": lambda: DevicePool(devices, reports=checkup.reports).select(settings.devices),
+        "policy": lambda: policy_from_name(settings.policy),
+        "backend": lambda: make_backend(settings.backend).close(0.0),
+    }
+    for name, trial in trials.items():
+        try:
+            trial()
+        except EvenloadError as error:
+            if not isinstance(error, NoUsableDevice):
+                checkup.faults[name] = error
+            checkup.advice.append(_told(f"{name} = {settings[name]!r} ({settings.source(name)})", error))
+
+
+def _told(what: str, error: EvenloadError) -> str:
+    return f"{what}: {error.message}" + (f"; {error.hint}" if error.hint else "")
 
 
 def _fresh_wgpu() -> ProbeReport:
@@ -162,6 +197,7 @@ def _as_json(checkup: Checkup) -> dict[str, Any]:
         ]
         if settings is not None
         else None,
+        "settings_faults": {name: error.message for name, error in checkup.faults.items()},
         "settings_error": None if checkup.settings_error is None else checkup.settings_error.message,
         "files": [{"path": str(path), "exists": path.exists()} for path in _files()],
         "advice": checkup.advice,
