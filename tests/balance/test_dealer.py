@@ -356,6 +356,19 @@ def test_the_balancer_moves_queued_items():
     assert dealer.tick(1.5) == ()
 
 
+def test_a_balancer_that_is_switched_off_moves_nothing_until_it_is_on_again():
+    dealer = Dealer(Static(), ["a", "b"], balancer=LoadBalancer(interval_s=1.0, max_moves=10))
+    dealer.add_range(0, 40)
+    dealer.close()
+    for _ in range(20):
+        dealer.done(dealer.next("a", 0.0).chunk, 0.0)
+    dealer.set_balancing(False)
+    assert dealer.tick(1.0) == ()
+    dealer.set_balancing(True)
+    (move,) = dealer.tick(2.0)
+    assert move.n_items == 10
+
+
 def test_the_decision_log_says_why_and_is_bounded():
     dealer = Dealer("pull", ["a"], log_size=3)
     dealer.add_range(0, 5)

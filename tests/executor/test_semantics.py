@@ -386,6 +386,42 @@ def test_static_queues_are_rebalanced_between_devices(backend: str) -> None:
         assert summary.devices["cpu:1"].items > 20
 
 
+def test_balancers_are_switched_off_and_on_while_maps_run() -> None:
+    def slow_here(x: int) -> int:
+        from evenload.devices import current
+
+        time.sleep(0.04 if current().id == "cpu:0" else 0.001)
+        return x
+
+    events: list[Any] = []
+    balancer = LoadBalancer(threshold=0.2, interval_s=0.02)
+    with Executor("cpu*2", events=EventLog(events.append)) as executor:
+        assert list(executor.map(slow_here, range(2), policy="static")) == [0, 1]  # the workers are up
+        executor.set_balancing(False)
+        results = executor.map(slow_here, range(40), policy="static", balancer=balancer)
+        assert list(results) == list(range(40))
+        assert results.summary is not None
+        assert results.summary.devices["cpu:1"].items == 20
+        assert not any(isinstance(event, Moved) for event in events)
+        results = executor.map(slow_here, range(40), policy="static", balancer=balancer)
+        next(results)
+        results.set_balancing(True)
+        assert list(results) == list(range(1, 40))
+        assert any(isinstance(event, Moved) for event in events)
+
+        executor.set_balancing(True)
+        results = executor.map(slow_here, range(40), policy="static", balancer=balancer)
+        next(results)
+        executor.set_balancing(False)
+        next(results)
+        time.sleep(0.1)  # the engine has heard of it
+        n_moved = sum(isinstance(event, Moved) for event in events)
+        list(results)
+        assert sum(isinstance(event, Moved) for event in events) == n_moved
+        with pytest.raises(ConfigError, match="no balancer"):
+            executor.map(slow_here, [1]).set_balancing(False)
+
+
 def test_events_tell_the_whole_run(backend: str) -> None:
     events: list[Any] = []
     log = EventLog(events.append)

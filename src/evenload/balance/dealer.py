@@ -287,6 +287,11 @@ class Dealer:
 
         return sorted(devices, key=key)
 
+    def set_balancing(self, on: bool) -> None:
+        """Switch the balancer on or off; what it counted and its interval go on. Nothing without one."""
+        if self._balance is not None:
+            self._balance = self._balance.switched(on)
+
     def tick(self, now: float) -> tuple[Move, ...]:
         """Let the balancer move queued items between devices; nothing without one."""
         queues = self._stock.queues

@@ -118,6 +118,11 @@ class Engine:
                 except Exception as error:  # it does not fit this run
                     self._fail(one, error)
 
+    def set_balancing(self, run: Run | None, on: bool) -> None:
+        """For ``run``, or for all."""
+        for one in self.runs if run is None else [run]:
+            one.scheduler.dealer.set_balancing(on)
+
     def step(self, timeout_s: float | None = None) -> None:
         """Send what can be sent, then wait for news and take it in."""
         while self._calls:

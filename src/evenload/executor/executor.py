@@ -90,6 +90,7 @@ class Executor:
         self._lock = threading.RLock()
         self._calls: CallSource | None = None
         self._is_closing = False
+        self._is_balancing = True
         self._threads: list[threading.Thread] = []
         self._finalizer = weakref.finalize(self, _shut_down, self._engine, self._threads)
 
@@ -119,7 +120,7 @@ class Executor:
         batch       call ``fn`` with lists of up to so many items; it returns a list as long
         cost        size hints, one per item or a function of it: the longest are dealt first
         on_error    "raise" the first failed item's TaskError in its turn, or "return" it in its place
-        balancer    moves queued items between devices, for ``policy="static..."``
+        balancer    moves queued items between devices, for ``policy="static..."``; see ``set_balancing``
         repeatable  False: no item is run twice, not even if a worker died with it
         timeout_s   an item that runs longer fails with TaskTimeout, and its worker is replaced
         look_ahead  items that may be begun beyond the last result fetched
@@ -182,6 +183,15 @@ class Executor:
         """Deal by another policy from now on, also what is left of runs under way."""
         self._policy = policy_from_name(policy)
         self._engine.call(partial(self._engine.set_policy, None, self._policy))
+
+    def set_balancing(self, on: bool) -> None:
+        """Switch the balancers of all maps on or off: of those under way, and of those to come.
+
+        ``map(balancer=...)`` says which map has one; they are on unless switched off. Items that a balancer
+        has moved stay where they are. ``Results.set_balancing`` is for a single map.
+        """
+        self._is_balancing = on
+        self._engine.call(partial(self._engine.set_balancing, None, on))
 
     @property
     def stats(self) -> Stats:
@@ -247,6 +257,7 @@ class Executor:
             max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
             balancer=balancer,
         )
+        dealer.set_balancing(self._is_balancing)
         scheduler = Scheduler(
             dealer,
             batch=task.batch or 1,

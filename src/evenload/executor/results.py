@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from evenload.balance.policy import Policy, policy_from_name
+from evenload.errors import ConfigError
 
 from .delivery import Block, Delivery
 from .summary import Summary
@@ -70,6 +71,12 @@ class Results(Generic[R]):
         """Deal the rest by another policy. Raises UnknownName or ConfigError on one that does not exist."""
         chosen = policy_from_name(policy)
         self._engine.call(lambda: self._engine.set_policy(self._run, chosen))
+
+    def set_balancing(self, on: bool) -> None:
+        """Switch this map's balancer on or off, also while it runs. Raises ConfigError if it has none."""
+        if not self._run.has_balancer:
+            raise ConfigError("there is no balancer to switch", hint="give map(balancer=LoadBalancer(), ...)")
+        self._engine.call(lambda: self._engine.set_balancing(self._run, on))
 
     def stop(self) -> None:
         """Begin nothing new; finish and deliver what runs, then end the iteration. From any thread."""
