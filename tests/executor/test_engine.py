@@ -184,3 +184,14 @@ def test_a_new_policy_is_for_every_map_whatever_its_stage_is_called() -> None:
         assert isinstance(results._run.scheduler.dealer.policy, Guided)
         (calls,) = executor._engine.runs
         assert isinstance(calls.scheduler.dealer.policy, Pull)
+
+
+def test_calls_whose_run_has_ended_fail_and_the_next_begin_a_new_one() -> None:
+    with Executor("cpu*1", echo=False) as executor:
+        waiting = executor.submit(time.sleep, 1000)
+        engine, old = executor._engine, executor._calls
+        engine.call(lambda: engine._fail(engine.runs[0], ZeroDivisionError("a mistake")))
+        with pytest.raises(ZeroDivisionError):
+            waiting.result(20)
+        assert executor.submit(abs, -1).result(20) == 1
+        assert executor._calls is not old
