@@ -15,6 +15,8 @@ from .readings import Readings
 
 __all__ = ["Telemetry"]
 
+STOP_WAIT_S = 5.0
+
 
 class Telemetry:
     """Emits one ``DeviceSample`` per device every ``interval_s`` until stopped. A context manager.
@@ -41,12 +43,16 @@ class Telemetry:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop and wait for the thread; no sample comes after this returns."""
+        """Stop and wait for the thread; no sample comes after this returns.
+
+        A driver that hangs is waited for no longer than ``STOP_WAIT_S``: its thread dies with the process.
+        """
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stop.set()
-            thread.join()
-            self._readings.close()
+            thread.join(STOP_WAIT_S)
+            if not thread.is_alive():
+                self._readings.close()
 
     def sample(self) -> list[DeviceSample]:
         """Read every device once and emit it."""

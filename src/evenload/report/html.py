@@ -83,10 +83,16 @@ def view_of(events: Iterable[Event]) -> RunView:
     return view
 
 
-def write_report(run: str | Path | Reading | Iterable[Event], path: str | Path | None = None) -> Summary:
+def write_report(
+    run: str | Path | Reading | Iterable[Event],
+    path: str | Path | None = None,
+    *,
+    faults: Iterable[str] = (),
+) -> Summary:
     """Write the report of ``run``, a run folder, its events file or the events, and return its numbers.
 
     ``path`` is ``report.html`` in the run folder if not given. The file appears whole or not at all.
+    ``faults`` are sentences on what is known to be missing, shown with those found on reading.
     Raises ConfigError if there is no such run, or no place to write to.
     """
     if isinstance(run, (str, Path)):
@@ -98,7 +104,7 @@ def write_report(run: str | Path | Reading | Iterable[Event], path: str | Path |
         if folder is None:
             raise ConfigError("events alone do not say where the report goes", hint="give path=")
         path = folder / "report.html"
-    shown = view.to_json(folder, reading.faults() if reading else ())
+    shown = view.to_json(folder, [*faults, *(reading.faults() if reading else ())])
     # Links to the pictures themselves work only from within the run folder.
     shown["links"] = folder is not None and Path(path).resolve().parent == folder.resolve()
     _write_whole(Path(path), page(shown))
