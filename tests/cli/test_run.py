@@ -1,11 +1,14 @@
 """``evenload run`` as a person or a script meets it: what is printed where, and the exit codes."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from evenload.cli import main
+from evenload.events import Event, EventFile
+from evenload.pipeline import PipelineResult
 
 STAGES = """
 class Double:
@@ -154,3 +157,50 @@ def test_the_schema_is_printed_without_a_job(capsys: pytest.CaptureFixture[str])
     code, out, _ = evenload(capsys, "--schema")
     assert code == 0
     assert json.loads(out)["properties"]["stages"]
+
+
+def test_what_no_terminal_can_show_is_shown_as_its_escape(
+    job: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (job.parent / "rows.jsonl").write_text('{"id": "a\\ud800", "kind": "x"}\n')
+    code, out, err = evenload(capfd, job, "--backend", "inline", "-q")
+    assert (code, err) == (1, "")
+    assert "failed a\\ud800 in double: KeyError" in out
+    code, out, _ = evenload(capfd, job, "--backend", "inline", "-q", "--json", "--overwrite")
+    assert json.loads(out)["failures"][0]["id"] == "a\ud800"
+
+
+def test_a_record_that_stops_early_is_told_on_stderr(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: EventFile, event: Event) -> None:
+        self.error = OSError(28, "No space left on device")
+        raise self.error
+
+    monkeypatch.setattr(EventFile, "__call__", full)
+    code, _, err = evenload(capsys, job, "--backend", "inline", "-q")
+    assert code == 0
+    assert "warning: events.jsonl stops early (OSError: [Errno 28] No space left" in err
+    assert len((job.parent / "runs/x/results.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_report_without_a_place_is_refused_at_once(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = evenload(capsys, job, "--backend", "inline", "--report", job.parent / "no/dir/r.html")
+    assert (code, out) == (2, "")
+    assert "the report cannot be written" in err
+    assert not (job.parent / "runs").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_while_the_result_is_printed_wait(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def signalled(result: PipelineResult) -> str:
+        signal.raise_signal(number)
+        return f"{result.status}, and said so"
+
+    monkeypatch.setattr("evenload.cli.run.text_of", signalled)
+    code, out, _ = evenload(capsys, job, "--backend", "inline", "-q")
+    assert (code, out) == (0, "done, and said so\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evenload.devices import Telemetry
 from evenload.errors import ConfigError, MissingExtra, NoUsableDevice, SpecError
 from evenload.events import (
+    DeviceSample,
     Event,
+    EventFile,
     ItemFailed,
     ItemFinished,
     RunFinished,
@@ -23,6 +27,7 @@ from evenload.events import (
     read_events,
 )
 from evenload.pipeline import Pipeline, PipelineResult, read_picture
+from evenload.pipeline.folder import RunFolder
 
 STAGES = """
 import os
@@ -57,6 +62,18 @@ class Fatal:
         if item.index == 1:
             os._exit(7)
         return {"ok": 1}
+
+class Odd:
+    def __init__(self, context): pass
+    def __call__(self, inputs, item):
+        if item.id == "raises":
+            raise ValueError("half a pair: \\ud800")
+        if item.id == "long":
+            return {"out": 10**5000}
+        return {"out": "\\udfff" if item.id == "text" else float("nan")}
+
+def odd_headline(rows):
+    return {"long": 10**5000, "nan": float("nan"), "text": "\\ud800"}
 
 def headline(rows):
     done = [row["outputs"]["mean"] for row in rows if row["status"] == "done"]
@@ -327,14 +344,141 @@ def test_items_are_checked_before_any_work(job: Path) -> None:
         Pipeline.from_yaml(job)
 
 
+def odd_job(job: Path) -> None:
+    (job.parent / "rows.jsonl").write_text(
+        '{"id": "a", "x": NaN}\n{"id": "raises"}\n{"id": "long"}\n{"id": "text"}\n'
+        '{"id": "b\\ud800", "y": [1e999]}\n'
+    )
+    job.write_text(
+        "version: 1\njob: {name: odd, inputs: {jsonl: rows.jsonl}}\n"
+        "stages:\n  - {name: odd, target: 'stages.py:Odd'}\n"
+        "report: {headline: 'stages.py:odd_headline'}\n"
+    )
+
+
+@pytest.mark.parametrize("backend", ["process", "inline"])
+def test_odd_values_cost_nothing_but_themselves(job: Path, backend: str) -> None:
+    odd_job(job)
+    result = run(job, backend=backend, devices="cpu*1")
+    text = (result.folder / "results.jsonl").read_bytes().decode("utf-8")
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert [row["id"] for row in rows] == ["a", "raises", "long", "text", "b\ud800"]
+    assert [row["status"] for row in rows] == ["done", "failed", "failed", "done", "done"]
+    assert (rows[0]["inputs"], rows[4]["inputs"]) == ({"x": None}, {"y": [None]})
+    assert [rows[n]["outputs"]["out"] for n in (0, 3)] == [None, "\udfff"]
+    assert rows[1]["error"]["message"] == "half a pair: \ud800"
+    assert "digits" in rows[2]["error"]["message"]
+    summary = json.loads((result.folder / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert (summary["headline"]["nan"], summary["headline"]["text"]) == (None, "\ud800")
+    assert (summary["n_done"], summary["faults"]) == (3, [])
+    assert isinstance(list(read_events(result.folder))[-1], RunFinished)
+    for name in ("report.html", "trace.json"):
+        assert (result.folder / name).read_bytes().decode("utf-8")
+
+
+def test_ids_of_which_one_begins_like_the_others_file(job: Path) -> None:
+    (job.parent / "rows.jsonl").write_text('{"id": "a"}\n{"id": "a.txt/b"}\n')
+    with (job.parent / "stages.py").open("a") as stages:
+        stages.write("class Name:\n    def __call__(self, inputs, item): return {'name': item.id}\n")
+    job.write_text(
+        "version: 1\njob: {name: t, inputs: {jsonl: rows.jsonl}}\nreport: {html: false, trace: false}\n"
+        "stages:\n  - {name: name, target: 'stages.py:Name', outputs: {name: txt}}\n"
+    )
+    result = run(job)
+    assert result.status == "done"
+    texts = [(result.folder / str(row.outputs["name"])).read_text() for row in result]
+    assert texts == ["a", "a.txt/b"]
+
+
+def test_a_record_that_stops_early_is_told(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = EventFile.__call__
+
+    def full(self: EventFile, event: Event) -> None:
+        if isinstance(event, ItemFinished):
+            self._file.close()
+        write(self, event)
+
+    def broken(_: Event) -> None:
+        raise RuntimeError("the watcher died")
+
+    monkeypatch.setattr(EventFile, "__call__", full)
+    result = run(job, "report.html=true", sinks=[broken])
+    assert (result.status, result.n_done) == ("done", 6)
+    told = json.loads((result.folder / "summary.json").read_text())["faults"]
+    assert told == result.faults == result.to_json()["faults"]
+    assert any("events.jsonl stops early (ValueError" in text for text in told)
+    assert any("RuntimeError: the watcher died" in text for text in told)
+    page = (result.folder / "report.html").read_text()
+    assert "events.jsonl stops early" in page
+
+
+def test_devices_are_sampled_while_the_run_goes_on(job: Path) -> None:
+    rows = "".join(f'{{"id": "{number}"}}\n' for number in range(10))
+    (job.parent / "rows.jsonl").write_text(rows)
+    job.write_text(
+        "version: 1\njob: {name: t, inputs: {jsonl: rows.jsonl}}\nreport: {trace: false}\n"
+        "stages:\n  - {name: slow, target: 'stages.py:Slow', params: {seconds: 0.05}}\n"
+    )
+    result = run(job, devices="cpu*2", sample_s=0.02)
+    events = list(read_events(result.folder))
+    samples = [event for event in events if isinstance(event, DeviceSample)]
+    assert len(samples) > 6
+    assert {sample.device for sample in samples} == {"cpu:0", "cpu:1"}
+    assert any(sample.memory_used_bytes for sample in samples)
+    assert isinstance(events[-1], RunFinished)
+    view = (result.folder / "report.html").read_text()
+    shown = json.loads(view.partition(' id="view">')[2].partition("</script>")[0])
+    assert any(shown["load"]["samples"]["cpu:0"]["memory_bytes"])
+    assert not any(thread.name == "evenload-telemetry" for thread in threading.enumerate())
+
+
+def test_telemetry_that_breaks_costs_nothing_else(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Telemetry.stop
+
+    def broken(self: Telemetry) -> None:
+        stop(self)
+        raise OSError("the driver is gone")
+
+    monkeypatch.setattr(Telemetry, "stop", broken)
+    result = run(job)
+    assert (result.status, result.n_done) == ("done", 6)
+    assert any("the driver is gone" in getattr(event, "text", "") for event in read_events(result.folder))
+
+
+@pytest.mark.parametrize("report", ["none/dir/r.html", "pictures"])
+def test_a_report_without_a_place_is_refused_before_any_work(job: Path, report: str) -> None:
+    with pytest.raises(ConfigError, match="report cannot be written"):
+        run(job, report=job.parent / report)
+    assert not (job.parent / "run").exists()
+
+
+def test_signals_while_results_are_written_wait(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = RunFolder.write_results
+
+    def signalled(self: RunFolder, rows) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        write(self, rows)
+
+    monkeypatch.setattr(RunFolder, "write_results", signalled)
+    result = run(job)
+    assert result.status == "done"
+    assert len(rows_of(result.folder)) == 6
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
     while not condition():
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("backend", ["process", "inline"])
-def test_ctrl_c_keeps_what_is_done(job: Path, backend: str) -> None:
+@pytest.mark.parametrize(
+    ("backend", "number"),
+    [("process", signal.SIGINT), ("inline", signal.SIGINT), ("process", signal.SIGTERM)],
+)
+def test_ctrl_c_keeps_what_is_done(job: Path, backend: str, number: signal.Signals) -> None:
     stages = "stages:\n  - {name: slow, target: 'stages.py:Slow', params: {seconds: 0.2}}\n"
     rows = "".join(f'{{"id": "{number}"}}\n' for number in range(500))
     (job.parent / "rows.jsonl").write_text(rows)
@@ -350,7 +494,7 @@ def test_ctrl_c_keeps_what_is_done(job: Path, backend: str) -> None:
     )
     events = job.parent / "run" / "events.jsonl"
     wait_for(lambda: events.is_file() and events.read_text().count("ItemFinished") >= 3, process)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     said = json.loads(stdout)

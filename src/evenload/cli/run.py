@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evenload._optional import require
+from evenload.events import json_text
 
 if TYPE_CHECKING:
     from evenload.pipeline.results import PipelineResult
@@ -71,13 +72,17 @@ def run(
         plan = pipeline.plan(devices, backend=backend, out=out)
         click.echo(json.dumps(plan.to_json(), indent=2) if as_json else plan.to_text())
         return 0
+    from evenload.pipeline.interrupts import Interrupts
     from evenload.report.progress import make_progress
 
-    with make_progress("never" if no_progress or quiet else "auto") as progress:
-        result = pipeline.run(
-            devices, backend=backend, out=out, overwrite=overwrite, report=report, sinks=[progress]
-        )
-    click.echo(json.dumps(result.to_json(), indent=2, default=str) if as_json else text_of(result))
+    with Interrupts():
+        with make_progress("never" if no_progress or quiet else "auto") as progress:
+            result = pipeline.run(
+                devices, backend=backend, out=out, overwrite=overwrite, report=report, sinks=[progress]
+            )
+        for fault in result.faults:
+            click.echo(f"warning: {fault}", err=True)
+        click.echo(json_text(result.to_json(), indent=2) if as_json else text_of(result))
     return result.exit_code
 
 
@@ -101,7 +106,7 @@ def text_of(result: "PipelineResult") -> str:
     lines.append(f"results  {result.folder / 'results.jsonl'}")
     if result.report is not None:
         lines.append(f"report   {result.report}")
-    return "\n".join(lines)
+    return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
 
 
 def first_line(text: str) -> str:

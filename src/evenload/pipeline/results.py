@@ -1,7 +1,7 @@
 """What a run gave: one row for each item, in input order."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,8 @@ class ItemResult:
 
     def to_json(self) -> dict[str, Any]:
         """The row in results.jsonl; tracebacks are left to events.jsonl."""
-        return {**asdict(self), "error": self.error.to_json() if self.error else None}
+        row = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**row, "error": self.error.to_json() if self.error else None}
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,8 @@ class PipelineResult:
     """A finished run; iterates over its ``ItemResult``s in input order.
 
     ``status``: done | failures (some items failed) | failed (stopped because of failures) | interrupted.
-    ``headline`` holds the figures that the job's own function made, ``summary`` those of every run.
+    ``headline`` holds the figures that the job's own function made, ``summary`` those of every run, and
+    ``faults`` says what the record of the run lacks (a full disk), one sentence each.
     """
 
     folder: Path
@@ -62,6 +64,7 @@ class PipelineResult:
     summary: "Summary"
     headline: Mapping[str, Any] = field(default_factory=dict)
     report: Path | None = None
+    faults: list[str] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[ItemResult]:
         return iter(self.items)
@@ -93,6 +96,7 @@ class PipelineResult:
             "n_done": self.n_done,
             "n_failed": n_failed,
             "n_unfinished": len(self.items) - self.n_done - n_failed,
+            "faults": self.faults,
             "headline": dict(self.headline),
             "summary": self.summary.to_json(),
             "failures": [{"id": item.id, **item.error.to_json()} for item in self.items if item.error],

@@ -3,9 +3,10 @@
     job.yaml ──► JobSpec, items ──► Plan ──► Session: stage by stage over all devices ──► run folder, report
 
 Failures belong to their item: it goes no further, the others do. Whatever ends a run early (a failure with
-``on_error: stop``, Ctrl-C), what is done is written.
+``on_error: stop``, Ctrl-C, SIGTERM), what is done is written.
 """
 
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from evenload._optional import require
 from evenload.balance.policy import policy_from_name
 from evenload.devices import DevicePool
-from evenload.errors import UnknownName
+from evenload.errors import ConfigError, UnknownName
 from evenload.events import Event, EventFile, read_events
 from evenload.executor.backends import BACKENDS
 from evenload.pipeline.folder import RunFolder
 from evenload.pipeline.inputs import read_items
+from evenload.pipeline.interrupts import Interrupts
 from evenload.pipeline.memory import weight_bytes
 from evenload.pipeline.plan import Plan, PlannedDevice, PlannedStage, count_groups
 from evenload.pipeline.results import ItemResult, PipelineResult
@@ -102,6 +104,7 @@ class Pipeline:
         overwrite: bool = False,
         report: str | Path | None = None,
         sinks: Iterable[Callable[[Event], None]] = (),
+        sample_s: float = 1.0,
     ) -> PipelineResult:
         """Run the job and write its run folder.
 
@@ -109,36 +112,43 @@ class Pipeline:
         out               the run folder; ``overwrite`` takes an earlier run in it away
         report            write the report here, not into the run folder
         sinks             get every event as it happens
+        sample_s          seconds from one look at the devices' load and memory to the next
 
-        Raises ConfigError if the folder holds something, NoUsableDevice if no device can run a stage (what
-        earlier stages gave is written first). Failed items raise nothing: see ``PipelineResult.failures``.
+        Raises ConfigError if the folder holds something or the report has no place, NoUsableDevice if no
+        device can run a stage (what earlier stages gave is written first). Failed items raise nothing: see
+        ``PipelineResult.failures``.
         """
         from evenload.pipeline.session import Session
 
         policy = policy or self.spec.schedule.policy
         _check_names(policy, backend)
-        with DevicePool.discover() as machine:
+        if report is not None:
+            _check_place(Path(report))
+        with DevicePool.discover() as machine, Interrupts() as interrupts:
             pool = machine.select(self.spec.devices.use if devices is None else devices)
             folder = RunFolder.create(Path(out) if out is not None else self.out, overwrite=overwrite)
             folder.write_text("config.yaml", self._config())
             with EventFile(folder.file("events.jsonl")) as file:
                 session = Session(self.spec, self.items, self.folder, folder, [file, *sinks])
-                session.go(pool, policy, backend)
+                session.go(pool, policy, backend, sample_s)
+                interrupts.hold()
                 session.finish()
-        return self._write(session, folder, report)
+            return self._write(session, folder, report, session.lost_events(file))
 
     def _config(self) -> str:
         from evenload.pipeline.job_file import spec_text
 
         return f"# Paths are relative to {self.folder}\n{spec_text(self.spec)}"
 
-    def _write(self, session: "Session", folder: RunFolder, report: str | Path | None) -> PipelineResult:
+    def _write(
+        self, session: "Session", folder: RunFolder, report: str | Path | None, faults: list[str]
+    ) -> PipelineResult:
         from evenload.report.summary import summarise
 
         rows = session.rows()
         folder.write_results(row.to_json() for row in rows)
         summary = summarise(read_events(folder.path))
-        folder.write_summary({**summary.to_json(), "headline": session.headline})
+        folder.write_summary({**summary.to_json(), "headline": session.headline, "faults": faults})
         if self.spec.report.trace:
             from evenload.report.trace import write_trace
 
@@ -148,10 +158,10 @@ class Pipeline:
             from evenload.report.html import write_report
 
             page = Path(report) if report is not None else folder.file("report.html")
-            write_report(folder.path, page)
+            write_report(folder.path, page, faults=faults)
         if session.error is not None:
             raise session.error
-        return PipelineResult(folder.path, session.status, rows, summary, session.headline, page)
+        return PipelineResult(folder.path, session.status, rows, summary, session.headline, page, faults)
 
 
 def _check_names(policy: str, backend: str) -> None:
@@ -159,3 +169,11 @@ def _check_names(policy: str, backend: str) -> None:
     policy_from_name(policy)
     if backend not in BACKENDS:
         raise UnknownName("backend", backend, BACKENDS)
+
+
+def _check_place(report: Path) -> None:
+    """Refuse a report that cannot be written before hours of work, not after. Raises ConfigError."""
+    folder = report.resolve().parent
+    if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        why = "it is a folder" if report.is_dir() else f"{folder} is no folder that can be written to"
+        raise ConfigError(f"the report cannot be written to {report}: {why}", hint="give another --report")

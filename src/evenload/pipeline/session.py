@@ -3,16 +3,28 @@
 import contextlib
 import dataclasses
 import functools
+import json
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from evenload._version import __version__
 from evenload.devices import DevicePool
+from evenload.devices.telemetry import Telemetry
 from evenload.errors import NoUsableDevice, TaskError
-from evenload.events import Event, EventLog, ItemFailed, ItemFinished, Note, RunFinished, RunStarted
+from evenload.events import (
+    Event,
+    EventFile,
+    EventLog,
+    ItemFailed,
+    ItemFinished,
+    Note,
+    RunFinished,
+    RunStarted,
+    json_text,
+)
 from evenload.executor import Executor
 from evenload.pipeline.folder import RunFolder
 from evenload.pipeline.results import ItemFailure, ItemResult
@@ -80,14 +92,20 @@ class Session:
         self._n_failed = 0
         self._stage = ""
 
-    def go(self, pool: DevicePool, policy: str, backend: str) -> None:
-        """Run every stage. Returns also when the run ends early: see ``status`` and ``error``."""
+    def go(self, pool: DevicePool, policy: str, backend: str, sample_s: float = 1.0) -> None:
+        """Run every stage. Returns also when the run ends early: see ``status`` and ``error``.
+
+        What the drivers say of the devices is recorded every ``sample_s`` seconds.
+        """
         spec, log = self._spec, self._log
         facts = {"seed": spec.job.seed, "policy": policy, "backend": backend, "evenload": __version__}
         facts["stages"] = [stage.name for stage in spec.stages]
         log.emit(RunStarted(log.now(), spec.job.name, time.time(), len(self._all), pool.facts(), facts))
         try:
-            with Executor(devices=pool, policy=policy, backend=backend, events=log) as executor:
+            with (
+                self._watched(pool, sample_s),
+                Executor(devices=pool, policy=policy, backend=backend, events=log) as executor,
+            ):
                 for number, stage in enumerate(spec.stages):
                     if self.status == "done":
                         self._run_stage(executor, number, stage)
@@ -97,6 +115,20 @@ class Session:
             self._end(NoUsableDevice(f"no device can run stage {self._stage!r}", causes=error.causes))
         except Exception as error:  # the results so far are written, then it is raised
             self._end(error)
+
+    @contextlib.contextmanager
+    def _watched(self, pool: DevicePool, sample_s: float) -> Iterator[None]:
+        """Sample the devices meanwhile. Drivers fail in their own ways; none of them is worth a run."""
+        telemetry = Telemetry(pool, self._log, interval_s=sample_s)
+        telemetry.start()
+        try:
+            yield
+        finally:
+            try:
+                telemetry.stop()
+            except Exception as error:
+                text = f"telemetry did not close: {type(error).__name__}: {error}"
+                self._log.emit(Note(self._log.now(), "warning", "telemetry", text))
 
     def _end(self, error: Exception) -> None:
         """``error`` is the end for all items."""
@@ -113,6 +145,19 @@ class Session:
             self.status = "failures"
         self.headline = self._make_headline()
         self._log.emit(RunFinished(self._log.now(), self.status, self.headline))
+
+    def lost_events(self, file: EventFile) -> list[str]:
+        """What the record of the run lacks, one sentence each; complete once ``file`` is closed."""
+        said = []
+        if file.error is not None:
+            why = f"{type(file.error).__name__}: {file.error}"
+            said.append(f"events.jsonl stops early ({why}): report and summary show only what is in it")
+        said += [
+            f"a watcher of the run failed and was left out: {type(error).__name__}: {error}"
+            for error in self._log.sink_errors
+            if error is not file.error
+        ]
+        return said
 
     def _run_stage(self, executor: Executor, number: int, stage: StageSpec) -> None:
         self._stage = stage.name
@@ -207,7 +252,7 @@ class Session:
             return {}
         try:
             figures = load_target(locate(target, self._job_folder))([row.to_json() for row in self.rows()])
-            return {str(name): figure for name, figure in figures.items()}
+            return json.loads(json_text({str(name): figure for name, figure in figures.items()}))
         except Exception as error:  # a mistake in a summary must not cost the results
             text = f"no headline: {target} raised {type(error).__name__}: {error}"
             self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
