@@ -311,6 +311,16 @@ def test_devices_whose_workers_never_start_are_reported(monkeypatch: pytest.Monk
         assert all(words in why for why in caught.value.causes.values())
 
 
+def test_the_last_words_of_workers_that_never_start_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pickle.py").write_text("raise RuntimeError('I am not the real one')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Executor("cpu*1", echo=False) as own, pytest.raises(NoUsableDevice) as caught:
+        list(own.map(abs, range(3)))
+    assert "times at the start, saying: RuntimeError: I am not the real one" in caught.value.causes["cpu:0"]
+
+
 def test_a_constructor_that_kills_its_worker_is_a_refusal() -> None:
     class Deadly:
         def __init__(self) -> None:

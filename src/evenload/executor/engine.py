@@ -439,7 +439,7 @@ class Engine:
             self.pool.task_finished(seat.id, 0.0)
             if not job.run.is_over:
                 job.run.died(job, seat.id, message, message.position if at == 0 else QUEUED, now)
-        seat.worker_ended(reason, now)
+        seat.worker_ended(reason, now, message.last_words)
 
 
 def serve(engine: Engine) -> None:

@@ -78,20 +78,22 @@ class Seat:
         self.worker = Worker(number, f"{self.id}/{self.n_started}", now)
         return self.worker
 
-    def worker_ended(self, reason: str, now: float) -> None:
+    def worker_ended(self, reason: str, now: float, last_words: str = "") -> None:
         """Take note. A worker that never worked may be tried again, some times and with patience."""
+        said = last_words.strip().rpartition("\n")[2]
+        said = f", saying: {said}" if said else ""
         worker, self.worker = self.worker, None
         if worker is None or worker.has_worked:
             self.n_early_deaths = 0
             return
         if worker.loading is not None and self.n_early_deaths >= 1:
             self.refusals[worker.loading.id] = (
-                f"its worker {reason} while it was building {worker.loading.name}"
+                f"its worker {reason} while it was building {worker.loading.name}{said}"
             )
             self.n_early_deaths = 0
             return
         self.n_early_deaths += 1
         if self.n_early_deaths >= MOST_EARLY_DEATHS:
-            self.lost = f"its worker {reason} {self.n_early_deaths} times at the start"
+            self.lost = f"its worker {reason} {self.n_early_deaths} times at the start{said}"
         else:
             self.not_before_s = now + BACK_OFF_S * 2 ** (self.n_early_deaths - 1)
