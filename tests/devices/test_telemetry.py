@@ -79,3 +79,31 @@ def test_it_is_found_in_the_package_lazily():
     assert evenload.devices.Telemetry is Telemetry
     with pytest.raises(AttributeError, match="no_such_name"):
         evenload.devices.no_such_name  # noqa: B018
+
+
+def test_a_driver_that_hangs_does_not_keep_a_run_from_ending(monkeypatch):
+    monkeypatch.setattr("evenload.devices.telemetry.STOP_WAIT_S", 0.01)
+    asked, answer = threading.Event(), threading.Event()
+
+    class Hanging(Readings):
+        is_closed = False
+
+        def read(self, device):
+            asked.set()
+            answer.wait(30)
+            return super().read(device)
+
+        def close(self):
+            self.is_closed = True
+
+    readings = Hanging()
+    telemetry = Telemetry(DevicePool([CPU]), EventLog(), readings=readings)
+    telemetry.start()
+    (thread,) = [one for one in threading.enumerate() if one.name == "evenload-telemetry"]
+    assert asked.wait(30)
+    telemetry.stop()
+    assert thread.is_alive()
+    assert not readings.is_closed  # it is in use still
+    answer.set()
+    thread.join(30)
+    assert not thread.is_alive()
