@@ -65,8 +65,8 @@ class Estimate:
     long it was busy: elsewhere a drift of speed while chunks shrink would pass for it.
 
     The first sample (loading, compiling, warming up) is used only until the second is there. A sample more
-    than ``OUTLIER`` times off is drawn in to that factor, unless the one before it was off in the same
-    direction: one may be a hiccup, two are a change.
+    than ``OUTLIER`` times too slow is drawn in to that factor, unless the one before it was too: one may be a
+    hiccup, two are a change.
     """
 
     KEEP = 0.85
@@ -80,7 +80,7 @@ class Estimate:
         self._item = Line(self.KEEP)  # x = 1 / work, y = busy seconds / work
         self._busy = Line(self.KEEP)  # x = work, y = busy seconds
         self._overhead = Line(self.KEEP)  # x = work, y = seconds outside the function
-        self._off = 0
+        self._is_off = False
         self._history = history
         self._shows_busy = False
         if history is not None:
@@ -120,30 +120,25 @@ class Estimate:
         self._item = Line(self.KEEP)
         self._busy = Line(self.KEEP)
         self._overhead = Line(self.KEEP)
-        self._off, self._in_function_s = 0, 0.0
+        self._is_off, self._in_function_s = False, 0.0
         if self._history is not None:
-            self._item.add(0.0, self._history.per_item_s)
             self._busy.add(1.0, self._history.per_item_s)
-            self._overhead.add(0.0, self._history.launch_s)
 
     def _drawn_in(self, busy: float, work: float) -> float:
         if self._cost is None or self._item.w < 1.5:
             return busy
         expected = self._in_function_s + work * self._cost.per_item_s
-        off = (busy > self.OUTLIER * expected) - (busy < expected / self.OUTLIER)
-        is_repeated = off == self._off
-        self._off = off
-        if not off or is_repeated:
-            return busy
-        return expected * self.OUTLIER if off > 0 else expected / self.OUTLIER
+        was_off, self._is_off = self._is_off, busy > self.OUTLIER * expected
+        return expected * self.OUTLIER if self._is_off and not was_off else busy
 
     def _update(self) -> None:
         item, overhead = self._item, self._overhead
         line = item.fit() if self.whole or not self._shows_busy else None
         if line is not None:
-            self._in_function_s = line[1]
-        busy, work = self._busy.y, self._busy.x
-        per_item = max(busy - self._in_function_s * self._busy.w, 0.1 * busy) / work
+            per_item, self._in_function_s = line
+        else:
+            busy = self._busy
+            per_item = max(busy.y - self._in_function_s * busy.w, 0.1 * busy.y) / busy.x
         outside = overhead.mean
         line = overhead.fit()
         if line is not None and line[0] < outside:

@@ -13,6 +13,8 @@ from .base import Ask, Copy, Hold, Take
 __all__ = ["Measured"]
 
 NO_ITEMS = "no item is ready"
+LATE = 2.0
+"""A chunk that has run for this many times its expected seconds may be one that never ends."""
 WORTH_S, WORTH_LAUNCHES = 1.2, 4.0
 """A copy is made if the chunk needs more time still than this many times the copy, with so many launches."""
 
@@ -78,7 +80,9 @@ class Measured:
         floor = cost.launch_s * cost.rate / self.eps
         if not ask.lane.estimate.knows_launch:  # chunks of 1 and 2 in turn tell it from the items
             floor = max(floor, (2.0 if ask.lane.last_n <= 1 else 1.0) * ask.item_work)
-        grown = self.growth * max(1, ask.lane.last_n) * ask.item_work
+        grown = (
+            self.growth * ask.lane.last_n * ask.item_work if ask.lane.last_n else inf
+        )  # inf: by its history
         if share <= grown and (share <= floor or ask.is_uniform):
             work, why = share, f"half its share of {end_s:.3g} s left"
         elif floor <= grown and not ask.is_uniform:
@@ -129,26 +133,18 @@ class Measured:
 
     def _candidates(self, ask: Ask) -> Iterable[tuple[Lane, Flight]]:
         """Flights that may be run again here: not struck, copied too often, nor at the risk of taking all."""
+        late = _late_devices(ask)
+        n_well = sum(1 for lane in ask.lanes if lane is not ask.lane and lane.device not in late)
         for lane in ask.lanes:
-            if lane is ask.lane:
+            if lane is ask.lane or (lane.device in late and n_well < self.keep_free):
                 continue
             for flight in lane.flights.values():
                 if flight.is_duplicate or flight.is_struck or not flight.n_open:
                     continue
-                if flight.n_rounds >= self.copies:
+                if flight.n_rounds >= self.copies or any(c.device == ask.lane.device for c in flight.copies):
                     continue
-                if any(copy.device == ask.lane.device for copy in flight.copies):
-                    continue
-                n_runs = 2 + flight.n_rounds
-                if len(ask.lanes) - n_runs >= self.keep_free and self._leaves_some(ask, lane):
+                if len(ask.lanes) - flight.n_rounds - 2 >= self.keep_free:
                     yield lane, flight
-
-    def _leaves_some(self, ask: Ask, lane: Lane) -> bool:
-        """Several items may hang: a copy of an overdue chunk must leave devices that run nothing overdue."""
-        if not lane.is_overdue(ask.now):
-            return True
-        well = sum(1 for other in ask.lanes if other is not ask.lane and not other.is_overdue(ask.now))
-        return well >= self.keep_free
 
     def _seconds_left(self, ask: Ask, lane: Lane, flight: Flight) -> float:
         left = self._alone_left(ask, lane, flight)
@@ -203,6 +199,17 @@ def _common_end(ask: Ask, lanes: Iterable[Lane], work: float) -> float:
     return end_s
 
 
+def _late_devices(ask: Ask) -> set[str]:
+    """Devices that may be lost to items that hang: what they run takes long, there or where else it runs."""
+    late: set[str] = set()
+    for lane in ask.lanes:
+        cost = lane.estimate.cost
+        for flight in lane.flights.values():
+            if cost is None or ask.now - flight.began_s > LATE * cost.seconds(flight.work):
+                late.update(relative.device for relative in flight.family or (flight,))
+    return late
+
+
 def _ends_first(ask: Ask, item: float) -> bool:
     """Would an item of this size end nowhere sooner than here, if begun as soon as each device is free?"""
 
@@ -211,7 +218,8 @@ def _ends_first(ask: Ask, item: float) -> bool:
         return inf if cost is None else _free_in(lane, ask) + cost.seconds(item)
 
     mine = end_s(ask.lane)
-    return all(mine <= end_s(lane) for lane in ask.lanes if lane is not ask.lane and _helps(lane, ask))
+    others = (lane for lane in ask.lanes if lane is not ask.lane and lane.held_version != ask.version)
+    return all(mine <= end_s(lane) for lane in others if not lane.is_overdue(ask.now))
 
 
 def _free_in(lane: Lane, ask: Ask) -> float:

@@ -1,0 +1,360 @@
+"""Each policy deals as its source says; Measured keeps its promises."""
+
+import heapq
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.balance.deal import Deal, Wait
+from evenload.balance.dealer import Dealer
+from evenload.balance.estimate import Cost
+from evenload.balance.policy import (
+    POLICIES,
+    Factoring,
+    Guided,
+    Measured,
+    Policy,
+    Pull,
+    Static,
+    policy_from_name,
+)
+from evenload.errors import ConfigError, UnknownName
+
+
+def chunks_dealt(policy: Policy | str, n_items: int, n_devices: int) -> list[int]:
+    """Chunk sizes when equal devices ask in turn."""
+    names = [f"d{at}" for at in range(n_devices)]
+    dealer = Dealer(policy, names)
+    dealer.add_range(0, n_items)
+    dealer.close()
+    sizes: list[int] = []
+    now = 0.0
+    while not dealer.is_finished:
+        for name in names:
+            deal = dealer.next(name, now)
+            if isinstance(deal, Deal):
+                sizes.append(len(deal.indices))
+                dealer.done(deal.chunk, now + len(deal.indices), float(len(deal.indices)))
+        now += 1.0
+    return sizes
+
+
+# --- names -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        ("measured", Measured()),
+        ("measured:0.1", Measured(eps=0.1)),
+        ("pull", Pull(1)),
+        ("Pull:16", Pull(16)),
+        ("guided", Guided()),
+        ("guided:4", Guided(4)),
+        ("factoring", Factoring()),
+        ("factoring:weighted", Factoring(weighted=True)),
+        ("static", Static("equal")),
+        ("static:proportional", Static("proportional")),
+    ],
+)
+def test_policies_have_names(name, policy):
+    assert policy_from_name(name) == policy
+    assert policy_from_name(policy) is policy
+
+
+def test_every_name_makes_a_policy():
+    for name in POLICIES:
+        assert sorted(range(7)) == sorted(range(sum(chunks_dealt(name, 7, 2))))
+
+
+def test_typos_are_answered_with_the_nearest_name():
+    with pytest.raises(UnknownName, match="mesured") as caught:
+        policy_from_name("mesured")
+    assert "'measured'" in str(caught.value.hint)
+    with pytest.raises(UnknownName, match="partition 'propotional'"):
+        policy_from_name("static:propotional")
+    with pytest.raises(UnknownName, match="factoring variant"):
+        policy_from_name("factoring:heavy")
+
+
+@pytest.mark.parametrize("name", ["pull:x", "pull:0", "pull:-3", "guided:0", "measured:2", "measured:x"])
+def test_arguments_that_make_no_sense_are_refused(name):
+    with pytest.raises(ConfigError):
+        policy_from_name(name)
+
+
+@pytest.mark.parametrize(
+    "options", [{"growth": 1.0}, {"copies": -1}, {"keep_free": -1}, {"fit": 0.0}, {"doubt": float("nan")}]
+)
+def test_measured_refuses_values_that_make_no_sense(options):
+    with pytest.raises(ConfigError):
+        Measured(**options)
+
+
+# --- the classics ----------------------------------------------------------------------------------
+
+
+def test_guided_deals_what_is_left_over_the_devices():
+    sizes = [25, 19, 14, 11, 8, 6, 5, 3, 3, 2, 1, 1, 1, 1]  # the example of the paper: 100 over 4
+    assert chunks_dealt(Guided(), 100, 4) == sizes
+    assert chunks_dealt(Guided(8), 100, 4) == [25, 19, 14, 11, 8, 8, 8, 7]
+
+
+def test_factoring_halves_what_is_left_round_by_round():
+    assert chunks_dealt(Factoring(), 100, 4) == [13] * 4 + [6] * 4 + [3] * 4 + [2] * 4 + [1] * 4
+
+
+def test_weighted_factoring_follows_the_measured_speeds():
+    dealer = Dealer(Factoring(weighted=True), ["slow", "fast"])
+    dealer.add_range(0, 1000)
+    dealer.close()
+    slow, fast = dealer.next("slow", 0.0), dealer.next("fast", 0.0)
+    dealer.done(fast.chunk, 1.0, 1.0)
+    dealer.done(slow.chunk, 3.0 * len(slow.indices) / len(fast.indices), None)
+    left = dealer.remaining
+    assert len(dealer.next("fast", 3.0).indices) == pytest.approx(0.75 * left / 2, abs=1)
+
+
+def test_pull_deals_the_same_chunk_to_whoever_asks():
+    assert chunks_dealt(Pull(3), 10, 2) == [3, 3, 3, 1]
+
+
+def test_static_in_one_launch():
+    assert chunks_dealt(Static(chunk=None), 10, 3) == [4, 3, 3]
+
+
+# --- measured --------------------------------------------------------------------------------------
+
+
+class Fleet:
+    """A dealer and devices that take ``launch_s + n / speed``; time passes from result to result."""
+
+    def __init__(self, dealer: Dealer, speeds: dict[str, float], launch_s: float = 0.0):
+        self.dealer, self.speeds, self.launch_s = dealer, speeds, launch_s
+        self.now = 0.0
+        self.ends: list[tuple[float, int, str, float]] = []
+        self.idle = set(speeds)
+        self.deals: list[Deal] = []
+        self.hangs: set[int] = set()
+
+    def ask(self) -> list[Deal]:
+        new = []
+        for device in self.dealer.fastest_first(self.idle):
+            deal = self.dealer.next(device, self.now)
+            if isinstance(deal, Deal):
+                new.append(deal)
+                self.idle.discard(device)
+                busy_s = len(deal.indices) / self.speeds[device]
+                if not self.hangs.intersection(deal.indices):
+                    heapq.heappush(self.ends, (self.now + self.launch_s + busy_s, deal.chunk, device, busy_s))
+        self.deals += new
+        return new
+
+    def step(self) -> None:
+        self.now, chunk, device, busy_s = heapq.heappop(self.ends)
+        self.dealer.done(chunk, self.now, busy_s)
+        self.idle.add(device)
+
+    def run(self) -> "Fleet":
+        self.ask()
+        while self.ends and not self.dealer.is_finished:
+            self.step()
+            self.ask()
+        return self
+
+
+def dealer_of(n_items: int, devices, policy: Policy | None = None, **options) -> Dealer:
+    dealer = Dealer(policy or Measured(), list(devices), **options)
+    dealer.add_range(0, n_items)
+    dealer.close()
+    return dealer
+
+
+@given(st.floats(1e-4, 1.0), st.sampled_from([0.01, 0.05, 0.2]))
+def test_steady_chunks_cost_about_eps_in_launches(launch_s, eps):
+    speeds = {"a": 100.0, "b": 300.0}
+    dealer = dealer_of(10_000_000, speeds, Measured(eps=eps))
+    fleet = Fleet(dealer, speeds, launch_s)
+    fleet.ask()
+    for _ in range(60):
+        fleet.step()
+        fleet.ask()
+    for deal in fleet.deals[-4:]:
+        busy_s = len(deal.indices) / speeds[deal.device]
+        assert launch_s / busy_s <= eps * 1.001
+        assert len(deal.indices) == 1 or launch_s / (busy_s - 1 / speeds[deal.device]) >= eps * 0.999
+
+
+@settings(deadline=None)
+@given(st.integers(1, 2000), st.integers(1, 6), st.floats(1.1, 8.0), st.integers(1, 50))
+def test_chunks_respect_growth_and_ceiling(n_items, n_devices, growth, ceiling):
+    speeds = {f"d{at}": 10.0 * (at + 1) for at in range(n_devices)}
+    dealer = dealer_of(n_items, speeds, Measured(growth=growth), max_chunk=ceiling)
+    fleet = Fleet(dealer, speeds, 1.0).run()
+    assert dealer.is_finished
+    last: dict[str, int] = {}
+    for deal in fleet.deals:
+        n = len(deal.indices)
+        assert n <= ceiling
+        if not deal.duplicate:
+            assert n <= growth * last.get(deal.device, 1) + 1
+            last[deal.device] = n
+
+
+def test_heavy_items_travel_alone():
+    fleet = Fleet(dealer_of(60, "abcd"), {"a": 1.0, "b": 2.0, "c": 4.0, "d": 8.0}, 0.001).run()
+    assert {len(deal.indices) for deal in fleet.deals} == {1}
+
+
+def test_a_slow_device_leaves_the_last_items_to_the_fast_ones():
+    speeds = {"slow": 1.0, "fast": 100.0}
+    fleet = Fleet(dealer_of(1001, speeds, Measured(copies=0)), speeds).run()
+    last_slow = max(at for at, deal in enumerate(fleet.deals) if deal.device == "slow")
+    assert fleet.now < 10.5
+    assert len(fleet.deals) - last_slow > 50
+    assert any("sooner" in decision.why for decision in fleet.dealer.decisions)
+
+
+def test_unknown_totals_are_no_reason_to_refuse():
+    dealer = Dealer(Measured(), ["slow", "fast"], history={"slow": Cost(0, 10.0), "fast": Cost(0, 0.1)})
+    dealer.add_range(0, 2)
+    assert isinstance(dealer.next("slow", 0.0), Deal)
+
+
+def test_a_device_that_hangs_at_the_end_is_copied_in_parts():
+    speeds = {"a": 1.0, "b": 1.0, "c": 1.0, "d": 1.0}
+    dealer = dealer_of(100_000, speeds)
+    fleet = Fleet(dealer, speeds, 10.0)
+    fleet.ask()
+    for _ in range(30):
+        fleet.step()
+        fleet.ask()
+    stuck = fleet.deals[-1]
+    fleet.ends = [end for end in fleet.ends if end[1] != stuck.chunk]
+    heapq.heapify(fleet.ends)
+    while not dealer.is_finished:
+        if fleet.ends:
+            fleet.step()
+        else:
+            fleet.now += 50.0
+        fleet.ask()
+    copies = [deal for deal in fleet.deals if deal.duplicate and set(deal.indices) <= set(stuck.indices)]
+    assert {deal.device for deal in copies} == set(speeds) - {stuck.device}
+    assert all(len(deal.indices) < len(stuck.indices) / 2 for deal in copies)
+
+
+def last_alone(policy: Policy, speeds: dict[str, float], **options) -> Fleet:
+    """All items but those that hang are done; time then passes, and idle devices ask again and again."""
+    dealer = dealer_of(40, speeds, policy, **options)
+    fleet = Fleet(dealer, speeds, 0.001)
+    fleet.hangs = {38} if len(speeds) < 6 else {37, 38}
+    fleet.run()
+    for _ in range(100):
+        fleet.now += 1.0
+        fleet.ask()
+    return fleet
+
+
+@pytest.mark.parametrize("n_devices", [1, 2, 3, 4, 5, 6, 8])
+def test_items_that_hang_never_take_every_device(n_devices):
+    speeds = {f"d{at}": 1.0 + at for at in range(n_devices)}
+    fleet = last_alone(Measured(copies=8), speeds)
+    n_hung = len(fleet.hangs)
+    running = [deal for deal in fleet.deals if fleet.hangs.intersection(deal.indices)]
+    if n_devices > n_hung:
+        assert len({deal.device for deal in running}) < n_devices
+    if n_devices > n_hung + 1:
+        assert any(deal.duplicate for deal in running)
+
+
+def test_copies_are_limited_and_can_be_forbidden():
+    speeds = {f"d{at}": 1.0 + at for at in range(5)}
+    count = {2: 2, 1: 1, 0: 0}
+    for copies, expected in count.items():
+        fleet = last_alone(Measured(copies=copies), speeds)
+        assert sum(deal.duplicate and 38 in deal.indices for deal in fleet.deals) == expected
+    fleet = last_alone(Measured(), speeds, repeatable=False)
+    assert not any(deal.duplicate for deal in fleet.deals)
+
+
+def test_a_struck_item_is_never_copied():
+    speeds = {f"d{at}": 1.0 + at for at in range(4)}
+    dealer = dealer_of(40, speeds)
+    dealer.strike(38)
+    fleet = Fleet(dealer, speeds, 0.001)
+    fleet.hangs = {38}
+    fleet.run()
+    fleet.now += 1000.0
+    fleet.ask()
+    assert [deal.duplicate for deal in fleet.deals if 38 in deal.indices] == [False]
+
+
+def test_a_wait_for_a_copy_names_its_hour():
+    dealer = dealer_of(20, "abc")
+    fleet = Fleet(dealer, {"a": 1.0, "b": 1.0, "c": 1.0}, 0.0)
+    fleet.hangs = {19}
+    fleet.run()
+    while isinstance(wait := dealer.next(min(fleet.idle), fleet.now), Wait):
+        assert wait.until is not None
+        fleet.now = wait.until
+    assert wait.duplicate
+    assert 19 in wait.indices
+
+
+# --- size hints ------------------------------------------------------------------------------------
+
+
+def hinted(costs: list[float], devices, **options) -> Dealer:
+    dealer = Dealer(Measured(), list(devices), **options)
+    for index, cost in enumerate(costs):
+        dealer.add(index, cost)
+    dealer.close()
+    return dealer
+
+
+def test_the_longest_goes_first_to_the_fastest():
+    costs = [1.0, 30.0, 2.0, 1.0, 1.0, 1.0]
+    history = {"slow": Cost(0.0, 6.0), "fast": Cost(0.0, 0.6)}
+    dealer = hinted(costs, ["slow", "fast"], history=history)
+    assert dealer.next("slow", 0.0).indices != range(1, 2)
+    assert dealer.next("fast", 0.0).indices == range(1, 2)
+
+
+def test_a_device_is_probed_with_an_item_of_middling_size():
+    dealer = hinted([1.0, 100.0, 10.0, 2.0, 1.0], ["a", "b"])
+    assert dealer.next("a", 0.0).indices == range(2, 3)
+
+
+def test_equal_sizes_are_dealt_in_input_order():
+    dealer = hinted([1.0] * 4, ["a"])
+    order = []
+    while not dealer.is_finished:
+        order += dealer.done(dealer.next("a", 0.0).chunk, 1.0, 1.0)
+    assert order == [0, 1, 2, 3]
+
+
+# --- arrays ----------------------------------------------------------------------------------------
+
+
+def test_slices_with_a_history_go_in_halves_of_the_water_filling_share():
+    history = {"gpu": Cost(0.01, 1e-5), "cpu": Cost(0.0, 1e-4)}
+    dealer = dealer_of(1_000_000, history, history=history, uniform=True)
+    gpu = len(dealer.next("gpu", 0.0).indices)
+    cpu = len(dealer.next("cpu", 0.0).indices)
+    assert gpu == pytest.approx(1_000_000 * 10 / 11 / 2, rel=0.01)
+    assert cpu == pytest.approx(1_000_000 * 1 / 11 / 2, rel=0.1)
+
+
+def test_a_device_that_is_not_worth_its_launch_gets_nothing():
+    history = {"gpu": Cost(10.0, 1e-6), "cpu": Cost(0.0, 1e-3)}
+    dealer = dealer_of(1000, history, history=history, uniform=True)
+    fleet_cpu = dealer.next("cpu", 0.0)
+    assert isinstance(fleet_cpu, Deal)
+    assert isinstance(dealer.next("gpu", 0.0), Wait)
+
+
+def test_a_short_rest_goes_out_whole():
+    history = {"a": Cost(0.1, 1e-3), "b": Cost(0.1, 1e-3)}
+    dealer = dealer_of(200, history, history=history, uniform=True)
+    assert [len(dealer.next(device, 0.0).indices) for device in history] == [100, 100]
