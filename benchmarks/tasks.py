@@ -31,7 +31,7 @@ def warm_up(folder_and_seconds: tuple[str, float]) -> int:
 def work(
     cost: float, folder: str, speeds: tuple[float, ...], drift_at: float | None, drift: float, draw: int
 ) -> int:
-    """Sleep for ``cost`` at this device's speed; the last device is ``drift`` times slower from ``drift_at`` on.
+    """Sleep for ``cost`` at this device's speed; the last is ``drift`` times slower from ``drift_at`` on.
 
     ``draw`` makes every draw a function of its own, so that nothing learned in one helps in the next.
     """
