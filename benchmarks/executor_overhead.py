@@ -2,7 +2,7 @@
 
     python benchmarks/executor_overhead.py [--peers evenload,loky] [--rounds 5]
 
-Two workers. "start" is import + start + first result, each in an interpreter of its own. "one by one" and
+Two workers. "start" is import + start + first result, in an interpreter of its own. "one by one" and
 "default" map 10 000 items with a function that returns its argument, workers warm, results in input order,
 best of the rounds: wall and CPU (of all processes) per item. "default" is what the library's first example
 does; for multiprocessing.Pool and mpire that returns a list at the end, for the others results are streamed.

@@ -7,18 +7,27 @@ _slot: tuple[str, int] | None = None
 
 
 def claim_slot(folder: str) -> int:
-    """Number of the simulated device that this process drives: first come, first served, for good."""
+    """Number of the simulated device that this process drives, for good.
+
+    A worker that knows its device drives that one, also as a replacement; else first come, first served.
+    """
     global _slot
     if _slot is None or _slot[0] != folder:
-        number = 0
-        while True:
-            try:
-                os.close(os.open(os.path.join(folder, str(number)), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-                break
-            except FileExistsError:
-                number += 1
-        _slot = (folder, number)
+        _slot = (folder, _own_slot(folder))
     return _slot[1]
+
+
+def _own_slot(folder: str) -> int:
+    device = os.environ.get("EVENLOAD_DEVICE")
+    number = int(device.partition(":")[2]) if device else 0
+    while True:
+        try:
+            os.close(os.open(os.path.join(folder, str(number)), os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+            return number
+        except FileExistsError:
+            if device:
+                return number
+            number += 1
 
 
 def warm_up(folder_and_seconds: tuple[str, float]) -> int:
