@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .plan import Plan, place
     from .planner import BatchPlan, Planner
     from .topology import create_redundant_mapping
+    from .trace import Trace, read_trace
     from .transfers import Schedule, Transfer, schedule_transfers
 
 _HOMES = {
@@ -27,9 +28,11 @@ _HOMES = {
     "Plan": "plan",
     "Planner": "planner",
     "Schedule": "transfers",
+    "Trace": "trace",
     "Transfer": "transfers",
     "create_redundant_mapping": "topology",
     "place": "plan",
+    "read_trace": "trace",
     "rebalance_experts": "placement",
     "schedule_transfers": "transfers",
 }
@@ -42,9 +45,11 @@ __all__ = [
     "Plan",
     "Planner",
     "Schedule",
+    "Trace",
     "Transfer",
     "create_redundant_mapping",
     "place",
+    "read_trace",
     "rebalance_experts",
     "schedule_transfers",
 ]

@@ -23,7 +23,8 @@ from evenload.errors import ConfigError
 
 from .fleet import Fleet
 
-__all__ = ["Schedule", "Transfer", "keep_slots", "schedule_transfers"]
+__all__ = ["BYTES_PER_S", "Schedule", "Transfer", "keep_slots", "schedule_transfers"]
+BYTES_PER_S = 50e9  # of a GPU's link, 400 Gbit/s
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ def schedule_transfers(
     fleet: Fleet,
     *,
     expert_bytes: int = 0,
-    bytes_per_s: float = 50e9,
+    bytes_per_s: float = BYTES_PER_S,
     node_bytes_per_s: float | None = None,
     load_bytes_per_s: float = 5e9,
     latency_s: float = 20e-6,
