@@ -24,6 +24,7 @@ COMMANDS = {
     ),
     "map": ("evenload.cli.map:map_items", "Run a function over the lines of a file, on every device."),
     "merkle": ("evenload.cli.merkle:merkle", "Roots and proofs of Merkle trees over files."),
+    "moe": ("evenload.cli.moe:moe", "Place the experts of a mixture-of-experts model, and route batches."),
     "prove": ("evenload.cli.prove:prove", "Make Groth16 proofs from a key and witnesses, and verify them."),
     "report": ("evenload.cli.report:report", "Make the HTML report or the trace of a run folder."),
     "run": ("evenload.cli.run:run", "Run a pipeline described by a YAML file."),
