@@ -18,6 +18,7 @@ or a score as a data sheet would give it (1 : 1.2 : 1.6 : 2.2).
 """
 
 import argparse
+import heapq
 import random
 import statistics
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 
 from record import record
 
-from evenload.balance.fleet import ModelDevice
+from evenload.balance.fleet import ModelDevice, fluid_bound
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Factoring, Guided, Measured, Policy, Pull, Static
 from evenload.balance.scenario import draw_hints
@@ -44,7 +45,7 @@ WORKLOADS = (
 class Contender:
     """A policy, what it is told, and whether that is something a first run can know."""
 
-    policy: Policy
+    policy: Policy | None  # None: steal_half below
     told: str = "nothing"  # nothing | speeds | score | sizes
     balancer: Callable[[], LoadBalancer] | None = None
     is_causal: bool = True
@@ -60,6 +61,7 @@ CONTENDERS = {
     "guided": Contender(Guided()),
     "factoring": Contender(Factoring()),
     "factoring, weighted": Contender(Factoring(weighted=True)),
+    "steal half": Contender(None),
     "measured": Contender(Measured()),
     "measured, sizes within 20 %": Contender(Measured(), "sizes", is_causal=False),
 }
@@ -93,8 +95,34 @@ def draw(workload: str, seed: int) -> tuple[list[float], list[ModelDevice], dict
     return costs, devices, {f"d{at}": SCORES[at] for at in order}
 
 
+def steal_half(devices: list[ModelDevice], costs: list[float]) -> float:
+    """Makespan if each device works through an equal share, then takes half of the longest queue left.
+
+    What work-stealing runtimes do; stealing itself costs nothing here.
+    """
+    n, n_devices = len(costs), len(devices)
+    queues = [range(n * at // n_devices, n * (at + 1) // n_devices) for at in range(n_devices)]
+    free = [(0.0, at) for at in range(n_devices)]
+    makespan_s = 0.0
+    while free:
+        now, at = heapq.heappop(free)
+        if not queues[at]:
+            victim = max(range(n_devices), key=lambda d: len(queues[d]))
+            cut = len(queues[victim]) // 2
+            queues[at], queues[victim] = queues[victim][cut:], queues[victim][:cut]
+        if queues[at]:
+            end_s = devices[at].finish(now + devices[at].launch_s, costs[queues[at][0]])
+            queues[at] = queues[at][1:]
+            makespan_s = max(makespan_s, end_s)
+            heapq.heappush(free, (end_s, at))
+    return makespan_s
+
+
 def efficiency(contender: Contender, workload: str, seed: int) -> float:
     costs, devices, scores = draw(workload, seed)
+    if contender.policy is None:
+        bound_s = max(fluid_bound(devices, sum(costs)), min(d.finish(0.0, max(costs)) for d in devices))
+        return bound_s / steal_half(devices, costs)
     priors = {device.name: device.speed for device in devices} if contender.told == "speeds" else None
     return simulate(
         contender.policy,

@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from math import ceil, inf
 
 from evenload.balance.flight import Flight
-from evenload.balance.lane import OVERDUE, Lane
+from evenload.balance.lane import Lane
 from evenload.errors import ConfigError
 
 from .base import Ask, Copy, Hold, Take
+from .horizon import common_end, ends_first, helps, overdue_at, overdue_devices
 
 __all__ = ["Measured"]
 
 NO_ITEMS = "no item is ready"
-LATE = 2.0
-"""A chunk that has run for this many times its expected seconds may be one that never ends."""
 WORTH_S, WORTH_LAUNCHES = 1.2, 4.0
 """A copy is made if the chunk needs more time still than this many times the copy, with so many launches."""
 
@@ -29,7 +28,7 @@ class Measured:
     device getting the longest that it can finish within ``fit`` of the time left.
 
     Near the end a slow device refuses what the others would finish sooner, and an idle one runs again what
-    would take longest: a copy, or its share of one with the others that are idle.
+    would take longest: a copy, or its share of one if the others can help.
 
     doubt      how far rates may be wrong; whole shares are dealt once so much of the time left is
                below a launch
@@ -44,7 +43,7 @@ class Measured:
     growth: float = 4.0
     fit: float = 0.75
     doubt: float = 0.1
-    tail: float = 0.5
+    tail: float = 1.0
     copies: int = 2
     keep_free: int = 1
 
@@ -73,16 +72,15 @@ class Measured:
         cost = ask.lane.estimate.cost
         assert cost is not None
         left = ask.n_ready * ask.item_work if ask.work_left is None else ask.work_left
-        end_s = _common_end(ask, ask.lanes, left)
+        end_s = common_end(ask, ask.lanes, left)
         share = max(0.0, end_s - cost.launch_s) * cost.rate
         if ask.work_left is not None and end_s * self.doubt > cost.launch_s:
             share /= 2.0
         floor = cost.launch_s * cost.rate / self.eps
         if not ask.lane.estimate.knows_launch:  # chunks of 1 and 2 in turn tell it from the items
             floor = max(floor, (2.0 if ask.lane.last_n <= 1 else 1.0) * ask.item_work)
-        grown = (
-            self.growth * ask.lane.last_n * ask.item_work if ask.lane.last_n else inf
-        )  # inf: by its history
+        last_n = ask.lane.last_n or inf  # none yet: it is dealt to by its history
+        grown = self.growth * last_n * ask.item_work
         if share <= grown and (share <= floor or ask.is_uniform):
             work, why = share, f"half its share of {end_s:.3g} s left"
         elif floor <= grown and not ask.is_uniform:
@@ -90,7 +88,7 @@ class Measured:
         else:
             work, why = grown, f"{self.growth:g} times the last"
         at_most = self.fit * end_s * cost.rate
-        if ask.longest is not None and ask.longest > at_most and _ends_first(ask, ask.longest):
+        if ask.longest is not None and ask.longest > at_most and ends_first(ask, ask.longest):
             at_most = ask.longest
         return Take(max(1, ceil(work / ask.item_work - 1e-9)), why, work, at_most)
 
@@ -99,7 +97,7 @@ class Measured:
         cost, left = ask.lane.estimate.cost, ask.work_left
         if left is None or cost is None:
             return None
-        others = [lane for lane in ask.lanes if lane is not ask.lane and lane.rate and _helps(lane, ask)]
+        others = [lane for lane in ask.lanes if lane is not ask.lane and lane.rate and helps(lane, ask)]
         speed = sum(lane.rate or 0.0 for lane in others)
         item = ask.item_work
         if ask.shortest is not None and ask.longest is not None:
@@ -107,17 +105,17 @@ class Measured:
         mine = cost.launch_s + item / cost.rate
         if not speed or left > mine * speed:
             return None
-        end_s = _common_end(ask, others, left) + 0.5 * item / speed
+        end_s = common_end(ask, others, left) + 0.5 * item / speed
         if end_s >= mine:
             return None
-        wake_s = min((_overdue_at(lane) for lane in others if lane.is_busy), default=ask.now + 0.5 * mine)
+        wake_s = min((overdue_at(lane) for lane in others if lane.is_busy), default=ask.now + 0.5 * mine)
         return Hold(f"the others end {mine - end_s:.3g} s sooner", max(wake_s, ask.now + 1e-3))
 
     def _copy(self, ask: Ask) -> Copy | Hold:
         rate = ask.lane.rate
         if not self.copies or not ask.may_repeat or rate is None or not ask.n_in_flight:
             return Hold(NO_ITEMS)
-        speed = sum(lane.rate or 0.0 for lane in ask.lanes if lane is ask.lane or _helps(lane, ask))
+        speed = sum(lane.rate or 0.0 for lane in ask.lanes if lane is ask.lane or helps(lane, ask))
         best, most_left, wake_s = None, 0.0, inf
         for lane, flight in self._candidates(ask):
             left = self._seconds_left(ask, lane, flight)
@@ -133,10 +131,10 @@ class Measured:
 
     def _candidates(self, ask: Ask) -> Iterable[tuple[Lane, Flight]]:
         """Flights that may be run again here: not struck, copied too often, nor at the risk of taking all."""
-        late = _late_devices(ask)
-        n_well = sum(1 for lane in ask.lanes if lane is not ask.lane and lane.device not in late)
+        overdue = overdue_devices(ask)
+        n_well = sum(1 for lane in ask.lanes if lane is not ask.lane and lane.device not in overdue)
         for lane in ask.lanes:
-            if lane is ask.lane or (lane.device in late and n_well < self.keep_free):
+            if lane is ask.lane or (lane.device in overdue and n_well < self.keep_free):
                 continue
             for flight in lane.flights.values():
                 if flight.is_duplicate or flight.is_struck or not flight.n_open:
@@ -164,85 +162,3 @@ class Measured:
         # Its first chunk: slower than the slowest known, and than what it has taken so far.
         slowest = min((other.rate for other in ask.lanes if other.rate), default=inf)
         return max(flight.work / slowest - elapsed, elapsed)
-
-
-def _common_end(ask: Ask, lanes: Iterable[Lane], work: float) -> float:
-    """Seconds from now at which ``lanes`` would end together if they shared ``work`` freely (water-filling).
-
-    Each starts once through with what it runs and its launch. Lanes that are overdue get nothing; a lane
-    without a result is taken for as fast, by its prior, as those that have one.
-    """
-    speeds = ask.speeds()
-    starts: list[tuple[float, float]] = []
-    for lane in lanes:
-        cost = lane.estimate.cost
-        rate = speeds[lane.device]
-        if not rate:
-            continue
-        start = 0.0 if cost is None else cost.launch_s
-        if lane.flights and lane is not ask.lane:
-            if lane.is_overdue(ask.now):
-                continue
-            for flight in lane.flights.values():
-                expected = flight.work / rate if cost is None else cost.seconds(flight.work)
-                start += max(0.0, expected - (ask.now - flight.began_s))
-        starts.append((start, rate))
-    speed = filled = 0.0
-    end_s = inf
-    for start, rate in sorted(starts):
-        if start >= end_s:
-            break
-        speed += rate
-        filled += start * rate
-        if speed > 0:
-            end_s = (work + filled) / speed
-    return end_s
-
-
-def _late_devices(ask: Ask) -> set[str]:
-    """Devices that may be lost to items that hang: what they run takes long, there or where else it runs."""
-    late: set[str] = set()
-    for lane in ask.lanes:
-        cost = lane.estimate.cost
-        for flight in lane.flights.values():
-            if cost is None or ask.now - flight.began_s > LATE * cost.seconds(flight.work):
-                late.update(relative.device for relative in flight.family or (flight,))
-    return late
-
-
-def _ends_first(ask: Ask, item: float) -> bool:
-    """Would an item of this size end nowhere sooner than here, if begun as soon as each device is free?"""
-
-    def end_s(lane: Lane) -> float:
-        cost = lane.estimate.cost
-        return inf if cost is None else _free_in(lane, ask) + cost.seconds(item)
-
-    mine = end_s(ask.lane)
-    others = (lane for lane in ask.lanes if lane is not ask.lane and lane.held_version != ask.version)
-    return all(mine <= end_s(lane) for lane in others if not lane.is_overdue(ask.now))
-
-
-def _free_in(lane: Lane, ask: Ask) -> float:
-    """Seconds until the lane is through with what it runs, by its estimate."""
-    cost = lane.estimate.cost
-    if cost is None:
-        return 0.0
-    return sum(max(0.0, cost.seconds(f.work) - (ask.now - f.began_s)) for f in lane.flights.values())
-
-
-def _helps(lane: Lane, ask: Ask) -> bool:
-    """Can ``lane`` be counted on? Not if it is overdue, or was offered this very work and refused."""
-    if lane.flights:
-        return not lane.is_overdue(ask.now)
-    return _is_idle(lane) and lane.held_version != ask.version
-
-
-def _is_idle(lane: Lane) -> bool:
-    return lane.is_up and not lane.flights
-
-
-def _overdue_at(lane: Lane) -> float:
-    cost = lane.estimate.cost
-    if cost is None:
-        return inf
-    return min(flight.began_s + OVERDUE * cost.seconds(flight.work) for flight in lane.flights.values())
