@@ -12,11 +12,11 @@ demo: $(STAMP)demo  ## Restore and score real pictures over every device of this
 	$(BIN)/python examples/restore/demo.py
 
 test: $(STAMP)dev lint  ## Every check: style, types, layers, tests, docs
-	$(BIN)/python -m pytest --numprocesses 2 --dist worksteal
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-slow: $(STAMP)dev  ## The suites that take minutes
-	$(BIN)/python -m pytest -m slow --timeout 1800
+	$(BIN)/pytest -m slow --timeout 1800
 
 lint: $(STAMP)dev
 	$(BIN)/ruff check .

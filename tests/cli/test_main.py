@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -118,3 +119,13 @@ def test_output_to_a_full_disk_is_an_error_of_one_line():
     assert err.startswith("error: the output cannot be written: No space left on device\n")
     assert "Traceback" not in err
     assert "Exception ignored" not in err
+
+
+def test_a_file_that_is_not_there_is_one_line_and_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(["zk", "info", "circuit.zkey"])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: circuit.zkey: No such file or directory\n  hint: ")

@@ -1,6 +1,7 @@
 """Every fault of a job file is found at once, with its path, its line and what to write instead."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,7 +125,10 @@ def test_missing_and_unknown_arguments_are_both_named(folder: Path) -> None:
         ("broken.py:Thing", "line 1 is not valid Python"),
     ],
 )
-def test_targets_that_cannot_be(folder: Path, target: str, said: str) -> None:
+def test_targets_that_cannot_be(
+    folder: Path, target: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "stages", raising=False)  # an example's own, from another test
     (folder / "broken.py").write_text("class Thing(:\n")
     text = JOB.replace("stages.py:Brighten", target).replace("    params: {gamma: 2}\n", "")
     assert any(said in fault for fault in faults_of(text, folder).values())

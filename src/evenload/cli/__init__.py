@@ -108,6 +108,11 @@ def main(argv: list[str] | None = None) -> None:
         code = 130
     except (ReaderLeft, BrokenPipeError):
         code = 0  # nothing to say, nobody to say it to
+    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+        if error.filename is None:
+            raise
+        _complain(f"{error.filename}: {error.strerror}", "check the path, and that you may read or write it")
+        code = 2
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
