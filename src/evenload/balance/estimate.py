@@ -55,6 +55,20 @@ class Line:
         return (level, slope) if level > 0 and slope > 0 and is_exact else None
 
 
+class Hiccups:
+    """Draws in a sample that is more than ``factor`` times too long, unless the one before it was too."""
+
+    __slots__ = ("_factor", "_was_off")
+
+    def __init__(self, factor: float):
+        self._factor = factor
+        self._was_off = False
+
+    def drawn_in(self, seconds: float, expected: float) -> float:
+        was_off, self._was_off = self._was_off, seconds > self._factor * expected
+        return self._factor * expected if self._was_off and not was_off else seconds
+
+
 class Estimate:
     """Running estimate of one device's cost, per unit of work (an average item is 1).
 
@@ -64,27 +78,19 @@ class Estimate:
     for only if the function takes a ``whole`` chunk at once (a kernel over a slice), or if nobody says how
     long it was busy: elsewhere a drift of speed while chunks shrink would pass for it.
 
-    The first sample (loading, compiling, warming up) is used only until the second is there. A sample more
-    than ``OUTLIER`` times too slow is drawn in to that factor, unless the one before it was too: one may be a
-    hiccup, two are a change.
+    The first sample (loading, compiling, warming up) is used only until the second is there. One sample
+    far too long may be a hiccup and counts for little; two in a row are a change.
     """
 
     KEEP = 0.85
-    OUTLIER = 8.0
 
     def __init__(self, history: Cost | None = None, *, whole: bool = False):
         self.whole = whole
         self.n_samples = 0
         self._cost = history
-        self._in_function_s = 0.0
-        self._item = Line(self.KEEP)  # x = 1 / work, y = busy seconds / work
-        self._busy = Line(self.KEEP)  # x = work, y = busy seconds
-        self._overhead = Line(self.KEEP)  # x = work, y = seconds outside the function
-        self._is_off = False
         self._history = history
         self._shows_busy = False
-        if history is not None:
-            self._restart()
+        self._restart()
 
     @property
     def cost(self) -> Cost | None:
@@ -110,26 +116,25 @@ class Estimate:
             return
         if self.n_samples == 2:
             self._restart()
-        busy_s = self._drawn_in(busy, work)
-        self._item.add(1.0 / work, busy_s / work)
-        self._busy.add(work, busy_s)
-        self._overhead.add(work, elapsed_s - busy)
+        overhead = elapsed_s - busy
+        if self._cost is not None and self._item.w > 1.5:
+            expected_s = self._in_function_s + work * self._cost.per_item_s
+            busy = self._busy_hiccups.drawn_in(busy, expected_s)
+            overhead = self._overhead_hiccups.drawn_in(overhead, self._overhead.mean)
+        self._item.add(1.0 / work, busy / work)
+        self._busy.add(work, busy)
+        self._overhead.add(work, overhead)
         self._update()
 
     def _restart(self) -> None:
-        self._item = Line(self.KEEP)
-        self._busy = Line(self.KEEP)
-        self._overhead = Line(self.KEEP)
-        self._is_off, self._in_function_s = False, 0.0
+        self._in_function_s = 0.0
+        self._item = Line(self.KEEP)  # x = 1 / work, y = busy seconds / work
+        self._busy = Line(self.KEEP)  # x = work, y = busy seconds
+        self._overhead = Line(self.KEEP)  # x = work, y = seconds outside the function
+        self._busy_hiccups = Hiccups(8.0)  # items of one kind may well differ by that much
+        self._overhead_hiccups = Hiccups(3.0)
         if self._history is not None:
             self._busy.add(1.0, self._history.per_item_s)
-
-    def _drawn_in(self, busy: float, work: float) -> float:
-        if self._cost is None or self._item.w < 1.5:
-            return busy
-        expected = self._in_function_s + work * self._cost.per_item_s
-        was_off, self._is_off = self._is_off, busy > self.OUTLIER * expected
-        return expected * self.OUTLIER if self._is_off and not was_off else busy
 
     def _update(self) -> None:
         item, overhead = self._item, self._overhead
