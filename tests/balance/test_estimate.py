@@ -33,7 +33,7 @@ def test_with_busy_time_both_parts_are_exact(launch_s, per_item_s, sizes):
 
 @given(SECONDS, SECONDS, st.permutations([1, 2, 4, 8, 16]))
 def test_without_busy_time_chunks_of_several_sizes_tell_them_apart(launch_s, per_item_s, sizes):
-    # Beyond this, and only where no busy time is shown, an order of sizes can make a launch pass for a hiccup.
+    # Beyond this, where no busy time is shown, an order of sizes can make a launch pass for a hiccup.
     assume(launch_s <= 16 * per_item_s)
     cost = Cost(launch_s, per_item_s)
     found = feed(Estimate(), cost, [1, *sizes, *sizes], shows_busy=False)
