@@ -1,0 +1,184 @@
+"""SGLang's placement function and LP solver, in the shapes of SGLang 0.5: same arguments, same answers,
+exact.
+
+from evenload.moe.adapters import sglang
+sglang.install()              # placements by EPLB's policy, compiled, no expert twice on a GPU
+sglang.install("search")      # placements by search, for batches that are routed exactly
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload._optional import is_installed, require
+from evenload.balance.flow import ReplicaGraph, Router
+from evenload.errors import ConfigError, MissingExtra
+from evenload.moe.fleet import Fleet
+from evenload.moe.placement import logical_maps
+from evenload.moe.placement import rebalance_experts as rebalance_by_eplb
+from evenload.moe.plan import place
+
+__all__ = ["LPLBSolver", "install", "rebalance_experts"]
+
+Policy = Literal["eplb", "search"]
+
+
+def rebalance_experts(
+    tokens_per_expert: Any,
+    num_physical_experts: int,
+    num_local_physical_experts: int,
+    num_groups: int | None,
+    num_nodes: int,
+    algorithm: Any,
+    *,
+    policy: Policy = "eplb",
+    active_ranks: Sequence[bool] | None = None,
+) -> tuple[Any, Any, Any]:
+    """``physical_to_logical_map`` [layers, slots], ``logical_to_all_physical_map`` [layers, experts, X]
+    padded with -1, and ``expert_count`` [layers, experts]: int64 tensors on the CPU.
+
+    tokens_per_expert  [windows, layers, experts] (or [layers, experts])
+    algorithm          SGLang's enum member or its name. A name that ends in ``hierarchical`` keeps groups on
+                       their nodes; one that begins with ``elasticity_aware`` leaves dead ranks out
+    policy             "eplb" plans for the sum of the windows; "search" for each of them, routed exactly
+    active_ranks       [ranks], for ``elasticity_aware``; by default SGLang is asked. Slots of dead ranks hold
+                       expert 0, as SGLang has it, and no map leads there
+
+    Raises ConfigError if sizes do not fit, or a load is negative or not finite.
+    """
+    torch = require("torch", extra="torch", why="SGLang's placement")
+    loads = np.asarray(torch.as_tensor(tokens_per_expert).detach().float().cpu().numpy())
+    loads = loads[None] if loads.ndim == 2 else loads
+    width = num_local_physical_experts
+    if loads.ndim != 3 or width < 1 or num_physical_experts % width:
+        raise ConfigError(
+            f"loads of shape {loads.shape}, {num_physical_experts} slots, {width} a rank",
+            hint="give [windows, layers, experts], and as many slots on every rank",
+        )
+    name = getattr(algorithm, "name", str(algorithm))
+    n_gpus = num_physical_experts // width
+    alive = np.ones(n_gpus, bool)
+    if name.startswith("elasticity_aware"):
+        alive = _alive(active_ranks, n_gpus)
+    is_grouped = name.endswith("hierarchical") and alive.all() and num_groups is not None
+    if policy == "eplb":
+        living = int(alive.sum())
+        n_slots = living * width
+        groups, nodes = (num_groups or 1, num_nodes) if is_grouped else (1, 1)
+        by_living = rebalance_by_eplb(loads.sum(axis=0), n_slots, groups, nodes, living)
+        phy2log = _spread(by_living.phy2log, alive, width)
+        if living == n_gpus:
+            return tuple(torch.from_numpy(one) for one in by_living)  # type: ignore[return-value]
+    else:
+        fleet = Fleet.even(
+            n_gpus, num_physical_experts, n_nodes=num_nodes, dead=np.flatnonzero(~alive).tolist()
+        )
+        limit = "base" if is_grouped and num_nodes > 1 else "none"
+        phy2log = place(
+            loads, fleet, node_limit=limit, n_groups=num_groups if limit == "base" else None
+        ).phy2log
+    log2phy, logcnt = logical_maps(phy2log, loads.shape[2])
+    return tuple(torch.from_numpy(one) for one in (np.where(phy2log < 0, 0, phy2log), log2phy, logcnt))  # type: ignore[return-value]
+
+
+def _alive(active_ranks: Any, n_gpus: int) -> NDArray[np.bool_]:
+    if active_ranks is None:
+        elastic = require("sglang.srt.elastic_ep.elastic_ep", extra="torch", why="elasticity_aware")
+        manager = elastic.ElasticEPStateManager
+        state = manager.instance()
+        active_ranks = manager.healthy_rank_state() if state is None else state.active_ranks
+    ranks = active_ranks.tolist() if hasattr(active_ranks, "tolist") else list(active_ranks)
+    if len(ranks) != n_gpus or not any(ranks):
+        raise ConfigError(
+            f"{len(ranks)} ranks, {sum(map(bool, ranks))} active, of {n_gpus}", hint="leave one alive"
+        )
+    return np.asarray(ranks, bool)
+
+
+def _spread(phy2log: NDArray[np.int64], alive: NDArray[np.bool_], width: int) -> NDArray[np.int64]:
+    """Slots of the living ranks in the places that they have among all; -1 elsewhere."""
+    all_slots = np.full((len(phy2log), len(alive), width), -1, np.int64)
+    all_slots[:, alive] = phy2log.reshape(len(phy2log), -1, width)
+    return all_slots.reshape(len(phy2log), -1)
+
+
+class LPLBSolver:
+    """In the shape of SGLang's class of this name, without an LP: exact shares, on any device, for any fleet.
+
+    phy2log   tensor [slots], the expert in each; slots lie on GPUs in order, as many on each
+    log2phy   tensor [experts, copies], padded with -1
+    num_gpus  of the expert-parallel group
+    ep_group  what ``all_reduce(tensor)`` is asked of; None if the counts are all there are
+    logical_to_all_physical_map_num_valid  accepted for SGLang's sake
+
+    ``solve`` gives SGLang's probabilities, of which sampling realises the optimum only on average;
+    ``Planner`` dispatches exactly. For ids on a GPU the counts go to the host and back: use ``Planner``'s
+    kernels where that is too slow. Raises ConfigError if the maps do not fit together.
+    """
+
+    def __init__(
+        self,
+        phy2log: Any,
+        log2phy: Any,
+        num_gpus: int,
+        ep_group: Any = None,
+        logical_to_all_physical_map_num_valid: Any = None,
+    ):
+        self._torch = require("torch", extra="torch", why="LPLBSolver")
+        slots = phy2log.detach().cpu().numpy().astype(np.int64)
+        copies = log2phy.detach().cpu().numpy().astype(np.int64)
+        self.num_gpus, self.ep_group, self.num_phy = num_gpus, ep_group, len(slots)
+        self.num_logical, self.max_copies = copies.shape
+        held = copies >= 0
+        if (slots[copies[held]] != np.nonzero(held)[0]).any():
+            raise ConfigError(
+                "log2phy names slots that phy2log gives to other experts", hint="give maps of one plan"
+            )
+        graph = ReplicaGraph.from_slots(slots, self.num_logical, num_gpus)
+        self._router, self._copies, self._held = Router(graph), np.where(held, copies, 0), held
+        self._even = held / held.sum(axis=1, keepdims=True)
+
+    def solve(self, topk_ids: Any) -> Any:
+        """Probabilities [experts, copies] float32, on the ids' device, of sending an expert's token to each
+        copy.
+
+        topk_ids  tensor [tokens, top-k] of expert ids, possibly empty; -1 is none. All ranks of ``ep_group``
+                  must call this together. Raises ConfigError for an id out of range.
+        """
+        torch, ids = self._torch, topk_ids.reshape(-1).long()
+        wrong = (ids < -1) | (ids >= self.num_logical)
+        if not topk_ids.is_cuda and bool(wrong.any()):
+            raise ConfigError(
+                f"id {int(ids[wrong][0])} of {self.num_logical} experts", hint="use -1 for none"
+            )
+        counts = torch.zeros(self.num_logical + 1, dtype=torch.int64, device=ids.device)
+        counts.scatter_add_(0, torch.where(wrong | (ids < 0), self.num_logical, ids), torch.ones_like(ids))
+        total = counts[:-1].float()
+        if self.ep_group is not None:
+            total = self.ep_group.all_reduce(total)
+        return torch.from_numpy(self.shares(total.round().long().cpu().numpy())).to(topk_ids.device)
+
+    def shares(self, counts: NDArray[np.int64]) -> NDArray[np.float32]:
+        """[experts, copies] float32 share of each copy, for ``counts`` [experts]; equal where there is
+        nothing.
+        """
+        quotas = self._router.solve(counts[None]).quotas[0]
+        by_copy = np.where(self._held, quotas[self._copies], 0)
+        has_load = counts[:, None] > 0
+        return np.divide(by_copy, counts[:, None], out=self._even.copy(), where=has_load).astype(np.float32)
+
+
+def install(policy: Policy = "eplb") -> None:
+    """Let SGLang place by ``rebalance_experts`` above. Raises MissingExtra without SGLang."""
+    if not is_installed("sglang"):
+        raise MissingExtra(
+            "'sglang' is not installed (its placement cannot be replaced)", hint="pip install sglang"
+        )
+    algorithms = require("sglang.srt.eplb.eplb_algorithms", extra="torch")
+
+    def rebalance(*arguments: Any, **named: Any) -> tuple[Any, Any, Any]:
+        return rebalance_experts(*arguments, policy=policy, **named)
+
+    setattr(algorithms, "rebalance_experts", rebalance)  # noqa: B010 (a module, to the type checker)

@@ -1,0 +1,101 @@
+"""Policies for vLLM's expert-parallel load balancer (EPLB), in the shape of ``AbstractEplbPolicy`` of vLLM
+0.33.
+
+vLLM asks a policy for ``phy2log``, moves the weights itself, and splits an expert's tokens equally over its
+copies. So ``SearchPolicy`` plans for an equal split. To use one, before the engine starts:
+
+    from evenload.moe.adapters import vllm
+    vllm.install(vllm.SearchPolicy)
+"""
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from evenload._optional import is_installed, require
+from evenload.errors import MissingExtra
+from evenload.moe.fleet import Fleet
+from evenload.moe.placement import rebalance_experts
+from evenload.moe.plan import place
+from evenload.moe.transfers import keep_slots
+
+__all__ = ["EplbPolicy", "SearchPolicy", "install"]
+
+
+class EplbPolicy:
+    """EPLB's own policy, compiled: the ids of vLLM's default, but no expert twice on a GPU."""
+
+    @classmethod
+    def rebalance_experts(
+        cls,
+        weight: Any,
+        num_replicas: int,
+        num_groups: int,
+        num_nodes: int,
+        num_ranks: int,
+        old_global_expert_indices: Any = None,
+    ) -> Any:
+        """``phy2log`` [layers, num_replicas], an int64 tensor on the CPU.
+
+        weight                     tensor [layers, experts], loads of the logical experts
+        old_global_expert_indices  tensor [layers, num_replicas], the map in use: experts that stay on their
+                                   GPU keep their slots. Another shape (the fleet was scaled) is left aside
+
+        Raises ConfigError as ``rebalance_experts`` does.
+        """
+        torch = require("torch", extra="torch", why="a vLLM policy")
+        loads = weight.detach().float().cpu().numpy()
+        old = _old(old_global_expert_indices, (len(loads), num_replicas))
+        new = cls._plan(loads, num_replicas, num_groups, num_nodes, num_ranks, old)
+        return torch.from_numpy(new if old is None else keep_slots(old, new, num_ranks))
+
+    @classmethod
+    def _plan(cls, loads: Any, n_slots: int, n_groups: int, n_nodes: int, n_gpus: int, old: Any) -> Any:
+        return rebalance_experts(loads, n_slots, n_groups, n_nodes, n_gpus).phy2log
+
+
+class SearchPolicy(EplbPolicy):
+    """A search for the most even equal split; from a map in use, as few fetches as bring it to ``target``.
+
+    Where vLLM's policy would keep groups on their nodes, one copy of each expert stays on its group's node.
+    Set ``target`` to None to plan anew each time, ``effort`` as in ``place``.
+    """
+
+    target: ClassVar[float | None] = 1.03
+    effort: ClassVar[Any] = "online"
+
+    @classmethod
+    def _plan(cls, loads: Any, n_slots: int, n_groups: int, n_nodes: int, n_gpus: int, old: Any) -> Any:
+        fleet = Fleet.even(n_gpus, n_slots, n_nodes=n_nodes)
+        is_grouped = n_nodes > 1 and n_groups % n_nodes == 0
+        plan = place(
+            loads,
+            fleet,
+            objective="equal",
+            old=old,
+            target=None if old is None else cls.target,
+            effort=cls.effort,
+            node_limit="base" if is_grouped else "none",
+            n_groups=n_groups if is_grouped else None,
+        )
+        return plan.phy2log
+
+
+def install(policy: type[EplbPolicy] = EplbPolicy) -> type:
+    """Let vLLM use ``policy`` in place of its default one; returns the class that it now uses.
+
+    vLLM takes its policy by name and knows the name "default" only, which is also the one that its
+    asynchronous mode asks for: so that is the entry that is replaced. Raises MissingExtra without vLLM.
+    """
+    if not is_installed("vllm"):
+        raise MissingExtra("'vllm' is not installed (its policy cannot be replaced)", hint="pip install vllm")
+    policies = require("vllm.distributed.eplb.policy", extra="torch")
+    replaced = type(policy.__name__, (policy, policies.AbstractEplbPolicy), {})
+    policies.EPLB_POLICIES["default"] = replaced
+    return replaced
+
+
+def _old(indices: Any, shape: tuple[int, int]) -> Any:
+    if indices is None or tuple(indices.shape) != shape:
+        return None
+    return np.ascontiguousarray(indices.cpu().numpy().astype(np.int64))

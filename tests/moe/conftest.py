@@ -1,0 +1,46 @@
+"""Real engines beside our adapters, where their sources are at hand."""
+
+import ast
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def peer_source():
+    """Path of a file of an engine: from the installed package, or from an unpacked wheel.
+
+    ``EVENLOAD_PEERS`` names the folder with the unpacked wheels:
+    ``pip download --no-deps vllm==0.33.0 sglang==0.5.23`` and unzip them there.
+    """
+
+    def find(package: str, file: str) -> Path:
+        roots = [Path(os.environ["EVENLOAD_PEERS"])] if "EVENLOAD_PEERS" in os.environ else []
+        spec = importlib.util.find_spec(package)
+        if spec and spec.submodule_search_locations:
+            roots.append(Path(next(iter(spec.submodule_search_locations))).parent)
+        for root in roots:
+            if (root / package / file).is_file():
+                return root / package / file
+        pytest.skip(f"{package} is not here: install it, or name its unpacked wheel with EVENLOAD_PEERS")
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def parameters_of():
+    """{name: has a default} of a function or method in a source file, without running the file."""
+
+    def read(path: Path, name: str) -> dict[str, bool]:
+        scope = ast.parse(path.read_text()).body
+        *classes, function = name.split(".")
+        for one in classes:
+            scope = next(node.body for node in scope if isinstance(node, ast.ClassDef) and node.name == one)
+        found = next(node for node in scope if isinstance(node, ast.FunctionDef) and node.name == function)
+        names = [one.arg for one in found.args.args if one.arg not in ("self", "cls")]
+        first_default = len(names) - len(found.args.defaults)
+        return {one: i >= first_default for i, one in enumerate(names)}
+
+    return read

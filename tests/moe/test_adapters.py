@@ -1,0 +1,310 @@
+"""Adapters keep their engines' contracts; where an engine's sources are at hand, it is asked itself."""
+
+import importlib.util
+import inspect
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+
+from evenload.balance.flow import route
+from evenload.errors import ConfigError, MissingExtra
+from evenload.moe import rebalance_experts
+from evenload.moe.adapters import lplb, sglang, vllm
+from evenload.moe.bound import equal_split_imbalance
+from evenload.moe.topology import circulant, cube, hypercube, ring, torus
+
+LOADS = np.random.default_rng(4).lognormal(5, 0.8, (4, 64)).round()
+WEIGHT = torch.from_numpy(LOADS)
+
+
+def test_no_engine_and_no_torch_is_imported_before_it_is_used():
+    code = (
+        "import sys, evenload.moe.adapters.vllm, evenload.moe.adapters.sglang;"
+        "print([m for m in ('torch', 'vllm', 'sglang', 'numba') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
+
+
+# vLLM
+
+
+def by_gpu(phy2log, n_gpus):
+    return [sorted(gpu) for row in np.asarray(phy2log) for gpu in row.reshape(n_gpus, -1).tolist()]
+
+
+def test_vllms_policy_class():
+    names = {
+        "weight": False, "num_replicas": False, "num_groups": False, "num_nodes": False, "num_ranks": False,
+        "old_global_expert_indices": True,
+    }  # fmt: skip
+    for policy in (vllm.EplbPolicy, vllm.SearchPolicy):
+        found = inspect.signature(policy.rebalance_experts).parameters
+        assert {name: one.default is not one.empty for name, one in found.items()} == names
+        phy2log = policy.rebalance_experts(WEIGHT, 80, 2, 2, 16)
+        assert (phy2log.shape, phy2log.dtype, phy2log.device.type) == ((4, 80), torch.int64, "cpu")
+
+
+def test_vllms_policy_class_is_the_real_one(peer_source, parameters_of):
+    abstract = peer_source("vllm", "distributed/eplb/policy/abstract.py")
+    real = parameters_of(abstract, "AbstractEplbPolicy.rebalance_experts")
+    ours = inspect.signature(vllm.EplbPolicy.rebalance_experts).parameters
+    assert real == {name: one.default is not one.empty for name, one in ours.items()}
+
+
+@pytest.fixture
+def real_default_policy(peer_source, monkeypatch):
+    """vLLM's own class, from its two files, without the rest of vLLM."""
+    folder = peer_source("vllm", "distributed/eplb/policy/default.py").parent
+    package = types.ModuleType("vllm_policy")
+    package.__path__ = [str(folder)]
+    monkeypatch.setitem(sys.modules, "vllm_policy", package)
+    for name in ("abstract", "default"):
+        spec = importlib.util.spec_from_file_location(f"vllm_policy.{name}", folder / f"{name}.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        spec.loader.exec_module(module)
+    return module.DefaultEplbPolicy
+
+
+def test_as_even_as_vllms_own_policy_and_slots_kept_as_it_keeps_them(real_default_policy):
+    random = np.random.default_rng(1)
+    for n_slots, n_groups, n_nodes, n_gpus in ((80, 1, 1, 16), (80, 4, 2, 16), (72, 3, 2, 8)):
+        old = torch.from_numpy(random.permuted(np.tile(np.arange(n_slots) % 64, (4, 1)), axis=1))
+        theirs = real_default_policy.rebalance_experts(WEIGHT, n_slots, n_groups, n_nodes, n_gpus, old)
+        ours = vllm.EplbPolicy.rebalance_experts(WEIGHT, n_slots, n_groups, n_nodes, n_gpus, old)
+        searched = vllm.SearchPolicy.rebalance_experts(WEIGHT, n_slots, n_groups, n_nodes, n_gpus)
+        even = [equal_split_imbalance(m.numpy(), LOADS, n_gpus) for m in (theirs, ours, searched)]
+        assert (even[1] <= even[0] + 1e-6).all()
+        assert (even[2] <= even[1] + 1e-6).mean() > 0.5
+        stays = [(m.numpy() == old.numpy()).sum() for m in (theirs, ours)]
+        assert stays[1] >= 0.5 * stays[0]
+        kept = real_default_policy.preserve_intragpu_slots(ours.numpy(), n_gpus, old.numpy())
+        assert ((kept == old.numpy()).sum()) == stays[1]
+
+
+def test_search_policy_fetches_little_from_a_map_in_use():
+    old = vllm.SearchPolicy.rebalance_experts(WEIGHT, 80, 1, 1, 16)
+    drifted = WEIGHT * torch.from_numpy(np.random.default_rng(0).lognormal(0, 0.15, LOADS.shape))
+    new = vllm.SearchPolicy.rebalance_experts(drifted, 80, 1, 1, 16, old)
+    fresh = rebalance_experts(drifted, 80, 1, 1, 16).phy2log
+    moved = [(m.numpy() != old.numpy()).mean() for m in (new, fresh)]
+    assert moved[0] < 0.5
+    assert moved[1] > 0.7
+    stale, better = (equal_split_imbalance(m.numpy(), drifted.numpy(), 16).mean() for m in (old, new))
+    assert better < stale
+
+
+def test_a_map_of_another_size_is_left_aside():
+    old = torch.zeros((4, 96), dtype=torch.int64)
+    assert by_gpu(vllm.EplbPolicy.rebalance_experts(WEIGHT, 80, 1, 1, 16, old), 16) == by_gpu(
+        rebalance_experts(LOADS, 80, 1, 1, 16).phy2log, 16
+    )
+
+
+def test_vllm_takes_the_policy(monkeypatch):
+    policies = types.ModuleType("vllm.distributed.eplb.policy")
+    policies.AbstractEplbPolicy, policies.EPLB_POLICIES = type("Abstract", (), {}), {"default": object}
+    for name in ("vllm", "vllm.distributed", "vllm.distributed.eplb"):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.util.spec_from_loader(name, loader=None)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "vllm.distributed.eplb.policy", policies)
+    installed = vllm.install(vllm.SearchPolicy)
+    assert policies.EPLB_POLICIES["default"] is installed
+    assert issubclass(installed, policies.AbstractEplbPolicy)
+    assert installed.rebalance_experts(WEIGHT, 80, 1, 1, 16).shape == (4, 80)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_without_vllm_it_says_what_to_install():
+    with pytest.raises(MissingExtra, match="pip install vllm"):
+        vllm.install()
+
+
+# SGLang
+
+
+def test_sglangs_functions_are_the_real_ones(peer_source, parameters_of):
+    file = peer_source("sglang", "srt/eplb/eplb_algorithms/__init__.py")
+    real = list(parameters_of(file, "rebalance_experts"))
+    ours = inspect.signature(sglang.rebalance_experts).parameters
+    assert real == [name for name, one in ours.items() if one.kind is not one.KEYWORD_ONLY]
+    solver = peer_source("sglang", "srt/eplb/lplb_solver.py")
+    for method, one in (("__init__", sglang.LPLBSolver.__init__), ("solve", sglang.LPLBSolver.solve)):
+        found = dict(list(inspect.signature(one).parameters.items())[1:])
+        assert parameters_of(solver, f"LPLBSolver.{method}") == {
+            name: p.default is not p.empty for name, p in found.items()
+        }
+
+
+def test_sglangs_own_placement_is_ours(peer_source):
+    file = peer_source("sglang", "srt/eplb/eplb_algorithms/deepseek.py")
+    spec = importlib.util.spec_from_file_location("sglang_deepseek", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for grouped, name in ((True, "deepseek_hierarchical"), (False, "deepseek")):
+        theirs = module.rebalance_experts(WEIGHT, 80, 4, 2, 16, grouped)
+        ours = sglang.rebalance_experts(WEIGHT[None], 80, 5, 4, 2, name)
+        even = [equal_split_imbalance(maps[0].numpy(), LOADS, 16) for maps in (theirs, ours)]
+        assert (even[1] <= even[0] + 1e-6).all()
+        assert [one.shape[:2] for one in theirs] == [one.shape[:2] for one in ours]
+
+
+class Algorithm:
+    name = "deepseek"
+
+
+@pytest.mark.parametrize("policy", ["eplb", "search"])
+@pytest.mark.parametrize("algorithm", [Algorithm(), "deepseek_hierarchical"])
+def test_sglangs_placement(policy, algorithm):
+    windows = WEIGHT[None].expand(3, -1, -1)
+    phy2log, log2phy, logcnt = sglang.rebalance_experts(windows, 80, 5, 4, 2, algorithm, policy=policy)
+    assert phy2log.shape == (4, 80)
+    for layer in range(4):
+        for expert in range(64):
+            slots = log2phy[layer, expert][log2phy[layer, expert] >= 0].tolist()
+            assert len(slots) == logcnt[layer, expert]
+            assert (phy2log[layer, slots] == expert).all()
+
+
+def test_dead_ranks_hold_nothing_that_a_map_leads_to():
+    alive = [True] * 16
+    alive[3] = alive[7] = False
+    for policy in ("eplb", "search"):
+        phy2log, log2phy, logcnt = sglang.rebalance_experts(
+            WEIGHT, 96, 6, None, 1, "elasticity_aware", policy=policy, active_ranks=alive
+        )
+        led_to = set(log2phy[log2phy >= 0].tolist())
+        assert not led_to & {*range(18, 24), *range(42, 48)}
+        assert (phy2log[:, 18:24] == 0).all()
+        assert logcnt.sum(1).tolist() == [84] * 4
+
+
+def test_sglang_takes_the_function(monkeypatch):
+    algorithms = types.ModuleType("sglang.srt.eplb.eplb_algorithms")
+    for name in ("sglang", "sglang.srt", "sglang.srt.eplb"):
+        module = types.ModuleType(name)
+        module.__spec__ = importlib.util.spec_from_loader(name, loader=None)
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setitem(sys.modules, "sglang.srt.eplb.eplb_algorithms", algorithms)
+    sglang.install("search")
+    maps = algorithms.rebalance_experts(
+        tokens_per_expert=WEIGHT[None], num_physical_experts=80, num_local_physical_experts=5,
+        num_groups=None, num_nodes=1, algorithm=Algorithm(),
+    )  # fmt: skip
+    assert maps[0].shape == (4, 80)
+
+
+@pytest.fixture
+def solver_and_ids():
+    placement = rebalance_experts(torch.from_numpy(LOADS[:1]), 80, 1, 1, 16)
+    phy2log, log2phy, logcnt = (one[0] for one in placement)
+    odds = torch.from_numpy(LOADS[0] / LOADS[0].sum())
+    ids = torch.multinomial(odds, 4096, replacement=True, generator=torch.Generator().manual_seed(0))
+    return sglang.LPLBSolver(phy2log, log2phy, 16, None, logcnt), ids.reshape(-1, 8).int(), phy2log, log2phy
+
+
+def test_probabilities_are_the_exact_shares(solver_and_ids):
+    solver, ids, phy2log, log2phy = solver_and_ids
+    prob = solver.solve(ids)
+    assert (prob.shape, prob.dtype) == (log2phy.shape, torch.float32)
+    assert prob.sum(1).tolist() == pytest.approx([1.0] * 64)
+    counts = np.bincount(ids.reshape(-1), minlength=64)
+    held = log2phy >= 0
+    load = np.zeros(16)
+    np.add.at(load, (log2phy[held] // 5).numpy(), (prob * torch.from_numpy(counts)[:, None])[held].numpy())
+    assert load.max() == pytest.approx(route(phy2log.numpy(), counts[None], 16).peaks[0], rel=1e-5)
+    assert (prob[~held] == 0).all()
+
+
+def test_the_group_adds_up_counts(solver_and_ids):
+    solver, ids, phy2log, log2phy = solver_and_ids
+
+    class Group:
+        def all_reduce(self, tensor):
+            return tensor * 2
+
+    grouped = sglang.LPLBSolver(phy2log, log2phy, 16, Group())
+    assert grouped.solve(ids).shape == log2phy.shape
+    counts = np.bincount(ids.reshape(-1), minlength=64)
+    assert (grouped.solve(ids).numpy() == solver.shares(2 * counts)).all()
+
+
+def test_ranks_without_tokens_and_ids_that_are_none(solver_and_ids):
+    solver, *_, log2phy = solver_and_ids
+    idle = solver.solve(torch.empty((0, 8), dtype=torch.int32))
+    assert idle.sum(1).tolist() == pytest.approx([1.0] * 64)
+    copies = (log2phy >= 0).sum(1)
+    assert (idle[:, 0] == 1 / copies).all()
+    assert (solver.solve(torch.tensor([[-1, -1]])) == idle).all()
+    with pytest.raises(ConfigError, match="id 64 of 64"):
+        solver.solve(torch.tensor([[64, 0]]))
+
+
+def test_maps_that_disagree_are_refused(solver_and_ids):
+    _, _, phy2log, log2phy = solver_and_ids
+    with pytest.raises(ConfigError, match="gives to other experts"):
+        sglang.LPLBSolver(phy2log.roll(1), log2phy, 16)
+
+
+# LPLB: the cases of its own tests, loads drawn and added up as there; what must come out is the optimum
+
+
+@pytest.mark.parametrize(
+    ("matrix", "ep_size", "n_redundant", "with_history"),
+    [
+        (cube(), 32, 2, True),
+        (cube(), 32, 4, False),
+        (cube(), 64, 2, True),
+        (ring(8), 32, 1, True),
+        (hypercube(16), 16, 2, True),
+        (torus(8, 4), 32, 2, False),
+    ],
+)
+def test_lplbs_own_cases(matrix, ep_size, n_redundant, with_history):
+    for seed in range(4):
+        check_lplb_draw(seed, matrix, ep_size, n_redundant, with_history)
+
+
+def check_lplb_draw(seed, matrix, ep_size, n_redundant, with_history):
+    """What LPLB's test makes of the shares must be the least that any routing can have."""
+    random = torch.Generator().manual_seed(seed)
+    planner = lplb.Planner(torch.from_numpy(matrix), 256 + n_redundant * ep_size, 256, ep_size)
+    if with_history:
+        history = torch.randn(256, generator=random) * 0.15 + 1
+        planner.update_redundancy_mapping(history.clamp_min(0).mul(2**20).long())
+    workload = (torch.randn(256, generator=random) * 0.3 + 1).clamp_min(0).mul(2**12).int()
+    counter = torch.zeros((), dtype=torch.int)
+    kept, total = planner.solve_probs(workload, counter)
+    assert counter == planner.n_group
+    assert (total == workload).all()
+
+    n_columns = matrix.shape[1]
+    slots = workload[planner.phy2log].double().reshape(planner.n_group, len(matrix), -1)
+    copied = slots[:, :, :n_redundant].reshape(*slots.shape[:2], -1, n_columns).sum(2)
+    there = torch.from_numpy(matrix).long().expand(*kept.shape)
+    own = copied * kept + (copied * (1 - kept)).gather(1, there)
+    fixed = slots[:, :, n_redundant : slots.shape[2] - n_redundant].sum(2)
+    load = own.sum(2) + fixed
+    exact = route(planner.phy2log.numpy(), workload.numpy()[None].astype(np.int64), ep_size)
+    assert float(load.max()) == pytest.approx(exact.peaks[0], abs=1)
+
+
+def test_lplbs_steps_one_by_one():
+    planner = lplb.Planner(circulant(4, [1]), 12, 8, 4)
+    ids = torch.randint(-1, 8, (300, 2), generator=torch.Generator().manual_seed(1))
+    counts, blocks = planner.count_workload(ids, 7)
+    assert (counts == torch.bincount(ids[ids >= 0], minlength=8)).all()
+    assert blocks.sum(0).tolist() == counts.tolist()
+    kept, _ = planner.solve_probs(counts, torch.zeros(1, dtype=torch.int32))
+    slots = planner.weighted_select_target(ids, kept, blocks, 7)
+    assert (slots.dtype, slots.shape) == (ids.dtype, ids.shape)
+    assert (planner.phy2log[slots[ids >= 0]] == ids[ids >= 0]).all()
+    assert (slots[ids < 0] == -1).all()
+    loads = torch.bincount(slots[slots >= 0] // 3, minlength=4)
+    exact = route(planner.phy2log.numpy(), counts.numpy()[None].astype(np.int64), 4).loads[0]
+    assert loads.max() <= exact.max() + 2  # each rank rounds each expert's share
