@@ -242,10 +242,10 @@ def test_no_load_at_all():
 def test_scenarios_are_like_the_windows():
     random = np.random.default_rng(0)
     windows = random.poisson(random.lognormal(4, 0.5, 32), (8, 32)).astype(float)
-    made_up = stress(windows, 4000, random)
+    made_up = stress(windows, 4000, random, 0.1)
     assert made_up.min() >= 0
     assert made_up.mean(axis=0) == pytest.approx(windows.mean(axis=0), rel=0.05)
-    assert stress(windows[:1], 5, random).shape == (5, 32)
+    assert stress(windows[:1], 5, random, 0.1).shape == (5, 32)
     assert as_demand(np.array([[0, 0], [1, 3]]), 4.0).tolist() == [[1, 3]]
     assert as_demand(np.zeros((2, 4)), 4.0).tolist() == [[1, 1, 1, 1]]
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .fleet import Fleet
+from .placement import rebalance_experts
 from .scenarios import as_demand, stress
 from .search_kernels import Problem, Scratch, State, search
 from .start_kernels import fill
@@ -19,6 +20,7 @@ __all__ = ["Effort", "Found", "Ground", "LayerSearch"]
 
 PERFECT = 1.0 + 1e-6
 LEAST_PAY = 1e-4  # of imbalance, for each expert fetched
+LONE_NOISE, LONE_NOISE_SPLIT = 0.1, 0.03  # see ``stress``: routing evens out more than a split does
 ENOUGH_WINDOWS = 4  # to hold a quarter of them out
 
 
@@ -33,7 +35,7 @@ class Effort:
 
     n_scenarios: int = 32
     n_rounds: int = 6
-    n_tries: int = 240
+    n_tries: int = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,12 @@ class LayerSearch:
         self.nowhere = np.zeros((len(ground.speed), len(self.mean)), np.bool_)
 
     def starts(self) -> Iterator[tuple[str, NDArray[np.int64]]]:
-        """Copies as EPLB counts them; and a backbone along which load can flow all round the fleet."""
+        """EPLB's, first copies first, and a backbone along which load can flow all round the fleet."""
         ground, n_experts = self.ground, len(self.mean)
         room = np.diff(ground.first_slot)
+        is_even = np.ptp(room) == 0 and np.ptp(ground.speed) == 0
+        if is_even and (self.home < 0).all() and room[0] <= n_experts:  # more slots: EPLB makes twins
+            yield "EPLB", rebalance_experts(self.mean[None], ground.n_slots, 1, 1, len(room)).phy2log[0]
         yield "copies by load", self._fill(room, [])
         n_spare = ground.n_slots - n_experts
         if n_spare > 0 and len(room) > 1:
@@ -123,7 +128,7 @@ class LayerSearch:
         real = as_demand(windows, 1.0)
         if n < len(real):
             real = real[np.sort(self.random.choice(len(real), n, replace=False))]
-        made_up = stress(real, n - len(real), self.random)
+        made_up = stress(real, n - len(real), self.random, LONE_NOISE if self.is_routed else LONE_NOISE_SPLIT)
         return as_demand(np.concatenate([real, made_up]), self.ground.speed.sum())
 
     def plan(self, effort: Effort, others: dict[str, NDArray[np.int64]] | None = None) -> Found:

@@ -24,7 +24,7 @@ __all__ = ["EFFORTS", "Plan", "place"]
 Objective = Literal["routed", "equal"]
 NodeLimit = Literal["none", "base", "all"]
 EFFORTS: dict[str, dict[str, int]] = {
-    "online": {"n_scenarios": 32, "n_rounds": 6, "n_tries": 240},
+    "online": {"n_scenarios": 32, "n_rounds": 6, "n_tries": 180},
     "offline": {"n_scenarios": 64, "n_rounds": 10, "n_tries": 1500},
 }
 
@@ -37,7 +37,7 @@ class Plan:
     held_out   [layers] the same over windows that the search had not seen, when it chose (None: too few
                windows)
     bound      [layers] mean over the windows: the relaxed minimum over all placements and routings
-    origin     [layers] where the search began: "copies by load", "backbone" or "old"
+    origin     [layers] where the search began: "EPLB", "copies by load", "backbone" or "old"
     """
 
     placement: Placement
