@@ -1,6 +1,7 @@
 """How close to the bound do executors come on four devices of speeds 1 : 2 : 4 : 8?
 
     python benchmarks/unequal_devices.py [--draws 5] [--peers evenload,loky] [--columns s60,d300]
+        [--at-once 7] [--first-modes]
 
 The devices are processes that sleep for cost / speed, so the machine may be slow or busy; what is measured is
 who gets what, when. On a busy machine give it a negative nice value: it needs little CPU, but promptly.
@@ -18,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -95,6 +97,8 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--peers", default="")
     parser.add_argument("--columns", default=",".join(COLUMNS))
+    parser.add_argument("--at-once", type=int, default=1, help="peers that are measured side by side")
+    parser.add_argument("--first-modes", action="store_true", help="leave out the peers' own default idioms")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -105,19 +109,27 @@ def main() -> None:
 
     names = given.peers.split(",") if given.peers else list(PEERS)
     columns = given.columns.split(",")
-    rows = []
+    jobs = []
     for name in names:
-        modes = ["default"] if name == "evenload" else ["one by one"]
-        if PEERS[name].has_own_default and name != "evenload":
-            modes.append("default")
-        for mode in modes:
-            row: dict = {"peer": name, "mode": mode}
-            for column in columns:
-                ratios = in_fresh_interpreter(name, mode, column, n_draws(column, given.draws))
-                row[column] = sum(ratios) / len(ratios)
-                row[f"{column}_worst"] = min(ratios)
-            rows.append(row)
-            print_table([row])
+        jobs.append((name, "default" if name == "evenload" else "one by one"))
+        if PEERS[name].has_own_default and name != "evenload" and not given.first_modes:
+            jobs.append((name, "default"))
+
+    def row_of(at: int) -> dict:
+        name, mode = jobs[at]
+        row: dict = {"peer": name, "mode": mode}
+        turn = at % len(columns)  # side by side, not everybody measures the same column at the same time
+        for column in columns[turn:] + columns[:turn]:
+            ratios = in_fresh_interpreter(name, mode, column, n_draws(column, given.draws))
+            row[column] = sum(ratios) / len(ratios)
+            row[f"{column}_worst"] = min(ratios)
+        return row
+
+    rows = []
+    with ThreadPoolExecutor(given.at_once) as side_by_side:
+        for row in side_by_side.map(row_of, range(len(jobs))):
+            rows.append({key: row[key] for key in ("peer", "mode", *sorted(row.keys() - {"peer", "mode"}))})
+            print_table(rows[-1:])
     others = [row for row in rows if row["mode"] == "one by one"]
     if others:
         means = {key: sum(row[key] for row in others) / len(others) for key in others[0] if key[0] in "sd"}
@@ -125,7 +137,7 @@ def main() -> None:
     if given.peers or columns != list(COLUMNS):
         print_table(rows)
     else:
-        facts = {"peers": versions(), "load_average": os.getloadavg()[0], "nice": os.nice(0)}
+        facts = {"peers": versions(), "load_average": os.getloadavg()[0], "at_once": given.at_once}
         record("unequal_devices", rows, draws={c: n_draws(c, given.draws) for c in columns}, **facts)
 
 
