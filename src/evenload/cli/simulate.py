@@ -2,11 +2,8 @@
 
 import json
 import math
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -17,10 +14,10 @@ from evenload.balance.scenario import MOST_ITEMS, draw_costs, draw_hints, parse_
 from evenload.balance.simulate import Simulation, simulate
 from evenload.errors import ConfigError
 
-from .gantt import gantt_lines
-from .table import format_table
+from .simulated import Outcome, as_object, page
 
 BALANCED = "static+balancer"
+ITEMS_IN_ALL = 30_000  # as many draws as keep the answer within a second or two
 EVERYTHING = ("measured", "pull", "guided", "factoring", "static:proportional", BALANCED, "static")
 
 
@@ -44,6 +41,9 @@ EVERYTHING = ("measured", "pull", "guided", "factoring", "static:proportional", 
     "--hints", type=float, metavar="ERROR", help="Tell the policy the sizes, wrong by up to 0.2 say."
 )
 @click.option("--seed", default=0, help="Of the drawn costs (0).")
+@click.option(
+    "--draws", type=int, metavar="N", help="Mean of N draws of the costs (10; fewer if there are many items)."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def simulate_fleet(
     devices: str,
@@ -54,6 +54,7 @@ def simulate_fleet(
     names: tuple[str, ...],
     hints: float | None,
     seed: int,
+    draws: int | None,
     as_json: bool,
 ) -> int:
     """Ask what a fleet of devices would do with your items.
@@ -74,18 +75,38 @@ def simulate_fleet(
             f"--launch {launch} is below zero or not finite", hint="give seconds, such as 0.001"
         )
     fleet = parse_fleet(devices, launch_s=launch)
-    costs = read_costs(costs_file) if costs_file else draw_costs(cost, items, seed)
-    sizes = draw_hints(costs, hints, seed) if hints is not None else None
     chosen = names or EVERYTHING
     for name in chosen:
         policy_from_name("static" if name == BALANCED else name)
-    runs = {name: play(name, fleet, costs, sizes) for name in chosen}
-    best = min(runs, key=lambda name: runs[name].makespan_s)
-    if as_json:
-        click.echo(json.dumps(as_object(runs, fleet, costs), allow_nan=False))
+    if costs_file is not None:
+        all_costs = [read_costs(costs_file)]
     else:
-        click.echo("\n".join(page(runs, best, fleet, costs)))
-    return 0 if all(not run.n_unfinished for run in runs.values()) else 1
+        n_draws = n_draws_of(cost, items, draws)
+        all_costs = [draw_costs(cost, items, seed + at) for at in range(n_draws)]
+    sizes = [
+        None if hints is None else draw_hints(costs, hints, seed + at) for at, costs in enumerate(all_costs)
+    ]
+    outcomes = {
+        name: Outcome([play(name, fleet, costs, size) for costs, size in zip(all_costs, sizes, strict=True)])
+        for name in chosen
+    }
+    work_s = math.fsum(map(math.fsum, all_costs)) / len(all_costs)
+    if as_json:
+        click.echo(json.dumps(as_object(outcomes, fleet, len(all_costs[0]), work_s), allow_nan=False))
+    else:
+        click.echo("\n".join(page(outcomes, fleet, len(all_costs[0]), work_s)))
+    return 1 if any(outcome.n_unfinished for outcome in outcomes.values()) else 0
+
+
+def n_draws_of(cost: str, n_items: int, asked: int | None) -> int:
+    """How often to draw the costs: one draw of uneven items is mostly luck. Costs that are equal need one."""
+    if asked is not None:
+        if not 1 <= asked <= 1000:
+            raise ConfigError(f"--draws {asked} is not in 1..1000", hint="use 10")
+        return asked
+    if cost.partition(":")[1] == "":
+        return 1
+    return max(1, min(10, ITEMS_IN_ALL // max(1, n_items)))
 
 
 def play(
@@ -123,103 +144,3 @@ def read_costs(path: Path) -> list[float]:
     if len(costs) > MOST_ITEMS:
         raise ConfigError(f"{path} has {len(costs)} items", hint=f"at most {MOST_ITEMS} can be simulated")
     return costs
-
-
-def page(
-    runs: dict[str, Simulation], best: str, fleet: Sequence[ModelDevice], costs: Sequence[float]
-) -> list[str]:
-    """What a person sees: the question, a table of policies, the timeline of the best."""
-    bound_s = runs[best].bound_s
-    work = math.fsum(costs)
-    lines = [
-        f"{len(costs)} items, {work:.4g} s of work, on {len(fleet)} devices",
-        f"no plan can end before {bound_s:.4g} s" if bound_s < math.inf else "no plan can end at all",
-        "",
-    ]
-    lines += format_table(
-        ["policy", "makespan", "x bound", "imbalance", "chunks", "copies", "moves"],
-        [row(name, run) for name, run in runs.items()],
-        right="makespan imbalance chunks copies moves",
-    )
-    if runs[best].n_unfinished:
-        return [*lines, "", "no policy can finish: every device dies or stops before the work is done"]
-    width = min(100, shutil.get_terminal_size((80, 24)).columns)
-    picture = gantt_lines(
-        slices_of(runs[best], fleet), runs[best].makespan_s, width, ascii_only=not has_blocks()
-    )
-    return [*lines, "", f"{best}:", *picture] if picture else lines
-
-
-def row(name: str, run: Simulation) -> list[str]:
-    if run.n_unfinished:
-        return [name, "never", "–", "–", str(run.counters.n_chunks), "", ""]
-    busy = list(run.device2busy_s.values())
-    mean = math.fsum(busy) / len(busy)
-    times = f"{run.makespan_s / run.bound_s:.3f}" if run.bound_s > 0 else "–"
-    counts = (run.counters.n_chunks, run.counters.n_duplicates, run.counters.n_moved)
-    return [
-        name,
-        f"{run.makespan_s:.4g} s",
-        times,
-        f"{max(busy) / mean if mean else 1:.2f}",
-        *map(str, counts),
-    ]
-
-
-def slices_of(run: Simulation, fleet: Sequence[ModelDevice]) -> dict[str, list[tuple[float, float, str]]]:
-    rows: dict[str, list[tuple[float, float, str]]] = {}
-    for device in fleet:
-        speed = (
-            f"{device.speed:g}x"
-            + ("~" if device.profile else "")
-            + ("!" if device.dies_s is not None else "")
-        )
-        kinds = [
-            (
-                span.start_s,
-                span.stop_s,
-                "lost" if span.status == "lost" else "copy" if span.duplicate else "work",
-            )
-            for span in run.spans
-            if span.device == device.name
-        ]
-        rows[f"{device.name} {speed}"] = kinds
-    return rows
-
-
-def has_blocks() -> bool:
-    """Can this terminal show block letters?"""
-    try:
-        "█▓▒·".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True
-
-
-def as_object(
-    runs: dict[str, Simulation], fleet: Sequence[ModelDevice], costs: Sequence[float]
-) -> dict[str, Any]:
-    """The JSON page: seconds, ratios and counts per policy; a makespan of null was never reached."""
-    policies = {
-        name: {
-            "makespan_s": run.makespan_s if not run.n_unfinished else None,
-            "bound_s": run.bound_s if run.bound_s < math.inf else None,
-            "ratio_to_bound": run.makespan_s / run.bound_s
-            if not run.n_unfinished and run.bound_s > 0
-            else None,
-            "unfinished": run.n_unfinished,
-            "chunks": run.counters.n_chunks,
-            "duplicates": run.counters.n_duplicates,
-            "moves": run.counters.n_moved,
-            "busy_s": dict(run.device2busy_s),
-        }
-        for name, run in runs.items()
-    }
-    speeds = {device.name: device.speed for device in fleet}
-    return {
-        "schema": 1,
-        "items": len(costs),
-        "work_s": math.fsum(costs),
-        "devices": speeds,
-        "policies": policies,
-    }

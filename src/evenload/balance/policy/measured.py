@@ -14,6 +14,8 @@ from .horizon import common_end, ends_first, helps, overdue_at, overdue_devices
 __all__ = ["Measured"]
 
 NO_ITEMS = "no item is ready"
+REFUSE, REFUSE_WITH_COPIES = 1.5, 3.0
+"""An item is refused if it would take this many times what the others need for all that is left."""
 WORTH_S, WORTH_LAUNCHES = 1.2, 4.0
 """A copy is made if the chunk needs more time still than this many times the copy, with so many launches."""
 
@@ -93,7 +95,7 @@ class Measured:
         return Take(max(1, ceil(work / ask.item_work - 1e-9)), why, work, at_most)
 
     def _refuse(self, ask: Ask) -> Hold | None:
-        """Leave it to the others if they would end everything before this device ends one item."""
+        """Leave it to the others if they would end everything long before this device ends one item."""
         cost, left = ask.lane.estimate.cost, ask.work_left
         if left is None or cost is None:
             return None
@@ -105,8 +107,10 @@ class Measured:
         mine = cost.launch_s + item / cost.rate
         if not speed or left > mine * speed:
             return None
+        # Rates are uncertain and an idle device is a sure loss: where a copy can mend it, rather take it.
+        can_copy = ask.may_repeat and self.copies and len(ask.lanes) - 2 >= self.keep_free
         end_s = common_end(ask, others, left) + 0.5 * item / speed
-        if end_s >= mine:
+        if end_s * (REFUSE_WITH_COPIES if can_copy else REFUSE) >= mine:
             return None
         wake_s = min((overdue_at(lane) for lane in others if lane.is_busy), default=ask.now + 0.5 * mine)
         return Hold(f"the others end {mine - end_s:.3g} s sooner", max(wake_s, ask.now + 1e-3))

@@ -1,0 +1,155 @@
+"""What ``evenload simulate`` shows: a table of policies, the timeline of the best, the same as JSON."""
+
+import math
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from evenload.balance.fleet import ModelDevice
+from evenload.balance.metrics import imbalance
+from evenload.balance.simulate import Simulation
+
+from .gantt import gantt_lines
+from .table import format_table
+
+__all__ = ["Outcome", "as_object", "page"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one policy did in every draw of the costs; figures are means over the draws."""
+
+    draws: Sequence[Simulation]
+
+    @property
+    def n_unfinished(self) -> int:
+        """Most items that a draw left undone."""
+        return max(run.n_unfinished for run in self.draws)
+
+    @property
+    def makespan_s(self) -> float:
+        return fmean(run.makespan_s for run in self.draws)
+
+    @property
+    def bound_s(self) -> float:
+        return fmean(run.bound_s for run in self.draws)
+
+    @property
+    def times_bound(self) -> list[float]:
+        """Makespan over bound, draw by draw; empty where there was no work, or it never ended."""
+        if self.n_unfinished:
+            return []
+        return [run.makespan_s / run.bound_s for run in self.draws if run.bound_s > 0]
+
+    @property
+    def imbalance(self) -> float:
+        return fmean(imbalance(list(run.device2busy_s.values())) for run in self.draws)
+
+    def mean(self, counter: str) -> float:
+        return fmean(getattr(run.counters, counter) for run in self.draws)
+
+
+def page(
+    outcomes: Mapping[str, Outcome], fleet: Sequence[ModelDevice], n_items: int, work_s: float
+) -> list[str]:
+    """What a person sees: the question, a table of policies, the timeline of the best."""
+    best = min(outcomes, key=lambda name: outcomes[name].makespan_s)
+    n_draws, bound_s = len(outcomes[best].draws), outcomes[best].bound_s
+    drawn = f", mean of {n_draws} draws" if n_draws > 1 else ""
+    can_end = f"before {bound_s:.4g} s" if bound_s < math.inf else "at all"
+    lines = [
+        f"{n_items} items, {work_s:.4g} s of work, on {len(fleet)} device{'s' * (len(fleet) != 1)}{drawn}",
+        f"no plan can end {can_end}",
+        "",
+        *format_table(
+            ["policy", "makespan", "x bound", "worst", "imbalance", "chunks", "copies", "moves"],
+            [_row(name, outcome) for name, outcome in outcomes.items()],
+            right="makespan worst imbalance chunks copies moves",
+        ),
+        "",
+    ]
+    if outcomes[best].n_unfinished:
+        return [*lines, "no policy can finish: every device dies or stops before the work is done"]
+    run = outcomes[best].draws[0]
+    width = min(100, shutil.get_terminal_size((80, 24)).columns)
+    picture = gantt_lines(_slices(run, fleet), run.makespan_s, width, ascii_only=not _has_blocks())
+    title = f"{best}, first draw: " if n_draws > 1 else f"{best}: "
+    return [*lines, title + _legend(), *picture] if picture else lines[:-1]
+
+
+def as_object(
+    outcomes: Mapping[str, Outcome], fleet: Sequence[ModelDevice], n_items: int, work_s: float
+) -> dict[str, Any]:
+    """The JSON page: means over the draws; a makespan of null was never reached."""
+    policies = {}
+    for name, outcome in outcomes.items():
+        times, bound_s = outcome.times_bound, outcome.bound_s
+        busy = [run.device2busy_s for run in outcome.draws]
+        policies[name] = {
+            "makespan_s": None if outcome.n_unfinished else outcome.makespan_s,
+            "bound_s": bound_s if bound_s < math.inf else None,
+            "ratio_to_bound": fmean(times) if times else None,
+            "worst_ratio_to_bound": max(times) if times else None,
+            "unfinished": outcome.n_unfinished,
+            "chunks": outcome.mean("n_chunks"),
+            "duplicates": outcome.mean("n_duplicates"),
+            "moves": outcome.mean("n_moved"),
+            "busy_s": {device.name: fmean(seconds[device.name] for seconds in busy) for device in fleet},
+        }
+    return {
+        "schema": 1,
+        "items": n_items,
+        "work_s": work_s,
+        "draws": max(len(outcome.draws) for outcome in outcomes.values()),
+        "devices": {device.name: device.speed for device in fleet},
+        "policies": policies,
+    }
+
+
+def _row(name: str, outcome: Outcome) -> list[str]:
+    if outcome.n_unfinished:
+        return [name, "never", "–", "", "–", f"{outcome.mean('n_chunks'):.0f}", "", ""]
+    times = outcome.times_bound
+    counts = (f"{outcome.mean(counter):.4g}" for counter in ("n_chunks", "n_duplicates", "n_moved"))
+    return [
+        name,
+        f"{outcome.makespan_s:.4g} s",
+        f"{fmean(times):.3f}" if times else "–",
+        f"{max(times):.3f}" if len(times) > 1 else "",
+        f"{outcome.imbalance:.2f}",
+        *counts,
+    ]
+
+
+def _slices(run: Simulation, fleet: Sequence[ModelDevice]) -> dict[str, list[tuple[float, float, str]]]:
+    """Rows of the timeline; ~ marks a speed that changes, ! a worker that dies."""
+    rows: dict[str, list[tuple[float, float, str]]] = {}
+    for device in fleet:
+        marks = "~" * bool(device.profile) + "!" * (device.dies_s is not None)
+        rows[f"{device.name} {device.speed:g}x{marks}"] = [
+            (span.start_s, span.stop_s, _kind(span.status, span.duplicate))
+            for span in run.spans
+            if span.device == device.name
+        ]
+    return rows
+
+
+def _kind(status: str, is_copy: bool) -> str:
+    return "lost" if status == "lost" else "copy" if is_copy else "work"
+
+
+def _legend() -> str:
+    work, copy, wait = ("█▓", "▒", "·") if _has_blocks() else ("#=", "c", ".")
+    return f"{work} chunks in turn, {copy} copy, {wait} waiting, x lost"
+
+
+def _has_blocks() -> bool:
+    """Can this terminal show block letters?"""
+    try:
+        "█▓▒·".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
