@@ -14,7 +14,7 @@ from evenload.moe.scenarios import as_demand, stress
 from evenload.moe.topology import lay_out, ring
 
 TRACES = Path(__file__).parents[1] / "data" / "routing"
-BRIEF = Effort(n_scenarios=8, n_rounds=2, n_tries=40)
+BRIEF = Effort(n_windows=8, n_made_up=24, n_rounds=2, n_tries=40)
 
 
 @st.composite
@@ -96,7 +96,7 @@ def test_costs_are_the_routers(task):
 def test_costs_stay_right_however_long_the_search(task, is_routed):
     windows, fleet = task
     search = search_of(windows, fleet, is_routed)
-    demand = search.scenarios(windows, 12)
+    demand = search.scenarios(windows, Effort(n_windows=12, n_made_up=24))
     for _, start in search.starts():
         slots, costs = search.search(start, demand, 60)
         assert costs == pytest.approx(search.costs(slots, demand), abs=1e-6)

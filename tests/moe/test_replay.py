@@ -14,7 +14,7 @@ from evenload.moe.plan_file import read_plan, write_plan
 from evenload.moe.replay import STRATEGIES, imbalances, replay
 from evenload.moe.replay_html import page, write_replay
 
-BRIEF = Effort(n_scenarios=8, n_rounds=2, n_tries=60)
+BRIEF = Effort(n_windows=8, n_made_up=24, n_rounds=2, n_tries=60)
 BATCHES = generate(Popularity(drift=0.1), n_windows=10, n_layers=2, n_experts=32, n_ids=4000).windows(1)
 FLEET = Fleet.even(8, 40)
 ONE_GPU = '{"slots": [1], "speeds": [1], "nodes": [0], "dead": []}'

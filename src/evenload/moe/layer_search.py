@@ -3,7 +3,7 @@ decide.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from .topology import spread_strides
 __all__ = ["Effort", "Found", "Ground", "LayerSearch"]
 
 PERFECT = 1.0 + 1e-6
-LEAST_PAY = 1e-4  # of imbalance, for each expert fetched
+LEAST_PAY, LEAST_PAY_SPLIT = 1e-4, 1e-5  # of imbalance, for each expert fetched; a split gains in small steps
 LONE_NOISE, LONE_NOISE_SPLIT = 0.1, 0.03  # see ``stress``: routing evens out more than a split does
 ENOUGH_WINDOWS = 4  # to hold a quarter of them out
 
@@ -33,8 +33,9 @@ class Effort:
     of it.
     """
 
-    n_scenarios: int = 32
-    n_rounds: int = 6
+    n_windows: int = 32
+    n_made_up: int = 54  # less two for each window
+    n_rounds: int = 8
     n_tries: int = 180
 
 
@@ -123,12 +124,14 @@ class LayerSearch:
         )  # fmt: skip
         return slots
 
-    def scenarios(self, windows: NDArray, n: int) -> NDArray[np.float64]:
-        """``n`` scenarios [n, experts]: windows drawn without repetition, then made-up ones."""
+    def scenarios(self, windows: NDArray, effort: Effort) -> NDArray[np.float64]:
+        """Scenarios [n, experts] of a round: as many windows as may be, made-up ones where these are few."""
         real = as_demand(windows, 1.0)
-        if n < len(real):
-            real = real[np.sort(self.random.choice(len(real), n, replace=False))]
-        made_up = stress(real, n - len(real), self.random, LONE_NOISE if self.is_routed else LONE_NOISE_SPLIT)
+        if len(real) > effort.n_windows:
+            real = real[np.sort(self.random.choice(len(real), effort.n_windows, replace=False))]
+        n_made_up = max(effort.n_made_up - 2 * len(real), 0)
+        noise = LONE_NOISE if self.is_routed else LONE_NOISE_SPLIT
+        made_up = stress(real, n_made_up, self.random, noise)
         return as_demand(np.concatenate([real, made_up]), self.ground.speed.sum())
 
     def plan(self, effort: Effort, others: dict[str, NDArray[np.int64]] | None = None) -> Found:
@@ -139,25 +142,26 @@ class LayerSearch:
         """
         n_held = len(self.windows) // 4 if len(self.windows) >= ENOUGH_WINDOWS else 0
         known, held = np.split(self.windows, [len(self.windows) - n_held])
-        judges = [self.scenarios(known, max(2 * effort.n_scenarios, len(known)))]
+        thorough = replace(effort, n_windows=len(known), n_made_up=2 * effort.n_made_up)
+        judges = [self.scenarios(known, thorough)]
         if n_held:
             judges.append(as_demand(held, self.ground.speed.sum()))
 
         def verdict(slots: NDArray[np.int64]) -> float:
             return float(np.mean([self.costs(slots, judge).mean() for judge in judges]))
 
-        demand = self.scenarios(known, effort.n_scenarios)
+        demand = self.scenarios(known, effort)
         begun = {name: self.search(slots, demand, effort.n_tries // 3)[0] for name, slots in self.starts()}
         begun |= others or {}
         origin = min(begun, key=lambda name: verdict(begun[name]))
         found = [begun[origin]]
         for _ in range(effort.n_rounds - 1):
             found.append(self.search(found[-1], demand, effort.n_tries)[0])
-            demand = self.scenarios(known, effort.n_scenarios)
+            demand = self.scenarios(known, effort)
         best = min(found, key=verdict)
         held_out = float(self.costs(best, judges[-1]).mean()) if n_held else None
         return Found(
-            self.search(best, self.scenarios(self.windows, effort.n_scenarios), effort.n_tries)[0],
+            self.search(best, self.scenarios(self.windows, effort), effort.n_tries)[0],
             origin,
             held_out,
         )
@@ -168,12 +172,15 @@ class LayerSearch:
         A change must first pay much for each expert that a GPU has to fetch, then less and less until the
         target is met; what pays less than ``LEAST_PAY`` is not done, even if the target is missed.
         """
-        demand = self.scenarios(self.windows, max(effort.n_scenarios, len(self.windows)))
+        # Routing over copies that are there costs nothing, so it is asked to hold for more than the windows.
+        n_made_up = effort.n_made_up if self.is_routed else 0
+        all_windows = replace(effort, n_windows=len(self.windows), n_made_up=n_made_up)
+        demand = self.scenarios(self.windows, all_windows)
         has = np.zeros_like(self.nowhere)
         has[self.ground.slot2gpu[old >= 0], old[old >= 0]] = True
         slots, cost = old, self.costs(old, demand)
-        price = max(cost.mean() - target, 0.0) / 2
-        while cost.mean() > target and price >= LEAST_PAY:
+        price, least = max(cost.mean() - target, 0.0) / 2, LEAST_PAY if self.is_routed else LEAST_PAY_SPLIT
+        while cost.mean() > target and price >= least:
             slots, cost = self.search(slots, demand, 2 * effort.n_tries, old_on=has, price=price, goal=target)
             price /= 2
         return Found(slots, "old", None)

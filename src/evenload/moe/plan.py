@@ -24,8 +24,8 @@ __all__ = ["EFFORTS", "Plan", "place"]
 Objective = Literal["routed", "equal"]
 NodeLimit = Literal["none", "base", "all"]
 EFFORTS: dict[str, dict[str, int]] = {
-    "online": {"n_scenarios": 32, "n_rounds": 6, "n_tries": 180},
-    "offline": {"n_scenarios": 64, "n_rounds": 10, "n_tries": 1500},
+    "online": {"n_windows": 32, "n_made_up": 54, "n_rounds": 8, "n_tries": 180},
+    "offline": {"n_windows": 64, "n_made_up": 100, "n_rounds": 12, "n_tries": 1500},
 }
 
 

@@ -487,18 +487,36 @@ def _least_relabel(problem, state, scratch, slot, new):
 
 
 @inlined
+def _slot_in_a_cut(problem, state, scratch):
+    """A slot of a GPU that some scenario's cut holds, or any slot: load is to be led away from there."""
+    t = _draw(scratch, len(state.cost))
+    gpu = _draw(scratch, len(problem.speed))
+    if state.cost[t] > 1.0:
+        for _ in range(len(problem.speed)):
+            if state.cut[t, gpu]:
+                break
+            gpu = gpu + 1 if gpu + 1 < len(problem.speed) else 0
+    first = problem.first_slot[gpu]
+    return first + _draw(scratch, problem.first_slot[gpu + 1] - first)
+
+
+@inlined
 def _propose(problem, state, scratch):
     """A change at random: (slot, other slot or -1, expert or -1), and the least sum of costs; infinite if
     not allowed.
+
+    A quarter of them begin where a cut is: a slot from there is exchanged, or what it holds copied elsewhere.
     """
-    slot = _draw(scratch, len(state.slots))
+    slot, busy = _draw(scratch, len(state.slots)), -1
+    if _draw(scratch, 4) == 0:
+        busy = _slot_in_a_cut(problem, state, scratch)
     if _draw(scratch, 2) == 0:
-        other = _draw(scratch, len(state.slots))
+        other = busy if busy >= 0 else _draw(scratch, len(state.slots))
         if not _may_exchange(problem, state, slot, other):
             return slot, other, -1, np.inf
         return slot, other, -1, _least_exchange(problem, state, scratch, slot, other)
-    new = _draw(scratch, len(state.n_hosts))
-    if not _may_relabel(problem, state, slot, new):
+    new = state.slots[busy] if busy >= 0 else _draw(scratch, len(state.n_hosts))
+    if new < 0 or not _may_relabel(problem, state, slot, new):
         return slot, -1, new, np.inf
     return slot, -1, new, _least_relabel(problem, state, scratch, slot, new)
 
