@@ -228,6 +228,19 @@ def test_equal_devices_are_not_left_idle_by_noise():
         assert measured > pull - 0.05, seed
 
 
+def test_what_a_stalled_device_holds_is_begun_elsewhere_in_time():
+    """With size hints its item is run again like any other, longest first, and not as the tail of the run."""
+    chance = random.Random(5)
+    for seed in range(5):
+        costs = [chance.lognormvariate(0, 1.0) for _ in range(300)]
+        half_s = sum(costs) / 15 / 2
+        devices = [ModelDevice(f"d{at}", float(2**at)) for at in range(3)]
+        devices.append(ModelDevice("stalls", 8.0, ((half_s, 0.0025),)))
+        end = simulate("measured", devices, costs, hints=costs)
+        assert end.ratio > 0.97, seed
+        assert any("stalled" in decision.why for decision in end.decisions), seed
+
+
 def test_unknown_totals_are_no_reason_to_refuse():
     dealer = Dealer(Measured(), ["slow", "fast"], history={"slow": Cost(0, 10.0), "fast": Cost(0, 0.1)})
     dealer.add_range(0, 2)

@@ -16,6 +16,8 @@ __all__ = ["Measured"]
 NO_ITEMS = "no item is ready"
 REFUSE, REFUSE_WITH_COPIES = 1.5, 3.0
 """An item is refused if it would take this many times what the others need for all that is left."""
+STALLED = 6.0
+"""A device has stalled if what it runs has taken this many times as long as was to be expected."""
 WORTH_S, WORTH_LAUNCHES = 1.2, 4.0
 """A copy is made if the chunk needs more time still than this many times the copy, with so many launches."""
 
@@ -68,7 +70,7 @@ class Measured:
             return state, self._copy(ask)
         if ask.lane.rate is None:
             return state, Take(1, "first item here: nothing is measured yet", at_most=ask.item_work)
-        return state, self._refuse(ask) or self._chunk(ask)
+        return state, self._rescue(ask) or self._refuse(ask) or self._chunk(ask)
 
     def _chunk(self, ask: Ask) -> Take:
         cost = ask.lane.estimate.cost
@@ -114,6 +116,29 @@ class Measured:
             return None
         wake_s = min((overdue_at(lane) for lane in others if lane.is_busy), default=ask.now + 0.5 * mine)
         return Hold(f"the others end {mine - end_s:.3g} s sooner", max(wake_s, ask.now + 1e-3))
+
+    def _rescue(self, ask: Ask) -> Copy | None:
+        """Run again what a stalled device holds, begun while the rest still takes as long as that will.
+
+        Only where size hints tell a stalled device from a large item.
+        """
+        rate, can_copy = ask.lane.rate, self.copies and ask.may_repeat
+        if ask.longest is None or ask.work_left is None or rate is None or not can_copy:
+            return None
+        for lane, flight in self._candidates(ask):
+            if flight.n_rounds or not self._is_stalled(ask, lane, flight):
+                continue
+            work = flight.n_uncopied * flight.work / len(flight)
+            end_s = common_end(ask, ask.lanes, ask.work_left)
+            if ask.lane.launch_s + work / rate >= end_s and ends_first(ask, work):
+                why = f"{flight.device} has stalled; the rest needs {end_s:.3g} s"
+                return Copy(flight, flight.n_uncopied, why)
+        return None
+
+    @staticmethod
+    def _is_stalled(ask: Ask, lane: Lane, flight: Flight) -> bool:
+        cost = lane.estimate.cost
+        return cost is not None and ask.now - flight.began_s > STALLED * cost.seconds(flight.work)
 
     def _copy(self, ask: Ask) -> Copy | Hold:
         rate = ask.lane.rate
