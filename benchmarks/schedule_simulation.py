@@ -13,6 +13,9 @@ Four devices of speeds 1 : 2 : 4 : 8 in random order, 60 seconds of work in all,
     ... jitter  every device's speed is redrawn every 250 ms
     ... sorted  costs increase
 
+A second table is of fleets as they are bought: equal devices, or two generations of them, with lognormal
+items of sigma 0.3 (images of one model) and 1.0 (prompts), four seconds of work for each device.
+
 No policy is told the costs; those that need speeds up front are told what their name says: the true speeds,
 or a score as a data sheet would give it (1 : 1.2 : 1.6 : 2.2).
 """
@@ -21,10 +24,10 @@ import argparse
 import heapq
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from record import record
+from record import print_table, record
 
 from evenload.balance.fleet import ModelDevice, fluid_bound
 from evenload.balance.migrate import LoadBalancer
@@ -39,6 +42,15 @@ WORKLOADS = (
     "big", "big drift", "mid", "mid drift", "mid jitter", "mid stall", "mid sorted",
     "tiny", "tiny drift", "launch", "launch drift",
 )  # fmt: skip
+
+
+FLEETS = {
+    "4 equal": (1.0,) * 4,
+    "8 equal": (1.0,) * 8,
+    "5 and 1 at half": (1.0,) * 5 + (0.5,),
+    "4 and 4 at half": (1.0,) * 4 + (0.5,) * 4,
+}
+ITEMS = ((60, 0.3), (60, 1.0), (300, 0.3), (300, 1.0))
 
 
 @dataclass(frozen=True)
@@ -118,8 +130,20 @@ def steal_half(devices: list[ModelDevice], costs: list[float]) -> float:
     return makespan_s
 
 
-def efficiency(contender: Contender, workload: str, seed: int) -> float:
-    costs, devices, scores = draw(workload, seed)
+def draw_fleet(
+    fleet: str, n_items: int, sigma: float, seed: int
+) -> tuple[list[float], list[ModelDevice], dict[str, float]]:
+    chance = random.Random(1000 * seed + 7)
+    costs = [chance.lognormvariate(0, sigma) for _ in range(n_items)]
+    scale = SPAN_S * sum(FLEETS[fleet]) / sum(costs)
+    devices = [ModelDevice(f"d{at}", speed, (), 0.001) for at, speed in enumerate(FLEETS[fleet])]
+    return [cost * scale for cost in costs], devices, {device.name: 1.0 for device in devices}
+
+
+def efficiency(
+    contender: Contender, drawn: tuple[list[float], list[ModelDevice], dict[str, float]], seed: int
+) -> float:
+    costs, devices, scores = drawn
     if contender.policy is None:
         bound_s = max(fluid_bound(devices, sum(costs)), min(d.finish(0.0, max(costs)) for d in devices))
         return bound_s / steal_half(devices, costs)
@@ -148,14 +172,29 @@ def main() -> None:
         for workload in workloads:
             # Equal items leave little to chance: a few draws of the device order tell all.
             n_draws = options.draws if workload.split()[0] in ("big", "mid") else min(4, options.draws)
-            reached = [efficiency(CONTENDERS[name], workload, seed) for seed in range(n_draws)]
+            reached = [efficiency(CONTENDERS[name], draw(workload, seed), seed) for seed in range(n_draws)]
             row[workload] = round(statistics.mean(reached), 4)
             row[f"{workload} worst"] = round(min(reached), 4)
         rows.append(row)
         shown = "  ".join(f"{workload} {row[workload]:.2f}" for workload in workloads)
         print(f"{name:30s}{shown}", flush=True)
     if len(names) == len(CONTENDERS) and workloads == list(WORKLOADS):
-        print("written to", record("schedule_simulation", rows, draws=options.draws))
+        fleets = list(fleet_rows(options.draws))
+        print_table(fleets)
+        print("written to", record("schedule_simulation", rows, fleets=fleets, draws=options.draws))
+
+
+def fleet_rows(draws: int) -> Iterator[dict[str, object]]:
+    for name in ("static, equal", "pull 1", "guided", "factoring, weighted", "steal half", "measured"):
+        row: dict[str, object] = {"policy": name}
+        for fleet in FLEETS:
+            for n_items, sigma in ITEMS:
+                reached = [
+                    efficiency(CONTENDERS[name], draw_fleet(fleet, n_items, sigma, seed), seed)
+                    for seed in range(draws)
+                ]
+                row[f"{fleet}: {n_items}, {sigma}"] = round(statistics.mean(reached), 4)
+        yield row
 
 
 if __name__ == "__main__":

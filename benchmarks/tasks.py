@@ -1,5 +1,7 @@
 """What the benchmarks have the workers do. Importable in any worker: the folder is on PYTHONPATH."""
 
+import contextlib
+import ctypes
 import os
 import time
 
@@ -14,7 +16,15 @@ def claim_slot(folder: str) -> int:
     global _slot
     if _slot is None or _slot[0] != folder:
         _slot = (folder, _own_slot(folder))
+        sleep_precisely()
     return _slot[1]
+
+
+def sleep_precisely() -> None:
+    """Have Linux end this thread's sleeps on time, not up to 50 us late: 2 % of the shortest ones."""
+    set_timer_slack, least_ns = 29, 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(set_timer_slack, least_ns, 0, 0, 0)
 
 
 def _own_slot(folder: str) -> int:
