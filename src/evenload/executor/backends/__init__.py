@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from evenload.devices import Device, DevicePool
@@ -9,12 +10,24 @@ from evenload.errors import UnknownName
 from evenload.executor.messages import Message
 from evenload.executor.task import Task
 
-__all__ = ["BACKENDS", "Backend", "make_backend"]
+__all__ = ["BACKENDS", "Backend", "WorkerOptions", "make_backend"]
 
 BACKENDS = {
     "inline": "evenload.executor.backends.inline:InlineBackend",
     "process": "evenload.executor.backends.process:ProcessBackend",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOptions:
+    """How workers are started and reached; a back end heeds what means something to it.
+
+    shared_memory_limit  bytes of shared memory for what travels; 0 for none, None for a quarter of the RAM
+    start                "forkserver" or "spawn"; None for the first where it is safe
+    """
+
+    shared_memory_limit: int | None = None
+    start: str | None = None
 
 
 class Backend(Protocol):
@@ -72,9 +85,9 @@ class Backend(Protocol):
         ...
 
 
-def make_backend(name: str) -> Backend:
+def make_backend(name: str, options: WorkerOptions | None = None) -> Backend:
     """A new back end. Raises UnknownName."""
     if name not in BACKENDS:
         raise UnknownName("backend", name, BACKENDS)
     module, _, cls = BACKENDS[name].partition(":")
-    return getattr(importlib.import_module(module), cls)()
+    return getattr(importlib.import_module(module), cls)(options or WorkerOptions())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.devices import Device, DevicePool, as_current
+from evenload.executor.backends import WorkerOptions
 from evenload.executor.failure import Failure
 from evenload.executor.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
 from evenload.executor.place import NOT_BEGUN, Place
@@ -31,7 +32,7 @@ class _Desk:
 class InlineBackend:
     is_threaded = False
 
-    def __init__(self) -> None:
+    def __init__(self, options: WorkerOptions | None = None) -> None:
         self._desks: dict[int, _Desk] = {}
         self._todo: deque[Callable[[], Message | None]] = deque()
         self._place = Place()

@@ -15,6 +15,7 @@ from typing import Any
 from evenload.devices import Device, DevicePool
 from evenload.executor import worker as protocol
 from evenload.executor.apart import pack_apart
+from evenload.executor.backends import WorkerOptions
 from evenload.executor.child import Child
 from evenload.executor.messages import Message
 from evenload.executor.task import Task, dump
@@ -28,7 +29,7 @@ DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 class ProcessBackend:
     is_threaded = True
 
-    def __init__(self) -> None:
+    def __init__(self, options: WorkerOptions | None = None) -> None:
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
         self._ended: list[Child] = []
