@@ -9,13 +9,10 @@ import sys
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from . import worker as protocol
-from .apart import unpack_apart
-from .failure import Failure
-from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up
+from .messages import Gone, Message, Said
 from .place import NOT_BEGUN, Place, make_place_file
-from .task import Answer
-from .wire import Frame, Inbox, Outbox, unpack
+from .replies import ENDS_A_CHUNK, message_of
+from .wire import Frame, Inbox, Outbox
 
 __all__ = ["Child"]
 
@@ -176,24 +173,9 @@ class Child:
         return False
 
     def _message(self, frame: Frame) -> Message:
-        if frame.kind in (protocol.DONE, protocol.DONE_SINGLY):
+        if frame.kind in ENDS_A_CHUNK:
             self.chunks.popleft()
-            try:
-                answer = Answer(*unpack(frame))
-                if frame.kind == protocol.DONE_SINGLY:
-                    _take_apart(answer)
-                return Answered(self.worker, frame.chunk, answer, frame.n_bytes)
-            except Exception as error:
-                return Spoilt(self.worker, frame.chunk, Failure.of(error, "result"), is_run=True)
-        if frame.kind == protocol.SPOILT:
-            self.chunks.popleft()
-            return Spoilt(self.worker, frame.chunk, unpack(frame), is_run=False)
-        if frame.kind == protocol.LOADED:
-            return Loaded(self.worker, frame.task, unpack(frame))
-        if frame.kind == protocol.REFUSED:
-            return Refused(self.worker, frame.task, unpack(frame))
-        assert frame.kind == protocol.UP
-        return Up(self.worker, self.pid)
+        return message_of(self.worker, self.pid, frame)
 
     def _on_output(self) -> bool:
         """Read once. Returns True if there may be more."""
@@ -238,12 +220,3 @@ class Child:
             self._unwatch(fd)
             os.close(fd)
         self._fds.clear()
-
-
-def _take_apart(answer: Answer) -> None:
-    """Make objects of values that were packed one by one; those that cannot be read are failures."""
-    answer.values = unpack_apart(answer.values, "result")
-    for position, value in enumerate(answer.values):
-        if isinstance(value, Failure):
-            answer.values[position] = None
-            answer.failures.setdefault(position, value)

@@ -19,7 +19,7 @@ from .failure import Failure
 from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up
 from .place import NOT_BEGUN, QUEUED
 from .record import Record
-from .run import Job, Run, exit_text
+from .run import Job, Run
 from .scheduler import Send
 from .seat import Seat, Worker
 from .task import Task
@@ -426,7 +426,7 @@ class Engine:
 
     def _on_gone(self, seat: Seat, worker: Worker, message: Gone) -> None:
         now = time.monotonic()
-        reason = exit_text(message.exit_code)
+        reason = message.reason
         if worker.jobs and worker.jobs[0].dropped_s is not None:
             reason = "was replaced: nobody needed what it still ran"
         del self._workers[message.worker]

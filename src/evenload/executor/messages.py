@@ -1,5 +1,6 @@
 """What a back end tells the executor. Small values, the same from every back end."""
 
+import signal
 from typing import NamedTuple
 
 from .failure import Failure
@@ -59,15 +60,29 @@ class Said(NamedTuple):
 class Gone(NamedTuple):
     """The worker's process has ended, by itself or because it was killed.
 
-    exit_code   negative for a signal
+    exit_code   negative for a signal; None if nobody knows
     position    where it was in the first chunk that it held: see ``place``
     last_words  its last lines of output
+    cause       how it ended, where an exit code does not say it
     """
 
     worker: int
-    exit_code: int
+    exit_code: int | None
     position: int
     last_words: str = ""
+    cause: str = ""
+
+    @property
+    def reason(self) -> str:
+        """How it ended, in words that fit after "the worker"."""
+        if self.cause or self.exit_code is None:
+            return self.cause or "was lost"
+        if self.exit_code >= 0:
+            return f"ended with exit code {self.exit_code}"
+        try:
+            return f"was killed by {signal.Signals(-self.exit_code).name}"
+        except ValueError:
+            return f"was killed by signal {-self.exit_code}"
 
 
 Message = Up | Loaded | Refused | Answered | Spoilt | Said | Gone

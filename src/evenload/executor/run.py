@@ -3,7 +3,6 @@
 All of it belongs to the executor's thread.
 """
 
-import signal
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -329,7 +328,7 @@ class Run:
                 remote_traceback=gone.last_words,
                 hint="raise timeout_s if it only needs longer",
             )
-        how = exit_text(gone.exit_code)
+        how = gone.reason
         if why == "unknown":
             text, hint = (
                 f"the worker with item {item} {how}; it may not be run again, its outcome is unknown",
@@ -343,13 +342,3 @@ class Run:
         error = WorkerLost(text, index=item, device=device, remote_traceback=gone.last_words, hint=hint)
         error.exit_code_of_worker = gone.exit_code
         return error
-
-
-def exit_text(exit_code: int) -> str:
-    """How a process ended, in words that fit after "the worker"."""
-    if exit_code >= 0:
-        return f"ended with exit code {exit_code}"
-    try:
-        return f"was killed by {signal.Signals(-exit_code).name}"
-    except ValueError:
-        return f"was killed by signal {-exit_code}"
