@@ -8,8 +8,9 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
-from .messages import Gone, Message, Said
+from .messages import Gone, Said
 from .place import NOT_BEGUN, Place, make_place_file
 from .replies import ENDS_A_CHUNK, message_of
 from .wire import Frame, Inbox, Outbox
@@ -27,6 +28,7 @@ class Child:
     """Started at once; ``on_end(child)`` is called when the process has ended, and ``bury`` is then due.
 
     worker           its number
+    read             makes a message of its number, its process id and a frame that it has sent
     chunks           those that it holds, in the order in which it was given them
     can_tell_death   the system tells of its death by a file descriptor; if not, ``check`` must be called
     """
@@ -37,8 +39,9 @@ class Child:
         device: str,
         environment: Mapping[str, str],
         selector: selectors.BaseSelector,
-        news: list[Message],
+        news: list[Any],
         on_end: "Callable[[Child], None]",
+        read: Callable[[int, int, Frame], Any] = message_of,
     ):
         self.worker = worker
         self.chunks: deque[int] = deque()
@@ -46,6 +49,7 @@ class Child:
         self._selector = selector
         self._news = news
         self._on_end = on_end
+        self._read = read
         self._is_writing = False
         self._has_large_pipes = False
         self._last_lines: deque[str] = deque(maxlen=N_LAST_LINES)
@@ -172,10 +176,10 @@ class Child:
         self.kill()
         return False
 
-    def _message(self, frame: Frame) -> Message:
+    def _message(self, frame: Frame) -> Any:
         if frame.kind in ENDS_A_CHUNK:
             self.chunks.popleft()
-        return message_of(self.worker, self.pid, frame)
+        return self._read(self.worker, self.pid, frame)
 
     def _on_output(self) -> bool:
         """Read once. Returns True if there may be more."""

@@ -9,7 +9,7 @@ import contextlib
 import os
 import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evenload.devices import Device, DevicePool
@@ -18,6 +18,7 @@ from evenload.executor.apart import pack_apart
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.child import Child
 from evenload.executor.messages import Message
+from evenload.executor.replies import message_of
 from evenload.executor.task import Task, dump
 from evenload.executor.wire import Frame, pack
 
@@ -27,9 +28,14 @@ DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
 class ProcessBackend:
+    """``read`` makes a message of a worker's number, its process id and a frame that it has sent."""
+
     is_threaded = True
 
-    def __init__(self, options: WorkerOptions | None = None) -> None:
+    def __init__(
+        self, options: WorkerOptions | None = None, read: Callable[[int, int, Frame], Any] = message_of
+    ) -> None:
+        self._read = read
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
         self._ended: list[Child] = []
@@ -41,22 +47,29 @@ class ProcessBackend:
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._on_wake)
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
-        child = Child(worker, device.id, environment, self._selector, self._news, self._ended.append)
+        child = Child(
+            worker, device.id, environment, self._selector, self._news, self._ended.append, self._read
+        )
         self._children[worker] = child
         self._must_check = not child.can_tell_death
 
     def load(self, worker: int, task: Task) -> None:
         body, buffers = dump(task)
-        self._children[worker].send(Frame(protocol.LOAD, task.id, 0, body, buffers))
+        self.forward(worker, Frame(protocol.LOAD, task.id, 0, body, buffers))
 
     def unload(self, worker: int, task: int) -> None:
-        self._children[worker].send(Frame(protocol.UNLOAD, task))
+        self.forward(worker, Frame(protocol.UNLOAD, task))
 
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
         body, buffers = pack(pack_apart(items, "input") if singly else items)
+        self.forward(worker, Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers))
+
+    def forward(self, worker: int, frame: Frame) -> None:
+        """Send a frame as it is."""
         child = self._children[worker]
-        child.chunks.append(chunk)
-        child.send(Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers))
+        if frame.kind in (protocol.RUN, protocol.SINGLY):
+            child.chunks.append(frame.chunk)
+        child.send(frame)
 
     def drop(self, worker: int, chunk: int) -> None:
         self._children[worker].place.drop(chunk)
