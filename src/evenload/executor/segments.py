@@ -1,0 +1,216 @@
+"""Append-only files of records, each with its own checksum: what the journal's results are kept in.
+
+    header | key | payload,  header | key | payload,  ...
+
+A record can be trusted by itself: whether it is whole, and whose it is, needs no other file. What was written
+in part when a program or machine died is found by that, and everything before and behind it is still good.
+"""
+
+import mmap
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+__all__ = ["MOST_KEY_BYTES", "Entry", "Segments", "sync", "sync_folder"]
+
+MAGIC = b"\xe5EVJ"
+HEADER = Struct("<4sIQ16s")  # magic, bytes of key, bytes of payload, checksum of all that and of both
+MOST_KEY_BYTES = 4096
+MOST_BYTES = 256 * 1024 * 1024  # a segment that has grown so long is followed by a new one
+MOST_GATHERED = 64 * 1024  # payloads below are gathered and written together
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Entry(NamedTuple):
+    """Where a record is: its segment, its first byte there, and the byte behind its last."""
+
+    key: str
+    segment: int
+    start: int
+    stop: int
+
+
+class Segments:
+    """The files ``segment-N`` of a folder. One process at a time: whoever holds the journal's lock.
+
+    ``salt`` goes into the checksums: a journal that is the payload of another is not taken for part of it.
+    """
+
+    def __init__(self, folder: Path, salt: bytes):
+        self._folder = folder
+        self._salt = salt
+        self._readers: dict[int, int] = {}
+        self._fd: int | None = None
+        self._number = 0
+        self._stop = 0
+        self.numbers = sorted(
+            int(name[8:]) for name in os.listdir(folder) if name[:8] == "segment-" and name[8:].isdecimal()
+        )
+
+    def size(self, number: int) -> int:
+        return os.path.getsize(self._path(number))
+
+    def go_on(self, number: int, stop: int) -> None:
+        """Append to this segment, all of whose ``stop`` bytes are good."""
+        if stop < MOST_BYTES:
+            self._fd = os.open(self._path(number), os.O_WRONLY | os.O_APPEND)
+            self._number, self._stop = number, stop
+
+    def append(self, records: Iterable[tuple[str, Buffer]]) -> list[Entry]:
+        """Write ``records``; returns when the disk has them. Raises OSError: then none may be counted on."""
+        if self._fd is None or self._stop >= MOST_BYTES:
+            self._begin()
+        assert self._fd is not None
+        entries, small = [], bytearray()
+        stop = self._stop
+        for key, payload in records:
+            start, name = stop, key.encode()
+            payload = memoryview(payload).cast("B")
+            stop = start + HEADER.size + len(name) + len(payload)
+            head = HEADER.pack(MAGIC, len(name), len(payload), _checksum(self._salt, name, payload)) + name
+            small += head
+            if len(payload) < MOST_GATHERED:
+                small += payload
+            else:
+                _write(self._fd, small)
+                _write(self._fd, payload)
+                small = bytearray()
+            entries.append(Entry(key, self._number, start, stop))
+        _write(self._fd, small)
+        sync(self._fd)
+        self._stop = stop
+        return entries
+
+    def read(self, entry: Entry) -> bytes | None:
+        """The payload; None if the record is damaged, is another's, or is not there."""
+        try:
+            fd = self._readers.get(entry.segment)
+            if fd is None:
+                fd = self._readers[entry.segment] = os.open(self._path(entry.segment), os.O_RDONLY)
+            raw = _read(fd, entry.start, entry.stop - entry.start)
+        except OSError:
+            return None
+        record = _record_at(self._salt, memoryview(raw), 0)
+        if record is None or record.key != entry.key or record.stop != len(raw):
+            return None
+        return bytes(memoryview(raw)[HEADER.size + len(entry.key.encode()) :])
+
+    def scan(self, number: int, start: int = 0) -> Iterator[Entry]:
+        """The good records from ``start`` on, in the order in which they were written."""
+        with open(self._path(number), "rb") as file:
+            if os.fstat(file.fileno()).st_size <= start:
+                return
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as raw, memoryview(raw) as view:
+                while start >= 0:
+                    record = _record_at(self._salt, view, start)
+                    if record is None:
+                        start = raw.find(MAGIC, start + 1)
+                    else:
+                        yield Entry(record.key, number, start, start + record.stop)
+                        start += record.stop
+
+    def remove(self) -> None:
+        """Delete all segments."""
+        self.close()
+        for number in self.numbers:
+            os.unlink(self._path(number))
+        self.numbers = []
+
+    def close(self) -> None:
+        for fd in (*self._readers.values(), *(() if self._fd is None else (self._fd,))):
+            os.close(fd)
+        self._readers.clear()
+        self._fd = None
+
+    def _begin(self) -> None:
+        """A new segment, which has its name only when it is there for good."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+        number = max(self.numbers, default=0) + 1
+        draft = self._folder / "segment.new"
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+        try:
+            sync(fd)
+            os.rename(draft, self._path(number))
+            sync_folder(self._folder)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd, self._number, self._stop = fd, number, 0
+        self.numbers.append(number)
+
+    def _path(self, number: int) -> Path:
+        return self._folder / f"segment-{number:06d}"
+
+
+class _Record(NamedTuple):
+    key: str
+    stop: int
+
+
+def _record_at(salt: bytes, view: memoryview, start: int) -> _Record | None:
+    """The record that begins there, ``stop`` counted from ``start``; None if it is not whole."""
+    if len(view) - start < HEADER.size:
+        return None
+    magic, n_key, n_payload, checksum = HEADER.unpack_from(view, start)
+    stop = HEADER.size + n_key + n_payload
+    if magic != MAGIC or n_key > MOST_KEY_BYTES or start + stop > len(view):
+        return None
+    key = bytes(view[start + HEADER.size : start + HEADER.size + n_key])
+    payload = view[start + HEADER.size + n_key : start + stop]
+    try:
+        return _Record(key.decode(), stop) if _checksum(salt, key, payload) == checksum else None
+    except UnicodeDecodeError:
+        return None
+    finally:
+        payload.release()
+
+
+def _checksum(salt: bytes, key: bytes, payload: Buffer) -> bytes:
+    digest = blake2b(digest_size=16, key=salt)
+    digest.update(b"%d %d " % (len(key), len(payload)))
+    digest.update(key)
+    digest.update(payload)
+    return digest.digest()
+
+
+def _write(fd: int, piece: Buffer) -> None:
+    view = memoryview(piece)
+    while len(view):
+        view = view[os.write(fd, view[: 1 << 30]) :]
+
+
+def _read(fd: int, start: int, n: int) -> bytes:
+    pieces = []
+    while n > 0:
+        piece = os.pread(fd, min(n, 1 << 30), start)
+        if not piece:
+            break
+        pieces.append(piece)
+        start, n = start + len(piece), n - len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def sync(fd: int) -> None:
+    """Return when the disk has what was written."""
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # there fsync leaves it in the drive's cache
+    else:
+        os.fsync(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when the disk has the folder's list of names."""
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
