@@ -182,16 +182,24 @@ function tip(title, pairs) {
   return el("div", {}, el("strong", {}, title), el("dl", {}, pairs.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)])));
 }
 
+// The least round step of which six or fewer reach from 1 to `most`, and where they end.
+function ticksTo(most) {
+  const span = Math.max(most - 1, 0.02);
+  const step = [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50].find((one) => 6 * one >= span) || span / 5;
+  return { interval: step, max: 1 + step * Math.ceil(span / step - 1e-9) };
+}
+
 function linesOption(view) {
   const n = view.bound.length;
   const most = Math.max(...view.courses.flatMap((one) => one.imbalance));
+  const ticks = ticksTo(most);
   const plans = view.every ? view.bound.map((_, i) => i).filter((i) => i && i % view.every === 0) : [];
   const shared = base();
   return {
     ...shared,
     grid: { left: 46, right: 12, top: 14, bottom: 40 },
     xAxis: axes({ type: "category", data: view.bound.map((_, i) => i + 1), boundaryGap: false, name: "batch", nameLocation: "middle", nameGap: 26, nameTextStyle: { color: color("ink-2"), fontSize: 12 }, axisLine: { show: true, lineStyle: { color: color("rule-strong") } } }),
-    yAxis: axes({ type: "value", min: 1, max: Math.max(1.02, Math.ceil(most * 50 + 0.4) / 50), axisLabel: { color: color("ink-2"), fontSize: 12, formatter: (x) => x.toFixed(2) } }),
+    yAxis: axes({ type: "value", min: 1, ...ticks, axisLabel: { color: color("ink-2"), fontSize: 12, formatter: (x) => x.toFixed(ticks.interval < 0.01 ? 3 : 2) } }),
     tooltip: { ...shared.tooltip, trigger: "axis", axisPointer: { type: "line", lineStyle: { color: color("ink-3"), width: 1, type: "solid" } }, formatter: (rows) => tip(`batch ${rows[0].dataIndex + 1}`, rows.map((row) => [row.seriesName, row.value.toFixed(3)])) },
     series: [
       ...view.courses.map((one) => ({
