@@ -1,0 +1,245 @@
+"""Fingerprints: do two runs of a program have the same input, and the same code?
+
+Pickled bytes would not do. They differ between runs for equal objects (the order of sets, objects that are
+shared), and a function is pickled by its name, whatever it does.
+
+    fingerprint(item)       its content; equal items have equal ones, in every process
+    fingerprint_code(fn)    what it does: bytecode, constants, defaults, what it closes over, the functions,
+                            classes and plain values of your own modules that it uses, and theirs in turn
+
+Installed packages count by name: another version of one is not noticed. Nor are comments and line numbers.
+"""
+
+import copyreg
+import functools
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from struct import Struct
+from typing import Any
+
+from evenload.errors import ConfigError
+
+__all__ = ["fingerprint", "fingerprint_code"]
+
+FLOAT = Struct("<d")
+MOST_BYTES = 64  # longer encodings are hashed
+PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None))
+# Of classes: what says nothing of what they do.
+NO_MATTER = {
+    "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__",
+    "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__",
+    "__static_attributes__", "__weakref__", "_abc_impl",
+}  # fmt: skip
+
+
+def fingerprint(value: Any) -> bytes:
+    """16 bytes. Functions and classes inside count by name. Raises ConfigError for what has no content."""
+    return _hash(_Walk(is_code=False).encode(value))
+
+
+def fingerprint_code(fn: Any) -> str:
+    """32 hexadecimal digits, of a function, a class, or anything else that can be called.
+
+    Python versions compile to different bytecode, and so have different ones.
+    """
+    return _hash(_Walk(is_code=True).encode(fn)).hex()
+
+
+def _hash(*pieces: bytes | memoryview) -> bytes:
+    digest = blake2b(digest_size=16)
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
+
+
+class _Walk:
+    """Encodes objects by content. ``is_code``: look into functions and classes, forgive what is opaque."""
+
+    def __init__(self, is_code: bool):
+        self._is_code = is_code
+        self._known: dict[int, tuple[Any, bytes]] = {}  # the object is kept: its id may not pass to another
+        self._path: dict[int, int] = {}
+
+    def encode(self, value: Any) -> bytes:
+        kind = type(value)
+        if kind is str:
+            return self._text(b"s", value.encode("utf-8", "surrogatepass"))
+        if kind is int or kind is bool or value is None or value is ...:
+            return self._text(b"i", repr(value).encode()) if kind is not int else b"n%x" % value
+        if kind is float:
+            return b"f" + FLOAT.pack(value)
+        if kind is bytes:
+            return self._text(b"b", value)
+        known = self._known.get(id(value))
+        if known is not None:
+            return known[1]
+        if id(value) in self._path:
+            return b"up%d" % (len(self._path) - self._path[id(value)])
+        self._path[id(value)] = len(self._path)
+        try:
+            encoded = self._compound(value, kind)
+        finally:
+            del self._path[id(value)]
+        self._known[id(value)] = value, encoded
+        return encoded
+
+    def _text(self, tag: bytes, text: bytes) -> bytes:
+        return tag + b"%d:" % len(text) + text if len(text) <= MOST_BYTES else tag + b"#" + _hash(text)
+
+    def _all(self, tag: bytes, values: Iterable[Any]) -> bytes:
+        return tag + _hash(*self._framed(map(self.encode, values)))
+
+    def _framed(self, encoded: Iterable[bytes]) -> Iterator[bytes]:
+        for one in encoded:
+            yield b"%d:" % len(one)
+            yield one
+
+    def _compound(self, value: Any, kind: type) -> bytes:
+        if kind is tuple or kind is list:
+            return self._all(b"t" if kind is tuple else b"l", value)
+        if kind is dict:
+            return self._items(value)
+        if kind is set or kind is frozenset:
+            return b"e" + _hash(*self._framed(sorted(map(self.encode, value))))
+        array = _as_array(value)
+        if array is not None:
+            name, shape, raw = array
+            return b"a" + _hash(f"{name} {shape}".encode(), raw)
+        return self._callable(value) or self._other(value)
+
+    def _items(self, items: dict) -> bytes:
+        pairs = (self.encode(key) + b"=" + self.encode(one) for key, one in items.items())
+        return b"d" + _hash(*self._framed(sorted(pairs)))
+
+    # --- functions and classes --------------------------------------------------------------------
+
+    def _callable(self, value: Any) -> bytes | None:
+        """None if it is an object like any other."""
+        if isinstance(value, types.ModuleType):
+            return self._text(b"m", value.__name__.encode())
+        if isinstance(value, types.FunctionType):
+            if not self._is_code and "<" not in value.__qualname__:
+                return self._name(value)
+            return self._function(value) if _is_own(value.__module__) else self._name(value)
+        if isinstance(value, type):
+            return self._class(value) if self._is_code and _is_own(value.__module__) else self._name(value)
+        if isinstance(value, types.CodeType):
+            return self._code(value)
+        if isinstance(value, types.MethodType):
+            return self._all(b"h", (value.__func__, value.__self__))
+        if isinstance(value, types.BuiltinFunctionType):
+            owner = value.__self__
+            bound = () if owner is None or isinstance(owner, types.ModuleType) else (owner,)
+            return self._all(b"B", (value.__module__, value.__qualname__, *bound))
+        if isinstance(value, functools.partial):
+            return self._all(b"p", (value.func, value.args, value.keywords))
+        if isinstance(value, staticmethod | classmethod):
+            return self._all(b"w", (type(value).__name__, value.__func__))
+        if isinstance(value, property):
+            return self._all(b"y", (value.fget, value.fset, value.fdel))
+        if self._is_code:  # wrapped by a cache or a compiler
+            inner = getattr(value, "py_func", None) or getattr(value, "__wrapped__", None)
+            if isinstance(inner, types.FunctionType):
+                return self._all(b"W", (type(value).__qualname__, inner))
+        return None
+
+    def _name(self, value: Any) -> bytes:
+        return self._text(b"q", f"{value.__module__}:{value.__qualname__}".encode())
+
+    def _function(self, fn: types.FunctionType) -> bytes:
+        cells = []
+        for cell in fn.__closure__ or ():
+            try:
+                cells.append(cell.cell_contents)
+            except ValueError:  # a variable that has no value yet
+                cells.append(...)
+        used = {name: _plain(fn.__globals__[name]) for name in _names(fn.__code__) if name in fn.__globals__}
+        if fn.__closure__ and "__class__" in fn.__code__.co_freevars:  # super(): its class, which has it
+            cells = [cell for cell in cells if not isinstance(cell, type)]
+        return self._all(b"F", (fn.__code__, fn.__defaults__, fn.__kwdefaults__, cells, used))
+
+    def _code(self, code: types.CodeType) -> bytes:
+        facts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        names = (code.co_names, code.co_freevars, code.co_cellvars, code.co_exceptiontable)
+        return self._all(b"c", (code.co_code, code.co_consts, facts, names))
+
+    def _class(self, cls: type) -> bytes:
+        parts: list[Any] = [cls.__qualname__]
+        for base in cls.__mro__:
+            if not _is_own(base.__module__):
+                parts.append(self._name(base))
+                continue
+            members = {name: member for name, member in vars(base).items() if name not in NO_MATTER}
+            parts.append({name: _plain(member) for name, member in members.items()})
+        return self._all(b"C", parts)
+
+    # --- any other object -------------------------------------------------------------------------
+
+    def _other(self, value: Any) -> bytes:
+        """As pickle would take it apart."""
+        try:
+            reducer = copyreg.dispatch_table.get(type(value))
+            parts = reducer(value) if reducer is not None else value.__reduce_ex__(4)
+        except Exception as error:
+            if self._is_code:
+                return self._text(b"o", f"{type(value).__module__}:{type(value).__qualname__}".encode())
+            raise ConfigError(
+                f"a {type(value).__qualname__} has no content to compare: {error}",
+                hint="make items of plain values or arrays, and open files or handles inside the function",
+            ) from error
+        if isinstance(parts, str):
+            return self._text(b"g", f"{type(value).__module__}:{parts}".encode())
+        made, args, state, elements, pairs, *_ = (*parts, None, None, None, None)
+        return self._all(b"r", (made, args, state, list(elements or ()), dict(pairs or ())))
+
+
+def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
+    """Type, shape and bytes of a numpy array or a torch tensor (None if it is something else)."""
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    name = "numpy"
+    if isinstance(value, bytearray | memoryview):
+        return type(value).__name__, (), memoryview(bytes(value))
+    if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_sparse:
+        name, shape = f"torch {value.dtype}", tuple(value.shape)
+        value = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        return name, shape, memoryview(value)
+    if numpy is None or type(value) is not numpy.ndarray or value.dtype.hasobject:
+        return None
+    name = f"numpy {value.dtype.str if value.dtype.names is None else value.dtype.descr}"
+    return name, value.shape, memoryview(numpy.ascontiguousarray(value).reshape(-1).view("u1"))
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names that the code, or code inside it, may look up in its module."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names(constant)
+    return names
+
+
+def _plain(value: Any) -> Any:
+    """A global or a member as it counts: code and plain values as they are, of objects only the type."""
+    if isinstance(value, PLAIN) or callable(value) or _as_array(value) is not None:
+        return value
+    if isinstance(value, types.ModuleType | staticmethod | classmethod | property):
+        return value
+    return type(value)
+
+
+def _is_own(module: str | None) -> bool:
+    """Does the module belong to the user, and not to Python, to an installed package or to evenload?"""
+    top = (module or "").partition(".")[0]
+    if top in ("evenload", "builtins") or top in sys.builtin_module_names:
+        return False
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    return file is None or not file.startswith(_installed())
+
+
+@functools.cache
+def _installed() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    return tuple(f"{paths[name]}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
