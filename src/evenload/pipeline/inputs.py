@@ -1,4 +1,4 @@
-"""The items of a job: the files of a folder or a pattern, or the rows of a JSON-lines or CSV file."""
+"""The items of a job: files of a folder or a pattern, or rows of a JSON-lines, CSV or parquet file."""
 
 import csv
 import glob
@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenload._optional import require
 from evenload.errors import SpecError
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
@@ -33,7 +34,7 @@ def read_items(inputs: "Inputs", folder: Path, seed: int, source: str) -> list[t
     if inputs.folder is not None or inputs.glob is not None:
         rows = _file_rows(inputs, folder, faults)
     else:
-        rows = _table_rows(inputs, folder / str(inputs.jsonl or inputs.csv), _place(inputs), faults)
+        rows = _table_rows(inputs, folder / getattr(inputs, inputs.source), _place(inputs), faults)
     _refuse_repeated(rows, _place(inputs), faults)
     items = [_item(index, name, values, inputs, seed, faults) for index, (name, values) in enumerate(rows)]
     if faults:
@@ -44,9 +45,7 @@ def read_items(inputs: "Inputs", folder: Path, seed: int, source: str) -> list[t
 
 
 def _place(inputs: "Inputs") -> str:
-    return "job.inputs." + next(
-        n for n in ("folder", "glob", "jsonl", "csv") if getattr(inputs, n) is not None
-    )
+    return f"job.inputs.{inputs.source}"
 
 
 def _item(
@@ -91,9 +90,7 @@ def _table_rows(inputs: "Inputs", file: Path, place: str, faults: Faults) -> lis
     """``(id, columns)`` of each row; columns named in ``paths`` become absolute paths."""
     rows: list[tuple[str, dict[str, Any]]] = []
     try:
-        for line, columns in (
-            _json_lines(file) if file.suffix == ".jsonl" or inputs.jsonl else _csv_lines(file, inputs.id)
-        ):
+        for line, columns in _lines(inputs, file):
             if isinstance(columns, str):
                 faults.append((f"{file.name} line {line}", columns))
                 continue
@@ -114,6 +111,41 @@ def _table_rows(inputs: "Inputs", file: Path, place: str, faults: Faults) -> lis
     if not rows and not faults:
         faults.append((place, f"there is no row in {file}"))
     return rows
+
+
+def _lines(inputs: "Inputs", file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The rows of a table with their line numbers, by its kind; a text in place of a row that is none."""
+    if file.suffix == ".parquet" or inputs.parquet is not None:
+        return _parquet_rows(file)
+    if file.suffix == ".jsonl" or inputs.jsonl is not None:
+        return _json_lines(file)
+    return _csv_lines(file, inputs.id)
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The rows of a parquet file, null left out; a row whose values JSON cannot hold is a fault."""
+    parquet = require("pyarrow.parquet", extra="parquet", why="reading parquet files")
+    arrow = require("pyarrow", extra="parquet", why="reading parquet files")
+    number = 0
+    try:
+        with file.open("rb") as opened, parquet.ParquetFile(opened) as table:
+            for batch in table.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    odd = [name for name, value in row.items() if not _is_plain(value)]
+                    filled = {name: value for name, value in row.items() if value is not None}
+                    kinds = ", ".join(f"{name} ({type(row[name]).__name__})" for name in odd)
+                    yield number, f"has values that JSON cannot hold: {kinds}" if odd else filled
+    except arrow.ArrowException as error:
+        raise OSError(f"it is no parquet file that can be read: {error}") from error
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
+    if isinstance(value, list):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, str | int | float | bool)
 
 
 def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:

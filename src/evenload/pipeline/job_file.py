@@ -11,7 +11,9 @@ from typing import Any, get_args
 from pydantic import BaseModel, ValidationError
 
 from evenload.errors import ConfigError, SpecError
+from evenload.pipeline.older_keys import convert_older_keys
 from evenload.pipeline.spec import Faults, JobSpec
+from evenload.pipeline.without_effect import settings_without_effect
 from evenload.pipeline.yaml_text import Place, dump_yaml, parse_yaml
 
 __all__ = ["apply_change", "json_schema", "load_spec", "parse_spec", "spec_text"]
@@ -40,6 +42,8 @@ def parse_spec(text: str, folder: Path, source: str = "job", changes: Iterable[s
     for change in changes:
         apply_change(document, change)
     document = _spread_shorthand(document)
+    document, notes, older_faults = convert_older_keys(document)
+    faults += older_faults
     try:
         spec = JobSpec.model_validate(document, context={"folder": folder})
     except ValidationError as error:
@@ -47,6 +51,7 @@ def parse_spec(text: str, folder: Path, source: str = "job", changes: Iterable[s
         spec = None
     if faults or spec is None:
         raise SpecError(source, _in_order(faults, lines))
+    spec._notes = (*notes, *settings_without_effect(spec))
     return spec
 
 

@@ -1,79 +1,137 @@
-"""What a run would do, said before it does anything: items, stages, devices, bytes of weights."""
+"""The plan of a job: which devices hold which stage, when, and how close to the best possible that comes.
 
-from collections import Counter
-from dataclasses import asdict, dataclass
-from pathlib import Path
+    Plan ── phases ──► Phase ── units ──► Unit(devices, stage, fit)
+
+A unit is one worker group: a stage's model, held by one device or over several, as its ``fit`` says. Units of
+one phase that name the same devices are held there together. Phases overlap: a device goes on to its units of
+the next phase as soon as nothing is left for it in this one; a unit over several devices starts when the last
+of them comes. A unit that the next phase names again, with the same devices and fit, stays loaded.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["Plan", "PlannedDevice", "PlannedStage"]
+__all__ = ["CandidateResult", "DeviceMemory", "Fit", "Phase", "Plan", "Slice", "Unit"]
 
 SCHEMA = 1
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedStage:
-    """``weight_bytes`` of each copy, as stored; None if the stage names no safetensors files."""
+class Fit:
+    """How a unit holds its model.
 
-    name: str
-    target: str
-    weight_bytes: int | None
-    outputs: dict[str, str]
+    name             whole | layer_split | resident_stream | fp8 | nf4
+    in_flight        items at once; more than one only where layers are split over devices
+    device2blocks    layer_split: how many blocks each of the unit's devices holds, in order
+    resident_blocks  resident_stream: blocks that stay on the device; the others come from pinned host memory
+    device2bytes     what each of the unit's devices needs: weights, context and activations
+    host_bytes       pinned host memory for what is streamed
+    """
+
+    name: str = "whole"
+    in_flight: int = 1
+    device2blocks: tuple[int, ...] = ()
+    resident_blocks: int | None = None
+    device2bytes: tuple[int, ...] = ()
+    host_bytes: int = 0
+
+    @property
+    def is_lossless(self) -> bool:
+        return self.name not in ("fp8", "nf4")
+
+    def __str__(self) -> str:
+        if self.name == "layer_split":
+            blocks = "+".join(map(str, self.device2blocks))
+            return f"layers split {blocks}, {self.in_flight} in flight"
+        if self.name == "resident_stream":
+            return f"{self.resident_blocks} blocks resident, the rest streamed"
+        return self.name
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedDevice:
-    id: str
-    name: str
-    score: float
-    memory_bytes: int | None
+class Unit:
+    """``n_items`` is how many items the simulation dealt to it: what to expect, not a quota."""
+
+    devices: tuple[str, ...]
+    stage: str
+    fit: Fit = Fit()
+    n_items: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """``stages`` are those that run in it, in their order; if several, items stream from each to the next."""
+
+    units: tuple[Unit, ...]
+    stages: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What a device does for a while. ``kind``: load (``stage``'s model) | work (``n_items`` of it)."""
+
+    device: str
+    stage: str
+    kind: str
+    start_s: float
+    stop_s: float
+    n_items: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Bytes that a device needs in each phase, beside what it has: ``free_bytes`` less reserve and limit.
+
+    None for ``free_bytes`` or a phase where nothing is known.
+    """
+
+    device: str
+    free_bytes: int | None
+    phase2bytes: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateResult:
+    """One way to run the job. ``makespan_s`` is None where it cannot run; ``why`` says so."""
+
+    mode: str
+    label: str
+    makespan_s: float | None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Each stage runs over all devices, one stage after the other; each device holds one copy of it."""
+    """What will run, and what else could have.
 
-    job: str
-    n_items: int
-    groups: dict[str, int]
-    seed: int
-    policy: str
-    backend: str
-    devices: tuple[PlannedDevice, ...]
-    stages: tuple[PlannedStage, ...]
-    out: Path
+    mode         single | data_parallel | model_parallel | stage_parallel | swap
+    makespan_s   what the simulation says; None if no times are known: then phases are what they can be
+    bound_s      no plan on these devices can be faster
+    why          the reason for this one, in a sentence
+    candidates   all that were tried, quickest first
+    memory       of each device in each phase
+    slices       the simulated run, for a timeline
+    notes        what is assumed or estimated, one sentence each
+    """
+
+    mode: str
+    phases: tuple[Phase, ...]
+    makespan_s: float | None
+    bound_s: float | None
+    why: str
+    candidates: tuple[CandidateResult, ...] = ()
+    memory: tuple[DeviceMemory, ...] = ()
+    slices: tuple[Slice, ...] = ()
+    notes: tuple[str, ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float | None:
+        """Makespan over bound: 1.0 is the best possible."""
+        if self.makespan_s is None or not self.bound_s:
+            return None
+        return self.makespan_s / self.bound_s
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **asdict(self), "out": str(self.out)}
-
-    def to_text(self) -> str:
-        """The plan for a terminal."""
-        how = f"seed {self.seed}, policy {self.policy}, backend {self.backend}"
-        lines = [f"{self.job}: {self.n_items} items, {how}"]
-        if self.groups:
-            lines.append("  groups   " + ", ".join(f"{name} ({n})" for name, n in self.groups.items()))
-        for number, stage in enumerate(self.stages, start=1):
-            size = "unknown" if stage.weight_bytes is None else _size(stage.weight_bytes)
-            outputs = ", ".join(f"{name} ({kind})" for name, kind in stage.outputs.items())
-            files = f", outputs {outputs}" if outputs else ""
-            lines.append(
-                f"  stage {number}  {stage.name} = {stage.target}: weights {size} on each device{files}"
-            )
-        for device in self.devices:
-            memory = "" if device.memory_bytes is None else f", {_size(device.memory_bytes)}"
-            lines.append(f"  device   {device.id}  {device.name} (score {device.score:.0f}{memory})")
-        lines.append(f"  results  {self.out}")
-        return "\n".join(lines)
-
-
-def count_groups(groups: "list[str | None]") -> dict[str, int]:
-    """How many items each group has, in order of first appearance; {} without groups."""
-    return dict(Counter(group for group in groups if group is not None))
-
-
-def _size(n_bytes: int) -> str:
-    size = float(n_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
+        return {"schema": SCHEMA, **asdict(self), "facts": dict(self.facts), "ratio_to_bound": self.ratio}

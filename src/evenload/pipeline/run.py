@@ -21,7 +21,7 @@ from evenload.pipeline.folder import RunFolder
 from evenload.pipeline.inputs import read_items
 from evenload.pipeline.interrupts import Interrupts
 from evenload.pipeline.memory import weight_bytes
-from evenload.pipeline.plan import Plan, PlannedDevice, PlannedStage, count_groups
+from evenload.pipeline.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.results import ItemResult, PipelineResult
 from evenload.pipeline.stage import Item
 
@@ -68,7 +68,7 @@ class Pipeline:
         policy: str | None = None,
         backend: str = "process",
         out: str | Path | None = None,
-    ) -> Plan:
+    ) -> Preview:
         """What ``run`` would do with the same arguments; starts nothing.
 
         Raises FormatError if a file of weights is damaged, and what selecting the devices raises.
@@ -82,7 +82,7 @@ class Pipeline:
             PlannedStage(s.name, s.target, weight_bytes(s.params, self.folder), dict(s.outputs))
             for s in self.spec.stages
         )
-        return Plan(
+        return Preview(
             job=self.spec.job.name,
             n_items=len(self.items),
             groups=count_groups([item.group for item, _ in self.items]),

@@ -1,0 +1,79 @@
+"""What a run would do, said before it does anything: items, stages, devices, bytes of weights as stored."""
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PlannedDevice", "PlannedStage", "Preview", "count_groups"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """``weight_bytes`` of each copy, as stored; None if the stage names no safetensors files."""
+
+    name: str
+    target: str
+    weight_bytes: int | None
+    outputs: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedDevice:
+    id: str
+    name: str
+    score: float
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """Each stage runs over all devices, one stage after the other; each device holds one copy of it."""
+
+    job: str
+    n_items: int
+    groups: dict[str, int]
+    seed: int
+    policy: str
+    backend: str
+    devices: tuple[PlannedDevice, ...]
+    stages: tuple[PlannedStage, ...]
+    out: Path
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **asdict(self), "out": str(self.out)}
+
+    def to_text(self) -> str:
+        """The plan for a terminal."""
+        how = f"seed {self.seed}, policy {self.policy}, backend {self.backend}"
+        lines = [f"{self.job}: {self.n_items} items, {how}"]
+        if self.groups:
+            lines.append("  groups   " + ", ".join(f"{name} ({n})" for name, n in self.groups.items()))
+        for number, stage in enumerate(self.stages, start=1):
+            size = "unknown" if stage.weight_bytes is None else _size(stage.weight_bytes)
+            outputs = ", ".join(f"{name} ({kind})" for name, kind in stage.outputs.items())
+            files = f", outputs {outputs}" if outputs else ""
+            lines.append(
+                f"  stage {number}  {stage.name} = {stage.target}: weights {size} on each device{files}"
+            )
+        for device in self.devices:
+            memory = "" if device.memory_bytes is None else f", {_size(device.memory_bytes)}"
+            lines.append(f"  device   {device.id}  {device.name} (score {device.score:.0f}{memory})")
+        lines.append(f"  results  {self.out}")
+        return "\n".join(lines)
+
+
+def count_groups(groups: "list[str | None]") -> dict[str, int]:
+    """How many items each group has, in order of first appearance; {} without groups."""
+    return dict(Counter(group for group in groups if group is not None))
+
+
+def _size(n_bytes: int) -> str:
+    size = float(n_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"

@@ -1,0 +1,31 @@
+"""Amounts of memory as people write them, and as they are shown: GiB are 2**30 bytes, GB are 10**9."""
+
+import re
+
+__all__ = ["gib", "parse_size", "size_text"]
+
+_UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)\s*")
+
+
+def parse_size(text: object) -> int:
+    """Bytes of "22GiB", "24 GB", "512MiB". Raises ValueError; a number without its unit is refused."""
+    match = _SIZE.fullmatch(text) if isinstance(text, str) else None
+    unit = next((u for u in _UNITS if match and u.lower() == match[2].lower()), None)
+    if match is None or unit is None:
+        raise ValueError(f"{text!r} is no size; write a number and its unit, such as 22GiB or 24GB")
+    return int(float(match[1]) * _UNITS[unit])
+
+
+def gib(n_bytes: float, digits: int = 1) -> str:
+    """``n_bytes`` as "41.4 GiB"; what is below 0.1 GiB as MiB or KiB."""
+    if n_bytes >= 0.1 * 2**30:
+        return f"{n_bytes / 2**30:.{digits}f} GiB"
+    return f"{n_bytes / 2**20:.1f} MiB" if n_bytes >= 2**20 else f"{n_bytes / 2**10:.0f} KiB"
+
+
+def size_text(n_bytes: int) -> str:
+    """``n_bytes`` exactly, as ``parse_size`` reads it, in the largest unit that divides it."""
+    unit = next(u for u in ("TiB", "GiB", "MiB", "KiB", "B") if n_bytes % _UNITS[u] == 0 or u == "B")
+    return f"{n_bytes // _UNITS[unit]}{unit}" if n_bytes else "0B"
