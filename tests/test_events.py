@@ -18,6 +18,7 @@ EXAMPLES = (
     events.Idle("cpu:0", 0.1, 0.2, "tail guard"),
     events.Moved(0.1, "cpu:0", "cpu:1", 3, 0.5),
     events.ItemFinished(0.2, "score", 0, "a.png", {"score": 0.8, "path": "outputs/a.png"}),
+    events.Restored(0.1, "score", 2, 5),
     events.ItemFailed(0.2, "score", 1, "b.png", "ValueError", "no picture", "cpu:0", "Traceback ..."),
     events.DeviceSample(0.1, "cuda:0", 0.5, 1, 2, 60.0, 0),
     events.Note(0.1, "warning", "cuda", "naïve ☃ text\nin two lines"),

@@ -27,6 +27,7 @@ __all__ = [
     "ItemFinished",
     "Moved",
     "Note",
+    "Restored",
     "RunFinished",
     "RunStarted",
     "Span",
@@ -156,6 +157,20 @@ class ItemFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class Restored:
+    """Items that an earlier run has done: their results come from its journal.
+
+    Those are ``index`` .. ``index + n_items - 1``, or ``items`` if they do not follow one another.
+    """
+
+    t: float
+    stage: str
+    index: int
+    n_items: int
+    items: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ItemFailed:
     """One item failed for good. ``error`` is the exception's type, ``message`` its text."""
 
@@ -211,6 +226,7 @@ Event = (
     | Idle
     | Moved
     | ItemFinished
+    | Restored
     | ItemFailed
     | DeviceSample
     | Note
@@ -268,7 +284,7 @@ def decode(line: str) -> Event | None:
         name = row.pop("event")
         known = _FIELDS[name]
         return _TYPES[name](**{key: value for key, value in row.items() if key in known})
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 

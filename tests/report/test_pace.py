@@ -2,7 +2,7 @@
 
 import pytest
 
-from evenload.events import ItemFailed, ItemFinished, RunFinished, RunStarted, Span, StageStarted
+from evenload.events import ItemFailed, ItemFinished, Restored, RunFinished, RunStarted, Span, StageStarted
 from evenload.report.pace import Pace, clock_text, pace_line
 
 
@@ -71,3 +71,10 @@ def test_many_devices_are_cut_short():
 @pytest.mark.parametrize(("seconds", "text"), [(7.4, "0:07"), (760, "12:40"), (11_109, "3:05:09")])
 def test_clock(seconds, text):
     assert clock_text(seconds) == text
+
+
+def test_restored_items_are_done_but_say_nothing_of_the_rate() -> None:
+    pace = pace_of(*START, Restored(0.0, "map", 0, 5), span(5, 0.0, 1.0, n=2))
+    assert (pace.n_done, pace.items_per_s) == (7, 2.0)
+    pace = pace_of(*START, Restored(0.0, "map", 0, 5), span(5, 0.0, 1.0), ItemFinished(1.0, "map", 5, "x"))
+    assert (pace.n_done, pace.items_per_s) == (6, 1.0)

@@ -12,6 +12,7 @@ from evenload.events import (
     ItemFailed,
     ItemFinished,
     Moved,
+    Restored,
     RunFinished,
     RunStarted,
     Span,
@@ -129,6 +130,13 @@ def test_stages_in_turn_add_up_and_stages_at_once_do_not():
 def test_items_that_do_not_follow_one_another_are_known_one_by_one():
     rows = [span(0, 0.0, 1.0, n=2, items=(0, 7)), span(7, 0.0, 1.0, "b", n=2, items=[7, 3])]
     assert summarise(rows).n_done == 3
+
+
+def test_restored_items_are_done_without_any_work():
+    summary = summarise(
+        [Restored(0.0, "map", 0, 4), Restored(0.0, "map", 6, 2, (6, 9)), span(4, 0.0, 1.0, n=2)]
+    )
+    assert (summary.n_done, summary.n_failed, summary.bound_s) == (8, 0, 1.0)
 
 
 def test_size_hints_are_used_for_speeds():

@@ -9,6 +9,7 @@ from evenload.events import (
     Idle,
     ItemFailed,
     ItemFinished,
+    Restored,
     RunFinished,
     RunStarted,
     Span,
@@ -52,6 +53,7 @@ class Pace:
     last_s: float = 0.0
     status: str = ""
     devices: dict[str, DevicePace] = field(default_factory=dict)
+    n_restored: int = 0
     _counts_items: bool = False
 
     def __call__(self, event: Event) -> None:
@@ -60,9 +62,12 @@ class Pace:
         elif isinstance(event, ItemFinished):
             # A pipeline announces each item; until the first, chunks are counted.
             if not self._counts_items and event.stage == self.stage:
-                self._counts_items, self.n_done = True, 0
+                self._counts_items, self.n_done = True, self.n_restored
             self.n_done += event.stage == self.stage
             self.last_s = max(self.last_s, event.t)
+        elif isinstance(event, Restored) and event.stage == self.stage:
+            self.n_restored += event.n_items
+            self.n_done += event.n_items
         elif isinstance(event, ItemFailed):
             self.n_failed += 1
         elif isinstance(event, Idle):
@@ -80,6 +85,7 @@ class Pace:
 
     def _begin(self, stage: str, total: int | None) -> None:
         self.stage, self.n_done, self.began_s, self._counts_items = stage, 0, None, False
+        self.n_restored = 0
         self.total = total if total is not None else self.total
         self.devices = {device: DevicePace() for device in self.devices}
 
@@ -98,7 +104,7 @@ class Pace:
     def items_per_s(self) -> float:
         """Over the whole stage: chunks come too unevenly for a shorter view to be steady."""
         elapsed_s = self.last_s - self.began_s if self.began_s is not None else 0.0
-        return self.n_done / elapsed_s if elapsed_s > 0 else 0.0
+        return (self.n_done - self.n_restored) / elapsed_s if elapsed_s > 0 else 0.0
 
     @property
     def eta_s(self) -> float | None:

@@ -12,6 +12,7 @@ from evenload.events import (
     ItemFailed,
     ItemFinished,
     Moved,
+    Restored,
     RunFinished,
     RunStarted,
     Span,
@@ -58,6 +59,7 @@ class Tally:
             WorkerStarted: self._on_worker,
             WorkerExited: self._on_exit,
             ItemFinished: self._on_item,
+            Restored: self._on_restored,
             ItemFailed: self._on_failed,
             Moved: self._on_moved,
             DeviceSample: self._on_sample,
@@ -145,6 +147,13 @@ class Tally:
     def _on_item(self, event: ItemFinished) -> None:
         self._stage(event.stage).items.finish(event.index)
         self._remember(event)
+
+    def _on_restored(self, event: Restored) -> None:
+        stage = self._stage(event.stage)
+        if event.items is None:
+            stage.items.add(event.index, event.n_items)
+        for index in event.items or ():
+            stage.items.add(index, 1)
 
     def _remember(self, event: ItemFinished | ItemFailed) -> None:
         self._names[event.stage, event.index] = event.item
