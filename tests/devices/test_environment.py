@@ -5,7 +5,15 @@ import sys
 
 import pytest
 
-from evenload.devices import Device, DevicePool, as_current, current, thread_share, worker_environment
+from evenload.devices import (
+    Device,
+    DevicePool,
+    Reading,
+    as_current,
+    current,
+    thread_share,
+    worker_environment,
+)
 from evenload.devices.environment import THREAD_VARIABLES
 
 CPU = Device("cpu:0", "cpu", "cpu", "x", threads=16)
@@ -116,3 +124,15 @@ def test_in_this_very_process_gpus_keep_their_numbers():
             assert (current().torch, current().adapter) == ("cpu", WGPU.uuid)
         assert current() is view
     assert current() == before
+
+
+def test_a_device_of_another_machine_has_its_family_and_number_and_no_driver_here() -> None:
+    device = Device("node2/cuda:10", "discrete", "cuda", "GPU", uuid="GPU-10")
+    assert (device.node, device.family, device.index) == ("node2", "cuda", 10)
+    assert (Device("cpu:3", "cpu", "cpu", "CPU").node, Device("cpu:3", "cpu", "cpu", "CPU").index) == ("", 3)
+    pool = DevicePool([device, Device("cpu:0", "cpu", "cpu", "CPU", threads=4)])
+    environment = worker_environment(device, pool, {})
+    assert environment["EVENLOAD_DEVICE"] == "node2/cuda:10"
+    assert environment["CUDA_VISIBLE_DEVICES"] == "GPU-10"
+    assert environment["OMP_NUM_THREADS"] == "2", "CPU slots elsewhere take none of its machine's cores"
+    assert pool.load("node2/cuda:10").reading == Reading()

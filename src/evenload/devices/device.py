@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Device", "Kind"]
+__all__ = ["Device", "Kind", "family_of"]
 
 Kind = Literal["discrete", "integrated", "virtual", "cpu"]
 
@@ -12,7 +12,8 @@ Kind = Literal["discrete", "integrated", "virtual", "cpu"]
 class Device:
     """Something that work can be given to.
 
-    id             "cuda:0", "mps:0", "wgpu:0", "cpu:0"; the part before the colon is the ``family``
+    id             "cuda:0", "mps:0", "wgpu:0", "cpu:0"; the part before the colon is the ``family``. On another
+                   machine of a cluster with that machine's name: "node2/cuda:0"
     kind           discrete, integrated, virtual (a share of a GPU, or one that will not say), or cpu
     backend        how it is reached: cuda, rocm, mps, vulkan, metal, d3d12, opengl, cpu
     memory_bytes   its memory, or the share of the machine's that this process may use; None if not known
@@ -37,13 +38,23 @@ class Device:
 
     @property
     def family(self) -> str:
-        return self.id.partition(":")[0]
+        return family_of(self.id)
 
     @property
     def index(self) -> int:
-        return int(self.id.partition(":")[2])
+        return int(self.id.rpartition(":")[2])
+
+    @property
+    def node(self) -> str:
+        """The machine it is in; "" for this one."""
+        return self.id.rpartition("/")[0]
 
     @property
     def is_accelerator(self) -> bool:
         """Not a CPU, and not a CPU that poses as a GPU (a software Vulkan driver)."""
         return self.kind != "cpu"
+
+
+def family_of(device_id: str) -> str:
+    """ "cuda" of "cuda:0" and of "node2/cuda:0"."""
+    return device_id.rpartition("/")[2].partition(":")[0]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from .device import Device
+from .device import Device, family_of
 from .pool import DevicePool
 
 __all__ = ["THREAD_VARIABLES", "CurrentDevice", "as_current", "current", "thread_share", "worker_environment"]
@@ -43,7 +43,7 @@ class CurrentDevice:
 
     @property
     def family(self) -> str:
-        return self.id.partition(":")[0]
+        return family_of(self.id)
 
 
 _override: ContextVar[CurrentDevice | None] = ContextVar("evenload_current_device", default=None)
@@ -83,7 +83,7 @@ def thread_share(device: Device, pool: DevicePool) -> int:
     """
     if device.family == "cpu":
         return max(1, device.threads or 1)
-    if any(other.family == "cpu" for other in pool):
+    if any(other.family == "cpu" and other.node == device.node for other in pool):
         return 1
     return max(1, pool.n_cores // max(1, len(pool)))
 
@@ -120,8 +120,7 @@ def as_current(device: Device, pool: DevicePool) -> Iterator[CurrentDevice]:
 
 
 def _torch_name(device_id: str, cuda_index: int) -> str:
-    family = device_id.partition(":")[0]
-    return {"cuda": f"cuda:{cuda_index}", "mps": "mps"}.get(family, "cpu")
+    return {"cuda": f"cuda:{cuda_index}", "mps": "mps"}.get(family_of(device_id), "cpu")
 
 
 def _entry(inherited: Mapping[str, str], position: int, *masks: str) -> str:

@@ -14,6 +14,7 @@ class Readings:
     """Reads any device, opening its family's driver when first asked. From any thread.
 
     A driver that fails is not asked again; its error is in ``errors`` and its devices read as unknown.
+    So do devices of other machines.
     """
 
     def __init__(self, probes: Mapping[str, str] = PROBES) -> None:
@@ -23,6 +24,8 @@ class Readings:
         self.errors: dict[str, Exception] = {}
 
     def read(self, device: Device) -> Reading:
+        if device.node:
+            return Reading()  # only drivers of this machine are asked
         with self._lock:
             try:
                 sampler = self._sampler(device.family)
