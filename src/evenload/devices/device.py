@@ -12,8 +12,8 @@ Kind = Literal["discrete", "integrated", "virtual", "cpu"]
 class Device:
     """Something that work can be given to.
 
-    id             "cuda:0", "mps:0", "wgpu:0", "cpu:0"; the part before the colon is the ``family``. On another
-                   machine of a cluster with that machine's name: "node2/cuda:0"
+    id             "cuda:0", "mps:0", "wgpu:0", "cpu:0"; the part before the colon is the ``family``. On
+                   another machine of a cluster with its name: "node2/cuda:0"
     kind           discrete, integrated, virtual (a share of a GPU, or one that will not say), or cpu
     backend        how it is reached: cuda, rocm, mps, vulkan, metal, d3d12, opengl, cpu
     memory_bytes   its memory, or the share of the machine's that this process may use; None if not known
