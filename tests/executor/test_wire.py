@@ -112,7 +112,7 @@ def test_a_pipe_that_does_not_block_queues_what_it_cannot_take() -> None:
 
 def test_the_end_in_the_middle_of_a_frame_is_the_end() -> None:
     read, write = os.pipe()
-    whole = wire.HEADER.pack(1, 0, 0, 0, 100) + b"x" * 50
+    whole = wire.HEADER.pack(1, 0, 0, 0, 0, 100) + b"x" * 50
     os.write(write, whole)
     os.close(write)
     inbox = Inbox(read)

@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .messages import Gone, Said
+from .memory import SharedMemory
+from .messages import Gone, Said, Warned
 from .place import NOT_BEGUN, Place, make_place_file
 from .replies import ENDS_A_CHUNK, message_of
 from .wire import Frame, Inbox, Outbox
@@ -21,7 +22,7 @@ LARGE_BYTES = 128 * 1024
 PIPE_BYTES = 1024 * 1024  # asked for; the system may give less
 MOST_LINE_BYTES = 64 * 1024
 N_LAST_LINES = 30
-BOOT = "import sys; sys.path[:] = {path!r}; from evenload.executor.worker import main; main({fds})"
+BOOT = "import sys; sys.path[:] = {path!r}; from evenload.executor.worker import main; main({told})"
 
 
 class Child:
@@ -41,6 +42,7 @@ class Child:
         selector: selectors.BaseSelector,
         news: list[Any],
         on_end: "Callable[[Child], None]",
+        memory: SharedMemory,
         read: Callable[[int, int, Frame], Any] = message_of,
     ):
         self.worker = worker
@@ -49,6 +51,7 @@ class Child:
         self._selector = selector
         self._news = news
         self._on_end = on_end
+        self._memory = memory
         self._read = read
         self._is_writing = False
         self._has_large_pipes = False
@@ -74,8 +77,12 @@ class Child:
         their_log, self._log_fd = self._pipe(theirs, they_read=False)
         their_life, _ = self._pipe(theirs, they_read=True)
         passed = (their_in, their_out, their_life, place_fd)
+        arenas = self._memory.open()
+        if arenas is not None:
+            theirs.extend(arenas.own)
         path = [entry or os.getcwd() for entry in sys.path]
-        boot = BOOT.format(path=path, fds=", ".join(map(str, passed)))
+        told = (*passed, arenas.theirs if arenas is not None else None)
+        boot = BOOT.format(path=path, told=", ".join(map(repr, told)))
         self._process = subprocess.Popen(
             # -P: a file pickle.py in the current folder must not be imported as the library's.
             [sys.executable, "-P", "-c", boot, "evenload-worker", device],
@@ -83,10 +90,11 @@ class Child:
             stdout=their_log,
             stderr=their_log,
             env={**os.environ, **environment},
-            pass_fds=passed,
+            pass_fds=(*passed, *(arenas.theirs[:4] if arenas is not None else ())),
             process_group=0,
         )
-        self._inbox, self._outbox = Inbox(self._in_fd), Outbox(self._out_fd)
+        self._inbox = Inbox(self._in_fd, arenas.borrower if arenas is not None else None)
+        self._outbox = Outbox(self._out_fd, arenas.lender if arenas is not None else None)
         self._selector.register(self._in_fd, selectors.EVENT_READ, self._on_frames)
         self._selector.register(self._log_fd, selectors.EVENT_READ, self._on_output)
         if self.can_tell_death:
@@ -128,6 +136,15 @@ class Child:
                 self._is_writing = True
         except BrokenPipeError:
             pass
+        if self._outbox.refused:
+            self._outbox.refused = 0
+            self._warn()
+
+    def _warn(self) -> None:
+        """Something large went through a pipe."""
+        why = self._memory.refused()
+        if why is not None:
+            self._news.append(Warned(self.worker, why))
 
     def where(self) -> tuple[int, float]:
         """Position in the chunk that it is at, and for how many seconds."""
@@ -169,6 +186,9 @@ class Child:
         for frame in frames:
             self._prepare_for(frame)
             self._news.append(self._message(frame))
+        if self._inbox.refused:
+            self._inbox.refused = 0
+            self._warn()
         return True
 
     def _stop_reading(self) -> bool:

@@ -16,7 +16,7 @@ from evenload.errors import ExecutorClosed
 
 from .backends import Backend
 from .failure import Failure
-from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up
+from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
 from .place import NOT_BEGUN, QUEUED
 from .record import Record
 from .run import Job, Run
@@ -56,6 +56,7 @@ class Engine:
             Refused: self._on_refused,
             Spoilt: self._on_spoilt,
             Said: self._on_said,
+            Warned: self._on_warned,
             Gone: self._on_gone,
         }
 
@@ -423,6 +424,9 @@ class Engine:
 
     def _on_said(self, seat: Seat, worker: Worker, message: Said) -> None:
         self.record.said(seat.id, message.line)
+
+    def _on_warned(self, seat: Seat, worker: Worker, message: Warned) -> None:
+        self.record.note("warning", message.text)
 
     def _on_gone(self, seat: Seat, worker: Worker, message: Gone) -> None:
         now = time.monotonic()

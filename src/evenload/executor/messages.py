@@ -6,7 +6,7 @@ from typing import NamedTuple
 from .failure import Failure
 from .task import Answer
 
-__all__ = ["Answered", "Gone", "Loaded", "Message", "Refused", "Said", "Spoilt", "Up"]
+__all__ = ["Answered", "Gone", "Loaded", "Message", "Refused", "Said", "Spoilt", "Up", "Warned"]
 
 
 class Up(NamedTuple):
@@ -57,6 +57,13 @@ class Said(NamedTuple):
     line: str
 
 
+class Warned(NamedTuple):
+    """Something about how the worker is reached that a person should know, once."""
+
+    worker: int
+    text: str
+
+
 class Gone(NamedTuple):
     """The worker's process has ended, by itself or because it was killed.
 
@@ -85,4 +92,4 @@ class Gone(NamedTuple):
             return f"was killed by signal {-self.exit_code}"
 
 
-Message = Up | Loaded | Refused | Answered | Spoilt | Said | Gone
+Message = Up | Loaded | Refused | Answered | Spoilt | Said | Warned | Gone

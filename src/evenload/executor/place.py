@@ -6,8 +6,9 @@ No message could say that after a crash.
 """
 
 import mmap
-import os
 import time
+
+from .arena import make_shared_file
 
 __all__ = ["NOT_BEGUN", "PACKING", "QUEUED", "UNPACKING", "Place", "make_place_file"]
 
@@ -22,15 +23,7 @@ _BYTES = 4 * 8
 
 def make_place_file() -> int:
     """A file descriptor of shared memory that vanishes with its last user."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("evenload-place", os.MFD_CLOEXEC)
-    else:
-        import tempfile
-
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, _BYTES)
-    return fd
+    return make_shared_file("place", _BYTES)
 
 
 class Place:

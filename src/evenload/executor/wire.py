@@ -5,27 +5,39 @@
 Each worker has a pipe of its own in each direction, so that what happens to one worker touches no other.
 The same classes serve both ends: the worker's pipes block, the executor's do not.
 
-Large buffers (arrays, ``pickle.PickleBuffer``) are kept out of the pickle stream by protocol 5 and follow it
-in the frame as they are. They are the seam for shared memory: only ``Frame.buffers`` has to travel otherwise.
+Large buffers (of arrays, tensors, bytes; ``pickle.PickleBuffer``) are kept out of the pickle stream by
+protocol 5. Where both ends have an arena they travel in it, and the frame says where; else they follow in the
+frame.
 """
 
+import copyreg
+import ctypes
+import io
+import mmap
 import os
 import pickle
+import sys
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-__all__ = ["OUT_OF_BAND_BYTES", "Frame", "Inbox", "Outbox", "pack", "unpack"]
+from .arena import Borrower, Lender, Piece, open_copy
+from .tensors import reducers
+
+__all__ = ["COMMON", "OUT_OF_BAND_BYTES", "Frame", "Inbox", "Outbox", "hold", "pack", "unpack"]
 
 OUT_OF_BAND_BYTES = 64 * 1024
 READ_BYTES = 256 * 1024
 MOST_BUFFERS = 4096  # in one frame; what is beyond travels inside the pickle
 MOST_PIECES = 64  # buffers per system call; IOV_MAX is at least 1024 on Linux, 16 by POSIX
-HEADER = Struct("<BxHIQQ")  # kind, number of buffers, task, chunk, bytes of body
-LENGTH = Struct("<Q")
+HEADER = Struct("<BBHIQQ")  # kind, is the body the first piece, number of pieces, task, chunk, bytes of body
+PIECE = Struct("<IQQ")  # slot, offset, bytes; slot 0: they follow in the frame
+COMMON = 1 << 31  # in a slot: a piece of the arena that all workers share
+MOST_HELD = 256  # values in a message that are looked at one by one
 
-Buffer = bytes | bytearray | memoryview
+Buffer = bytes | bytearray | memoryview | ctypes.Array | mmap.mmap
 
 
 @dataclass(slots=True)
@@ -36,14 +48,15 @@ class Frame:
     task: int = 0
     chunk: int = 0
     body: Buffer = b""
-    buffers: list[Buffer] | None = None
+    buffers: list[Any] | None = None
+    """What ``pack`` gave, or pieces of the common arena; on arrival, whatever has the bytes."""
 
     @property
     def n_bytes(self) -> int:
-        return len(self.body) + (sum(map(len, self.buffers)) if self.buffers else 0)
+        return len(self.body) + (sum(map(_size, self.buffers)) if self.buffers else 0)
 
 
-def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[Buffer]]:
+def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[memoryview]]:
     """Pickle ``obj``; buffers of 64 KiB and more stay outside and are not copied.
 
     ``by_name``: functions and classes may go as their module's name and their own.
@@ -52,7 +65,7 @@ def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[Buffer]]:
     pickle refuses (a lambda) may still be sent by value: both go through cloudpickle.
     Raises whatever cloudpickle raises if even that cannot.
     """
-    buffers: list[Buffer] = []
+    buffers: list[memoryview] = []
 
     def stays_inside(buffer: pickle.PickleBuffer) -> bool:
         try:
@@ -66,16 +79,71 @@ def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[Buffer]]:
 
     if by_name:
         try:
-            body = pickle.dumps(obj, protocol=5, buffer_callback=stays_inside)
+            body = _dumps(obj, stays_inside)
         except Exception:
             pass  # cloudpickle below either can, or raises with a message of its own
         else:
             if b"__main__" not in body:
                 return body, buffers
         buffers.clear()
+    return _dumps_by_value(obj, stays_inside), buffers
+
+
+def _dumps(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+    if "numpy" not in sys.modules:
+        return pickle.dumps(obj, protocol=5, buffer_callback=stays_inside)
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, 5, buffer_callback=stays_inside)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **_reducers()}
+    pickler.dump(obj)
+    return file.getvalue()
+
+
+def _dumps_by_value(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
     import cloudpickle
 
-    return cloudpickle.dumps(obj, protocol=5, buffer_callback=stays_inside), buffers
+    file = io.BytesIO()
+    pickler = cloudpickle.Pickler(file, 5, buffer_callback=stays_inside)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **pickler.dispatch_table, **_reducers()}
+    pickler.dump(obj)
+    return file.getvalue()
+
+
+def _reducers() -> dict[type, Callable[[Any], Any]]:
+    table = reducers()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "ascontiguousarray"):
+        table[numpy.ndarray] = _reduce_array
+    return table
+
+
+def _reduce_array(array: Any) -> Any:
+    """As numpy does it. One with gaps is closed up first, or numpy would do it inside the pickle."""
+    if array.nbytes >= OUT_OF_BAND_BYTES and not array.flags.forc and not array.dtype.hasobject:
+        array = sys.modules["numpy"].ascontiguousarray(array)
+    return array.__reduce_ex__(5)
+
+
+class _Held:
+    """Large bytes that are to stay out of the pickle."""
+
+    def __init__(self, value: bytes | bytearray):
+        self.value = value
+
+    def __reduce__(self) -> tuple:
+        return type(self.value), (pickle.PickleBuffer(self.value),)
+
+
+def hold(values: Sequence[Any]) -> Sequence[Any]:
+    """The same, for ``pack``, with large bytes among them marked to travel as buffers."""
+    if len(values) > MOST_HELD or not any(
+        type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES for value in values
+    ):
+        return values
+    return [
+        _Held(value) if type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES else value
+        for value in values
+    ]
 
 
 def unpack(frame: Frame) -> Any:
@@ -83,31 +151,64 @@ def unpack(frame: Frame) -> Any:
     return pickle.loads(frame.body, buffers=frame.buffers or ())
 
 
-class Outbox:
-    """Writes frames to a pipe; what the pipe does not take yet waits here."""
+def _size(buffer: Any) -> int:
+    return buffer.n if isinstance(buffer, Piece) else memoryview(buffer).nbytes
 
-    def __init__(self, fd: int):
+
+class Outbox:
+    """Writes frames to a pipe; what the pipe does not take yet waits here.
+
+    lender    where large buffers go instead, if there is one
+    refused   bytes of them that went through the pipe, as there was no room
+    """
+
+    def __init__(self, fd: int, lender: Lender | None = None):
         self._fd = fd
+        self._lender = lender
         self._pieces: deque[memoryview] = deque()
+        self.refused = 0
 
     def send(self, frame: Frame) -> bool:
         """Write, or queue behind what waits. Returns True if nothing waits. Raises BrokenPipeError."""
-        if not frame.buffers and not self._pieces and len(frame.body) <= READ_BYTES:
+        body, buffers = frame.body, frame.buffers or ()
+        is_large = len(body) >= OUT_OF_BAND_BYTES
+        if not buffers and not is_large and not self._pieces:
             return self._send_small(frame)
-        buffers = frame.buffers or ()
-        head = HEADER.pack(frame.kind, len(buffers), frame.task, frame.chunk, len(frame.body))
-        lengths = b"".join(LENGTH.pack(len(buffer)) for buffer in buffers)
-        if len(frame.body) <= READ_BYTES:
-            self._pieces.append(memoryview(b"".join((head, lengths, frame.body))))
+        inline: list[memoryview] = []
+        entries: list[bytes] = []
+        is_first = is_large and self._lend(memoryview(body), entries, None)
+        for buffer in buffers:
+            if isinstance(buffer, Piece):
+                entries.append(PIECE.pack(*buffer))
+            else:
+                self._lend(memoryview(buffer).cast("B"), entries, inline)
+        n_body = 0 if is_first else len(body)
+        head = HEADER.pack(frame.kind, is_first, len(entries), frame.task, frame.chunk, n_body)
+        if n_body <= READ_BYTES:
+            self._pieces.append(memoryview(b"".join((head, *entries, memoryview(body)[:n_body]))))
         else:
-            self._pieces.extend((memoryview(head + lengths), memoryview(frame.body)))
-        self._pieces.extend(memoryview(buffer).cast("B") for buffer in buffers)
+            self._pieces.extend((memoryview(b"".join((head, *entries))), memoryview(body)))
+        self._pieces.extend(inline)
         return self.flush()
+
+    def _lend(self, buffer: memoryview, entries: list[bytes], inline: list[memoryview] | None) -> bool:
+        """Put ``buffer`` into the arena, or else behind the frame's body. Returns True for the arena."""
+        piece = None
+        if self._lender is not None and buffer.nbytes >= OUT_OF_BAND_BYTES:
+            piece = self._lender.put(buffer)
+            if piece is None:
+                self.refused += buffer.nbytes
+        if piece is not None:
+            entries.append(PIECE.pack(*piece))
+        elif inline is not None:
+            entries.append(PIECE.pack(0, 0, buffer.nbytes))
+            inline.append(buffer)
+        return piece is not None
 
     def _send_small(self, frame: Frame) -> bool:
         """The same for the common case: one piece, and nothing in its way."""
         body = frame.body
-        whole = HEADER.pack(frame.kind, 0, frame.task, frame.chunk, len(body)) + body
+        whole = HEADER.pack(frame.kind, 0, 0, frame.task, frame.chunk, len(body)) + body
         try:
             n_written = os.write(self._fd, whole)
         except BlockingIOError:
@@ -136,14 +237,22 @@ class Outbox:
 
 
 class Inbox:
-    """Puts frames together from what a pipe brings, in whatever pieces."""
+    """Puts frames together from what a pipe brings, in whatever pieces.
 
-    def __init__(self, fd: int):
+    borrower    the arena that the other end lends from
+    common_fd   the arena that all workers share
+    refused     bytes of large buffers that came through the pipe
+    """
+
+    def __init__(self, fd: int, borrower: Borrower | None = None, common_fd: int = -1):
         self._fd = fd
+        self._borrower = borrower
+        self._common_fd = common_fd
         self._view = memoryview(bytearray(READ_BYTES))
         self._start = self._stop = 0  # what is read and not yet used
         self._large: Frame | None = None  # a frame that does not fit the view: read straight to where it goes
         self._missing: list[memoryview] = []
+        self.refused = 0
 
     def read(self) -> list[Frame] | None:
         """The frames that one read completes, maybe none. Raises EOFError when the other end is gone.
@@ -169,64 +278,67 @@ class Inbox:
 
     def _take_frames(self) -> list[Frame]:
         frames: list[Frame] = []
-        while self._stop - self._start >= HEADER.size:
-            kind, n_buffers, task, chunk, n_body = HEADER.unpack_from(self._view, self._start)
-            at = self._start + HEADER.size
-            if not n_buffers and at + n_body <= self._stop:  # the common case
-                frames.append(Frame(kind, task, chunk, bytes(self._view[at : at + n_body])))
-                self._start = at + n_body
+        view, start, stop = self._view, self._start, self._stop
+        while stop - start >= HEADER.size:
+            kind, is_first, n_pieces, task, chunk, n_body = HEADER.unpack_from(view, start)
+            at = start + HEADER.size
+            if not n_pieces and at + n_body <= stop:  # the common case
+                start = at + n_body
+                frames.append(Frame(kind, task, chunk, bytes(view[at:start])))
                 continue
-            n_lengths = n_buffers * LENGTH.size
-            if at + n_lengths > READ_BYTES or self._stop < at + n_lengths:
+            n_table = n_pieces * PIECE.size
+            if stop < at + n_table:
                 break
-            lengths = [LENGTH.unpack_from(self._view, at + i * LENGTH.size)[0] for i in range(n_buffers)]
-            at += n_lengths
-            stop = at + n_body + sum(lengths)
-            if stop <= self._stop:
-                frame = Frame(kind, task, chunk, bytes(self._view[at : at + n_body]))
-                frame.buffers = self._cut(at + n_body, lengths)
-                frames.append(frame)
-                self._start = stop
-            elif stop - self._start <= READ_BYTES:
+            pieces = [Piece(*PIECE.unpack_from(view, at + i * PIECE.size)) for i in range(n_pieces)]
+            at += n_table
+            n_inline = n_body + sum(piece.n for piece in pieces if not piece.slot)
+            if at + n_inline > stop and at + n_inline - start <= READ_BYTES:
                 break
-            else:
-                self._begin_large(
-                    Frame(kind, task, chunk, bytearray(n_body), [bytearray(n) for n in lengths]), at
-                )
+            buffers = [self._open(piece) for piece in pieces]
+            body: Buffer = bytearray(n_body)
+            inline = [buffer for buffer, piece in zip(buffers, pieces, strict=True) if not piece.slot]
+            targets = [memoryview(part) for part in (body, *inline) if len(part)]
+            frame = Frame(kind, task, chunk, buffers.pop(0) if is_first else body, buffers)
+            self.refused += sum(piece.n for piece in pieces if not piece.slot)
+            start = self._fill(targets, at, stop)
+            if targets:
+                self._large, self._missing = frame, targets
                 break
+            frames.append(frame)
+        self._start = start
         return frames
 
-    def _cut(self, at: int, lengths: list[int]) -> list[Buffer] | None:
-        buffers: list[Buffer] = []
-        for length in lengths:
-            buffers.append(bytearray(self._view[at : at + length]))
-            at += length
-        return buffers or None
+    def _open(self, piece: Piece) -> Any:
+        if not piece.slot:
+            return bytearray(piece.n)
+        if piece.slot & COMMON:
+            return open_copy(self._common_fd, piece)
+        assert self._borrower is not None
+        return self._borrower.open(piece)
 
-    def _begin_large(self, frame: Frame, at: int) -> None:
-        self._large = frame
-        self._missing = [memoryview(piece) for piece in (frame.body, *(frame.buffers or ())) if len(piece)]
-        here = self._view[at : self._stop]
-        self._start = self._stop = 0
-        while len(here):
-            n = min(len(here), len(self._missing[0]))
-            self._missing[0][:n] = here[:n]
-            here = here[n:]
-            self._advance(n)
+    def _fill(self, targets: list[memoryview], at: int, stop: int) -> int:
+        """Copy what is read into ``targets`` and remove those that are full. Returns where it ends."""
+        while targets and at < stop:
+            n = min(stop - at, len(targets[0]))
+            targets[0][:n] = self._view[at : at + n]
+            at += n
+            _advance(targets, n)
+        return at
 
     def _read_large(self) -> list[Frame]:
         n_read = os.readv(self._fd, self._missing[:MOST_PIECES])
         if not n_read:
             raise EOFError
-        self._advance(n_read)
+        _advance(self._missing, n_read)
         if self._missing:
             return []
         frame, self._large = self._large, None
         assert frame is not None
         return [frame]
 
-    def _advance(self, n: int) -> None:
-        while self._missing and n >= len(self._missing[0]):
-            n -= len(self._missing.pop(0))
-        if n:
-            self._missing[0] = self._missing[0][n:]
+
+def _advance(targets: list[memoryview], n: int) -> None:
+    while targets and n >= len(targets[0]):
+        n -= len(targets.pop(0))
+    if n:
+        targets[0] = targets[0][n:]

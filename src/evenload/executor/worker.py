@@ -19,10 +19,11 @@ from types import ModuleType
 from typing import Any
 
 from .apart import pack_apart, unpack_apart
+from .arena import Borrower, Ledger, Lender
 from .failure import Failure
 from .place import Place
 from .task import Answer, Runner, load
-from .wire import Frame, Inbox, Outbox, pack, unpack
+from .wire import Frame, Inbox, Outbox, hold, pack, unpack
 
 __all__ = [
     "DONE",
@@ -48,8 +49,14 @@ F_SETSIG = 10  # Linux: which signal to send instead of SIGIO; not in the fcntl 
 PARENT_CHECK_MS = 500
 
 
-def main(inbox_fd: int, outbox_fd: int, life_fd: int, place_fd: int) -> None:
-    """Serve until told to stop or left alone. Never returns to a caller that could run anything else."""
+def main(
+    inbox_fd: int, outbox_fd: int, life_fd: int, place_fd: int, arenas: tuple[int, int, int, int, int] | None
+) -> None:
+    """Serve until told to stop or left alone. Never returns to a caller that could run anything else.
+
+    ``arenas``: file descriptors of the arena to read, the one to write, the common one and the ledger, and
+    the cell in it of the second; None without shared memory.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to everybody; the executor decides
     leave_with_parent(life_fd)
     faulthandler.enable(all_threads=False)
@@ -57,8 +64,12 @@ def main(inbox_fd: int, outbox_fd: int, life_fd: int, place_fd: int) -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(line_buffering=True, errors="backslashreplace")
     sys.modules["__main__"] = ModuleType("__main__")  # the user's own arrives by value
-    worker = Worker(Outbox(outbox_fd), Place(place_fd))
-    inbox = Inbox(inbox_fd)
+    borrower, lender, common_fd = None, None, -1
+    if arenas is not None:
+        borrowed_fd, lent_fd, common_fd, ledger_fd, cell = arenas
+        borrower, lender = Borrower(borrowed_fd), Lender(lent_fd, Ledger(ledger_fd), cell)
+    worker = Worker(Outbox(outbox_fd, lender), Place(place_fd))
+    inbox = Inbox(inbox_fd, borrower, common_fd)
     worker.reply(UP)
     with contextlib.suppress(EOFError, BrokenPipeError):
         while worker.is_serving:
@@ -157,7 +168,7 @@ def _pack_answer(answer: Answer) -> tuple[bytes, list]:
 
 def _fields(answer: Answer) -> tuple:
     return (
-        answer.values,
+        hold(answer.values),
         answer.failures,
         answer.start_s,
         answer.stop_s,

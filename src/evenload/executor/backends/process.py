@@ -13,14 +13,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evenload.devices import Device, DevicePool
+from evenload.devices.selection import Spec
 from evenload.executor import worker as protocol
 from evenload.executor.apart import pack_apart
+from evenload.executor.arena import default_limit
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.child import Child
+from evenload.executor.memory import SharedMemory
 from evenload.executor.messages import Message
 from evenload.executor.replies import message_of
 from evenload.executor.task import Task, dump
-from evenload.executor.wire import Frame, pack
+from evenload.executor.wire import Frame, hold, pack
 
 __all__ = ["ProcessBackend"]
 
@@ -41,14 +44,26 @@ class ProcessBackend:
         self._ended: list[Child] = []
         self._news: list[Message] = []
         self._must_check = False
+        limit = options.shared_memory_limit if options is not None else None
+        self._memory = SharedMemory(default_limit() if limit is None else limit)
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._on_wake)
 
+    def devices(self, spec: Spec) -> DevicePool:
+        return DevicePool.discover().select(spec)
+
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         child = Child(
-            worker, device.id, environment, self._selector, self._news, self._ended.append, self._read
+            worker,
+            device.id,
+            environment,
+            self._selector,
+            self._news,
+            self._ended.append,
+            self._memory,
+            self._read,
         )
         self._children[worker] = child
         self._must_check = not child.can_tell_death
@@ -61,7 +76,7 @@ class ProcessBackend:
         self.forward(worker, Frame(protocol.UNLOAD, task))
 
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
-        body, buffers = pack(pack_apart(items, "input") if singly else items)
+        body, buffers = pack(pack_apart(items, "input") if singly else hold(items))
         self.forward(worker, Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers))
 
     def forward(self, worker: int, frame: Frame) -> None:
@@ -69,6 +84,8 @@ class ProcessBackend:
         child = self._children[worker]
         if frame.kind in (protocol.RUN, protocol.SINGLY):
             child.chunks.append(frame.chunk)
+        elif frame.kind == protocol.LOAD and frame.buffers:
+            frame.buffers = self._memory.share(frame.task, frame.buffers)
         child.send(frame)
 
     def drop(self, worker: int, chunk: int) -> None:
@@ -116,6 +133,7 @@ class ProcessBackend:
         self._selector.close()
         os.close(self._wake_out)
         os.close(self._wake_in)
+        self._memory.close()
         return news
 
     def _on_wake(self) -> None:

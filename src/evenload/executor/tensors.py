@@ -1,0 +1,72 @@
+"""torch tensors in pickles: their memory as out-of-band buffers, where torch itself would copy it in.
+
+Only storages are reduced differently; everything else about a tensor is torch's own business. Tensors that
+share memory share it after the journey, too, except for a small view of much memory that nothing else in the
+same message needs: the view alone travels then.
+"""
+
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["reducers"]
+
+LEAST_SHARE = 0.5  # of its memory that a view must cover for all of it to travel
+
+
+def reducers() -> dict[type, Callable[[Any], Any]]:
+    """What to put into a pickler's dispatch table, for one message. Empty as long as nobody uses torch."""
+    torch = sys.modules.get("torch")
+    if torch is None or not hasattr(torch, "frombuffer"):  # or it is being imported just now
+        return {}
+    reducer = _Reducer(torch)
+    return {
+        torch.Tensor: reducer.tensor,
+        torch.UntypedStorage: reducer.untyped,
+        torch.storage.TypedStorage: reducer.typed,
+    }
+
+
+class _Reducer:
+    def __init__(self, torch: Any):
+        self._torch = torch
+        self._sent: set[int] = set()
+
+    def tensor(self, tensor: Any) -> Any:
+        if self._is_plain(tensor):
+            storage = tensor.untyped_storage()
+            n_bytes = tensor.numel() * tensor.element_size()
+            if n_bytes < LEAST_SHARE * storage.nbytes() and storage.data_ptr() not in self._sent:
+                tensor = tensor.clone(memory_format=self._torch.contiguous_format)
+        return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+
+    def _is_plain(self, tensor: Any) -> bool:
+        is_dense = tensor.device.type == "cpu" and tensor.layout is self._torch.strided
+        return is_dense and not (tensor.requires_grad or tensor.is_quantized or tensor.__dict__)
+
+    def untyped(self, storage: Any) -> Any:
+        if storage.device.type != "cpu":
+            return storage.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        self._sent.add(storage.data_ptr())
+        array = self._torch.empty(0, dtype=self._torch.uint8).set_(storage).numpy()
+        return _untyped, (pickle.PickleBuffer(array),)
+
+    def typed(self, storage: Any) -> Any:
+        if storage.device.type != "cpu":
+            return storage.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return _typed, (storage._untyped_storage, storage.dtype)
+
+
+def _untyped(buffer: Any) -> Any:
+    import torch
+
+    if not memoryview(buffer).nbytes:
+        return torch.UntypedStorage(0)
+    return torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+
+
+def _typed(untyped: Any, dtype: Any) -> Any:
+    import torch
+
+    return torch.storage.TypedStorage(wrap_storage=untyped, dtype=dtype, _internal=True)
