@@ -193,3 +193,18 @@ def test_out_of_memory_halves_the_chunk_and_changes_nothing(monkeypatch):
     first = train(net, data[:1], RECIPE, strategy="fused:2", seed=1)
     assert float((split[0].state["weight"] - first[0].state["weight"]).abs().max()) < 1e-6
     assert whole.plan.strategy.chunk == 7
+
+
+@pytest.mark.parametrize(("rounds", "outer"), [(3, "inline"), (4000, "processes")])
+def test_processes_are_tried_where_threads_share_a_lock_and_starting_is_repaid(rounds, outer):
+    """Threads gain nothing here, as where the interpreter's lock is held; processes halve the time."""
+
+    def cost(strategy):
+        launch_s, per_client_s = (1e-4, 1e-3) if not strategy.is_fused else (1e-2, 1e-2)
+        return (launch_s, per_client_s * (2.5 if strategy.outer == "threads" else 1))
+
+    made, spread = tuner(cost, rounds=rounds)
+    verdict = made.decide()
+    assert (verdict.strategy.outer, verdict.strategy.inner) == (outer, "eager")
+    assert any(name.startswith("processes") for name in spread.ran) == (outer == "processes")
+    assert outer == "processes" or "starting workers" in " ".join(verdict.reasons.values())

@@ -1,6 +1,6 @@
 """Measure, then pick: warm, timed trials of strategies on the user's own clients.
 
-    serial ──► fused chunks, doubling until it gets slower ──► rules ──► compiled, if it can pay ──► threads
+    serial ──► fused chunks, doubling until it gets slower ──► rules ──► compiled, if it pays ──► cores
 
 A probe is spent only where the time that is still to come could repay it: probes cost a small share of what
 the job would take by the best strategy so far, and compiling is tried only if halving the rest repays it.
@@ -28,6 +28,7 @@ __all__ = ["Tuner", "Verdict"]
 SHARE = 0.04  # of the job's time, by the best strategy so far, that measuring may take
 STEPS = 3  # of each client in a probe
 REPEATS = 3
+START_S = 3.0  # what starting processes that import torch is taken to cost
 COMPILE_S = 6.0  # what compiling a step is taken to cost before it was measured once
 WORTH_S = 0.05  # less work than this is done before anything could be measured
 
@@ -79,6 +80,7 @@ class Tuner:
                 self._search("rules")
             self._try_compiled()
         self._try_threads()
+        self._try_processes()
         self._confirm()
         return self._verdict(f"the fastest of {len(self.probes)} measured strategies")
 
@@ -154,6 +156,24 @@ class Tuner:
             else:
                 self._probe(strategy)
 
+    def _try_processes(self) -> None:
+        """The best strategy in processes, which share no interpreter lock; their starting must be repaid."""
+        cores = n_workers(Strategy("processes"))
+        if cores == 1 or len(self._tasks) == 1:
+            return
+        best = min(self.probes, key=lambda p: p.step_s).strategy
+        chunk = max(1, min(best.chunk, -(-len(self._tasks) // cores)))
+        strategy = dataclasses.replace(best, outer="processes", workers=cores, chunk=chunk)
+        start_s = START_S + (self.probes[-1].first_s if strategy.is_compiled else 0.0)
+        if self._best_s() * 0.3 < start_s:
+            self._reasons[str(strategy)] = (
+                f"starting workers takes about {start_s:.1f} s: it would not be repaid"
+            )
+        elif not self._affordable(strategy):
+            self._reasons[str(strategy)] = "measuring it would cost more than it could save"
+        else:
+            self._probe(strategy)
+
     def _confirm(self) -> None:
         """The three best again, in turns: what disturbed the machine meanwhile then disturbs all of them."""
         ranked = sorted(self.probes, key=lambda p: p.step_s)[:3]
@@ -177,7 +197,9 @@ class Tuner:
     def _sample(self, strategy: Strategy) -> tuple[list[Task], int]:
         """Clients that fill every worker's rows once, cut to a few steps; and the number of workers."""
         workers = n_workers(strategy)
-        return [_cut(task) for task in self._tasks[: max(2, strategy.rows) * workers]], workers
+        tasks = self._tasks[: max(2, strategy.rows) * workers]
+        # What goes to another process and back is all of a client: its steps must then count in full.
+        return list(tasks if strategy.outer == "processes" else map(_cut, tasks)), workers
 
     def _time(self, strategy: Strategy, tasks: Sequence[Task], workers: int) -> float:
         began = self._clock()
@@ -190,8 +212,8 @@ class Tuner:
         return self._job_steps * min(p.step_s for p in self.probes)
 
     def _affordable(self, strategy: Strategy) -> bool:
-        clients = strategy.rows if strategy.outer == "inline" else strategy.rows * (strategy.workers or 1)
-        cost_s = clients * STEPS * (1 + REPEATS) * min(p.step_s for p in self.probes)
+        steps = sum(task.batches.n_steps for task in self._sample(strategy)[0])
+        cost_s = steps * (1 + REPEATS) * min(p.step_s for p in self.probes)
         return cost_s < max(SHARE * self._best_s(), WORTH_S)
 
     def _verdict(self, why: str) -> Verdict:
