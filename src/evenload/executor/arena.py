@@ -25,10 +25,10 @@ __all__ = [
     "Ledger",
     "Lender",
     "Piece",
-    "default_limit",
     "make_arena_file",
     "make_shared_file",
     "open_copy",
+    "usable_memory",
 ]
 
 PAGE = 4096
@@ -66,8 +66,8 @@ def make_shared_file(name: str, n_bytes: int) -> int:
     return fd
 
 
-def default_limit() -> int:
-    """A quarter of the memory that this process may use, in bytes."""
+def usable_memory() -> int:
+    """The memory that this process may use, in bytes."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -75,7 +75,7 @@ def default_limit() -> int:
                 most = min(most, int(file.read()))
         except (OSError, ValueError):  # no such file, or "max"
             continue
-    return most // 4
+    return most
 
 
 class Ledger:

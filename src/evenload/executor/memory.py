@@ -4,14 +4,23 @@ What every worker needs, such as the weights that a function was bound to, stand
 """
 
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
-from .arena import Borrower, Ledger, Lender, Piece, make_arena_file
+from evenload.errors import ConfigError
+
+from .arena import Borrower, Ledger, Lender, Piece, make_arena_file, usable_memory
 from .wire import COMMON, OUT_OF_BAND_BYTES
 
-__all__ = ["Arenas", "SharedMemory"]
+__all__ = ["Arenas", "SharedMemory", "limit_from"]
 
+UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
+}
 COMMON_SHARE = 0.5  # of the limit that the common arena may take
 
 
@@ -27,6 +36,22 @@ class Arenas:
     borrower: Borrower
     theirs: tuple[int, int, int, int, int]
     own: tuple[int, int]
+
+
+def limit_from(limit: int | str) -> int:
+    """Bytes, from a number of them or from words: "2 GiB", "500MB", "25%" of the memory there is.
+
+    Raises ConfigError.
+    """
+    if isinstance(limit, int) and limit >= 0:
+        return limit
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z%]*)\s*", str(limit).lower())
+    unit = UNITS.get(match[2]) if match else None
+    if match and match[2] == "%" and float(match[1]) <= 100:
+        return int(usable_memory() * float(match[1]) / 100)
+    if match and unit:
+        return int(float(match[1]) * unit)
+    raise ConfigError(f"shared_memory_limit={limit!r} is no amount of memory", hint='write "2 GiB", "25%" or 0')
 
 
 class SharedMemory:

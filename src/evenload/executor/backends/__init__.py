@@ -22,11 +22,11 @@ BACKENDS = {
 class WorkerOptions:
     """How workers are started and reached; a back end heeds what means something to it.
 
-    shared_memory_limit  bytes of shared memory for what travels; 0 for none, None for a quarter of the RAM
-    start                "forkserver" or "spawn"; None for the first where it is safe
+    shared_memory_limit  of what travels: bytes, or words such as "2 GiB"; None for what the settings say
+    start                "forkserver" or "spawn"; None for what the settings say
     """
 
-    shared_memory_limit: int | None = None
+    shared_memory_limit: int | str | None = None
     start: str | None = None
 
 
@@ -50,10 +50,10 @@ class Backend(Protocol):
 
     def unload(self, worker: int, task: int) -> None: ...
 
-    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
+    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
         """Run ``items`` when what was sent before is done: Answered, Spoilt or Gone.
 
-        Raises what pickling raises; nothing was sent then.
+        Returns the bytes that travel, if any do. Raises what pickling raises; nothing was sent then.
         """
         ...
 

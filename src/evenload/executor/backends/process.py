@@ -16,14 +16,14 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.executor import worker as protocol
 from evenload.executor.apart import pack_apart
-from evenload.executor.arena import default_limit
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.child import Child
-from evenload.executor.memory import SharedMemory
+from evenload.executor.memory import SharedMemory, limit_from
 from evenload.executor.messages import Message
 from evenload.executor.replies import message_of
 from evenload.executor.task import Task, dump
 from evenload.executor.wire import Frame, hold, pack
+from evenload.settings import resolve
 
 __all__ = ["ProcessBackend"]
 
@@ -45,7 +45,7 @@ class ProcessBackend:
         self._news: list[Message] = []
         self._must_check = False
         limit = options.shared_memory_limit if options is not None else None
-        self._memory = SharedMemory(default_limit() if limit is None else limit)
+        self._memory = SharedMemory(limit_from(resolve().shared_memory_limit if limit is None else limit))
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
@@ -75,9 +75,11 @@ class ProcessBackend:
     def unload(self, worker: int, task: int) -> None:
         self.forward(worker, Frame(protocol.UNLOAD, task))
 
-    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
+    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
         body, buffers = pack(pack_apart(items, "input") if singly else hold(items))
-        self.forward(worker, Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers))
+        frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
+        self.forward(worker, frame)
+        return frame.n_bytes
 
     def forward(self, worker: int, frame: Frame) -> None:
         """Send a frame as it is."""
