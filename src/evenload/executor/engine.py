@@ -304,7 +304,8 @@ class Engine:
             return False
         try:
             items = run.source.take(send.items)
-            self.backend.run(worker.number, run.task.id, job.number, items, send.singly)
+            n_bytes = self.backend.run(worker.number, run.task.id, job.number, items, send.singly)
+            run.n_sent_bytes += n_bytes or 0
         except Exception as error:  # the items cannot be pickled
             run.spoilt(job, seat.id, Failure.of(error, "input"), is_run=False, now=now)
             return False

@@ -2,10 +2,11 @@
 
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from numbers import Integral
+from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenload.balance.dealer import Dealer
@@ -16,7 +17,7 @@ from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, ExecutorClosed
 from evenload.events import EventLog
 
-from .backends import make_backend
+from .backends import WorkerOptions, make_backend
 from .delivery import Delivery
 from .engine import Engine, serve
 from .prepare import Tasks, pickle_callable
@@ -40,6 +41,7 @@ R = TypeVar("R")
 DeviceSpec = str | int | Sequence[str | int | Device] | Device | DevicePool
 
 LOOK_AHEAD = 100_000
+LOOK_AHEAD_BYTES = 512 * 1024 * 1024
 GRACE_S = 1.0
 
 
@@ -63,6 +65,10 @@ class Executor:
     events             where events go
     echo               print the workers' output and warnings on stderr, with the device's name
     max_worker_deaths  an item that has ended so many workers is given up
+    shared_memory_limit  for arrays on their way, in bytes or such as "2 GiB"; 0 for none. By default what the
+                       settings say: a quarter of the memory
+    start              how worker processes are started: "forkserver" or "spawn"; by default what the settings
+                       say: the first where it is safe
     Raises UnknownName, ConfigError or NoUsableDevice. Use it in a ``with`` block, or call ``close``.
     """
 
@@ -75,13 +81,15 @@ class Executor:
         events: EventLog | None = None,
         echo: bool = True,
         max_worker_deaths: int = 2,
+        shared_memory_limit: int | str | None = None,
+        start: str | None = None,
     ):
         if max_worker_deaths < 1:
             raise ConfigError(f"max_worker_deaths={max_worker_deaths} would give up every item", hint="use 2")
         self.devices = devices if isinstance(devices, DevicePool) else DevicePool.discover().select(devices)
         self._policy = policy_from_name(policy)
         self._record = Record(events, echo)
-        self._engine = Engine(self.devices, make_backend(backend), self._record)
+        self._engine = Engine(self.devices, make_backend(backend, WorkerOptions(shared_memory_limit, start)), self._record)
         self._is_threaded = self._engine.backend.is_threaded
         self._max_worker_deaths = max_worker_deaths
         self._tasks = Tasks()
@@ -110,8 +118,10 @@ class Executor:
         repeatable: bool = True,
         timeout_s: float | None = None,
         look_ahead: int | None = None,
+        look_ahead_bytes: int | None = None,
         total: int | None = None,
         stage: str = "map",
+        shared: Mapping[str, Any] | None = None,
     ) -> Results[R]:
         """Run ``fn`` on every item over all devices; iterate over what this returns to get the results.
 
@@ -124,8 +134,12 @@ class Executor:
         repeatable  False: no item is run twice, not even if a worker died with it
         timeout_s   an item that runs longer fails with TaskTimeout, and its worker is replaced
         look_ahead  items that may be begun beyond the last result fetched
+        look_ahead_bytes  what results may take that are not fetched yet, and items that are read ahead;
+                    512 MiB by default
         total       how many items there are, if ``items`` does not tell; no harm if it is wrong
         stage       name of this work in events and reports
+        shared      keyword arguments of ``fn`` (of the constructor, if it is a class), the same for all items:
+                    large arrays in them are sent once, and may be written to by each worker for itself
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
         """
@@ -134,6 +148,7 @@ class Executor:
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"timeout_s={timeout_s} leaves no time", hint="give seconds, or None")
         _check_count("look_ahead", look_ahead, 1)
+        _check_count("look_ahead_bytes", look_ahead_bytes, 1)
         _check_count("total", total, 0)
         chosen = self._policy if policy is None else policy_from_name(policy)
         if balancer is not None and not isinstance(chosen, Static):
@@ -141,6 +156,8 @@ class Executor:
         if timeout_s is not None and not self._is_threaded:
             self._record.note("warning", "timeout_s has no effect inline: nobody could interrupt the task")
         self._check_open()
+        if shared:
+            fn = partial(fn, **shared)
         task = self._tasks.prepare(fn, batch=batch, may_split=repeatable, sends=self._is_threaded)
         source = make_source(items, cost, self._engine.wake if self._is_threaded else None)
         if source.total is None:
@@ -149,7 +166,8 @@ class Executor:
         if isinstance(chosen, Static) and source.total is not None:
             most = max(most, source.total)  # every device has its slice from the start
         delivery = Delivery(ordered, self._engine.wake, None if self._is_threaded else self._engine.step)
-        options = Options(stage, most, timeout_s, repeatable)
+        most_bytes = look_ahead_bytes or LOOK_AHEAD_BYTES
+        options = Options(stage, most, timeout_s, repeatable, look_ahead_bytes=most_bytes)
         run = self._new_run(task, source, delivery, chosen, options, balancer)
         return Results(
             run,
@@ -168,7 +186,10 @@ class Executor:
         """
         from concurrent.futures import Future
 
-        call = (*pickle_callable(fn), args, kwargs) if self._is_threaded else (fn, args, kwargs)
+        call: tuple = (fn, args, kwargs)
+        if self._is_threaded:
+            body, buffers = pickle_callable(fn)
+            call = (body, [PickleBuffer(buffer) for buffer in buffers], args, kwargs)
         future: Future[R] = Future()
         with self._lock:
             self._check_open()

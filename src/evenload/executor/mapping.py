@@ -1,7 +1,7 @@
 """``evenload.map``: an executor for one call."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from evenload.balance.migrate import LoadBalancer
@@ -33,8 +33,12 @@ def map(  # the built-in's name on purpose: evenload.map
     repeatable: bool = True,
     timeout_s: float | None = None,
     look_ahead: int | None = None,
+    look_ahead_bytes: int | None = None,
     total: int | None = None,
+    shared: Mapping[str, Any] | None = None,
     max_worker_deaths: int = 2,
+    shared_memory_limit: int | str | None = None,
+    start: str | None = None,
     events: EventLog | None = None,
     echo: bool = True,
     stage: str = "map",
@@ -47,7 +51,14 @@ def map(  # the built-in's name on purpose: evenload.map
     told the whole of a run, from RunStarted to RunFinished.
     """
     executor = Executor(
-        devices, policy=policy, backend=backend, events=events, echo=echo, max_worker_deaths=max_worker_deaths
+        devices,
+        policy=policy,
+        backend=backend,
+        events=events,
+        echo=echo,
+        max_worker_deaths=max_worker_deaths,
+        shared_memory_limit=shared_memory_limit,
+        start=start,
     )
     results = executor.map(
         fn,
@@ -60,6 +71,8 @@ def map(  # the built-in's name on purpose: evenload.map
         repeatable=repeatable,
         timeout_s=timeout_s,
         look_ahead=look_ahead,
+        look_ahead_bytes=look_ahead_bytes,
+        shared=shared,
         total=total,
         stage=stage,
     )

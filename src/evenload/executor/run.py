@@ -23,10 +23,9 @@ from .source import Source
 from .summary import Summary, Tally
 from .task import Answer, Task
 
-__all__ = ["MOST_HELD_BYTES", "Job", "Options", "Run", "Sink"]
+__all__ = ["Job", "Options", "Run", "Sink"]
 
 TINY_S = 0.0005
-MOST_HELD_BYTES = 512 * 1024 * 1024  # results that wait to be fetched; more, and nothing new is begun
 
 
 class Sink(Protocol):
@@ -83,6 +82,7 @@ class Options:
     timeout_s: float | None = None
     repeatable: bool = True
     may_change: bool = True
+    look_ahead_bytes: int = 512 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -109,6 +109,7 @@ class Run:
     longest_s: float = 0.0
     chunk_s: dict[str, float] = field(default_factory=dict)
     n_dealt: int = 0
+    n_sent_bytes: int = 0
     largest: int = 1
 
     @property
@@ -146,13 +147,17 @@ class Run:
 
         Whole batches, so that none waits for ever for items that must wait for its results.
         """
-        room = self.options.look_ahead if self.sink.n_bytes < MOST_HELD_BYTES else 0
+        room = self.options.look_ahead if self.sink.n_bytes < self.options.look_ahead_bytes else 0
         batch = self.n_per_call
         return -(-max(self.sink.n_taken + room, self.scheduler.n_fed) // batch) * batch
 
     def _demand(self) -> int:
         """How far to read: an iterator's items shall be there when a device asks, and not long before."""
-        return self.n_dealt + 2 * len(self.devices) * max(self.largest, self.n_per_call)
+        n_ahead = 2 * len(self.devices) * max(self.largest, self.n_per_call)
+        if self.n_sent_bytes:
+            n_affordable = int(self.options.look_ahead_bytes * self.n_dealt / self.n_sent_bytes)
+            n_ahead = min(n_ahead, max(n_affordable, self.n_per_call))
+        return self.n_dealt + n_ahead
 
     def deal(self, device: str, now: float) -> Send | Rest:
         (instruction,) = self.scheduler.handle(sched.Free(device, now))
