@@ -4,6 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .backends.ray import Ray
     from .executor import Executor, Stats
     from .mapping import map
     from .partitioned import ParallelResult, run_partitioned
@@ -14,6 +15,7 @@ _HOMES = {
     "DeviceShare": "summary",
     "Executor": "executor",
     "ParallelResult": "partitioned",
+    "Ray": "backends.ray",
     "Results": "results",
     "Stats": "executor",
     "Summary": "summary",
@@ -25,6 +27,7 @@ __all__ = [
     "DeviceShare",
     "Executor",
     "ParallelResult",
+    "Ray",
     "Results",
     "Stats",
     "Summary",

@@ -17,7 +17,7 @@ from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, ExecutorClosed
 from evenload.events import EventLog
 
-from .backends import WorkerOptions, make_backend
+from .backends import BackendSettings, WorkerOptions, make_backend
 from .delivery import Delivery
 from .engine import Engine, serve
 from .prepare import Tasks, pickle_callable
@@ -61,7 +61,7 @@ class Executor:
 
     devices            which: "all", "cuda:0,1", "cpu*4", a number, a DevicePool
     policy             how items are dealt, unless a call says otherwise
-    backend            "process" or "inline"
+    backend            "process", "inline", "ray", or ``Ray(...)`` with settings
     events             where events go
     echo               print the workers' output and warnings on stderr, with the device's name
     max_worker_deaths  an item that has ended so many workers is given up
@@ -77,7 +77,7 @@ class Executor:
         devices: DeviceSpec = "all",
         *,
         policy: str | Policy = "measured",
-        backend: str = "process",
+        backend: str | BackendSettings = "process",
         events: EventLog | None = None,
         echo: bool = True,
         max_worker_deaths: int = 2,
@@ -86,10 +86,11 @@ class Executor:
     ):
         if max_worker_deaths < 1:
             raise ConfigError(f"max_worker_deaths={max_worker_deaths} would give up every item", hint="use 2")
-        self.devices = devices if isinstance(devices, DevicePool) else DevicePool.discover().select(devices)
+        reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
+        self.devices = devices if isinstance(devices, DevicePool) else reached.devices(devices)
         self._policy = policy_from_name(policy)
         self._record = Record(events, echo)
-        self._engine = Engine(self.devices, make_backend(backend, WorkerOptions(shared_memory_limit, start)), self._record)
+        self._engine = Engine(self.devices, reached, self._record)
         self._is_threaded = self._engine.backend.is_threaded
         self._max_worker_deaths = max_worker_deaths
         self._tasks = Tasks()

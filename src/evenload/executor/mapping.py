@@ -8,6 +8,7 @@ from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.events import EventLog, RunFinished, RunStarted
 
+from .backends import BackendSettings
 from .executor import DeviceSpec, Executor
 from .prepare import name_of
 from .results import Results
@@ -28,7 +29,7 @@ def map(  # the built-in's name on purpose: evenload.map
     batch: int | None = None,
     cost: Callable[[T], float] | Sequence[float] | None = None,
     on_error: str = "raise",
-    backend: str = "process",
+    backend: str | BackendSettings = "process",
     balancer: LoadBalancer | None = None,
     repeatable: bool = True,
     timeout_s: float | None = None,
@@ -81,7 +82,7 @@ def map(  # the built-in's name on purpose: evenload.map
 
     def begin() -> None:
         if events is not None:
-            facts = {"backend": backend, "policy": str(policy)}
+            facts = {"backend": str(backend), "policy": str(policy)}
             known = (total, executor.devices.facts(), facts)
             events.emit(RunStarted(events.now(), name_of(fn), time.time(), *known))
 

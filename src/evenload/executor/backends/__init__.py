@@ -3,18 +3,20 @@
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from evenload.devices import Device, DevicePool
-from evenload.errors import UnknownName
+from evenload.devices.selection import Spec
+from evenload.errors import ConfigError, UnknownName
 from evenload.executor.messages import Message
 from evenload.executor.task import Task
 
-__all__ = ["BACKENDS", "Backend", "WorkerOptions", "make_backend"]
+__all__ = ["BACKENDS", "Backend", "BackendSettings", "WorkerOptions", "make_backend"]
 
 BACKENDS = {
     "inline": "evenload.executor.backends.inline:InlineBackend",
     "process": "evenload.executor.backends.process:ProcessBackend",
+    "ray": "evenload.executor.backends.ray:RayBackend",
 }
 
 
@@ -39,6 +41,10 @@ class Backend(Protocol):
 
     is_threaded: bool
     """Workers run beside the executor; if not, they run inside ``poll``, in the caller's thread."""
+
+    def devices(self, spec: Spec) -> DevicePool:
+        """What ``spec`` means among the devices that it reaches. Raises as ``DevicePool.select``."""
+        ...
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         """Begin to start a worker: Up, or Gone. Raises OSError if not even that is possible."""
@@ -85,9 +91,20 @@ class Backend(Protocol):
         ...
 
 
-def make_backend(name: str, options: WorkerOptions | None = None) -> Backend:
-    """A new back end. Raises UnknownName."""
-    if name not in BACKENDS:
-        raise UnknownName("backend", name, BACKENDS)
-    module, _, cls = BACKENDS[name].partition(":")
+@runtime_checkable
+class BackendSettings(Protocol):
+    """A back end by value, for one that needs more than its name; such as ``evenload.executor.Ray``."""
+
+    def make(self, options: WorkerOptions) -> Backend: ...
+
+
+def make_backend(which: str | BackendSettings, options: WorkerOptions | None = None) -> Backend:
+    """A new back end. Raises UnknownName, or MissingExtra if it needs a package that is not installed."""
+    if not isinstance(which, str):
+        if not isinstance(which, BackendSettings):
+            raise ConfigError(f"backend={which!r} is neither a name nor a back end", hint="use 'process'")
+        return which.make(options or WorkerOptions())
+    if which not in BACKENDS:
+        raise UnknownName("backend", which, BACKENDS)
+    module, _, cls = BACKENDS[which].partition(":")
     return getattr(importlib.import_module(module), cls)(options or WorkerOptions())

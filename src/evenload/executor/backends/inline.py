@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.devices import Device, DevicePool, as_current
+from evenload.devices.selection import Spec
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.failure import Failure
 from evenload.executor.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
@@ -36,6 +37,9 @@ class InlineBackend:
         self._desks: dict[int, _Desk] = {}
         self._todo: deque[Callable[[], Message | None]] = deque()
         self._place = Place()
+
+    def devices(self, spec: Spec) -> DevicePool:
+        return DevicePool.discover().select(spec)
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         self._desks[worker] = _Desk(device, pool)

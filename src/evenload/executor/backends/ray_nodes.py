@@ -1,0 +1,255 @@
+"""Which devices of a cluster a person means. Pure, but for ``look``, which runs on each machine.
+
+spec  = count | term ("," term)*      a term as in ``devices.selection``, or "machine/term" for one machine
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from evenload.balance import partition
+from evenload.devices import Device, DevicePool, ProbeReport
+from evenload.devices.selection import NATIVE, Spec
+from evenload.errors import ConfigError, EvenloadError, NoUsableDevice, UnknownName
+
+__all__ = ["Node", "Seen", "choose_on", "look", "name_nodes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a machine says of itself. ``free_bytes`` by device id, where the driver tells."""
+
+    devices: tuple[Device, ...]
+    reports: tuple[ProbeReport, ...]
+    free_bytes: Mapping[str, int]
+    mask: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A machine of the cluster.
+
+    name     as in device ids; "" for the one that this program runs on
+    n_cpus, n_gpus  what Ray may hand out there
+    seen     what it has; ``silence`` says why that is not known
+    given    the GPUs that Ray has given to us; None: we do not ask Ray
+    """
+
+    name: str
+    ray_id: str
+    n_cpus: float = 0.0
+    n_gpus: float = 0.0
+    seen: Seen | None = None
+    silence: str = "it was not asked"
+    given: frozenset[str] | None = None
+
+    @property
+    def accelerators(self) -> tuple[Device, ...]:
+        """Those that Ray hands out, with this machine's name."""
+        if self.seen is None:
+            return ()
+        return tuple(self.named(device) for device in self.seen.devices if device.family in NATIVE)
+
+    def named(self, device: Device) -> Device:
+        return replace(device, id=f"{self.name}/{device.id}") if self.name else device
+
+    def accelerator_of(self, gpu_ids: Sequence[str]) -> Device | None:
+        """The device that Ray means: by UUID, or by its place among those that the machine shows Ray."""
+        if not gpu_ids or self.seen is None:
+            return None
+        for device in self.accelerators:
+            if device.uuid == gpu_ids[0]:
+                return device
+        shown = [entry.strip() for entry in (self.seen.mask or "").split(",") if entry.strip()]
+        index = shown.index(gpu_ids[0]) if gpu_ids[0] in shown else int(gpu_ids[0])
+        return next((device for device in self.accelerators if device.index == index), None)
+
+
+def look() -> Seen:
+    """What is here, and how much memory of it is free. Runs on the machine in question."""
+    import os
+
+    with DevicePool.discover() as pool:
+        free_bytes = {}
+        for device in pool:
+            reading = pool.load(device.id).reading
+            if reading.memory_total_bytes is not None and reading.memory_used_bytes is not None:
+                free_bytes[device.id] = reading.memory_total_bytes - reading.memory_used_bytes
+        return Seen(tuple(pool), pool.reports, free_bytes, os.environ.get("CUDA_VISIBLE_DEVICES"))
+
+
+def name_nodes(alive: Sequence[Mapping[str, Any]], here: str) -> list[Node]:
+    """Nodes from Ray's own list: this machine first, names made unique."""
+    nodes: list[Node] = []
+    taken: set[str] = set()
+    for entry in sorted(
+        alive, key=lambda entry: (entry["NodeID"] != here, entry["NodeName"], entry["NodeID"])
+    ):
+        name, n = entry["NodeName"].replace("/", "-"), 1
+        while name in taken:
+            n += 1
+            name = f"{entry['NodeName']}-{n}"
+        if entry["NodeID"] == here:
+            name = ""
+        taken.add(name)
+        has = entry["Resources"]
+        nodes.append(Node(name, entry["NodeID"], has.get("CPU", 0.0), has.get("GPU", 0.0)))
+    return nodes
+
+
+def choose_on(nodes: Sequence[Node], spec: Spec, min_free_bytes: int = 0) -> DevicePool:
+    """The devices that ``spec`` means in a cluster.
+
+    A term without a machine's name is meant for each machine ("cuda": all GPUs; "cpu*2": two slots on each),
+    but one with a number is this machine's own, as everywhere ("cuda:0"). "all" is every accelerator of
+    the cluster or, where there is none, the CPU slots of each machine. A number n is the n accelerators with
+    the most free memory or, where there is none, n CPU slots spread over the machines.
+    Raises as ``DevicePool.select``; the causes are told by machine.
+    """
+    pools = {node.name: _usable(node, min_free_bytes) for node in nodes if node.seen is not None}
+    pools = _each_once(pools)
+    if not pools:
+        raise NoUsableDevice(
+            "no machine of the cluster says what it has",
+            causes={node.name or "this machine": node.silence for node in nodes},
+            hint="evenload must be installed on each machine, for the same Python",
+        )
+    n_wanted = _as_number(spec)
+    if n_wanted is not None:
+        return _most_free(nodes, pools, n_wanted)
+    chosen: list[Device] = []
+    causes: dict[str, str] = {}
+    refusal: EvenloadError | None = None
+    for name, part in _parts(spec, pools).items():
+        try:
+            chosen += [_named(name, device) for device in pools[name].select(part)]
+        except (NoUsableDevice, UnknownName) as error:
+            refusal = refusal or error
+            causes[name or "this machine"] = error.message
+    if not chosen:
+        assert refusal is not None
+        if isinstance(refusal, UnknownName):
+            raise refusal
+        raise NoUsableDevice("no machine of the cluster has such a device", causes=causes, hint=refusal.hint)
+    return _pool(chosen, pools)
+
+
+def _usable(node: Node, min_free_bytes: int) -> DevicePool:
+    """The machine's devices that Ray lets us use and that have memory, under the ids that they have there."""
+    assert node.seen is not None
+    kept: list[Device] = []
+    reasons: list[ProbeReport] = list(node.seen.reports)
+    for device in node.seen.devices:
+        free = node.seen.free_bytes.get(device.id)
+        if device.family == "cpu":
+            cores = min(device.threads or 1, int(node.n_cpus))
+            if cores:
+                kept.append(replace(device, threads=cores, compute_units=cores))
+        elif device.family in NATIVE and node.given is not None and node.named(device).id not in node.given:
+            reasons.append(_left_out(device, "Ray has given it to others, or does not count it"))
+        elif free is not None and free < min_free_bytes:
+            reasons.append(_left_out(device, f"only {free / 1e9:.1f} GB of its memory are free"))
+        else:
+            kept.append(device)
+    return DevicePool(kept, reports=reasons)
+
+
+def _left_out(device: Device, why: str) -> ProbeReport:
+    return ProbeReport(device.family, reason=f"{device.id}: {why}")
+
+
+def _each_once(pools: Mapping[str, DevicePool]) -> dict[str, DevicePool]:
+    """Several Ray nodes on one machine see the same GPUs: the first of them has them."""
+    seen: set[str] = set()
+    once = {}
+    for name, pool in pools.items():
+        once[name] = DevicePool([d for d in pool if d.uuid not in seen], reports=pool.reports)
+        seen |= {device.uuid for device in pool if device.uuid is not None}
+    return once
+
+
+def _parts(spec: Spec, pools: Mapping[str, DevicePool]) -> dict[str, list[str | Device]]:
+    """What is asked of which machine."""
+    if isinstance(spec, Device):
+        return {_known(spec.node, pools): [replace(spec, id=spec.id.rpartition("/")[2])]}
+    if isinstance(spec, int) or not isinstance(spec, Sequence):
+        raise ConfigError(f"{spec!r} names no devices", hint="use 'all', 'cuda', 'node2/cuda:0' or a number")
+    terms: list[str | Device] = []
+    for entry in [spec] if isinstance(spec, str) else spec:
+        if isinstance(entry, str):
+            terms += [term.strip() for term in entry.split(",")]
+        elif isinstance(entry, Device):
+            terms.append(entry)
+        else:
+            raise ConfigError(f"{entry!r} in a list of devices is no name", hint="write 'node2/cuda:0'")
+    if not terms or "" in terms:
+        raise ConfigError("the list of devices is empty, or a name in it is", hint="use 'all'")
+    has_accelerators = {name for name, pool in pools.items() if any(d.family in NATIVE for d in pool)}
+    parts: dict[str, list[str | Device]] = {}
+    last = ""
+    for term in terms:
+        if isinstance(term, Device):
+            own = replace(term, id=term.id.rpartition("/")[2])
+            parts.setdefault(_known(term.node, pools), []).append(own)
+        elif "/" in term:
+            name, _, inner = term.rpartition("/")
+            last = _known(name, pools)
+            parts.setdefault(last, []).append(inner)
+        elif term.isdigit():  # goes on with the numbers of the term before it
+            parts.setdefault(last, []).append(term)
+        elif ":" in term:
+            last = ""
+            parts.setdefault("", []).append(term)
+        else:
+            last = ""
+            for name in has_accelerators if term.lower() == "all" and has_accelerators else pools:
+                parts.setdefault(name, []).append(term)
+    return {name: parts[name] for name in pools if name in parts}
+
+
+def _known(name: str, pools: Mapping[str, DevicePool]) -> str:
+    if name not in pools:
+        raise UnknownName("machine", name, [name for name in pools if name])
+    return name
+
+
+def _most_free(nodes: Sequence[Node], pools: Mapping[str, DevicePool], n: int) -> DevicePool:
+    free = {
+        node.named(device).id: node.seen.free_bytes.get(device.id, device.memory_bytes or 0)
+        for node in nodes
+        if node.seen is not None
+        for device in node.seen.devices
+    }
+    found = [
+        _named(name, device) for name, pool in pools.items() for device in pool if device.family in NATIVE
+    ]
+    if found:
+        if n > len(found):
+            ids = ", ".join(device.id for device in found)
+            raise ConfigError(f"{n} devices asked for, {len(found)} in the cluster: {ids}", hint="use 'all'")
+        return _pool(sorted(found, key=lambda device: -free[device.id])[:n], pools)
+    cores = {name: pool.n_cores for name, pool in pools.items() if "cpu:0" in pool}
+    if n < 1 or not cores:
+        raise ConfigError(f"{n} devices cannot do anything", hint="ask for at least 1, or for 'all'")
+    shares = partition.equal(n, len(cores))
+    chosen: list[Device] = []
+    for name, share in zip(cores, shares, strict=True):
+        chosen += [_named(name, device) for device in pools[name].select(f"cpu*{share}")] if share else []
+    return _pool(chosen, pools)
+
+
+def _as_number(spec: Spec) -> int | None:
+    if isinstance(spec, str) and spec.strip().isdigit():
+        return int(spec)
+    return spec if isinstance(spec, int) and not isinstance(spec, bool) else None
+
+
+def _named(name: str, device: Device) -> Device:
+    return replace(device, id=f"{name}/{device.id}") if name else device
+
+
+def _pool(devices: Sequence[Device], pools: Mapping[str, DevicePool]) -> DevicePool:
+    reports = [report for pool in pools.values() for report in pool.reports]
+    return DevicePool(devices, reports=reports, n_cores=sum(pool.n_cores for pool in pools.values())).select(
+        devices
+    )
