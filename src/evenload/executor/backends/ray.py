@@ -100,10 +100,12 @@ class RayBackend:
     def unload(self, worker: int, task: int) -> None:
         self._send(worker, Frame(protocol.UNLOAD, task))
 
-    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
+    def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
         body, buffers = pack(pack_apart(items, "input") if singly else items)
+        frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
         self._desks[worker].sent_s[chunk] = time.monotonic()
-        self._send(worker, Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers))
+        self._send(worker, frame)
+        return frame.n_bytes
 
     def drop(self, worker: int, chunk: int) -> None:
         self._desks[worker].post.write(Command("drop", (worker, chunk)))
@@ -161,7 +163,11 @@ class RayBackend:
         if self._cluster is None:
             settings = self._settings
             self._cluster = Cluster(
-                settings.address, settings.runtime_env, settings.reserve, settings.min_free_bytes
+                settings.address,
+                settings.runtime_env,
+                settings.reserve,
+                settings.min_free_bytes,
+                self._options,
             )
         return self._cluster
 

@@ -11,6 +11,7 @@ from typing import Any
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec, families
 from evenload.errors import ConfigError, NoUsableDevice
+from evenload.executor.backends import WorkerOptions
 
 from .ray_guard import Guard
 from .ray_nodes import Node, choose_on, look, name_nodes
@@ -70,6 +71,7 @@ class Cluster:
         runtime_env: Mapping[str, Any] | None,
         reserve: bool,
         min_free_bytes: int,
+        options: WorkerOptions,
     ):
         import ray
 
@@ -77,6 +79,7 @@ class Cluster:
         self._runtime_env = dict(runtime_env) if runtime_env else None
         self._reserve = reserve
         self._min_free_bytes = min_free_bytes
+        self._options = options
         self._is_joined = True
         self._claims: dict[str, Any] = {}  # actors that already hold a GPU, by device
         _SESSION.join(ray, address)
@@ -133,7 +136,7 @@ class Cluster:
             "runtime_env": self._runtime_env,
         }
         path = [entry or os.getcwd() for entry in sys.path]
-        return self._ray.remote(Guard).options(**options).remote(path, os.getcwd())
+        return self._ray.remote(Guard).options(**options).remote(path, os.getcwd(), self._options)
 
     def _on(self, node: Node) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -75,13 +75,13 @@ class Turn(NamedTuple):
 
 
 class Guard:
-    """``boot`` names the machine's run, the clock's zero; ``path`` and ``folder`` are the driver's own."""
+    """``path`` (of imports) and ``folder`` are the driver's; what of them is not here is passed over."""
 
-    def __init__(self, path: Sequence[str], folder: str):
+    def __init__(self, path: Sequence[str], folder: str, options: WorkerOptions):
         sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
         with contextlib.suppress(OSError):  # another machine has another tree
             os.chdir(folder)
-        self._backend = ProcessBackend(WorkerOptions(), Letter.of)
+        self._backend = ProcessBackend(options, Letter.of)
         self._changed = threading.Condition()
         self._commands: deque[tuple[Command, Future | None]] = deque()
         self._news: list[Any] = []
