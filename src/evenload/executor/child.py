@@ -80,6 +80,8 @@ class Child:
         arenas = self._memory.open()
         if arenas is not None:
             theirs.extend(arenas.own)
+        else:
+            self._warn(self._memory.said_once())
         path = [entry or os.getcwd() for entry in sys.path]
         told = (*passed, arenas.theirs if arenas is not None else None)
         boot = BOOT.format(path=path, told=", ".join(map(repr, told)))
@@ -138,13 +140,11 @@ class Child:
             pass
         if self._outbox.refused:
             self._outbox.refused = 0
-            self._warn()
+            self._warn(self._memory.refused())
 
-    def _warn(self) -> None:
-        """Something large went through a pipe."""
-        why = self._memory.refused()
-        if why is not None:
-            self._news.append(Warned(self.worker, why))
+    def _warn(self, text: str | None) -> None:
+        if text is not None:
+            self._news.append(Warned(self.worker, text))
 
     def where(self) -> tuple[int, float]:
         """Position in the chunk that it is at, and for how many seconds."""
@@ -188,7 +188,7 @@ class Child:
             self._news.append(self._message(frame))
         if self._inbox.refused:
             self._inbox.refused = 0
-            self._warn()
+            self._warn(self._memory.refused())
         return True
 
     def _stop_reading(self) -> bool:

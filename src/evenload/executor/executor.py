@@ -139,8 +139,8 @@ class Executor:
                     512 MiB by default
         total       how many items there are, if ``items`` does not tell; no harm if it is wrong
         stage       name of this work in events and reports
-        shared      keyword arguments of ``fn`` (of the constructor, if it is a class), the same for all items:
-                    large arrays in them are sent once, and may be written to by each worker for itself
+        shared      keyword arguments of ``fn`` (or of its constructor), the same for all items; large arrays
+                    in them are sent once, and may be written to by each worker for itself
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
         """

@@ -51,18 +51,17 @@ def limit_from(limit: int | str) -> int:
         return int(usable_memory() * float(match[1]) / 100)
     if match and unit:
         return int(float(match[1]) * unit)
-    raise ConfigError(f"shared_memory_limit={limit!r} is no amount of memory", hint='write "2 GiB", "25%" or 0')
+    raise ConfigError(
+        f"shared_memory_limit={limit!r} is no amount of memory", hint='write bytes, "2 GiB", "25%" or 0'
+    )
 
 
 class SharedMemory:
-    """``limit`` in bytes is for everything together; 0 for none. Falls back to none where it must.
-
-    why_not  what a person should know of it, if it cannot be had; said once
-    """
+    """``limit`` in bytes is for everything together; 0 for none. Falls back to none where it must."""
 
     def __init__(self, limit: int):
         self.limit = limit
-        self.why_not: str | None = None
+        self._why_not: str | None = None
         self._is_warned = False
         self._ledger: Ledger | None = None
         self._common: Lender | None = None
@@ -113,7 +112,11 @@ class SharedMemory:
                 f"shared memory is full ({self.limit / 2**20:.0f} MiB): what is large travels through pipes "
                 "meanwhile, which is slower; keep fewer results, or raise shared_memory_limit"
             )
-        why, self.why_not = self.why_not, None
+        return self.said_once()
+
+    def said_once(self) -> str | None:
+        """What a person should know of it, if they have not been told."""
+        why, self._why_not = self._why_not, None
         return why
 
     def close(self) -> None:
@@ -154,4 +157,4 @@ class SharedMemory:
     def _give_up(self, why: str) -> None:
         if not self._is_warned:
             self._is_warned = True
-            self.why_not = why
+            self._why_not = why

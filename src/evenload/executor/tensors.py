@@ -53,7 +53,7 @@ class _Reducer:
         return _untyped, (pickle.PickleBuffer(array),)
 
     def typed(self, storage: Any) -> Any:
-        if storage.device.type != "cpu":
+        if storage._untyped_storage.device.type != "cpu":
             return storage.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
         return _typed, (storage._untyped_storage, storage.dtype)
 
