@@ -1,0 +1,52 @@
+"""The back ends that one and the same suite runs on."""
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from evenload.executor import Executor
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[str]:
+    """A Ray cluster of this machine alone, which this process is connected to. Gives its address."""
+    import ray
+
+    folder = tempfile.mkdtemp(prefix="el", dir="/tmp")
+    with warnings.catch_warnings():
+        context = ray.init(
+            num_cpus=16,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            object_store_memory=512 * 2**20,
+            _temp_dir=folder,
+        )
+    yield context.address_info["address"]
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module", params=["inline", "process", "ray"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each back end."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["process", "ray"])
+def threaded(request: pytest.FixtureRequest) -> str:
+    """Each back end with workers of their own, which may crash."""
+    if request.param == "ray":
+        request.getfixturevalue("ray_cluster")
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def executor(backend: str) -> Iterator[Executor]:
+    with Executor("cpu*2", backend=backend, echo=False) as executor:
+        yield executor
