@@ -178,6 +178,7 @@ def test_items_that_cannot_be_read_end_it_after_what_could(
         (("mapped:double", "words.txt", "--policy", "mesured"), "did you mean 'measured'"),
         (("mapped:double", "words.txt", "--backend", "proces"), "did you mean 'process'"),
         (("mapped:double", "words.txt", "--batch", "0"), "--batch"),
+        (("mapped:double", "words.txt", "--resume"), "--resume does not know which run"),
         (("mapped:double", "words.txt", "-o", "no/folder/out"), "cannot be written"),
         (("mapped:Adder.Inner", "words.txt", "--devices", "cpux"), "cpux"),
     ],
@@ -191,6 +192,28 @@ def test_what_cannot_work_is_refused_with_exit_code_two(
     assert (code, out) == (2, "")
     assert words in err
     assert "Traceback" not in err
+
+
+def test_resume_goes_on_where_it_was(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "noted.py").write_text("def f(x):\n    open('ran', 'a').write(f'{x}\\n')\n    return 1 / x\n")
+    (folder / "in.jsonl").write_text("1\n2\n0\n4\n")
+    options = ("noted.py:f", "in.jsonl", "-o", "out.jsonl", "--resume")
+    for failed in (1, 1):
+        code, _, err = evenload(capsys, *options)
+        assert code == failed
+        assert [row.get("result") for row in rows((folder / "out.jsonl").read_text())] == [1, 0.5, None, 0.25]
+    assert "3 of 4 done" in err
+    assert "3 of them before" in err
+    assert sorted((folder / "ran").read_text().split()) == ["0", "0", "1", "2", "4"]
+    (folder / "in.jsonl").write_text("1\n2\n5\n4\n")
+    code, _, err = evenload(capsys, *options, "--journal", "out.jsonl.journal")
+    assert (code, (folder / "ran").read_text().split()[-1]) == (0, "5")
+    (folder / "in.jsonl").write_text("1\n3\n5\n4\n")
+    code, _, err = evenload(capsys, *options)
+    assert code == 2
+    assert "item 1 is not the one" in err
+    assert evenload(capsys, *options, "--on-change", "rerun")[0] == 0
+    assert (folder / "ran").read_text().split()[-1] == "3"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -17,6 +17,7 @@ from evenload.executor.scheduler import (
     Fail,
     Fed,
     Free,
+    Known,
     Left,
     Rest,
     Scheduler,
@@ -191,6 +192,39 @@ def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, ba
         assert "died" not in world.fates.values() or stuck
     else:
         assert all(world.begun.count(item) <= 1 for item in range(n))
+
+
+@given(
+    st.sampled_from(["measured", "pull", "pull:5", "static", "guided"]),
+    st.integers(0, 20),
+    st.integers(1, 4),
+    st.sets(st.integers(0, 19)),
+    bad_items,
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=150, deadline=None)
+def test_what_is_known_never_runs_and_the_rest_meets_its_fate(
+    policy, n, batch, known, bad, with_costs, in_pieces
+) -> None:
+    world = make(policy, n, batch, feed=False)
+    known, world.bad = {item for item in known if item < n}, bad
+    world.scheduler.expect(n)
+    for start in range(0, n, piece := 2 * batch if in_pieces else n + 1):
+        stop = min(start + piece, n)
+        world.scheduler.handle(
+            Fed(stop - start, [1.0 + item for item in range(start, stop)] if with_costs else None)
+        )
+        there = tuple(sorted(item for item in known if start <= item < stop))
+        world.scheduler.handle(Known(there)) if there else None
+        if start == 0:
+            world.ask(DEVICES[0])
+    world.scheduler.handle(Ended())
+    world.run()
+    assert set(world.fates) == set(range(n)) - known
+    assert known.isdisjoint(world.begun)
+    for item, fate in world.fates.items():
+        assert fate == {"kill": "died", "hang": "overtime"}.get(bad.get(item, ""), "accepted")
 
 
 def test_a_worker_killed_once_costs_nothing_but_a_retry_elsewhere() -> None:

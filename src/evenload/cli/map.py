@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import json
+import os
 import signal
 import sys
 import time
@@ -18,6 +19,7 @@ from evenload.errors import ConfigError, ResultNotSendable, UnknownName
 from evenload.settings import resolve
 
 from .rows import FORMATS, RowWriter, count_items, json_text, read_items, row_of
+from .watched import dash_option, recorded, sampled
 
 if TYPE_CHECKING:
     from evenload.executor import Results, Summary
@@ -43,6 +45,17 @@ INSTALLED = ("site-packages", "dist-packages")
 @click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up an item after so long.")
 @click.option("--once", is_flag=True, help="Never run an item twice, not even after a crash.")
 @click.option(
+    "--journal", type=click.Path(path_type=Path), help="Keep results in this folder, and do none again."
+)
+@click.option("--resume", is_flag=True, help="The same, with the journal beside --out: OUT.journal.")
+@click.option(
+    "--on-change",
+    type=click.Choice(["refuse", "rerun"]),
+    default="refuse",
+    show_default=True,
+    help="If the function or an item is another than the journal's.",
+)
+@click.option(
     "--on-error",
     type=click.Choice(["continue", "stop"]),
     default="continue",
@@ -53,6 +66,7 @@ INSTALLED = ("site-packages", "dist-packages")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: summary, failures, and rows.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option("--no-progress", is_flag=True, help="No progress on stderr.")
+@dash_option
 def map_items(
     target: str,
     items: str,
@@ -64,11 +78,15 @@ def map_items(
     batch: int | None,
     timeout_s: float | None,
     once: bool,
+    journal: Path | None,
+    resume: bool,
+    on_change: str,
     on_error: str,
     format_: str,
     as_json: bool,
     quiet: bool,
     no_progress: bool,
+    has_dash: bool,
 ) -> int:
     """Run the function TARGET (module:function or file.py:function) on all ITEMS, on every device.
 
@@ -79,21 +97,27 @@ def map_items(
     \b
     evenload map words.py:count texts.txt -o counts.jsonl
     cat urls.txt | evenload map mymodule:Fetcher - --devices cpu*8 | jq .result
+    evenload map words.py:count texts.txt -o counts.jsonl --resume     (again, until it is done)
     """
     flags = {"devices": devices, "policy": policy, "backend": backend}
     settings = resolve({**flags, "progress": False if no_progress or quiet else None})
     function = locate(target)
     source = read_items(items, format_)
-    from evenload.events import EventLog, RunFinished, RunStarted
+    if resume and journal is None:
+        journal = journal_beside(out)
+    from evenload.events import RunFinished, RunStarted
     from evenload.executor import Executor
     from evenload.report.progress import make_progress
 
-    with make_progress("auto" if settings.progress else "never") as progress:
-        log = EventLog(progress)
+    with (
+        make_progress("auto" if settings.progress else "never") as progress,
+        recorded(target, has_dash, progress) as log,
+    ):
         chosen = {"policy": settings.policy, "backend": settings.backend}
         with Executor(settings.devices, events=log, **chosen) as executor:
             total = count_items(items, format_)
-            log.emit(RunStarted(log.now(), target, time.time(), total, executor.devices.facts()))
+            facts = {**chosen, "pid": os.getpid()}
+            log.emit(RunStarted(log.now(), target, time.time(), total, executor.devices.facts(), facts))
             results = executor.map(
                 function,
                 source,
@@ -103,15 +127,27 @@ def map_items(
                 timeout_s=timeout_s,
                 on_error="return",
                 total=total,
+                journal=journal,
+                on_change=on_change,
             )
             outcome = Outcome(results, out, as_json)
-            with interruptible(results, outcome, quiet):
+            with interruptible(results, outcome, quiet), sampled(executor.devices, log, has_dash):
                 outcome.take_all(stops_on_error=on_error == "stop")
             log.emit(RunFinished(log.now(), outcome.status))
     for error in log.sink_errors:
         click.echo(f"warning: progress stopped early: {type(error).__name__}: {error}", err=True)
     outcome.report(quiet)
     return outcome.exit_code
+
+
+def journal_beside(out: Path | None) -> Path:
+    """The journal of the run that writes ``out``. Raises ConfigError without one."""
+    if out is None:
+        raise ConfigError(
+            "--resume does not know which run to go on with",
+            hint="give -o FILE, whose journal is FILE.journal, or --journal FOLDER",
+        )
+    return out.with_name(f"{out.name}.journal")
 
 
 class Outcome:

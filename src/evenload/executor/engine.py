@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from evenload.balance.policy import Policy
@@ -95,6 +96,8 @@ class Engine:
             if seat.is_draining:
                 run.devices.discard(seat.id)
         self.runs.append(run)
+        if run.keeper is not None:
+            run.keeper.on_broken = partial(self._fail, run)
         try:
             run.begin()
         except Exception as error:
@@ -302,6 +305,8 @@ class Engine:
         if not run.source.claim(send.items):
             run.withdraw(job, now)
             return False
+        if run.keeper is not None:
+            run.keeper.before(send.items, run.source.take(send.items))
         try:
             items = run.source.take(send.items)
             n_bytes = self.backend.run(worker.number, run.task.id, job.number, items, send.singly)

@@ -1,5 +1,6 @@
 """The executor: devices with workers, and three ways to hand them work."""
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ DeviceSpec = str | int | Sequence[str | int | Device] | Device | DevicePool
 LOOK_AHEAD = 100_000
 LOOK_AHEAD_BYTES = 512 * 1024 * 1024
 GRACE_S = 1.0
+KEEP_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Executor:
         total: int | None = None,
         stage: str = "map",
         shared: Mapping[str, Any] | None = None,
+        journal: str | os.PathLike | None = None,
+        on_change: str = "refuse",
     ) -> Results[R]:
         """Run ``fn`` on every item over all devices; iterate over what this returns to get the results.
 
@@ -141,6 +145,8 @@ class Executor:
         stage       name of this work in events and reports
         shared      keyword arguments of ``fn`` (or of its constructor), the same for all items; large arrays
                     in them are sent once, and may be written to by each worker for itself
+        journal     a folder: results are on disk there before they are given, and are not made again
+        on_change   if ``fn``, or an item, is another than the journal's: "refuse", or "rerun" what changed
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
         """
@@ -170,12 +176,14 @@ class Executor:
         most_bytes = look_ahead_bytes or LOOK_AHEAD_BYTES
         options = Options(stage, most, timeout_s, repeatable, look_ahead_bytes=most_bytes)
         run = self._new_run(task, source, delivery, chosen, options, balancer)
+        if journal is not None:
+            self._keep(run, fn, delivery, journal, on_change)
         return Results(
             run,
             delivery,
             raises=on_error == "raise",
             begin=partial(self._begin, run),
-            finish=partial(_cancel, self._engine, run),
+            finish=partial(_cancel, self._engine, run, self._threads),
             engine=self._engine,
         )
 
@@ -290,6 +298,22 @@ class Executor:
         run.has_balancer = balancer is not None
         return run
 
+    def _keep(
+        self, run: Run, fn: Any, delivery: Delivery, journal: str | os.PathLike, on_change: str
+    ) -> None:
+        """Put a journal before the delivery of ``run``."""
+        from .keeper import Keeper, open_journal
+
+        call = self._engine.call if self._is_threaded else None
+        run.sink = run.keeper = Keeper(
+            open_journal(journal, fn, on_change),
+            delivery,
+            run.source,
+            call,
+            repeatable=run.options.repeatable,
+            on_change=on_change,
+        )
+
     def _begin(self, run: Run) -> None:
         with self._lock:
             self._check_open()
@@ -362,10 +386,15 @@ def _shut_down(engine: Engine, threads: list[threading.Thread]) -> None:
                 thread.join()
 
 
-def _cancel(engine: Engine, run: Run, status: str) -> None:
+def _cancel(engine: Engine, run: Run, threads: list[threading.Thread], status: str) -> None:
     """The receiver is through with ``run``, whether that is over or not."""
     if not run.is_over:
+        if run.keeper is not None and not engine.backend.is_threaded:
+            return engine.cancel(run)  # nobody else would, and the journal stay locked
         engine.call(partial(engine.cancel, run))
+    keeper, own = run.keeper, threading.current_thread()
+    if keeper is not None and engine.backend.is_threaded and own is not keeper.thread and own not in threads:
+        keeper.is_closed.wait(KEEP_S)  # what is finished is kept, and the journal free for the next run
 
 
 def _call_here(call: tuple[Callable, tuple, dict]) -> Any:

@@ -1,5 +1,6 @@
 """``evenload.map``: an executor for one call."""
 
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -43,6 +44,8 @@ def map(  # the built-in's name on purpose: evenload.map
     events: EventLog | None = None,
     echo: bool = True,
     stage: str = "map",
+    journal: str | os.PathLike | None = None,
+    on_change: str = "refuse",
 ) -> Results[Any]:
     """Run ``fn`` on every item over all devices; iterate over what this returns to get the results in order.
 
@@ -76,6 +79,8 @@ def map(  # the built-in's name on purpose: evenload.map
         shared=shared,
         total=total,
         stage=stage,
+        journal=journal,
+        on_change=on_change,
     )
 
     total = results.total

@@ -11,6 +11,7 @@ from evenload.events import (
     ItemFailed,
     Moved,
     Note,
+    Restored,
     Span,
     StageFinished,
     StageStarted,
@@ -96,6 +97,10 @@ class Record:
     def moved(self, source: str, target: str, n_items: int, imbalance: float) -> None:
         if self._log is not None:
             self._log.emit(Moved(self._now(), source, target, n_items, imbalance))
+
+    def restored(self, stage: str, items: tuple[int, ...]) -> None:
+        if self._log is not None:
+            self._log.emit(Restored(self._now(), stage, items[0], len(items), _scattered(items)))
 
     def item_failed(
         self, stage: str, index: int, error: str, message: str, device: str | None, traceback: str

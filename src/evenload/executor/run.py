@@ -6,7 +6,7 @@ All of it belongs to the executor's thread.
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from evenload.balance.migrate import Move
 from evenload.balance.policy import Pull
@@ -23,15 +23,23 @@ from .source import Source
 from .summary import Summary, Tally
 from .task import Answer, Task
 
+if TYPE_CHECKING:
+    from .keeper import Keeper
+
 __all__ = ["Job", "Options", "Run", "Sink"]
 
 TINY_S = 0.0005
+N_LOOKED_UP = 256  # items at once that are looked for in a journal
 
 
 class Sink(Protocol):
     """Where results go; see ``delivery.Delivery``."""
 
-    is_waiting_for_room: bool
+    @property
+    def is_waiting_for_room(self) -> bool: ...
+
+    @is_waiting_for_room.setter
+    def is_waiting_for_room(self, waits: bool) -> None: ...
 
     @property
     def n_taken(self) -> int: ...
@@ -87,7 +95,10 @@ class Options:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """``devices`` take part; ``on_over`` is called once, when nothing more will be delivered."""
+    """``devices`` take part; ``on_over`` is called once, when nothing more will be delivered.
+
+    ``keeper`` is the sink if the run has a journal.
+    """
 
     task: Task
     source: Source
@@ -101,6 +112,7 @@ class Run:
     began_s: float = 0.0
     first_sent_s: float | None = None
     has_balancer: bool = False
+    keeper: "Keeper | None" = None
     is_over: bool = False
     is_stopping: bool = False
     error: BaseException | None = None
@@ -127,20 +139,57 @@ class Run:
 
     def feed(self) -> None:
         """Let the scheduler have what is there, as far as results may pile up."""
+        while self._feed_once():
+            pass
+
+    def _feed_once(self) -> bool:
+        """Returns True if there may be more at once: what a journal has makes room without any device."""
         scheduler, source, sink = self.scheduler, self.source, self.sink
         if scheduler.is_ended or self.is_over:
-            return
+            return False
         limit = self._limit()
         source.want(min(limit, self._demand()))
         if scheduler.n_fed == source.n_ready:
             source.call_when_more()
         is_ended, n_ready = source.is_ended, source.n_ready  # in this order: the reader ends last
         n_new = min(n_ready, limit) - scheduler.n_fed
-        if n_new > 0:
+        is_known = False
+        if self.keeper is not None:
+            is_known = self._feed_unknown(self.keeper, n_new, is_ended and scheduler.n_fed + n_new == n_ready)
+        elif n_new > 0:
             scheduler.handle(sched.Fed(n_new, source.costs(scheduler.n_fed, n_new)))
         if is_ended and scheduler.n_fed == n_ready:
             scheduler.handle(sched.Ended())
         sink.is_waiting_for_room = not scheduler.is_ended and scheduler.n_fed >= limit
+        return is_known
+
+    def _feed_unknown(self, keeper: "Keeper", n_new: int, is_last: bool) -> bool:
+        """The same with a journal: what it has is delivered at once. Returns True unless that was all."""
+        scheduler, source, batch = self.scheduler, self.source, self.n_per_call
+        n_piece = batch * -(-N_LOOKED_UP // batch)
+        has_more, n_new = n_new > n_piece, min(n_new, n_piece)
+        if n_new % batch and (has_more or not is_last):
+            n_new -= n_new % batch  # whole batches, so that one is known as a whole if all of it is
+        if n_new <= 0:
+            return False
+        start = scheduler.n_fed
+        scheduler.handle(sched.Fed(n_new, source.costs(start, n_new)))
+        blocks = keeper.known(range(start, start + n_new))
+        if blocks:
+            items = tuple(item for block in blocks for item in block.items)
+            scheduler.handle(sched.Known(items))
+            self.n_dealt += len(items)
+            self.record.restored(self.options.stage, items)
+            self._count_known_failures(blocks)
+            source.release(items)
+            keeper.pass_on(blocks)
+        return has_more or bool(blocks)
+
+    def _count_known_failures(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            if block.failed:
+                (item,), (error,) = block.items, block.values
+                self._count_failure(item, error, type(error).__name__, error.message, "")
 
     def _limit(self) -> int:
         """No item beyond this one yet: results wait for their turn, or for whoever fetches them.
@@ -272,6 +321,8 @@ class Run:
             self.source.close()
             now = time.monotonic()
             startup_s = (now if self.first_sent_s is None else self.first_sent_s) - self.began_s
+            if self.keeper is not None:
+                self._tell_of(self.keeper)
             self.summary = self.tally.summarise(self.scheduler.fated.n, now - self.began_s, startup_s)
             self.record.stage_finished(self.options.stage, self.summary.bound_s or None)
             self.on_over(self)
@@ -279,6 +330,13 @@ class Run:
             self.sink.close(error)
 
     # --- inside -----------------------------------------------------------------------------------
+
+    def _tell_of(self, keeper: "Keeper") -> None:
+        self.tally.n_restored = keeper.n_known
+        n_lost = keeper.journal.n_damaged + keeper.n_unreadable
+        if n_lost:
+            text = f"{n_lost} entries of the journal {keeper.journal.path} are damaged; those items ran again"
+            self.record.note("warning", text)
 
     def _count(self, job: Job, device: str, answer: Answer, accepted: Iterable[Instruction]) -> None:
         n_first = sum(
@@ -311,14 +369,14 @@ class Run:
             error = failure.to_error(items[at], device)
             values[at] = error
             self._count_failure(items[at], error, failure.type_name, failure.message, device)
-        self.source.release(items)
         self.sink.put(Block(items, values, frozenset(failures), n_bytes, device))
+        self.source.release(items)
 
     def _settle(self, item: int, error: TaskError, device: str) -> None:
         """``item`` ends with ``error``, which is not its own."""
         self._count_failure(item, error, type(error).__name__, error.message, device)
-        self.source.release((item,))
         self.sink.put(Block((item,), [error], frozenset((0,)), 0, device))
+        self.source.release((item,))
 
     def _count_failure(self, item: int, error: TaskError, name: str, message: str, device: str) -> None:
         self.tally.n_failed += 1

@@ -29,6 +29,7 @@ __all__ = [
     "Fed",
     "Free",
     "Instruction",
+    "Known",
     "Left",
     "Rest",
     "Scheduler",
@@ -46,6 +47,12 @@ class Fed(NamedTuple):
 
     n: int
     costs: Sequence[float] | None = None
+
+
+class Known(NamedTuple):
+    """The results of these items, which were fed, are there from an earlier run."""
+
+    items: Indices
 
 
 class Ended(NamedTuple):
@@ -124,7 +131,7 @@ class Withdrawn(NamedTuple):
     now: float
 
 
-Event = Stuck | Withdrawn | Fed | Ended | Free | Answered | Spoilt | Died | Left | Came
+Event = Stuck | Withdrawn | Fed | Known | Ended | Free | Answered | Spoilt | Died | Left | Came
 
 
 class Send(NamedTuple):
@@ -197,10 +204,12 @@ class Scheduler:
         ] = {}  # chunks that are stuck, and their items that are
         self._strikes: dict[int, int] = {}
         self._suspects: set[int] = set()  # units whose items are to travel singly
+        self._partial: set[int] = set()  # units of which some items are known
         self._short_of_memory: set[int] = set()  # items that one device had too little memory for
         self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
             Fed: self._fed,
             Ended: self._ended,
+            Known: self._known,
             Free: self._free,
             Answered: self._answered,
             Spoilt: self._spoilt,
@@ -251,8 +260,19 @@ class Scheduler:
     def _ended(self, event: Ended) -> list[Instruction]:
         if self.n_fed > self._n_units * self._batch:
             self._add_unit()
+            if not self._open_in(self._n_units - 1):
+                self.dealer.forget([self._n_units - 1])
         self.is_ended = True
         self.dealer.close()
+        return []
+
+    def _known(self, event: Known) -> list[Instruction]:
+        for item in event.items:
+            self.fated.add(item, item + 1)
+        units = {item // self._batch for item in event.items}
+        open_ = {unit for unit in units if self._open_in(unit)}
+        self._partial |= open_
+        self.dealer.forget(units - open_)
         return []
 
     def _add_unit(self) -> None:
@@ -273,7 +293,8 @@ class Scheduler:
         return [Send(answer.chunk, event.device, items, answer.why, answer.duplicate, singly)]
 
     def _items(self, units: Indices) -> Indices:
-        if isinstance(units, range) and self._suspects.isdisjoint(units):
+        is_whole = self._suspects.isdisjoint(units) and self._partial.isdisjoint(units)
+        if isinstance(units, range) and is_whole:
             return range(units.start * self._batch, min(units.stop * self._batch, self.n_fed))
         return tuple(item for unit in units for item in self._open_in(unit))
 

@@ -31,6 +31,7 @@ class Summary:
     ratio_to_bound  (wall_s - startup_s) / bound_s: 1.0 is the best possible; None if nothing was measured
     limit           what sets the bound: "work" or "longest item"
     imbalance       most busy seconds of a device over the mean: 1.0 is even
+    restored        of the items, those that an earlier run had done: their results came from the journal
     """
 
     total: int
@@ -46,6 +47,7 @@ class Summary:
     devices: dict[str, DeviceShare] = field(default_factory=dict)
     duplicates: int = 0
     workers_lost: int = 0
+    restored: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self)}
@@ -54,6 +56,8 @@ class Summary:
         """The headline, for people: counts, seconds and the distance to the bound."""
         devices = f"{len(self.devices)} device{'s'[: len(self.devices) != 1]}"
         text = f"{self.done} of {self.total} done in {self.wall_s:.3g} s on {devices}"
+        if self.restored:
+            text += f", {self.restored} of them before"
         if self.startup_s >= 0.01:
             text += f" ({self.startup_s:.2g} s to start)"
         if self.ratio_to_bound is not None:
@@ -77,6 +81,7 @@ class Tally:
         self.n_failed = 0
         self.n_duplicates = 0
         self.n_workers_lost = 0
+        self.n_restored = 0
 
     def add(self, device: str, busy_s: float, n_items: int, *, cost: float | None, is_good: bool) -> None:
         """Count a chunk whose results were the first. ``is_good``: none of its items failed."""
@@ -108,7 +113,7 @@ class Tally:
             failed=self.n_failed,
             wall_s=wall_s,
             startup_s=startup_s,
-            items_per_s=total / wall_s if wall_s > 0 else 0.0,
+            items_per_s=(total - self.n_restored) / wall_s if wall_s > 0 else 0.0,
             bound_s=bound.bound_s,
             ratio_to_bound=bound.ratio(wall_s - startup_s),
             limit=bound.limit,
@@ -116,4 +121,5 @@ class Tally:
             devices=shares,
             duplicates=self.n_duplicates,
             workers_lost=self.n_workers_lost,
+            restored=self.n_restored,
         )

@@ -1,0 +1,346 @@
+"""Maps with a journal: run again, they do what is missing, whatever ended them."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import evenload
+from evenload.errors import ConfigError, EvenloadError, TaskError, WorkerLost
+from evenload.events import EventLog, ItemFailed, Note, Restored
+from evenload.executor import Executor
+from evenload.executor import segments as segments_module
+from evenload.executor.journal import Journal
+
+BACKENDS = pytest.mark.parametrize("backend", ["process", "inline"])
+
+
+class Calls:
+    """Notes which items it was called with, in a file."""
+
+    def __init__(self, path: Path, fails: tuple = ()):
+        self.path = str(path)
+        self.fails = fails
+
+    def __call__(self, x: Any) -> Any:
+        with open(self.path, "a") as file:
+            file.write(f"{x}\n")
+        if x in self.fails:
+            raise ValueError(x)
+        return -x
+
+    def __reduce__(self) -> tuple:
+        return type(self), (Path(self.path), self.fails)
+
+
+def calls(path: Path) -> list[int]:
+    """Those since the last time."""
+    seen = [int(line) for line in path.read_text().split()] if path.exists() else []
+    path.unlink(missing_ok=True)
+    return sorted(seen)
+
+
+@BACKENDS
+@pytest.mark.parametrize("ordered", [True, False])
+def test_what_is_done_is_not_done_again(tmp_path: Path, backend: str, ordered: bool) -> None:
+    log, fn = tmp_path / "log", Calls(tmp_path / "log")
+    options: dict = {
+        "journal": tmp_path / "j", "devices": "cpu*2", "backend": backend, "ordered": ordered,
+        "policy": "pull:3",
+    }  # fmt: skip
+    for n, new in ((10, range(10)), (10, ()), (25, range(10, 25))):
+        results = evenload.map(fn, range(n), **options)
+        got = list(results)
+        assert (got if ordered else sorted(got, reverse=True)) == [-x for x in range(n)]
+        assert calls(log) == list(new)
+        assert results.summary is not None
+        assert (results.summary.total, results.summary.restored) == (n, n - len(new))
+    assert list(evenload.map(fn, iter(range(25)), **{**options, "ordered": True})) == [-x for x in range(25)]
+    assert calls(log) == []
+
+
+@BACKENDS
+@pytest.mark.parametrize("batch", [2, 4, 5])
+def test_with_batches(tmp_path: Path, backend: str, batch: int) -> None:
+    def negatives(xs: list[int], log: str = str(tmp_path / "log")) -> list[int]:
+        with open(log, "a") as file:
+            file.write("".join(f"{x}\n" for x in xs))
+        return [-x for x in xs]
+
+    options: dict = {"journal": tmp_path / "j", "devices": "cpu*2", "backend": backend}
+    assert list(evenload.map(negatives, range(11), batch=4, **options)) == [-x for x in range(11)]
+    assert calls(tmp_path / "log") == list(range(11))
+    assert list(evenload.map(negatives, iter(range(23)), batch=batch, **options)) == [-x for x in range(23)]
+    assert calls(tmp_path / "log") == list(range(11, 23))
+    assert list(evenload.map(negatives, range(11), batch=batch, **options)) == [-x for x in range(11)]
+    assert calls(tmp_path / "log") == []
+
+
+@BACKENDS
+def test_a_run_that_is_left_can_be_taken_up_at_once(tmp_path: Path, backend: str) -> None:
+    log, fn = tmp_path / "log", Calls(tmp_path / "log")
+    options: dict = {"journal": tmp_path / "j", "policy": "pull"}
+    with Executor("cpu*2", backend=backend) as executor:
+        for _ in range(3):
+            for result in executor.map(fn, range(30), **options):
+                if result == -9:
+                    break
+        done = len(calls(log))
+        assert list(executor.map(fn, range(30), **options)) == [-x for x in range(30)]
+        assert done + len(calls(log)) <= 30 + 3 * 2, "at most what ran when it was left is run again"
+
+
+@BACKENDS
+def test_failed_items_are_tried_again(tmp_path: Path, backend: str) -> None:
+    log, fn = tmp_path / "log", Calls(tmp_path / "log", fails=(2,))
+    options: dict = {"journal": tmp_path / "j", "devices": "cpu*2", "on_error": "return", "backend": backend}
+    for again in (range(5), [2]):
+        got = list(evenload.map(fn, range(5), **options))
+        assert [got[x] for x in (0, 1, 3, 4)] == [0, -1, -3, -4]
+        assert isinstance(got[2], TaskError)
+        assert calls(log) == list(again)
+
+
+@BACKENDS
+def test_what_may_run_once_runs_once_in_all_runs_together(tmp_path: Path, backend: str) -> None:
+    log, fn = tmp_path / "log", Calls(tmp_path / "log", fails=(2,))
+    events: list = []
+    options: dict = {
+        "journal": tmp_path / "j", "devices": "cpu*2", "on_error": "return", "backend": backend,
+        "repeatable": False, "events": EventLog(events.append),
+    }  # fmt: skip
+    for again in (range(5), []):
+        events.clear()
+        got = list(evenload.map(fn, range(5), **options))
+        assert isinstance(got[2], TaskError)
+        assert "ValueError: 2" in got[2].message
+        assert [e.index for e in events if isinstance(e, ItemFailed)] == [2]
+        assert calls(log) == list(again)
+    with Journal.open(tmp_path / "j", _facts(tmp_path / "j")) as journal:
+        begun = journal.done("3")
+        assert begun is not None
+        journal.record("3", begun[:16] + b"b")  # as if the driver had died while it ran
+    got = list(evenload.map(fn, range(5), **options))
+    assert isinstance(got[3], WorkerLost)
+    assert "its outcome is unknown" in got[3].message
+    assert calls(log) == []
+
+
+def _facts(path: Path) -> dict:
+    import json
+
+    return json.loads((path / "journal.json").read_text())["fingerprint"]
+
+
+@BACKENDS
+def test_items_that_the_function_changes_are_known_by_what_they_were(tmp_path: Path, backend: str) -> None:
+    def grow(items: list) -> list:
+        items.append(len(items))
+        return items
+
+    for _ in range(2):
+        items = [[0] * n for n in range(5)]
+        got = evenload.map(grow, items, devices="cpu*2", backend=backend, journal=tmp_path / "j")
+        assert list(got) == [[0] * n + [n] for n in range(5)]
+
+
+def test_another_function_or_item_is_refused_or_run(tmp_path: Path) -> None:
+    def times(n: int) -> Any:
+        return lambda x: x * n
+
+    options: dict = {"journal": tmp_path / "j", "devices": "cpu*2"}
+    assert list(evenload.map(times(2), [1, 2, 3], **options)) == [2, 4, 6]
+    with pytest.raises(ConfigError, match="another function made its results"):
+        evenload.map(times(3), [1, 2, 3], **options)
+    with pytest.raises(ConfigError, match="item 1 is not the one whose result is in the journal"):
+        list(evenload.map(times(2), [1, 7, 3], **options))
+    events: list = []
+    got = evenload.map(times(2), [1, 7, 3], on_change="rerun", events=EventLog(events.append), **options)
+    assert list(got) == [2, 14, 6]
+    assert [(e.index, e.n_items, e.items) for e in events if isinstance(e, Restored)] == [(0, 2, (0, 2))]
+    assert list(evenload.map(times(2), [1, 7, 3], **options)) == [2, 14, 6]
+    assert list(evenload.map(times(3), [1, 7, 3], on_change="rerun", **options)) == [3, 21, 9]
+
+
+def test_damaged_entries_are_done_again_with_a_warning(tmp_path: Path) -> None:
+    options: dict = {"journal": tmp_path / "j", "devices": "cpu*2"}
+    fn = Calls(tmp_path / "log")
+    list(evenload.map(fn, range(20), **options))
+    calls(tmp_path / "log")
+    file = tmp_path / "j" / "segment-000001"
+    raw = bytearray(file.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    file.write_bytes(raw)
+    events: list = []
+    got = evenload.map(fn, range(20), events=EventLog(events.append), echo=False, **options)
+    assert list(got) == [-x for x in range(20)]
+    assert len(calls(tmp_path / "log")) == 1
+    assert any("1 entries of the journal" in e.text for e in events if isinstance(e, Note))
+
+
+@BACKENDS
+def test_a_result_that_cannot_be_kept_is_an_error_of_its_item(tmp_path: Path, backend: str) -> None:
+    def lock_of(x: int) -> Any:
+        return threading.Lock() if x == 1 else x
+
+    got = list(evenload.map(lock_of, range(3), devices="cpu*2", journal=tmp_path / "j", backend=backend,
+                            on_error="return"))  # fmt: skip
+    assert (got[0], got[2]) == (0, 2)
+    assert isinstance(got[1], TaskError)
+
+
+@BACKENDS
+def test_a_full_disk_ends_the_run_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    def full(fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with Executor("cpu*2", backend=backend) as executor:
+        with monkeypatch.context() as patch:
+            results = executor.map(abs, range(10), journal=tmp_path / "j", policy="pull")
+            patch.setattr(segments_module, "sync", full)
+            with pytest.raises(EvenloadError, match="cannot be written: No space left on device"):
+                list(results)
+        assert list(executor.map(abs, range(10), journal=tmp_path / "j")) == list(range(10))
+
+
+def test_a_journal_in_use_is_refused_and_one_never_used_is_let_go(tmp_path: Path) -> None:
+    with Executor("cpu*1") as executor:
+        results = executor.map(abs, range(3), journal=tmp_path / "j")
+        with pytest.raises(ConfigError, match="in use by process"):
+            executor.map(abs, range(3), journal=tmp_path / "j")
+        del results
+        assert list(executor.map(abs, range(3), journal=tmp_path / "j")) == [0, 1, 2]
+
+
+def test_a_receiver_that_does_not_fetch_holds_back_the_run(tmp_path: Path) -> None:
+    log, fn = tmp_path / "log", Calls(tmp_path / "log")
+    for _ in range(2):
+        results = evenload.map(
+            fn, iter(range(1000)), devices="cpu*2", journal=tmp_path / "j", look_ahead=10, policy="pull"
+        )
+        assert next(results) == 0
+        time.sleep(0.3)
+        results.close()
+    assert 10 <= len(calls(log)) <= 30
+
+
+# --- the driver is killed ---------------------------------------------------------------------------
+
+DRIVER = """
+import os, random, signal, sys, threading, time
+import evenload
+
+def work(x):
+    time.sleep(0.002 + 0.004 * (x % 5 == 0))
+    if random.random() < {deadly}:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with open({log!r}, "a") as file:
+        file.write(f"{{x}}\\n")
+    return [x, "y" * (x % 7) * 5000]
+
+print("begin", flush=True)
+fate = random.Random(int(sys.argv[1]))
+policy = fate.choice(["pull", "measured"])
+results = evenload.map(work, range({n}), devices="cpu*2", journal={path!r}, policy=policy,
+                       ordered=fate.random() < 0.7, max_worker_deaths=50, echo=False)
+for index, value in results.indexed():
+    assert value == [index, "y" * (index % 7) * 5000], value
+    os.write(1, f"{{index}}\\n".encode())
+print("end", flush=True)
+"""
+
+
+def kill_again_and_again(tmp_path: Path, n_kills: int, n: int, deadly: float) -> None:
+    """Nothing that was given is lost or other than it was; the last run gives everything, each once."""
+    import random
+
+    dice = random.Random(n_kills)
+    source = DRIVER.format(n=n, path=str(tmp_path / "j"), log=str(tmp_path / "log"), deadly=deadly)
+    (tmp_path / "driver.py").write_text(textwrap.dedent(source))
+    given: set[int] = set()
+    n_killed = 0
+    for attempt in range(10 * n_kills):
+        driver = subprocess.Popen(
+            [sys.executable, "driver.py", str(attempt)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        )
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == "begin\n"
+        if n_killed < n_kills:
+            timer = threading.Timer(0.1 + 0.7 * dice.random(), driver.send_signal, (signal.SIGKILL,))
+            timer.start()
+        else:
+            timer = None
+        lines = driver.communicate()[0].split("\n")
+        if timer is not None:
+            timer.cancel()
+        whole = [int(line) for line in lines[:-1] if line != "end"]
+        assert len(whole) == len(set(whole)), "given twice"
+        if driver.returncode == 0:
+            assert sorted(whole) == list(range(n))
+            if n_killed >= n_kills:
+                break
+            (tmp_path / "driver.py").write_text(textwrap.dedent(source))
+            n_killed += 1  # it was done before it could be killed
+        else:
+            assert driver.returncode == -signal.SIGKILL
+            n_killed += 1
+        given |= set(whole)
+        if not (tmp_path / "j" / "journal.json").exists():  # killed before it began
+            assert not given
+            continue
+        with Journal.open(tmp_path / "j", _facts(tmp_path / "j")) as journal:
+            assert given <= {int(key) for key in journal.keys() if journal.done(key) is not None}  # noqa: SIM118
+            assert journal.n_damaged == 0
+    else:
+        raise AssertionError("it never came to its end")
+    ran = [int(line) for line in (tmp_path / "log").read_text().split()]
+    assert set(ran) == set(range(n))
+
+
+@pytest.mark.timeout(240)
+def test_drivers_and_workers_killed_at_random_lose_nothing(tmp_path: Path) -> None:
+    kill_again_and_again(tmp_path, n_kills=5, n=300, deadly=0.005)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_drivers_killed_a_hundred_times_lose_nothing(tmp_path: Path) -> None:
+    kill_again_and_again(tmp_path, n_kills=100, n=4000, deadly=0.005)
+
+
+def test_a_driver_killed_while_what_may_run_once_runs(tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(
+        textwrap.dedent(
+            f"""
+            import os, signal, time, evenload
+
+            def work(x):
+                with open({str(tmp_path / "log")!r}, "a") as file:
+                    file.write(f"{{x}}\\n")
+                if x == 3:
+                    os.kill(os.getppid(), signal.SIGKILL)
+                    time.sleep(100)
+                return x
+
+            got = evenload.map(work, range(6), devices="cpu*1", journal={str(tmp_path / "j")!r},
+                               repeatable=False, on_error="return", echo=False)
+            print([type(one).__name__ for one in got])
+            """
+        )
+    )
+    run = [sys.executable, "driver.py"]
+    assert subprocess.run(run, cwd=tmp_path).returncode == -signal.SIGKILL
+    assert calls(tmp_path / "log") == [0, 1, 2, 3]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == "['int', 'int', 'int', 'WorkerLost', 'int', 'int']\n"
+    assert calls(tmp_path / "log") == [4, 5]
+    assert os.path.exists(tmp_path / "j")
