@@ -2,19 +2,23 @@
 
 import dataclasses
 import json
+import threading
 
 import numpy as np
 import pytest
 
 from evenload.errors import ConfigError, FormatError, NoUsableDevice
+from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
-from evenload.zk import Proof, Prover, ProveRequest, key, prover, read_witness, read_zkey
+from evenload.zk import Proof, Prover, ProveRequest, key, msm, read_witness, read_zkey, worker
 from evenload.zk.circuits import poseidon_inclusion, squaring_chain
 from evenload.zk.circuits.merkle import inclusion_inputs
 from evenload.zk.devsetup import dev_setup
 from evenload.zk.groth16 import public_from_json
 from evenload.zk.oracle import groth16 as oracle
+from evenload.zk.prover import InvalidProof
 
+R = FR.modulus
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 
 
@@ -42,10 +46,10 @@ def test_both_levels_and_the_oracle_make_the_same_proof(circuit, level, monkeypa
     blinding = [123456789, 987654321]
     slow = oracle.prove(zkey, rows.to_integers(values), (blinding[0], blinding[1]))
     draws = iter(blinding)
-    monkeypatch.setattr(prover.secrets, "randbelow", lambda _: next(draws))
+    monkeypatch.setattr(worker.secrets, "randbelow", lambda _: next(draws))
     loaded = key.LoadedKey.load(zkey, level)
-    values = prover.load_witness(values, loaded.n_vars, "test")
-    fast = prover.prove_unverified(loaded, values, map, prover.threading.local(), prover.Stages())
+    values = worker.load_witness(values, loaded.n_vars, "test")
+    fast = worker.prove_unverified(loaded, values, map, threading.local(), worker.Stages())
     assert fast == slow
 
 
@@ -74,9 +78,9 @@ def test_a_poseidon_membership_circuit(level):
 def test_an_unsatisfying_witness_gives_an_error_and_no_proof(chain):
     zkey, witness = chain
     wrong = list(witness)
-    wrong[50] = (wrong[50] + 1) % prover.R
+    wrong[50] = (wrong[50] + 1) % R
     with Prover(zkey) as ours:
-        with pytest.raises(prover.InvalidProof, match="pairing equation") as caught:
+        with pytest.raises(InvalidProof, match="pairing equation") as caught:
             ours.prove(wrong)
         assert "satisfies" in caught.value.hint
         assert (ours.stats.n_failed, ours.stats.n_redone, ours.stats.n_proved) == (1, 1, 0)
@@ -86,14 +90,14 @@ def test_an_unsatisfying_witness_gives_an_error_and_no_proof(chain):
 def test_a_kernel_that_errs_is_caught_and_the_reference_path_helps(chain, monkeypatch):
     zkey, witness = chain
     with Prover(zkey) as ours:
-        right, calls = prover.msm.multiply, []
+        right, calls = msm.multiply, []
 
         def wrong_once(bases, scalars, *rest, **options):
             calls.append(bases)
             result = right(bases, scalars, *rest, **options)
             return right(ours.key.bases["A"], scalars[:, ::-1] & 1) if len(calls) == 1 else result
 
-        monkeypatch.setattr(prover.msm, "multiply", wrong_once)
+        monkeypatch.setattr(msm, "multiply", wrong_once)
         done = ours.prove(witness)
     assert ours.stats.n_redone == 1
     assert oracle.verify(ours.verification_key, done.public, done.proof)
@@ -105,7 +109,7 @@ def test_a_kernel_that_errs_is_caught_and_the_reference_path_helps(chain, monkey
         ([1, 33, 3], ConfigError, "3 values"),
         ([1, 33, 3, 11, 0], ConfigError, "5 values"),
         ([2, 33, 3, 11], FormatError, "value 0 is not 1"),
-        ([1, 33, 3, prover.R], FormatError, "value 3"),
+        ([1, 33, 3, R], FormatError, "value 3"),
         ([1, 33, 3, -1], FormatError, "value 3"),
         ([], FormatError, "constant wire"),
         (np.zeros((4, 3), np.uint64), ConfigError, r"\[n, 4\] uint64"),

@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from .formats.witness import read_witness, write_witness
     from .formats.zkey import ZKey, read_zkey, write_zkey
     from .groth16 import Proof, VerificationKey
-    from .prover import Prover, ProveRequest
+    from .prover import Prover
     from .verifier import verify
+    from .worker import ProveRequest
 
 _HOMES = {
     "Proof": "groth16",
-    "ProveRequest": "prover",
+    "ProveRequest": "worker",
     "Prover": "prover",
     "R1cs": "formats.r1cs",
     "VerificationKey": "groth16",

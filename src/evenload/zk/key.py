@@ -1,30 +1,38 @@
-"""A proving key made ready for one instruction level: points checked and converted, tables built, once."""
+"""A proving key made ready for the CPU: points checked and converted, tables built, once."""
 
 import secrets
+import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from evenload.errors import FormatError
 from evenload.gpu.field import FR
+from evenload.gpu.llvm import programs, rows
 
 from . import msm, points
 from .formats.zkey import ZKey, point_rows
 from .ntt import Domain
 from .verifier import Verifier
 
-__all__ = ["LoadedKey", "find_outside_subgroup"]
+__all__ = ["LoadedKey", "ReadyKey", "Run", "checked_bases", "facts_of", "find_outside_subgroup"]
 
 _SUBGROUP_ROUNDS, _WEIGHT_BITS = 2, 14
 SECTIONS = {"A": 1, "B1": 1, "B2": 2, "C": 1, "H": 1}
+Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+Stage = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadedKey:
-    """What a prover keeps: shared by all workers of a process, never changed.
+class ReadyKey:
+    """What a prover keeps of a key, whatever device it works on: shared by all workers, never changed.
 
-    ``header`` maps alpha1, ... delta2 to rows; ``seconds`` says how long loading took.
+    ``level`` names the kernels; ``header`` maps alpha1, ... delta2 to rows; ``seconds`` says how long loading
+    took. A device's own key says how it transforms (``quotient``) and how it adds points (``multiply``).
     """
 
     name: str
@@ -32,12 +40,51 @@ class LoadedKey:
     level: str
     n_vars: int
     n_public: int
-    domain: Domain
+    domain: Any
     coefficients: np.ndarray
-    bases: dict[str, msm.Bases]
+    bases: dict[str, Any]
     header: dict[str, np.ndarray]
     verifier: Verifier
     seconds: float
+
+    def sums(
+        self, values: np.ndarray, run: Run, buffers: threading.local, stage: Stage
+    ) -> dict[str, np.ndarray]:
+        """The five sums of multiples that a proof is made of, by section, as affine rows with R = 2^256.
+
+        values   [n_vars, 4] uint64, the witness
+        run      ``map`` or a pool's;  buffers  work space of the calling worker;  stage  times each step
+        """
+        with stage("sparse products"):
+            a, b = (rows.zeros(self.domain.size, 32) for _ in range(2))
+            kernels, at = programs.scalar(), rows.address
+            kernels.sparse_products(at(self.coefficients), len(self.coefficients), at(values), at(a), at(b))
+        with stage("transforms"):
+            quotient = self.quotient(a, b, run)
+        scalars = {"A": values, "B1": values, "B2": values, "C": values[self.n_public + 1 :], "H": quotient}
+        sums = {}
+        for section in self.bases:
+            with stage(f"msm {section}"):
+                sums[section] = self.multiply(section, scalars[section], run, buffers)
+        return sums
+
+    def quotient(self, a: np.ndarray, b: np.ndarray, run: Run) -> np.ndarray:
+        """[domain, 4] plain rows of a*b - c on the odd coset, from A*w and B*w on the domain."""
+        raise NotImplementedError
+
+    def multiply(self, section: str, scalars: np.ndarray, run: Run, buffers: threading.local) -> np.ndarray:
+        """sum of scalars[i] * point i of a section."""
+        raise NotImplementedError
+
+    @property
+    def n_bytes(self) -> int:
+        return self.domain.n_bytes + self.coefficients.nbytes + sum(b.n_bytes for b in self.bases.values())
+
+
+class LoadedKey(ReadyKey):
+    """A key for the CPU's kernels of one instruction level."""
+
+    __slots__ = ()
 
     @classmethod
     def load(cls, key: ZKey, level: str) -> "LoadedKey":
@@ -48,33 +95,49 @@ class LoadedKey:
         ``find_outside_subgroup``).
         """
         started = time.perf_counter()
-        bases = {}
-        for section, degree in SECTIONS.items():
-            where = key.where(section)
-            bases[section] = msm.Bases.load(key.sections.pop(section), degree, level, where)
-            if degree == 2:
-                position = find_outside_subgroup(bases[section])
-                if position is not None:
-                    raise FormatError(where(position, "is not in the subgroup of order r"))
-        header = {name: point_rows([getattr(key, name)], 1) for name in ("alpha1", "beta1", "delta1")}
-        header |= {name: point_rows([getattr(key, name)], 2) for name in ("beta2", "delta2")}
+        bases = dict(checked_bases(key, level))
+        domain = Domain(key.domain_size, level)
         return cls(
-            key.name,
-            key.sha256,
-            level,
-            key.n_vars,
-            key.n_public,
-            Domain(key.domain_size, level),
-            key.coefficients,
-            bases,
-            header,
-            Verifier(key.verification_key, is_checked=True),
-            time.perf_counter() - started,
+            level=level, domain=domain, bases=bases, seconds=time.perf_counter() - started, **facts_of(key)
         )
 
-    @property
-    def n_bytes(self) -> int:
-        return self.domain.n_bytes + self.coefficients.nbytes + sum(b.n_bytes for b in self.bases.values())
+    def quotient(self, a: np.ndarray, b: np.ndarray, run: Run) -> np.ndarray:
+        c = rows.empty(self.domain.size, 32)
+        programs.scalar().multiply_rows(*map(rows.address, (a, b, c)), self.domain.size)
+        return self.domain.quotient(a, b, c, run)
+
+    def multiply(self, section: str, scalars: np.ndarray, run: Run, buffers: threading.local) -> np.ndarray:
+        return msm.multiply(self.bases[section], scalars, run, buffers=buffers)
+
+
+def checked_bases(key: ZKey, level: str) -> Iterator[tuple[str, msm.Bases]]:
+    """Each section's points, checked, in the form of ``level``; the section of ``key`` is released.
+
+    Raises as ``LoadedKey.load``.
+    """
+    for section, degree in SECTIONS.items():
+        where = key.where(section)
+        bases = msm.Bases.load(key.sections.pop(section), degree, level, where)
+        if degree == 2:
+            position = find_outside_subgroup(bases)
+            if position is not None:
+                raise FormatError(where(position, "is not in the subgroup of order r"))
+        yield section, bases
+
+
+def facts_of(key: ZKey) -> dict[str, Any]:
+    """The fields of ``ReadyKey`` that do not depend on a device."""
+    header = {name: point_rows([getattr(key, name)], 1) for name in ("alpha1", "beta1", "delta1")}
+    header |= {name: point_rows([getattr(key, name)], 2) for name in ("beta2", "delta2")}
+    return {
+        "name": key.name,
+        "sha256": key.sha256,
+        "n_vars": key.n_vars,
+        "n_public": key.n_public,
+        "coefficients": key.coefficients,
+        "header": header,
+        "verifier": Verifier(key.verification_key, is_checked=True),
+    }
 
 
 def find_outside_subgroup(bases: msm.Bases) -> int | None:

@@ -134,6 +134,35 @@ def significant_bits(scalars: np.ndarray) -> int:
     return total
 
 
+def signed_digits(
+    keep: np.ndarray, n_given: int, scalars: np.ndarray, degree: int, width: int | None = None
+) -> tuple[np.ndarray, int] | None:
+    """[n_windows, n] int16 digits of scalars[keep[i]], and their width in bits; None if all are zero."""
+    n = len(keep)
+    kept = scalars if n == n_given else scalars[keep]
+    top = next((word for word in (3, 2, 1, 0) if kept[:, word].any()), None)
+    if top is None:
+        return None
+    width = width or choose_width(significant_bits(kept), n, degree)
+    n_windows = window_count(None if top == 3 else 64 * top + int(kept[:, top].max()).bit_length(), width)
+    digit = np.empty((n_windows, n), np.int16)
+    programs.scalar().digits(
+        rows.address(scalars), rows.address(keep), n, width, n_windows, rows.address(digit)
+    )
+    return digit, width
+
+
+def sort_digits(digit: np.ndarray, n_buckets: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where each bucket (window, |digit| - 1) begins, [n_windows * n_buckets + 1] int64, and the positions
+    sorted by bucket, int32 with the digit's sign in bit 31. Zeros are left out."""
+    n_windows, n = digit.shape
+    start, index = np.empty(n_windows * n_buckets + 2, np.int64), np.empty(n_windows * n + 1, np.int32)
+    programs.scalar().sort(
+        rows.address(digit), n, n_windows, n_buckets, rows.address(start), rows.address(index)
+    )
+    return start[:-1], index[: start[-2]]
+
+
 def multiply(
     bases: Bases,
     scalars: np.ndarray,
@@ -150,18 +179,11 @@ def multiply(
     """
     n, degree = len(bases.keep), bases.degree
     out = rows.zeros(1, 64 * degree)
-    if not n:
+    found = signed_digits(bases.keep, bases.n_given, scalars, degree, width)
+    if found is None:
         return out[0]
-    kept = scalars if n == bases.n_given else scalars[bases.keep]
-    top = next((word for word in (3, 2, 1, 0) if kept[:, word].any()), None)
-    if top is None:
-        return out[0]
-    width = width or choose_width(significant_bits(kept), n, degree)
-    n_windows = window_count(None if top == 3 else 64 * top + int(kept[:, top].max()).bit_length(), width)
-    digit = np.empty((n_windows, n), np.int16)
-    programs.scalar().digits(
-        rows.address(scalars), rows.address(bases.keep), n, width, n_windows, rows.address(digit)
-    )
+    digit, width = found
+    n_windows = len(digit)
     together = max(1, min(n_windows, _SORT_TOGETHER // n))
     groups = [digit[w : w + together] for w in range(0, n_windows, together)]
     local = buffers or threading.local()

@@ -1,261 +1,87 @@
 """The prover: a key that stays loaded, workers that share it, and no proof that was not verified.
 
-    Prover(zkey).prove(witness)                        one proof, on as many threads as wanted
-    Prover(zkey).prove_batch_parallel(requests, n)     many proofs, n workers, results or errors in order
-    Prover(zkey).spawn_worker()                        a worker of its own: same key and kernels, own buffers
-                                                       and counts
-
-Time depends on the witness (bucket methods branch on its digits; the blinding does not): prove where nobody
-untrusted can measure. Blinding comes from the operating system for every proof, also when a proof is made a
-second time.
+Prover(zkey).prove(witness)                        one proof, on as many threads as wanted
+Prover(zkey, devices="wgpu:0")                     the same on a GPU
+Prover(zkey).prove_batch_parallel(requests, n)     many proofs, n workers, results or errors in order
+Prover(zkey, devices="wgpu:0,cpu*2")               batches over several devices, a process for each
+Prover(zkey).spawn_worker()                        a worker of its own: same device, key and kernels, own
+                                                   buffers and counts
 """
 
 import dataclasses
-import secrets
+import itertools
+import os
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
+from evenload.errors import ConfigError
+from evenload.gpu.llvm import programs
 
-from evenload.errors import ConfigError, EvenloadError, NoUsableDevice
-from evenload.gpu.field import FR
-from evenload.gpu.llvm import programs, rows
-
-from . import msm, points
 from .formats.container import Source
-from .formats.witness import check_witness, read_witness, witness_from_integers
 from .formats.zkey import ZKey, read_zkey
-from .groth16 import Proof
-from .key import LoadedKey
+from .key import LoadedKey, ReadyKey
+from .place import Place, places_of, pool_of, split_level
+from .worker import InvalidProof, ProvedStatement, ProveRequest, ProverStats, Witness, Worker
+
+if TYPE_CHECKING:
+    from evenload.executor import Executor
+
+    from .wgsl_device import WgslDevice
 
 __all__ = ["InvalidProof", "ProveRequest", "ProvedStatement", "Prover", "ProverStats", "Worker"]
-
-R = FR.modulus
-Witness = Any  # a path or bytes of .wtns, [n, 4] uint64, or integers
-Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
-
-
-class InvalidProof(EvenloadError):
-    """A proof did not verify, also when made once more on the reference path; it was not given out."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProveRequest:
-    """One statement to prove.
-
-    witness   a path, the bytes of a .wtns file, [n, 4] uint64 words, or a sequence of integers
-    public    public inputs that the caller expects; compared with those in the witness
-    priority  higher ones first; equal ones in the order given
-    timeout_s  for the time from submission on; checked between the stages of a proof
-    """
-
-    witness: Witness
-    public: Sequence[int] | None = None
-    priority: int = 0
-    timeout_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ProvedStatement:
-    """A verified proof, its public inputs, and the seconds (wall) that each stage took."""
-
-    proof: Proof
-    public: tuple[int, ...]
-    stages: dict[str, float]
-
-
-@dataclass(slots=True)
-class ProverStats:
-    """Counts of one worker."""
-
-    n_proved: int = 0
-    n_failed: int = 0
-    n_redone: int = 0
-    prove_s: float = 0.0
-    stages_s: dict[str, float] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "proved": self.n_proved,
-            "failed": self.n_failed,
-            "redone": self.n_redone,
-            "prove_s": self.prove_s,
-            "stages_s": dict(self.stages_s),
-        }
-
-
-class Stages:
-    """Times the stages of a proof and stops between them when told to."""
-
-    def __init__(self, check: Callable[[], None] | None = None):
-        self.seconds: dict[str, float] = {}
-        self._check = check
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        if self._check:
-            self._check()
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-
-
-class Worker:
-    """Proves with one key on the calling thread (or on a pool's), reusing its own buffers. Not for two
-    threads at once."""
-
-    def __init__(self, key: LoadedKey, reference: Callable[[], LoadedKey], run: Run = map):
-        self.key, self.stats = key, ProverStats()
-        self._reference, self._run = reference, run
-        self._buffers = threading.local()
-
-    def prove(
-        self,
-        witness: Witness,
-        public: Sequence[int] | None = None,
-        check: Callable[[], None] | None = None,
-    ) -> ProvedStatement:
-        """Prove and verify.
-
-        Raises FormatError for a damaged witness, ConfigError if it does not fit the key or the expected
-        public inputs, InvalidProof if the proof does not verify (most often: the witness does not satisfy the
-        circuit). ``check`` is called between stages and may raise to give up.
-        """
-        started, stages = time.perf_counter(), Stages(check)
-        try:
-            with stages("witness"):
-                values = load_witness(witness, self.key.n_vars, self.key.name)
-                statement = self._public(values, public)
-            proof = self._prove_verified(values, statement, stages)
-        except BaseException:
-            self.stats.n_failed += 1
-            raise
-        self.stats.n_proved += 1
-        self.stats.prove_s += time.perf_counter() - started
-        for name, seconds in stages.seconds.items():
-            self.stats.stages_s[name] = self.stats.stages_s.get(name, 0.0) + seconds
-        return ProvedStatement(proof, statement, stages.seconds)
-
-    def _public(self, values: np.ndarray, expected: Sequence[int] | None) -> tuple[int, ...]:
-        public = tuple(rows.to_integers(values[1 : self.key.n_public + 1]))
-        if expected is not None and tuple(expected) != public:
-            first = next(
-                (k for k, pair in enumerate(zip(expected, public, strict=False)) if pair[0] != pair[1]), None
-            )
-            what = (
-                f"number {first} differs"
-                if first is not None
-                else f"{len(expected)} instead of {len(public)}"
-            )
-            raise ConfigError(f"the expected public inputs are not those of the witness: {what}")
-        return public
-
-    def _prove_verified(self, values: np.ndarray, public: tuple[int, ...], stages: Stages) -> Proof:
-        proof = prove_unverified(self.key, values, self._run, self._buffers, stages)
-        with stages("verify"):
-            why = self.key.verifier.why_not(public, proof)
-        if why is None:
-            return proof
-        self.stats.n_redone += 1
-        with stages("reference"):
-            proof = prove_unverified(self._reference(), values, map, threading.local(), Stages())
-            still = self.key.verifier.why_not(public, proof)
-        if still is None:
-            return proof
-        raise InvalidProof(
-            f"the proof does not verify under {self.key.name}: {still}",
-            hint="check that the witness satisfies the circuit that the key was made for",
-        )
-
-
-def load_witness(witness: Witness, n_vars: int, key_name: str) -> np.ndarray:
-    """[n_vars, 4] uint64 on a cache line, canonical. Raises FormatError or ConfigError."""
-    if isinstance(witness, np.ndarray):
-        if witness.ndim != 2 or witness.shape[1] != 4 or witness.dtype != np.uint64 or not len(witness):
-            raise ConfigError(f"a witness array must be [n, 4] uint64, not {witness.shape} {witness.dtype}")
-        values = witness
-        check_witness(values)
-    elif isinstance(witness, (list, tuple)):
-        values = witness_from_integers(witness)
-    else:
-        values = read_witness(witness)
-    if len(values) != n_vars:
-        raise ConfigError(
-            f"the witness has {len(values)} values, {key_name} needs {n_vars}",
-            hint="the witness and the key must come from the same circuit",
-        )
-    aligned = rows.empty(len(values), 32)
-    aligned[:] = values
-    return aligned
-
-
-def prove_unverified(
-    key: LoadedKey, values: np.ndarray, run: Run, buffers: threading.local, stages: Stages
-) -> Proof:
-    """The proving steps: sparse products, quotient on the odd coset, five sums of multiples, blinding."""
-    with stages("sparse products"):
-        a, b, c = (rows.zeros(key.domain.size, 32) for _ in range(3))
-        kernels, at = programs.scalar(), rows.address
-        kernels.sparse_products(at(key.coefficients), len(key.coefficients), at(values), at(a), at(b))
-        kernels.multiply_rows(at(a), at(b), at(c), key.domain.size)
-    with stages("transforms"):
-        quotient = key.domain.quotient(a, b, c, run)
-    scalars = {"A": values, "B1": values, "B2": values, "C": values[key.n_public + 1 :], "H": quotient}
-    sums = {}
-    for name, bases in key.bases.items():
-        with stages(f"msm {name}"):
-            sums[name] = msm.multiply(bases, scalars[name], run, buffers=buffers)
-    with stages("blinding"):
-        return _blind(key, sums)
-
-
-def _blind(key: LoadedKey, sums: dict[str, np.ndarray]) -> Proof:
-    r, s = secrets.randbelow(R), secrets.randbelow(R)
-    head = key.header
-
-    def combine(degree: int, *terms: tuple[np.ndarray, int]) -> np.ndarray:
-        stacked = np.stack([point.reshape(-1) for point, _ in terms])
-        return points.combine(degree, stacked, [scalar for _, scalar in terms])
-
-    a = combine(1, (sums["A"], 1), (head["alpha1"], 1), (head["delta1"], r))
-    b = combine(2, (sums["B2"], 1), (head["beta2"], 1), (head["delta2"], s))
-    b1 = combine(1, (sums["B1"], 1), (head["beta1"], 1), (head["delta1"], s))
-    c = combine(1, (sums["C"], 1), (sums["H"], 1), (a, s), (b1, r), (head["delta1"], -r * s % R))
-    return Proof(points.to_integers(a), points.to_integers(b), points.to_integers(c))
 
 
 class Prover:
     """A loaded key and what proves with it.
 
     zkey     a path, bytes, an open binary file, or a ZKey
-    devices  "cpu" (the only one so far); each worker is a thread, the kernels release the GIL
-    threads  how many threads one proof may use (default 1: best for batches)
-    level    "ifma52" or "word64"; default: the best that this processor has
+    devices  "cpu" (default): this process; "wgpu:0": this process and that GPU; several ("cpu*2",
+             "wgpu:0,cpu", "all", a DevicePool): batches run in a worker process for each
+    backend  "cpu" or "wgsl" instead of devices: "wgsl" alone takes the best adapter
+    threads  how many CPU threads one proof may use in this process (default 1: best for batches)
+    level    "ifma52" or "word64" for CPU kernels, "u64" or "limb13" for WGSL; default: the best there is
+    policy   how a batch is dealt to several devices
+    stats    counts of ``prove``, and of batches over several devices; a spawned worker has its own
 
-    Raises FormatError for a bad key, MissingExtra without the kernels extra, NoUsableDevice for another
-    device.
+    Raises FormatError for a bad key, MissingExtra without the kernels extra (or wgpu, for a GPU),
+    NoUsableDevice, UnknownName or ConfigError for devices that are not there.
     """
 
     def __init__(
-        self, zkey: Source | ZKey, devices: str = "cpu", *, threads: int = 1, level: str | None = None
+        self,
+        zkey: Source | ZKey,
+        devices: Any = None,
+        *,
+        backend: str | None = None,
+        threads: int = 1,
+        level: str | None = None,
+        policy: Any = "measured",
     ):
-        if devices not in ("cpu", "all"):
-            raise NoUsableDevice(f"no prover for devices {devices!r}", hint='use devices="cpu"')
         if threads < 1:
             raise ConfigError(f"threads is {threads}, must be at least 1")
-        self._source = zkey
-        key = self._read()
-        self.verification_key = key.verification_key
-        self.key = LoadedKey.load(key, level or programs.best_level())
+        self._cpu_level, self._variant = split_level(level)
+        self._level, self._policy = level, policy
+        self._pool = None if isinstance(devices, Place) else pool_of(devices, backend)
+        self.places = (devices,) if isinstance(devices, Place) else places_of(self._pool, backend)
+        # A file is read once: the key is needed again if a proof fails, and for workers of other processes.
+        is_file = not isinstance(zkey, str | os.PathLike | bytes | bytearray | ZKey)
+        self._source: Any = zkey.read() if is_file else zkey
+        self._keys: dict[Place, ReadyKey] = {}
+        self._gpus: list[WgslDevice] = []
         self._reference_key: LoadedKey | None = None
-        self._lock = threading.Lock()
-        self._pool = ThreadPoolExecutor(threads) if threads > 1 else None
-        self._own = self.spawn_worker()
+        self._executor: Executor | None = None
+        self._task: type | None = None
+        self._key_lock, self._lock = threading.Lock(), threading.Lock()
+        self._threads = ThreadPoolExecutor(threads) if threads > 1 else None
+        self._turns = itertools.cycle(self.places)
+        key = self._read()
+        self.verification_key, self.sha256 = key.verification_key, key.sha256
+        self.stats = ProverStats()
+        self._own: Worker | None = None
+        if not self.has_many_devices:
+            self._key(self.places[0], key)
 
     def __enter__(self) -> "Prover":
         return self
@@ -264,46 +90,131 @@ class Prover:
         self.close()
 
     def close(self) -> None:
-        if self._pool:
-            self._pool.shutdown()
+        """End threads and worker processes, and free GPUs."""
+        if self._threads:
+            self._threads.shutdown()
+        if self._executor:
+            self._executor.close()
+        for gpu in self._gpus:
+            gpu.close()
 
     @property
-    def stats(self) -> ProverStats:
-        """Counts of ``prove``; each worker has its own."""
-        return self._own.stats
+    def has_many_devices(self) -> bool:
+        return len(self.places) > 1
+
+    @property
+    def key(self) -> ReadyKey:
+        """The loaded key of the first device."""
+        return self._key(self.places[0])
 
     def prove(self, witness: Witness, public: Sequence[int] | None = None) -> ProvedStatement:
-        """See ``Worker.prove``."""
+        """On the first device; see ``Worker.prove``."""
         with self._lock:
+            if self._own is None:
+                self._own = self.spawn_worker(self.places[0].device)
+                self._own.stats = self.stats
             return self._own.prove(witness, public)
 
-    def spawn_worker(self) -> Worker:
-        """A worker that shares the device, the kernels and the key, with its own buffers and counts."""
-        return Worker(self.key, self._reference, self._pool.map if self._pool else map)
+    def spawn_worker(self, device: str | None = None) -> Worker:
+        """A worker in this process that shares the device, the kernels and the key, with its own buffers and
+        counts. With several devices, each worker is on the next one in turn, or on ``device``."""
+        if device is None:
+            place = next(self._turns)
+        else:
+            found = [place for place in self.places if place.device == device]
+            if not found:
+                raise ConfigError(
+                    f"{device} is none of this prover's devices",
+                    hint=f"it has {', '.join(place.device for place in self.places)}",
+                )
+            place = found[0]
+        return Worker(self._key(place), self._reference, self._threads.map if self._threads else map)
 
+    def prove_batch_parallel(
+        self, requests: Iterable[ProveRequest | Witness], num_workers: int | None = None, policy: Any = None
+    ) -> list[ProvedStatement | Exception]:
+        """Prove every request; result or error for each, in the order given.
+
+        On one device, ``num_workers`` threads (default: the processors of this process) take the next request
+        when they are free. Several devices have a worker process each, which loads the key once and keeps it
+        for the next batch; requests are dealt by ``policy``.
+        """
+        asked = [r if isinstance(r, ProveRequest) else ProveRequest(r) for r in requests]
+        if self.has_many_devices:
+            return self._over_devices(asked, num_workers, policy)
+        from .queue import ProverQueue
+
+        with ProverQueue(self, num_workers) as queue:
+            jobs = [queue.submit(request) for request in asked]
+            return [job.exception() or job.result() for job in jobs]
+
+    # --- keys -----------------------------------------------------------------------------------
     def _read(self) -> ZKey:
         if isinstance(self._source, ZKey):  # loading empties the section table, and this one is not ours
             return dataclasses.replace(self._source, sections=dict(self._source.sections))
         return read_zkey(self._source)
 
+    def _read_again(self) -> ZKey:
+        key = self._read()
+        if key.sha256 != self.sha256:
+            raise ConfigError(f"{key.name} is another file than the one that was loaded")
+        return key
+
+    def _key(self, place: Place, read: ZKey | None = None) -> ReadyKey:
+        """The key on a place's device; CPU slots of one process share it."""
+        shared = Place("", place.backend, place.adapter)
+        with self._key_lock:
+            if shared not in self._keys:
+                key = read or self._read_again()
+                self._keys[shared] = self._load(key, place)
+            return self._keys[shared]
+
+    def _load(self, key: ZKey, place: Place) -> ReadyKey:
+        if place.backend == "cpu":
+            return LoadedKey.load(key, self._cpu_level or programs.best_level())
+        from .wgsl_device import WgslDevice
+        from .wgsl_key import WgslKey
+
+        gpu = WgslDevice(place.adapter, cast(Any, self._variant))
+        self._gpus.append(gpu)
+        return WgslKey.load(key, gpu)
+
     def _reference(self) -> LoadedKey:
         """The key read anew and loaded for the plain 64-bit kernels."""
-        if self._reference_key is None:
-            key = self._read()
-            if key.sha256 != self.key.sha256:
-                raise ConfigError(f"{key.name} is another file than the one that was loaded")
-            self._reference_key = LoadedKey.load(key, "word64")
-        return self._reference_key
+        with self._key_lock:
+            if self._reference_key is None:
+                self._reference_key = LoadedKey.load(self._read_again(), "word64")
+            return self._reference_key
 
-    def prove_batch_parallel(
-        self, requests: Iterable[ProveRequest | Witness], num_workers: int | None = None
+    # --- several devices ------------------------------------------------------------------------
+    def _over_devices(
+        self, requests: list[ProveRequest], num_workers: int | None, policy: Any
     ) -> list[ProvedStatement | Exception]:
-        """Prove every request on ``num_workers`` threads; result or error for each, in the order given.
+        from .batch import as_task, prover_task
 
-        Workers take the next request when they are free, so mixed sizes and slow cores do not hold others up.
-        """
-        from .queue import ProverQueue
+        if num_workers not in (None, len(self.places)):
+            raise ConfigError(
+                f"num_workers is {num_workers}, but each of {len(self.places)} devices has one worker",
+                hint="leave it out, or name other devices",
+            )
+        if self._executor is None:
+            from evenload.executor import Executor
 
-        with ProverQueue(self, num_workers) as queue:
-            jobs = [queue.submit(r if isinstance(r, ProveRequest) else ProveRequest(r)) for r in requests]
-            return [job.exception() or job.result() for job in jobs]
+            self._executor = Executor(cast(Any, self._pool), policy=self._policy)
+            self._task = prover_task(self._source, self._level, self.places)
+        order = sorted(range(len(requests)), key=lambda k: -requests[k].priority)
+        done = self._executor.map(
+            cast(type, self._task),
+            [as_task(requests[k]) for k in order],
+            on_error="return",
+            policy=policy,
+        )
+        results: list[Any] = [None] * len(requests)
+        for k, result in zip(order, done, strict=True):
+            if isinstance(result, ProvedStatement):
+                self.stats.count(result.stages, sum(result.stages.values()))
+                self.stats.n_redone += "reference" in result.stages
+            else:
+                self.stats.n_failed += 1
+            results[k] = result.__cause__ or result if isinstance(result, Exception) else result
+        return results

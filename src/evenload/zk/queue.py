@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from evenload.errors import ConfigError, ExecutorClosed, TaskTimeout
 
 if TYPE_CHECKING:
-    from .prover import ProvedStatement, Prover, ProveRequest, Worker
+    from .prover import Prover
+    from .worker import ProvedStatement, ProveRequest, Worker
 
 __all__ = ["ProofJob", "ProverQueue"]
 

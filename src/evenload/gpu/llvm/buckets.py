@@ -15,12 +15,13 @@ from typing import Any
 
 from llvmlite import ir
 
+from evenload.gpu.curve import Point, add, add_affine, infinity, select_point
 from evenload.gpu.field import FQ, TWIST_B
 
 from .arith import PrimeField
 from .code import I32, I64, Code, add_kernel
-from .curve import Point, Registers, add, add_affine, infinity, select_point
 from .extension import QuadraticField
+from .registers import Registers
 
 __all__ = ["SIGNATURES", "add_group_kernels"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from llvmlite import ir
 
+from evenload.gpu.curve import Point, add, infinity, select_point
 from evenload.gpu.field import FQ
 
 from .arith import PrimeField
 from .code import Code, add_kernel
-from .curve import Point, add, infinity, select_point
 from .extension import QuadraticField
 from .word64 import Word64
 

@@ -31,7 +31,7 @@ def poseidon_program(level: str | None = None) -> Program:
     if chosen not in LEVELS:
         raise UnknownName("instruction level", chosen, LEVELS)
     here = Path(__file__).parent
-    names = ("poseidon_kernels", "code", "curve", "word64", "ifma", "arith", "programs")
+    names = ("poseidon_kernels", "code", "registers", "word64", "ifma", "arith", "programs")
     sources = [here / f"{name}.py" for name in names] + [
         here.parent / "field.py",
         here.parent / "poseidon.py",
@@ -86,7 +86,7 @@ class _Kernels:
         f.store_rows([f.multiply(digest, f.raw(1))], targets)
 
     def _permute(self, f: Any, state: Sequence[Any]) -> Any:
-        from .curve import Registers
+        from .registers import Registers
 
         kept = Registers(f, list(state))
         half, partial = FULL_ROUNDS // 2, self.chosen.partial_rounds

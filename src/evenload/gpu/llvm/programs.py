@@ -25,7 +25,8 @@ def best_level() -> str:
 
 
 def _sources(*names: str) -> tuple[str, ...]:
-    return (*(str(_HERE / f"{name}.py") for name in names), str(_HERE.parent / "field.py"))
+    shared = (_HERE.parent / "field.py", _HERE.parent / "curve.py")
+    return (*(str(_HERE / f"{name}.py") for name in names), *map(str, shared))
 
 
 @functools.cache
@@ -37,7 +38,18 @@ def scalar() -> Program:
     signatures |= {"lagrange": 5, "combine_rows": 6}
     signatures |= {"f12_multiply": 3, "f12_power_x": 2, "f12_invert": 2, "f12_map": 4}
     signatures |= {"g2_lines": 3, "miller_loop": 4}
-    files = ("code", "word64", "arith", "extension", "curve", "fold", "digits", "witness", "setup", "tower")
+    files = (
+        "code",
+        "word64",
+        "arith",
+        "extension",
+        "registers",
+        "fold",
+        "digits",
+        "witness",
+        "setup",
+        "tower",
+    )
     sources = _sources(*files, "layout", "programs")
     return program.load("bn254-scalar", signatures, _scalar_ir, sources)
 
@@ -68,7 +80,16 @@ def bulk(level: str | None = None) -> Program:
     signatures = {f"g{degree}_{name}": n for degree in (1, 2) for name, n in group.items()}
     signatures |= {"scatter": 4, "gather": 4, "multiply_blocks": 4, "pack": 3, "unpack": 3, "quotient": 5}
     sources = _sources(
-        "code", "word64", "ifma", "arith", "extension", "curve", "buckets", "transform", "layout", "programs"
+        "code",
+        "word64",
+        "ifma",
+        "arith",
+        "extension",
+        "registers",
+        "buckets",
+        "transform",
+        "layout",
+        "programs",
     )
     return program.load(f"bn254-{level}", signatures, functools.partial(_bulk_ir, level), sources)
 

@@ -9,7 +9,7 @@ from evenload.gpu.field import FR
 
 from .arith import PrimeField
 from .code import Code, add_kernel
-from .curve import Registers
+from .registers import Registers
 from .word64 import Word64
 
 __all__ = ["SIGNATURES", "add_setup_kernels"]

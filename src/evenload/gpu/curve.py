@@ -1,17 +1,16 @@
-"""Points of y^2 = x^3 + b over any field of ``arith``: complete projective addition, with no special cases.
+"""Points of y^2 = x^3 + b: complete projective addition, with no special cases, for any kernel language.
 
+``f`` is what emits or does the arithmetic: LLVM code (``llvm.arith``, ``llvm.extension``) or WGSL text
+(``wgsl.group``).
 Source: Renes, Costello, Batina, "Complete addition formulas for prime order elliptic curves" (2016),
 algorithms 7 and 8 for a = 0. They are complete where the curve has no point of order two, which holds for G1
 and for the whole twist of BN254 (its order, r times 2q - r, is odd).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .code import Variable
-
-__all__ = ["Point", "Registers", "add", "add_affine", "infinity", "select_point"]
+__all__ = ["Point", "add", "add_affine", "infinity", "select_point"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +63,3 @@ def _combine(f: Any, xx: Any, yy: Any, zz: Any, xy: Any, yz: Any, xz: Any) -> Po
         f.dot((minus, plus, 1), (xx3, xz, 1)),
         f.dot((plus, yz, 1), (xx3, xy, 1)),
     )
-
-
-class Registers:
-    """Elements that change inside a loop or a branch; the optimiser keeps them in registers where it can."""
-
-    def __init__(self, f: Any, elements: Sequence[Any], bound: float = 2):
-        self.f, self.bound = f, bound
-        flat = [limb for element in elements for limb in f.flatten(f.below(element, bound))]
-        self._slots = [Variable(f.code, limb.type, limb) for limb in flat]
-
-    def get(self) -> list[Any]:
-        limbs = [slot.get() for slot in self._slots]
-        size = self.f.degree * self.f.level.n_limbs
-        return [self.f.gather(limbs[k : k + size], self.bound) for k in range(0, len(limbs), size)]
-
-    def set(self, elements: Sequence[Any]) -> None:
-        flat = [limb for element in elements for limb in self.f.flatten(self.f.below(element, self.bound))]
-        for slot, limb in zip(self._slots, flat, strict=True):
-            slot.set(limb)

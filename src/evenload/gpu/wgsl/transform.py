@@ -1,0 +1,101 @@
+"""Kernels of transforms over Fr in WGSL: one butterfly, or one element, per item.
+
+The scattering transform takes natural order to bit-reversed order, the gathering one goes back; both read
+their roots in bit-reversed order, one root for a group of butterflies. A step whose groups are larger than a
+binding works *across* two buffers.
+"""
+
+import functools
+
+from evenload.gpu.field import FR
+
+from .field import Variant, WgslField
+from .kernel import KernelSource, Storage
+
+__all__ = ["butterfly_kernel", "product_kernel", "quotient_kernel", "scale_kernel"]
+
+
+def _load(buffer: str, at: str) -> str:
+    words = ", ".join(f"{buffer}[8u * ({at}) + {j}u]" for j in range(8))
+    return f"Fr_load_words(array<u32, 8>({words}))"
+
+
+def _store(buffer: str, at: str, value: str, name: str) -> str:
+    lines = [f"let {name} = Fr_store_words({value});"]
+    lines += [f"{buffer}[8u * ({at}) + {j}u] = {name}[{j}];" for j in range(8)]
+    return "\n".join(lines) + "\n"
+
+
+@functools.cache
+def butterfly_kernel(is_gather: bool, is_across: bool, variant: Variant) -> KernelSource:
+    """A butterfly of group ``item >> log_half`` with the root ``roots[first_root + group]``.
+
+    scatter: (a, b) -> (a + root b, a - root b);  gather: (a, b) -> (a + b, root (a - b))
+    Within one buffer ``low``, b lies 2^log_half behind a. Across, the whole of ``low`` and ``high`` is one
+    group.
+    """
+    field = WgslField(FR, variant)
+    body = "let group = item >> params.log_half; let at = item + (group << params.log_half);\n"
+    high, high_at = "low", "at + (1u << params.log_half)"
+    if is_across:
+        body = "let group = 0u; let at = item;\n"
+        high, high_at = "high", "at"
+    body += f"let a = {_load('low', 'at')};\nlet b = {_load(high, high_at)};\n"
+    body += f"let root = {_load('roots', 'params.first_root + group')};\n"
+    if is_gather:
+        body += "let x = Fr_add(a, b); let y = Fr_mul(Fr_sub(a, b), root);\n"
+    else:
+        body += "let c = Fr_mul(b, root); let x = Fr_add(a, c); let y = Fr_sub(a, c);\n"
+    body += _store("low", "at", "x", "wx") + _store(high, high_at, "y", "wy")
+    storages = [Storage("low", "read_write")]
+    if is_across:
+        storages.append(Storage("high", "read_write"))
+    storages.append(Storage("roots"))
+    name = f"{'gather' if is_gather else 'scatter'}-{'across' if is_across else 'within'}-{variant}"
+    return KernelSource(
+        name,
+        body,
+        tuple(storages),
+        field.declarations(),
+        ("log_half", "first_root"),
+        needs_int64=field.needs_int64,
+    )
+
+
+@functools.cache
+def product_kernel(variant: Variant) -> KernelSource:
+    """out[item] = a[item] * b[item], a Montgomery product."""
+    field = WgslField(FR, variant)
+    body = _store("out", "item", f"Fr_mul({_load('a', 'item')}, {_load('b', 'item')})", "w")
+    storages = (Storage("a"), Storage("b"), Storage("out", "read_write"))
+    return KernelSource(
+        f"product-{variant}", body, storages, field.declarations(), needs_int64=field.needs_int64
+    )
+
+
+@functools.cache
+def scale_kernel(variant: Variant) -> KernelSource:
+    """a[item] = a[item] * factors[item], a Montgomery product."""
+    field = WgslField(FR, variant)
+    body = _store("a", "item", f"Fr_mul({_load('a', 'item')}, {_load('factors', 'item')})", "w")
+    storages = (Storage("a", "read_write"), Storage("factors"))
+    return KernelSource(
+        f"scale-{variant}", body, storages, field.declarations(), needs_int64=field.needs_int64
+    )
+
+
+@functools.cache
+def quotient_kernel(variant: Variant) -> KernelSource:
+    """a[item] = a * b - c, out of Montgomery form.
+
+    Rows of R = 2^256 are read as they are. At a larger R' = 2^256 * s they stand for x / s: a and b for
+    a / s and b / s, their product c for c / s^2, and one last factor s^2 sets it right.
+    """
+    field = WgslField(FR, variant)
+    last = field.literal(pow(4, field.radix_bits - 256, FR.modulus))
+    body = f"let ab = Fr_mul({_load('a', 'item')}, {_load('b', 'item')});\n"
+    body += _store("a", "item", f"Fr_mul(Fr_sub(ab, {_load('c', 'item')}), {last})", "w")
+    storages = (Storage("a", "read_write"), Storage("b"), Storage("c"))
+    return KernelSource(
+        f"quotient-{variant}", body, storages, field.declarations(), needs_int64=field.needs_int64
+    )
