@@ -25,8 +25,8 @@ HEALTHY = [x for x in range(N) if x != BAD]
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    with Executor("cpu*2", echo=False) as executor:
+def executor(threaded: str) -> Iterator[Executor]:
+    with Executor("cpu*2", backend=threaded, echo=False) as executor:
         yield executor
 
 
@@ -111,8 +111,8 @@ def test_an_item_over_its_time_limit_is_ended_with_all_it_started(executor: Exec
     assert not [p for p in psutil.Process().children(recursive=True) if p.name() == "sleep"]
 
 
-def test_a_hang_without_any_limit_leaves_a_worker_free(executor: Executor) -> None:
-    with Executor("cpu*3", echo=False) as own:
+def test_a_hang_without_any_limit_leaves_a_worker_free(threaded: str) -> None:
+    with Executor("cpu*3", backend=threaded, echo=False) as own:
         results = own.map(lambda x: time.sleep(1000) if x == BAD else x, range(N), ordered=False)
         assert sorted(next(results) for _ in HEALTHY) == HEALTHY
         assert own.submit(abs, -1).result(20) == 1
@@ -237,7 +237,7 @@ def test_a_worker_that_died_between_calls_is_replaced(executor: Executor) -> Non
     assert list(executor.map(abs, range(20))) == list(range(20))
 
 
-def test_a_worker_busy_with_what_nobody_needs_is_replaced(tmp_path: Path) -> None:
+def test_a_worker_busy_with_what_nobody_needs_is_replaced(threaded: str, tmp_path: Path) -> None:
     def slow_once(x: int, marker: str = str(tmp_path / "marker")) -> int:
         if x == 5:
             try:
@@ -249,10 +249,12 @@ def test_a_worker_busy_with_what_nobody_needs_is_replaced(tmp_path: Path) -> Non
         return x
 
     events: list[Any] = []
-    with Executor("cpu*3", events=EventLog(events.append), echo=False) as own:
+    with Executor("cpu*3", backend=threaded, events=EventLog(events.append), echo=False) as own:
         assert list(own.map(slow_once, range(6))) == list(range(6)), "a copy was faster"
-        devices = own.map(lambda x: (time.sleep(0.01), os.environ["EVENLOAD_DEVICE"])[1], iter(int, 1))
-        while {next(devices) for _ in range(12)} != {"cpu:0", "cpu:1", "cpu:2"}:
+        where = own.map(
+            lambda x: (time.sleep(0.01), os.environ["EVENLOAD_DEVICE"])[1], iter(int, 1), policy="pull"
+        )
+        while {next(where) for _ in range(12)} != {"cpu:0", "cpu:1", "cpu:2"}:
             pass
     assert any("nobody needed" in e.reason for e in events if isinstance(e, WorkerExited))
 
@@ -270,7 +272,7 @@ def test_workers_have_their_environment_and_a_group_of_their_own(executor: Execu
     }
 
 
-def test_what_workers_write_comes_with_their_name(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_workers_write_comes_with_their_name(threaded: str, capfd: pytest.CaptureFixture[str]) -> None:
     def talk(x: int) -> None:
         import logging
 
@@ -280,7 +282,7 @@ def test_what_workers_write_comes_with_their_name(capfd: pytest.CaptureFixture[s
         print("an unfinished line", end="")  # noqa: T201
 
     events: list[Any] = []
-    list(evenload.map(talk, [1], devices="cpu*1", events=EventLog(events.append)))
+    list(evenload.map(talk, [1], devices="cpu*1", backend=threaded, events=EventLog(events.append)))
     shown = capfd.readouterr().err
     for line in ("printed", "logged", "written without Python", "an unfinished line"):
         assert f"[cpu:0] {line}" in shown
@@ -292,9 +294,9 @@ def test_a_flood_of_output_blocks_nobody(executor: Executor) -> None:
     assert run(executor, lambda x: os.write(1, b"y" * 1_000_000) and x) == BAD
 
 
-def test_events_tell_of_deaths(tmp_path: Path) -> None:
+def test_events_tell_of_deaths(threaded: str, tmp_path: Path) -> None:
     events: list[Any] = []
-    with Executor("cpu*2", events=EventLog(events.append), echo=False) as own:
+    with Executor("cpu*2", backend=threaded, events=EventLog(events.append), echo=False) as own:
         run(own, once(tmp_path, lambda: os.kill(os.getpid(), signal.SIGKILL)))
     assert [e.reason for e in events if isinstance(e, WorkerExited)].count("was killed by SIGKILL") == 1
     assert [e.reason for e in events if isinstance(e, WorkerExited)].count("closed") == 2
@@ -321,7 +323,7 @@ def test_the_last_words_of_workers_that_never_start_are_told(
     assert "times at the start, saying: RuntimeError: I am not the real one" in caught.value.causes["cpu:0"]
 
 
-def test_a_constructor_that_kills_its_worker_is_a_refusal() -> None:
+def test_a_constructor_that_kills_its_worker_is_a_refusal(threaded: str) -> None:
     class Deadly:
         def __init__(self) -> None:
             os._exit(5)
@@ -329,7 +331,7 @@ def test_a_constructor_that_kills_its_worker_is_a_refusal() -> None:
         def __call__(self, x: int) -> int:
             return x
 
-    with Executor("cpu*1", echo=False) as own:
+    with Executor("cpu*1", backend=threaded, echo=False) as own:
         with pytest.raises(NoUsableDevice, match=r"exit code 5.*building"):
             list(own.map(Deadly, range(3)))
         assert list(own.map(abs, range(3))) == list(range(3))
