@@ -233,7 +233,7 @@ def test_a_worker_killed_once_costs_nothing_but_a_retry_elsewhere() -> None:
     world.ask("b")
     world.die("a", world.held.pop("a").chunk, 0, False)
     assert world.fates == {}
-    assert world.scheduler.n_strikes == 1
+    assert world.scheduler.retries == {"died": 1}
     world.ask("a")
     assert 0 not in world.held["a"].items, "goes elsewhere while there is another"
     world.run()
@@ -277,6 +277,23 @@ def test_an_item_too_large_for_one_device_is_tried_on_another_once() -> None:
     assert list(world.held["b"].items) == [1]
     world.finish("b")
     assert world.fates[1] == "accepted", "the answer, here its failure, is final"
+
+
+def test_an_item_too_large_for_a_device_goes_to_larger_ones_only() -> None:
+    sizes = dict(zip(DEVICES, (8, 16, 8), strict=False))
+    world = make("pull", n=1, memory_bytes=sizes)
+    tried = []
+    world.bad = {0: "memory"}
+    for _ in range(10):
+        for device in (DEVICES[0], DEVICES[2], DEVICES[1]):
+            if not world.scheduler.is_finished:
+                world.ask(device)
+            if device in world.held:
+                tried.append(device)
+                world.finish(device)
+    assert tried == [DEVICES[0], DEVICES[1]]
+    assert world.fates == {0: "accepted"}, "with its memory error"
+    assert world.scheduler.retries == {"memory": 1}
 
 
 @pytest.mark.parametrize("position", [NOT_BEGUN, UNPACKING])

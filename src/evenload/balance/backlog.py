@@ -1,8 +1,8 @@
 """The items that nobody has been given yet."""
 
 from bisect import bisect_left, bisect_right
-from collections import Counter, deque
-from collections.abc import Collection, Iterator
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
@@ -12,12 +12,16 @@ __all__ = ["Backlog", "Item"]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item on its own: ``alone`` travels in a chunk of one, ``avoid`` names a device to keep it from."""
+    """An item on its own: ``alone`` travels in a chunk of one, ``avoid`` names devices to keep it from."""
 
     index: int
     cost: float | None = None
     alone: bool = False
-    avoid: str | None = None
+    avoid: frozenset[str] = frozenset()
+
+    def is_kept_from(self, device: str, here: Collection[str]) -> bool:
+        """Not if only such devices are ``here``."""
+        return device in self.avoid and not self.avoid.issuperset(here)
 
 
 class Backlog:
@@ -29,7 +33,7 @@ class Backlog:
     def __init__(self) -> None:
         self.n = 0
         self._returned: deque[Item] = deque()
-        self._n_avoiding: Counter[str] = Counter()
+        self._n_avoiding = 0
         self._ranges: deque[range] = deque()
         self._sizes: dict[int, float] = {}
         self._by_size: list[
@@ -65,9 +69,12 @@ class Backlog:
         self._tidy()
         return self._by_size[-1][0] if self._by_size else None
 
-    def n_for(self, device: str) -> int:
-        """Items that need not be kept from ``device``."""
-        return self.n - self._n_avoiding[device]
+    def n_for(self, device: str, here: Callable[[], Collection[str]]) -> int:
+        """Items that need not be kept from ``device``, as long as others are ``here``."""
+        if not self._n_avoiding:
+            return self.n
+        there = here()
+        return self.n - sum(item.is_kept_from(device, there) for item in self._returned)
 
     # --- in ---------------------------------------------------------------------------------------
 
@@ -92,10 +99,9 @@ class Backlog:
 
     def put_back(self, item: Item) -> None:
         """An item that was dealt before; it goes ahead of those of its kind."""
-        if item.alone or item.avoid is not None:
+        if item.alone or item.avoid:
             self._returned.appendleft(item)
-            if item.avoid is not None:
-                self._n_avoiding[item.avoid] += 1
+            self._n_avoiding += bool(item.avoid)
         elif item.cost is not None:
             self.add(item.index, item.cost)
             return
@@ -107,12 +113,12 @@ class Backlog:
 
     # --- out --------------------------------------------------------------------------------------
 
-    def take_returned(self, n: int, device: str, may_refuse: bool = True) -> list[Item]:
-        """Up to ``n`` returned items, one if it must travel alone. ``may_refuse``: honour ``avoid``."""
+    def take_returned(self, n: int, device: str, here: Collection[str]) -> list[Item]:
+        """Up to ``n`` returned items, one if it must travel alone; none that waits for others ``here``."""
         taken: list[Item] = []
         for _ in range(len(self._returned)):
             item = self._returned.popleft()
-            if may_refuse and item.avoid == device:
+            if item.is_kept_from(device, here):
                 self._returned.append(item)
             elif item.alone and taken:
                 self._returned.appendleft(item)
@@ -121,9 +127,7 @@ class Backlog:
                 taken.append(item)
                 if item.alone or len(taken) >= n:
                     break
-        for item in taken:
-            if item.avoid is not None:
-                self._n_avoiding[item.avoid] -= 1
+        self._n_avoiding -= sum(bool(item.avoid) for item in taken)
         self.n -= len(taken)
         return taken
 
@@ -186,8 +190,7 @@ class Backlog:
             left -= 1
         while left > 0 and self._returned:
             item = self._returned.pop()
-            if item.avoid is not None:
-                self._n_avoiding[item.avoid] -= 1
+            self._n_avoiding -= bool(item.avoid)
             taken.append(item)
             self.n -= 1
             left -= 1
@@ -201,7 +204,7 @@ class Backlog:
             kept = [item for item in self._returned if item.index not in gone]
             self.n -= len(self._returned) - len(kept)
             self._returned = deque(kept)
-            self._n_avoiding = Counter(item.avoid for item in kept if item.avoid is not None)
+            self._n_avoiding = sum(bool(item.avoid) for item in kept)
         if self._sizes:
             for index in [i for i in gone if i in self._sizes]:
                 self._sized_work -= self._sizes.pop(index)

@@ -9,7 +9,7 @@ A decision costs O(devices).
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 
@@ -24,6 +24,8 @@ from .policy import Ask, Copy, Hold, Policy, Static, Take, policy_from_name
 from .stock import Stock
 
 __all__ = ["Counters", "Dealer"]
+
+Avoid = str | Collection[str] | None
 
 
 @dataclass(slots=True)
@@ -142,12 +144,13 @@ class Dealer:
         """This item killed or hung a worker: never run two of it at once."""
         self._flights.strike(index)
 
-    def requeue(self, indices: Iterable[int], *, alone: bool = False, avoid: str | None = None) -> None:
+    def requeue(self, indices: Iterable[int], *, alone: bool = False, avoid: Avoid = None) -> None:
         """Deal those of these again that ``lost`` gave up; the others are finished or still run.
 
-        ``alone``: in a chunk of its own each; ``avoid``: not on this device while there is another.
+        ``alone``: in a chunk of its own each; ``avoid``: not on this device (these) while there is another.
         """
-        self.counters.n_returned += self._stock.put_back(self._flights.recover(indices), alone, avoid)
+        kept_from = frozenset((avoid,) if isinstance(avoid, str) else avoid or ())
+        self.counters.n_returned += self._stock.put_back(self._flights.recover(indices), alone, kept_from)
         self._version += 1
 
     # --- results ----------------------------------------------------------------------------------
@@ -174,7 +177,7 @@ class Dealer:
         return first
 
     def failed(
-        self, chunk: int, now: float, redo: Iterable[int], alone: bool = False, avoid: str | None = None
+        self, chunk: int, now: float, redo: Iterable[int], alone: bool = False, avoid: Avoid = None
     ) -> None:
         """The chunk ended without results. ``redo`` of its items are dealt again, the rest are forgotten."""
         flight = self._land(chunk, now)
@@ -277,6 +280,10 @@ class Dealer:
         self.decisions.append(Decision(now, device, kind, len(flight), answer.why))
         return Deal(flight.chunk, device, flight.indices, answer.why, flight.is_duplicate)
 
+    def devices_here(self) -> list[str]:
+        """Those that have come and not left."""
+        return [lane.device for lane in self._here()]
+
     def fastest_first(self, devices: Iterable[str]) -> list[str]:
         """``devices`` in the order in which to ask for them: a fast one should not find its work taken."""
         rank = {device: place for place, device in enumerate(self._lanes)}
@@ -358,7 +365,7 @@ class Dealer:
             lane=lane,
             lanes=lanes,
             now=now,
-            n_ready=self._stock.n_ready(lane.device, len(lanes) > 1),
+            n_ready=self._stock.n_ready(lane.device, self.devices_here),
             n_left=left,
             work_left=None if left is None else self._stock.work_left(lane.device, left),
             item_work=self._stock.item_work,
@@ -381,7 +388,7 @@ class Dealer:
 
     def _take(self, lane: Lane, now: float, take: Take) -> Flight:
         n = take.n if lane.ceiling is None else min(take.n, lane.ceiling)
-        indices, work = self._stock.take(lane.device, n, take.work, take.at_most, len(self._here()) > 1)
+        indices, work = self._stock.take(lane.device, n, take.work, take.at_most, self.devices_here)
         return self._flights.launch(lane.device, indices, work, self._begin(lane, now))
 
     def _begin(self, lane: Lane, now: float) -> float:

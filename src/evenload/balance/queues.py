@@ -61,7 +61,7 @@ class Queues:
         for entry in arrivals.drain():
             if isinstance(entry, range):
                 self._assign_range(entry)
-            elif entry.alone or entry.avoid is not None:
+            elif entry.alone or entry.avoid:
                 self._queues[self._next_device(entry.avoid)].put_back(entry)
             else:
                 self._queues[self._planned(1)[0]].put_back(entry)
@@ -74,7 +74,7 @@ class Queues:
                 self._queues[target].add_range(entry.start, len(entry))
                 n_moved += len(entry)
             else:
-                stays = entry.avoid == target
+                stays = target in entry.avoid
                 self._queues[source if stays else target].put_back(entry)
                 n_moved += not stays
         return n_moved
@@ -88,7 +88,7 @@ class Queues:
     def _planned(self, n: int) -> tuple[str, int]:
         """The device that gets the next items, and how many of ``n``."""
         if not self._plan:
-            device = self._next_device(None)
+            device = self._next_device(frozenset())
             self._n_given[device] += 1
             return device, 1
         device, count = self._plan.pop()
@@ -98,8 +98,8 @@ class Queues:
         self._n_given[device] += taken
         return device, taken
 
-    def _next_device(self, avoid: str | None) -> str:
-        choices = [device for device in self._queues if device != avoid] or list(self._queues)
+    def _next_device(self, avoid: frozenset[str]) -> str:
+        choices = [device for device in self._queues if device not in avoid] or list(self._queues)
         weights = self._weights
         return min(
             choices, key=lambda d: (self._n_given[d] + 1) / weights[d] if weights[d] > 0 else float("inf")

@@ -1,12 +1,14 @@
 """All items that wait to be dealt, in one backlog or in a queue per device, and what their size hints say."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from .backlog import Backlog, Item
 from .flight import Indices
 from .queues import Queues
 
 __all__ = ["Stock"]
+
+Here = Callable[[], Collection[str]]  # the devices that may take items now
 
 
 class Stock:
@@ -42,10 +44,10 @@ class Stock:
         """What ``device`` takes from."""
         return self._backlog if self.queues is None else self.queues[device]
 
-    def n_ready(self, device: str, may_refuse: bool) -> int:
-        """Items that ``device`` could take; ``may_refuse``: not those that are to avoid it."""
+    def n_ready(self, device: str, here: Here) -> int:
+        """Items that ``device`` could take; those that are to avoid it, only if no other is ``here``."""
         store = self[device]
-        return store.n_for(device) if may_refuse and self.queues is None else store.n
+        return store.n_for(device, here) if self.queues is None else store.n
 
     def work_left(self, device: str, n_left: int) -> float:
         """Work of ``n_left`` items, of which those without a hint (or still to come) are average."""
@@ -66,14 +68,12 @@ class Stock:
     def add_range(self, start: int, n: int) -> None:
         self._backlog.add_range(start, n)
 
-    def take(
-        self, device: str, n: int, work: float, at_most: float, may_refuse: bool
-    ) -> tuple[Indices, float]:
+    def take(self, device: str, n: int, work: float, at_most: float, here: Here) -> tuple[Indices, float]:
         """Up to ``n`` items for ``device`` and their work; ``work``, ``at_most``: as in ``policy.Take``."""
         store = self[device]
         items: list[Item] = []
         if store.has_returned:  # in a queue of its own there is only what no other could take
-            items = store.take_returned(n, device, may_refuse and self.queues is None)
+            items = store.take_returned(n, device, here() if self.queues is None else ())
         if not items and store.n_sized:
             items = store.take_longest(n, work * self.unit, at_most * self.unit * (1 + 1e-12))
         if not items:
@@ -83,7 +83,7 @@ class Stock:
         total = sum(self.item_work if item.cost is None else item.cost / self.unit for item in items)
         return tuple(item.index for item in items), total
 
-    def put_back(self, indices: Sequence[int], alone: bool, avoid: str | None) -> int:
+    def put_back(self, indices: Sequence[int], alone: bool, avoid: frozenset[str]) -> int:
         """Items that were taken before; how many they are."""
         for index in reversed(indices):
             self._backlog.put_back(Item(index, self._sizes.pop(index, None), alone, avoid))

@@ -293,6 +293,7 @@ class Executor:
             batch=task.batch or 1,
             repeatable=options.repeatable,
             max_worker_deaths=self._max_worker_deaths,
+            memory_bytes={device.id: device.memory_bytes or 0 for device in self.devices},
         )
         run = Run(task, source, scheduler, sink, Tally(ids), self._record, options, set(ids), self._learn)
         run.has_balancer = balancer is not None

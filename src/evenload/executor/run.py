@@ -3,6 +3,7 @@
 All of it belongs to the executor's thread.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Options", "Run", "Sink"]
 
-TINY_S = 0.0005
+TINY_S = 0.0005  # of work at most may wait at a worker
+MOST_AHEAD = 31  # chunks, however short
 N_LOOKED_UP = 256  # items at once that are looked for in a journal
 
 
@@ -222,14 +224,16 @@ class Run:
                 self.n_dealt += n_items
         return instruction
 
-    def is_tiny(self, device: str) -> bool:
-        """Are chunks on ``device`` so short that the next should wait at the worker?
+    def n_ahead(self, device: str) -> int:
+        """Chunks that should wait at the worker of ``device``, because they are so short.
 
         Only where their size is fixed: other policies make them longer instead. Only what may run twice:
         what waits there might have to be taken back.
         """
         is_fixed = isinstance(self.scheduler.dealer.policy, Pull)
-        return is_fixed and self.options.repeatable and self.chunk_s.get(device, TINY_S) < TINY_S
+        if not (is_fixed and self.options.repeatable):
+            return 0
+        return min(int(TINY_S / max(self.chunk_s.get(device, math.inf), 1e-6)), MOST_AHEAD)
 
     def has_work(self) -> bool:
         """Is it worth building the task on one more device?"""
@@ -323,7 +327,8 @@ class Run:
             startup_s = (now if self.first_sent_s is None else self.first_sent_s) - self.began_s
             if self.keeper is not None:
                 self._tell_of(self.keeper)
-            self.summary = self.tally.summarise(self.scheduler.fated.n, now - self.began_s, startup_s)
+            times = now - self.began_s, startup_s
+            self.summary = self.tally.summarise(self.scheduler.fated.n, *times, self.scheduler.retries)
             self.record.stage_finished(self.options.stage, self.summary.bound_s or None)
             self.on_over(self)
         finally:

@@ -9,7 +9,8 @@ no process and none of the items: it knows their numbers only, so every fault is
 With ``batch`` the dealer deals batches, not items; everything outside speaks of items.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from evenload.balance.deal import Deal
@@ -183,16 +184,25 @@ class Scheduler:
     batch              items that are dealt together, 1 unless the function takes lists
     repeatable         an item that began may be run again
     max_worker_deaths  an item that has ended so many workers is given up
+    memory_bytes       of the devices whose memory is known
+
+    ``retries`` counts items that are run again, by cause: died | overtime | memory | spoilt.
     """
 
     def __init__(
-        self, dealer: Dealer, *, batch: int = 1, repeatable: bool = True, max_worker_deaths: int = 2
+        self,
+        dealer: Dealer,
+        *,
+        batch: int = 1,
+        repeatable: bool = True,
+        max_worker_deaths: int = 2,
+        memory_bytes: Mapping[str, int] | None = None,
     ):
         self.dealer = dealer
         self.fated = Spans()
         self.n_fed = 0
         self.is_ended = False
-        self.n_strikes = 0
+        self.retries: Counter[str] = Counter()
         self._batch = batch
         self._repeatable = repeatable
         self._max_worker_deaths = max_worker_deaths
@@ -205,7 +215,8 @@ class Scheduler:
         self._strikes: dict[int, int] = {}
         self._suspects: set[int] = set()  # units whose items are to travel singly
         self._partial: set[int] = set()  # units of which some items are known
-        self._short_of_memory: set[int] = set()  # items that one device had too little memory for
+        self._memory_bytes = memory_bytes or {}
+        self._short_of_memory: dict[int, int] = {}  # item -> memory of the largest device that had too little
         self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
             Fed: self._fed,
             Ended: self._ended,
@@ -316,7 +327,7 @@ class Scheduler:
             # It was dropped since others were faster; should any of it be missing still, it runs again.
             self.dealer.failed(event.chunk, event.now, flight.units)
             return []
-        retry = [p for p in event.no_memory if self._may_retry_elsewhere(flight.items[p])]
+        retry = [p for p in event.no_memory if self._may_retry_elsewhere(flight.items[p], flight.device)]
         if retry:
             return self._accept_part(event, flight, retry)
         first = self.dealer.done(event.chunk, event.now, event.busy_s)
@@ -342,20 +353,30 @@ class Scheduler:
             return []
         return [Accept(flight.items, tuple(positions))]
 
-    def _may_retry_elsewhere(self, item: int) -> bool:
-        """An item that one device has too little memory for gets one more chance, on another."""
-        if not self._repeatable or item in self._short_of_memory or item in self.fated:
+    def _may_retry_elsewhere(self, item: int, device: str) -> bool:
+        """An item too large for one device gets a chance on another, and then on those that are larger."""
+        if not self._repeatable or item in self.fated:
             return False
-        self._short_of_memory.add(item)
+        had = self._memory_bytes.get(device, 0)
+        most = self._short_of_memory.get(item)
+        if most is not None and not self._larger_than(max(most, had)):
+            return False
+        self._short_of_memory[item] = max(most or 0, had)
         return True
+
+    def _larger_than(self, n_bytes: int) -> set[str]:
+        return {d for d in self.dealer.devices_here() if self._memory_bytes.get(d, 0) > n_bytes}
 
     def _accept_part(self, event: Answered, flight: _Flight, retry: list[int]) -> list[Instruction]:
         again = {flight.items[position] for position in retry}
         units = {item // self._batch for item in again}
+        self.retries["memory"] += len(again)
         self._suspects |= units
         open_ = [at for at, item in enumerate(flight.items) if item not in self.fated and item not in again]
         accepted = self._accept(flight, open_)
-        self.dealer.failed(event.chunk, event.now, units, avoid=flight.device)
+        larger = self._larger_than(max(self._short_of_memory[item] for item in again))
+        avoid = set(self.dealer.devices_here()) - larger if larger else {flight.device}
+        self.dealer.failed(event.chunk, event.now, units, avoid=avoid)
         return accepted
 
     def _spoilt(self, event: Spoilt) -> list[Instruction]:
@@ -370,6 +391,7 @@ class Scheduler:
         if flight.singly:
             return self._give_up(event.chunk, event.now, open_, "spoilt")
         self._suspects.update(flight.units)
+        self.retries["spoilt"] += len(open_)
         self.dealer.failed(event.chunk, event.now, flight.units)
         return []
 
@@ -434,18 +456,21 @@ class Scheduler:
             ends = self._strike(suspects[0])
         else:
             self._suspects.update(item // self._batch for item in suspects)
+            self.retries["overtime" if is_overtime else "died"] += len(suspects)
             ends = []
         if not self._repeatable:
             ends = ends + self._fail(self._open(flight.items[:n_began]), "unknown")
         return ends
 
     def _strike(self, item: int) -> list[Instruction]:
-        self.n_strikes += 1
         strikes = self._strikes[item] = self._strikes.get(item, 0) + 1
         unit = item // self._batch
         self._suspects.add(unit)
         self.dealer.strike(unit)
-        return self._fail([item], "died") if strikes >= self._max_worker_deaths else []
+        if strikes >= self._max_worker_deaths:
+            return self._fail([item], "died")
+        self.retries["died"] += 1
+        return []
 
     def _fail(self, items: list[int], why: str) -> list[Instruction]:
         for item in items:

@@ -1,5 +1,6 @@
 """How a finished run went: counts, seconds, and how close to the best possible it came."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ class Summary:
     ratio_to_bound  (wall_s - startup_s) / bound_s: 1.0 is the best possible; None if nothing was measured
     limit           what sets the bound: "work" or "longest item"
     imbalance       most busy seconds of a device over the mean: 1.0 is even
+    retries         items that were run again, by cause: died (with a worker), overtime, memory, spoilt
     restored        of the items, those that an earlier run had done: their results came from the journal
     """
 
@@ -48,6 +50,7 @@ class Summary:
     duplicates: int = 0
     workers_lost: int = 0
     restored: int = 0
+    retries: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self)}
@@ -95,7 +98,9 @@ class Tally:
         """Count a chunk that came second: the device was busy, but no plan had to do it."""
         self._shares.setdefault(device, _Share()).busy_s += busy_s
 
-    def summarise(self, total: int, wall_s: float, startup_s: float) -> Summary:
+    def summarise(
+        self, total: int, wall_s: float, startup_s: float, retries: Mapping[str, int] | None = None
+    ) -> Summary:
         bound = self._work.bound()
         shares = {
             device: DeviceShare(
@@ -122,4 +127,5 @@ class Tally:
             duplicates=self.n_duplicates,
             workers_lost=self.n_workers_lost,
             restored=self.n_restored,
+            retries=dict(retries or {}),
         )
