@@ -59,10 +59,17 @@ VULKAN = SystemStep(
     without="no Vulkan driver, so WGSL kernels are not tested (apt-get install mesa-vulkan-drivers)",
 )
 
+CHROMIUM = SystemStep(
+    name="Chromium",
+    is_there=lambda: bool(shutil.which("chromium") or shutil.which("chromium-browser")),
+    packages=("chromium",),
+    without="no Chromium, so the pages are not tested in a browser (apt-get install chromium)",
+)
+
 PURPOSES = {
     "demo": Purpose(("yaml", "rich", "torch", "pictures", "nvidia"), ("demo",)),
-    "dev": Purpose(("all",), ("dev",), (VULKAN,)),
-    "bench": Purpose(("all",), ("dev", "bench"), (VULKAN,)),
+    "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM)),
+    "bench": Purpose(("all",), ("dev", "bench"), (VULKAN, CHROMIUM)),
 }
 
 

@@ -17,6 +17,7 @@ COMMANDS = {
     "clients": ("evenload.cli.clients:clients", "Train many small models at once: federated rounds."),
     "bench": ("evenload.cli.bench:bench", "Measure how work scales over the devices of this machine."),
     "completion": ("evenload.cli.completion:completion", "Print the shell's completion script."),
+    "dash": ("evenload.cli.dash:dash", "Show a run in the browser, while it runs or after."),
     "devices": ("evenload.cli.devices:devices", "List the devices, their scores and their load."),
     "doctor": (
         "evenload.cli.doctor:doctor",

@@ -17,7 +17,7 @@ from typing import Any
 from evenload._optional import is_installed
 from evenload.events import Event, ItemFinished
 
-__all__ = ["Gallery"]
+__all__ = ["Gallery", "make_thumbnail"]
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
 MAX_ITEMS = 48
@@ -34,6 +34,12 @@ class _Item:
     name: str
     pictures: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
+
+    def ordered(self) -> list[tuple[str, str]]:
+        """What went in first, then outputs in the order of their stages; at most four."""
+        first = [name for name in ("before", "input", "original", "noisy") if name in self.pictures][:1]
+        names = first + [name for name in self.pictures if name not in first]
+        return [(name, self.pictures[name]) for name in names[:4]]
 
 
 class Gallery:
@@ -68,9 +74,9 @@ class Gallery:
 
     def to_json(self, folder: Path | None) -> Mapping[str, Any]:
         shown, problems = [], []
-        for one in self._chosen():
+        for one in self.chosen():
             pictures = []
-            for label, path in _ordered(one.pictures):
+            for label, path in one.ordered():
                 thumb, problem = make_thumbnail(folder, path)
                 if thumb:
                     pictures.append({"label": label, "path": path, **thumb})
@@ -81,23 +87,30 @@ class Gallery:
                     {"index": one.index, "item": one.name, "numbers": one.numbers, "pictures": pictures}
                 )
         return {
-            "n_items": len(self._items) * self._stride if self._stride > 1 else len(self._items),
+            "n_items": self.n_items,
             "items": shown,
             "problems": problems[:20],
             "n_problems": len(problems),
-            "sort": self._score_name(),
+            "sort": self.score_name(),
         }
 
-    def _score_name(self) -> str | None:
+    @property
+    def n_items(self) -> int:
+        """Items with pictures; of very many a good guess."""
+        return len(self._items) * self._stride
+
+    def score_name(self) -> str | None:
+        """The number that items are ranked by."""
         names = [name for one in self._items.values() for name in one.numbers]
         return "score" if "score" in names else next(iter(names), None)
 
-    def _chosen(self) -> list[_Item]:
+    def chosen(self) -> list[_Item]:
+        """The items to show, in input order."""
         items = list(self._items.values())
         n = self.max_items
         if len(items) <= n:
             return sorted(items, key=lambda one: one.index)
-        score = self._score_name()
+        score = self.score_name()
         items.sort(key=lambda one: (one.numbers.get(score, -math.inf) if score else one.index, one.index))
         picked = [items[round(i * (len(items) - 1) / max(1, n - 1))] for i in range(n)]
         return sorted(picked, key=lambda one: one.index)
@@ -109,12 +122,6 @@ def _is_picture(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _ordered(pictures: dict[str, str]) -> list[tuple[str, str]]:
-    """What went in first, then outputs in the order of their stages; at most four."""
-    first = [name for name in ("before", "input", "original", "noisy") if name in pictures][:1]
-    return [(name, pictures[name]) for name in first + [name for name in pictures if name not in first]][:4]
 
 
 def make_thumbnail(folder: Path | None, path: str) -> tuple[dict[str, Any] | None, str]:

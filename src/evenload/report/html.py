@@ -24,16 +24,20 @@ from evenload.events import Event, Note
 
 from .gallery import Gallery
 from .load import LoadOverTime
+from .measures import Measures
 from .source import Reading, open_run, read_config
 from .summary import Summary
 from .tally import Tally
 from .timeline import Timeline
 
-__all__ = ["RunView", "as_script_text", "page", "view_of", "write_report"]
+__all__ = ["RunView", "as_script_text", "asset", "fill", "page", "report_script", "view_of", "write_report"]
 
 SCHEMA = 1
 MAX_NOTES = 200
-SCRIPTS = ("dom", "format", "theme", "tracks", "timeline", "pointer", "charts", "tables", "gallery", "page")
+SCRIPTS = (
+    *("dom", "format", "theme", "tracks", "timeline", "pointer", "charts", "measures", "tables", "gallery"),
+    *("live", "page"),
+)
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
@@ -45,6 +49,7 @@ class RunView:
         self.timeline = Timeline(max_slices)
         self.load = LoadOverTime()
         self.gallery = Gallery(max_pictures)
+        self.measures = Measures()
         self.notes: list[dict[str, Any]] = []
         self.n_notes = 0
 
@@ -53,6 +58,7 @@ class RunView:
         self.timeline.add(event)
         self.load.add(event)
         self.gallery.add(event)
+        self.measures.add(event)
         if isinstance(event, Note) and event.level != "debug":
             self.n_notes += 1
             if len(self.notes) < MAX_NOTES:
@@ -68,6 +74,7 @@ class RunView:
             "timeline": self.timeline.to_json(),
             "load": self.load.to_json(),
             "gallery": self.gallery.to_json(folder),
+            "measures": self.measures.to_json(),
             "notes": self.notes,
             "n_notes": self.n_notes,
             "config": read_config(folder),
@@ -113,14 +120,27 @@ def write_report(
 
 def page(view: dict[str, Any]) -> str:
     """The page that shows ``view``."""
-    scripts = {"echarts": asset("echarts.min.js"), "report": report_script()}
+    return fill(
+        title=view["summary"]["name"] or "run",
+        headline=_headline(view["summary"]),
+        view=as_script_text(view),
+        script=report_script(),
+    )
+
+
+def fill(*, title: str, headline: str, view: str, script: str, policy: str = "", style: str = "") -> str:
+    """The frame of a page with its parts. ``policy`` and ``style`` are added to what every page has.
+
+    ``title`` and ``headline`` may be any text; ``view`` is made by ``as_script_text``.
+    """
+    scripts = {"echarts": asset("echarts.min.js"), "report": script}
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in scripts.values())
     parts = {
-        "policy": f"{_POLICY}; script-src {hashes}",
-        "title": _as_text(view["summary"]["name"] or "run"),
-        "style": asset("report.css"),
-        "headline": _as_text(_headline(view["summary"])),
-        "view": as_script_text(view),
+        "policy": f"{_POLICY}; script-src {hashes}{policy}",
+        "title": _as_text(title),
+        "style": asset("report.css") + style,
+        "headline": _as_text(headline),
+        "view": view,
         **scripts,
     }
     content = []
@@ -140,9 +160,10 @@ def asset(name: str) -> str:
     return (resources.files("evenload.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def report_script() -> str:
-    """The page's own script: the files of ``assets/js`` one after the other, in a scope of their own."""
-    return '(() => {\n"use strict";\n' + "\n".join(asset(f"js/{name}.js") for name in SCRIPTS) + "})();\n"
+def report_script(*more: str) -> str:
+    """The page's own script: the files of ``assets/js``, then ``more``, in a scope of their own."""
+    texts = [*(asset(f"js/{name}.js") for name in SCRIPTS), *more]
+    return '(() => {\n"use strict";\n' + "\n".join(texts) + "})();\n"
 
 
 def _hash(text: str) -> str:

@@ -14,10 +14,43 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.events import Event, RunStarted, decode
 
-__all__ = ["Reading", "is_sane", "one_clock", "open_run", "read_config"]
+__all__ = ["Reading", "RunClock", "Sieve", "is_sane", "one_clock", "open_run", "read_config"]
 
 _NUMBERS = (int, float)
 _LARGEST = 1e15
+MOST_NAMES = 100
+MOST_LINE = 16 << 20  # characters
+
+
+@dataclass
+class Sieve:
+    """Keeps the lines that are sane events; the others are counted, and named where they have a name."""
+
+    n_events: int = 0
+    n_damaged: int = 0
+    unknown: Counter[str] = field(default_factory=Counter)
+
+    def take(self, line: str) -> Event | None:
+        event = decode(line)
+        if event is not None and is_sane(event):
+            self.n_events += 1
+            return event
+        if event is None and (name := _unknown_name(line)):
+            # As many names as a person reads; the rest are counted under one.
+            self.unknown[name if name in self.unknown or len(self.unknown) < MOST_NAMES else "others"] += 1
+        elif line.strip():
+            self.n_damaged += 1
+        return None
+
+    def faults(self) -> list[str]:
+        """What was left out so far, one sentence each."""
+        said = []
+        if self.n_damaged:
+            lines = "line was" if self.n_damaged == 1 else "lines were"
+            said.append(f"{self.n_damaged} {lines} damaged or half-written, and left out.")
+        for name, n in self.unknown.most_common(5):
+            said.append(f"{n} × {name[:40]!r}: an event that this version does not know; a newer one may.")
+        return said
 
 
 @dataclass
@@ -29,19 +62,28 @@ class Reading:
 
     folder: Path | None
     path: Path
-    n_events: int = 0
-    n_damaged: int = 0
-    unknown: Counter[str] = field(default_factory=Counter)
-    n_sessions: int = 0
     is_missing: bool = False
+    n_sessions: int = 0
+    sieve: Sieve = field(default_factory=Sieve)
 
     def __iter__(self) -> Iterator[Event]:
-        self.n_events = self.n_damaged = self.n_sessions = 0
-        self.unknown.clear()
+        self.sieve = Sieve()
+        self.n_sessions = 0
         for event in one_clock(self._sane_events()):
-            self.n_events += 1
             self.n_sessions += isinstance(event, RunStarted)
             yield event
+
+    @property
+    def n_events(self) -> int:
+        return self.sieve.n_events
+
+    @property
+    def n_damaged(self) -> int:
+        return self.sieve.n_damaged
+
+    @property
+    def unknown(self) -> Counter[str]:
+        return self.sieve.unknown
 
     def faults(self) -> list[str]:
         """What could not be read, one sentence each; complete once the events were read."""
@@ -50,25 +92,25 @@ class Reading:
             said.append(f"{self.path.name} is missing: there is nothing to show but the settings.")
         elif not self.n_events:
             said.append(f"{self.path.name} holds no event that this version can read.")
-        if self.n_damaged:
-            lines = "line was" if self.n_damaged == 1 else "lines were"
-            said.append(f"{self.n_damaged} {lines} damaged or half-written, and left out.")
-        for name, n in self.unknown.most_common(5):
-            said.append(f"{n} × {name[:40]!r}: an event that this version does not know; a newer one may.")
-        return said
+        return said + self.sieve.faults()
 
     def _sane_events(self) -> Iterator[Event]:
         if self.is_missing:
             return
-        with self.path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                event = decode(line)
-                if event is not None and is_sane(event):
-                    yield event
-                elif event is None and (name := _unknown_name(line)):
-                    self.unknown[name] += 1
-                elif line.strip():
-                    self.n_damaged += 1
+        for line in _lines_of(self.path):
+            event = self.sieve.take(line)
+            if event is not None:
+                yield event
+
+
+def _lines_of(path: Path) -> Iterator[str]:
+    """Lines in bounded memory: of one that is longer than any event, only pieces are ever held."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        while line := file.readline(MOST_LINE):
+            if len(line) == MOST_LINE and not line.endswith("\n"):
+                while (rest := file.readline(MOST_LINE)) and not rest.endswith("\n"):
+                    pass
+            yield line
 
 
 def open_run(path: str | Path) -> Reading:
@@ -107,18 +149,27 @@ def read_config(folder: Path | None, limit: int = 40_000) -> str:
     return ""
 
 
-def one_clock(events: Iterable[Event]) -> Iterator[Event]:
-    """Put the sessions of a resumed run, which each count from zero, one after the other."""
-    offset = latest = 0.0
-    n_sessions = 0
-    for event in events:
+class RunClock:
+    """Puts the sessions of a resumed run, which each count from zero, one after the other."""
+
+    def __init__(self) -> None:
+        self._offset = self._latest = 0.0
+        self._n_sessions = 0
+
+    def place(self, event: Event) -> Event:
+        """``event`` at its time on the clock of the whole run; events come in order."""
         if isinstance(event, RunStarted):
-            n_sessions += 1
-            offset = latest if n_sessions > 1 else 0.0
-        if offset:
-            event = _shifted(event, offset)
-        latest = max(latest, getattr(event, "t", 0.0), getattr(event, "stop_s", 0.0))
-        yield event
+            self._n_sessions += 1
+            self._offset = self._latest if self._n_sessions > 1 else 0.0
+        if self._offset:
+            event = _shifted(event, self._offset)
+        self._latest = max(self._latest, getattr(event, "t", 0.0), getattr(event, "stop_s", 0.0))
+        return event
+
+
+def one_clock(events: Iterable[Event]) -> Iterator[Event]:
+    """``events``, those of later sessions behind those of earlier ones."""
+    return map(RunClock().place, events)
 
 
 def _shifted(event: Event, offset: float) -> Event:
@@ -177,7 +228,7 @@ def _unknown_name(line: str) -> str | None:
     """The type of an event that is well formed but not of this version."""
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     name = row.get("event") if isinstance(row, dict) else None
     return name if isinstance(name, str) and name not in _KNOWN else None

@@ -7,8 +7,9 @@ view of the whole run, unlike neighbours are merged as well. Failures are marks 
 merged away.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evenload.events import Event, Idle, ItemFailed, Moved, RunStarted, Span, WorkerExited, WorkerStarted
@@ -60,6 +61,7 @@ class Timeline:
         self._n_slices = 0
         self._step_s = 0.0
         self._end_s = 0.0
+        self._dirty: set[tuple[str, int]] = set()
 
     def add(self, event: Event) -> None:
         self._end_s = max(self._end_s, getattr(event, "t", 0.0), getattr(event, "stop_s", 0.0))
@@ -135,6 +137,8 @@ class Timeline:
         row = self._rows.setdefault((device, lane), [])
         if self._step_s and row and self._merge(row[-1], one):
             return
+        if row and row[-1].start_s > one.start_s:
+            self._dirty.add((device, lane))
         row.append(one)
         self._n_slices += 1
         if self._n_slices > max(self.max_slices, 4 * len(self._rows)):
@@ -148,8 +152,8 @@ class Timeline:
         goal = max(self.max_slices, 4 * len(self._rows)) * 3 // 4
         while self._n_slices > goal and self._step_s < 4 * self._end_s:
             self._step_s = self._step_s * 2 or self._end_s / self.max_slices
-            for key, row in self._rows.items():
-                row.sort(key=lambda one: one.start_s)
+            for key in self._rows:
+                row = self._sorted(key)
                 merged: list[Slice] = []
                 for one in row:
                     if not (merged and self._merge(merged[-1], one)):
@@ -159,14 +163,37 @@ class Timeline:
 
     def to_json(self) -> Mapping[str, Any]:
         """Rows of columns; times in microseconds, each start as the distance to the one before."""
+        return self._page({key: self._sorted(key) for key in self._rows}, self._step_s)
+
+    def window(self, from_s: float, to_s: float, step_s: float) -> Mapping[str, Any]:
+        """As ``to_json``, but only what is to be seen from ``from_s`` to ``to_s``, at ``step_s`` to a pixel.
+
+        Neighbours that together are shorter than the step are merged, whatever they are.
+        """
+        rows = {}
+        for key in self._rows:
+            row = self._sorted(key)
+            # Slices of a lane follow one another; waits may overlap them a little, hence the few steps back.
+            first = max(0, bisect_left(row, from_s, key=lambda one: one.start_s) - 8)
+            last = bisect_right(row, to_s, key=lambda one: one.start_s)
+            rows[key] = _thinned(row, first, last, from_s, step_s)
+        return self._page(rows, max(step_s, self._step_s))
+
+    def _sorted(self, key: tuple[str, int]) -> list[Slice]:
+        if key in self._dirty:
+            self._rows[key].sort(key=lambda one: one.start_s)
+            self._dirty.discard(key)
+        return self._rows[key]
+
+    def _page(self, slices: Mapping[tuple[str, int], list[Slice]], step_s: float) -> Mapping[str, Any]:
         place = {device: i for i, device in enumerate(self._devices)}
         rows = sorted(
-            self._rows.items(),
+            slices.items(),
             key=lambda one: (place.get(one[0][0], len(place)), _natural(one[0][0]), one[0][1]),
         )
         return {
             "end_s": round(self._end_s, 6),
-            "step_s": self._step_s,
+            "step_s": step_s,
             "stages": list(self._stages),
             "statuses": STATUSES,
             "reasons": list(self._reasons),
@@ -198,8 +225,25 @@ def _merge(last: Slice, one: Slice, step_s: float, may_mix: bool) -> bool:
     return True
 
 
+def _thinned(row: list[Slice], first: int, last: int, from_s: float, step_s: float) -> list[Slice]:
+    """Slices ``first`` to ``last`` of ``row`` that reach ``from_s``, short ones merged into copies."""
+    kept: list[Slice] = []
+    is_copy = False
+    for i in range(first, last):
+        one = row[i]
+        if one.stop_s < from_s:
+            continue
+        if kept and max(kept[-1].stop_s, one.stop_s) - kept[-1].start_s <= step_s:
+            if not is_copy:
+                kept[-1], is_copy = replace(kept[-1]), True
+            _merge(kept[-1], one, step_s, True)
+        else:
+            kept.append(one)
+            is_copy = False
+    return kept
+
+
 def _columns(row: list[Slice]) -> dict[str, list[int]]:
-    row = sorted(row, key=lambda one: one.start_s)
     starts = [round(one.start_s * 1e6) for one in row]
     return {
         "start": [now - before for now, before in zip(starts, [0, *starts], strict=False)],

@@ -86,20 +86,45 @@ function smooth(values, reach = Math.max(1, Math.round(values.length / 30))) {
 
 class Charts {
   constructor(host, view) {
+    this.host = host;
+    this.layout = { gutter: 60, width: 0 };
     this.end = Math.max(view.timeline.end_s, 1e-6);
     this.range = { from: 0, to: this.end };
-    this.layout = { gutter: 60, width: 0 };
-    this.charts = chartParts(view).map((one) => {
+    this.build(chartParts(view));
+    onTheme(() => this.draw());
+  }
+
+  build(parts) {
+    for (const one of this.charts || []) one.chart?.dispose();
+    this.host.replaceChildren();
+    this.charts = parts.map((one) => {
       const box = el("div", { class: "chart", role: "img", "aria-label": `${one.title[0]} over time` });
       box.style.height = `${one.height}px`;
+      const made = { part: one, box, chart: null };
       box.addEventListener("pointerenter", () => {
-        this.hovered = one;
+        this.hovered = made;
       });
       const legend = one.series.length > 1 && one.series[0].line ? el("span", { class: "legend" }, one.series.map((s) => el("span", {}, swatch("", `var(--${s.line})`), s.name))) : null;
-      host.append(el("div", { class: "chart-title" }, el("p", {}, el("b", {}, one.title[0]), one.title[1] && `, ${one.title[1]}`), legend), box);
-      return { part: one, box, chart: null };
+      this.host.append(el("div", { class: "chart-title" }, el("p", {}, el("b", {}, one.title[0]), one.title[1] && `, ${one.title[1]}`), legend), box);
+      return made;
     });
-    onTheme(() => this.draw());
+  }
+
+  // Later values of the same run; only other charts, or other lines in them, are built anew.
+  update(view) {
+    const parts = chartParts(view);
+    const kind = (one) => [one.id, one.title, one.series.map((s) => s.name)];
+    const isSame = JSON.stringify(parts.map(kind)) === JSON.stringify(this.charts.map((one) => kind(one.part)));
+    this.end = Math.max(view.timeline.end_s, 1e-6);
+    if (isSame) {
+      parts.forEach((one, i) => {
+        this.charts[i].part = one;
+      });
+      this.draw();
+    } else {
+      this.build(parts);
+      if (this.layout.width) this.place(this.layout.gutter, this.layout.width);
+    }
   }
 
   // Called by the timeline once it knows how wide its gutter is, and again whenever that changes.
@@ -125,10 +150,11 @@ class Charts {
   }
 
   draw() {
-    for (const one of this.charts) one.chart?.setOption(this.option(one.part), true);
+    for (const one of this.charts) one.chart?.setOption(this.option(one), true);
   }
 
-  option(part) {
+  option(made) {
+    const { part } = made;
     const font = getComputedStyle(document.body).fontFamily;
     const { from: min, to: max } = this.range;
     return {
@@ -152,7 +178,7 @@ class Charts {
         textStyle: { color: color("ink"), fontSize: 13, fontFamily: font },
         axisPointer: { type: "line", lineStyle: { color: color("ink-3"), width: 1, type: "solid" } },
         // The line moves in all charts at once, the numbers are those of the one under the pointer.
-        formatter: (rows) => (this.hovered === part ? tipOf(part, rows) : ""),
+        formatter: (rows) => (this.hovered === made ? tipOf(part, rows) : ""),
       },
       series: part.series.map((one) => lineOf(one, part)),
     };

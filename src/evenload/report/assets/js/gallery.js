@@ -1,12 +1,14 @@
 // The pictures: before and after under one divider, sorted by any of their numbers.
 
 const FIRST_SHOWN = 12;
+// How a person sorted the pictures; kept when new ones come.
+const galleryOrder = { by: "order", isDown: false, isAll: false };
 
 function galleryPart(view) {
   const { gallery } = view;
   if (!gallery.items.length && !gallery.n_problems) return null;
   const names = [...new Set(gallery.items.flatMap((one) => Object.keys(one.numbers)))];
-  const state = { by: "order", isDown: false };
+  const state = galleryOrder;
   const grid = el("div", { class: "gallery" });
   const viewer = new Viewer(view);
   const cards = new Map(gallery.items.map((one) => [one, card(one, view, names, () => viewer.open(one, sorted()))]));
@@ -15,18 +17,20 @@ function galleryPart(view) {
     return [...gallery.items].sort((a, b) => (state.isDown ? value(b) - value(a) : value(a) - value(b)) || a.index - b.index);
   };
   const more = el("button", { class: "button more", type: "button" }, `Show all ${gallery.items.length}`);
-  more.hidden = gallery.items.length <= FIRST_SHOWN;
+  more.hidden = state.isAll || gallery.items.length <= FIRST_SHOWN;
   more.addEventListener("click", () => {
-    more.hidden = true;
+    more.hidden = state.isAll = true;
     redraw();
   });
   const redraw = () => grid.replaceChildren(...sorted().slice(0, more.hidden ? undefined : FIRST_SHOWN).map((one) => cards.get(one)));
   const choose = el("select", { "aria-label": "Sort pictures by" }, el("option", { value: "order" }, "input order"), names.map((name) => el("option", { value: name }, measure(name, 0).label)));
+  if (state.by !== "order" && !names.includes(state.by)) state.by = "order";
+  choose.value = state.by;
   choose.addEventListener("change", () => {
     state.by = choose.value;
     redraw();
   });
-  const turn = el("button", { class: "button icon", type: "button", "aria-label": "Turn the order round", title: "Turn the order round" }, "↑");
+  const turn = el("button", { class: "button icon", type: "button", "aria-label": "Turn the order round", title: "Turn the order round" }, state.isDown ? "↓" : "↑");
   turn.addEventListener("click", () => {
     state.isDown = !state.isDown;
     turn.textContent = state.isDown ? "↓" : "↑";
@@ -81,7 +85,10 @@ function compare(one, split) {
 class Viewer {
   constructor(view) {
     this.view = view;
-    this.dialog = el("dialog", { "aria-label": "Picture" });
+    // One for the page, however often the gallery is made anew.
+    this.dialog = document.querySelector("dialog.viewer");
+    if (this.dialog) return;
+    this.dialog = el("dialog", { class: "viewer", "aria-label": "Picture" });
     this.dialog.addEventListener("click", (event) => event.target === this.dialog && this.dialog.close());
     document.body.append(this.dialog);
   }

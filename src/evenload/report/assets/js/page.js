@@ -8,31 +8,107 @@ const STATUS = {
   unfinished: ["◌", "unfinished"],
 };
 
+// The page keeps what has not changed: a live view may be shown again and again, and neither the place on the
+// timeline, nor an opened traceback, nor the focus is lost.
+class Page {
+  constructor(root) {
+    this.root = root;
+    this.slots = new Map();
+    this.tracksHost = el("div", { class: "timeline" });
+    this.legendHost = el("div", {});
+    this.chartsHost = el("div", {});
+    this.measuresHost = el("div", { class: "measures" });
+    this.tools = timelineTools();
+  }
+
+  update(view) {
+    const { summary } = view;
+    document.title = `${view.live && view.live.run.is_running ? "▸ " : ""}${clean(summary.name || "run")} · evenload`;
+    const model = modelOf(view);
+    const ran = model.tracks.length > 0;
+    const { live } = view;
+    const parts = [
+      this.part("timeline", [ran, ran || (live && live.run.is_running)], () => part("timeline", "Timeline", ran ? this.tools.nodes : null, this.legendHost, ran ? this.tracksHost : el("p", { class: "empty" }, live && live.run.is_running ? "Workers are starting; nothing has run yet." : "Nothing ran, so there is nothing to draw."))),
+      ran && this.part("load", [], () => part("load", "Over time", null, this.chartsHost)),
+      this.part("measures", [view.measures && Object.keys(view.measures)], () => measuresPart(view, this.measuresHost)),
+      this.part("failures", [summary.failures, summary.n_failed, summary.failures_by_error], () => failuresPart(summary)),
+      this.part("results", [summary.finish], () => resultsPart(summary)),
+      this.part("pictures", [view.gallery], () => galleryPart(view)),
+      summary.devices.length > 0 && this.part("devices", [summary.devices, summary.work_s, summary.waits, live], () => devicesPart(summary, live)),
+      this.part("stages", [summary.stages], () => stagesPart(summary, live)),
+      this.part("slowest", [summary.slowest], () => slowestPart(summary)),
+      this.part("moves", [view.timeline.moves, view.timeline.n_moves], () => movesPart(view.timeline, live)),
+      this.part("notes", [view.notes], () => notesPart(view)),
+      this.part("settings", [summary.facts, view.config], () => settingsPart(view)),
+    ].filter(Boolean);
+    // The timeline itself stays where it is, or it would lose the focus.
+    place(this.legendHost, [this.part("legend", [view.timeline.stages, legendKinds(view, model), view.timeline.step_s], () => timelineLegend(view, model))]);
+    place(this.root, [
+      this.part("head", [summary.name, summary.status, summary.n_failed, summary.unix_s, summary.devices.length, summary.stages.map((one) => one.stage), view.faults, live && [live.run, live.state, live.control]], () => headPart(view)),
+      this.part("hero", [summary.ratio, summary.work_s, summary.bound_s, summary.startup_s, live && live.run], () => el("div", {}, heroPart(summary, live))),
+      this.part("jumps", parts.map((one) => [one.id, one.querySelector("h2").textContent]), () => jumps(parts)),
+      ...parts,
+      this.part("foot", [], () => footPart(view)),
+    ]);
+    if (ran) this.drawTimes(view, model);
+    if (view.measures && this.slots.get("measures")?.node) this.drawMeasures(view);
+  }
+
+  // The node of a part, made anew only if what it shows has changed.
+  part(id, inputs, make) {
+    const old = this.slots.get(id);
+    const shown = JSON.stringify(inputs);
+    if (old && old.shown === shown) return old.node;
+    const node = make();
+    this.slots.set(id, { shown, node });
+    if (old && old.node && node) keepState(old.node, node);
+    return node;
+  }
+
+  drawTimes(view, model) {
+    if (this.timeline) {
+      this.charts.update(view);
+      this.timeline.setModel(model);
+      return;
+    }
+    this.charts = new Charts(this.chartsHost, view);
+    const listeners = { view: (range, isWhole) => (this.charts.show(range), this.tools.see(isWhole), this.onWindow?.(range, isWhole)), layout: (one) => this.charts.place(one.gutter, one.width) };
+    this.timeline = new TimelineView(this.tracksHost, model, listeners);
+    this.tools.act(this.timeline);
+  }
+
+  drawMeasures(view) {
+    this.measures ||= new MeasureCharts(this.measuresHost);
+    this.measures.update(view.measures);
+  }
+}
+
+let thePage = null;
+
 function render(view) {
-  const { summary } = view;
-  document.title = `${clean(summary.name || "run")} · evenload`;
-  const model = modelOf(view);
-  const tracksHost = el("div", { class: "timeline" });
-  const chartsHost = el("div", {});
-  const tools = timelineTools();
-  const parts = [
-    part("timeline", "Timeline", tools.nodes, timelineLegend(view, model), model.tracks.length ? tracksHost : el("p", { class: "empty" }, "Nothing ran, so there is nothing to draw.")),
-    model.tracks.length ? part("load", "Over time", null, chartsHost) : null,
-    failuresPart(summary),
-    resultsPart(summary),
-    galleryPart(view),
-    summary.devices.length ? devicesPart(summary) : null,
-    stagesPart(summary),
-    slowestPart(summary),
-    movesPart(view.timeline),
-    notesPart(view),
-    settingsPart(view),
-  ].filter(Boolean);
-  document.getElementById("page").replaceChildren(headPart(view), ...heroPart(summary), jumps(parts), ...parts, footPart(view));
-  if (!model.tracks.length) return;
-  const charts = new Charts(chartsHost, view);
-  const listeners = { view: (range, isWhole) => (charts.show(range), tools.see(isWhole)), layout: (one) => charts.place(one.gutter, one.width) };
-  tools.act(new TimelineView(tracksHost, model, listeners));
+  thePage ||= new Page(document.getElementById("page"));
+  thePage.update(view);
+  return thePage;
+}
+
+// Children of `root` become `nodes`; those that stay where they are are not touched.
+function place(root, nodes) {
+  const wanted = nodes.filter(Boolean);
+  for (const one of [...root.childNodes]) if (!wanted.includes(one)) one.remove();
+  wanted.forEach((one, i) => root.childNodes[i] !== one && root.insertBefore(one, root.childNodes[i] || null));
+}
+
+// What a person opened, scrolled to or stands on in `before` is the same in `after`, and in the page.
+function keepState(before, after) {
+  const name = (one) => one.dataset.key || one.querySelector("summary")?.textContent;
+  const open = new Map([...before.querySelectorAll("details")].map((one) => [name(one), one.open]));
+  for (const one of after.querySelectorAll("details")) if (open.has(name(one))) one.open = open.get(name(one));
+  const reachable = (node) => [...node.querySelectorAll("a, button, summary, input, select, [tabindex]")];
+  const at = before.contains(document.activeElement) ? reachable(before).indexOf(document.activeElement) : -1;
+  const wide = [...before.querySelectorAll(".table")].map((one) => one.scrollLeft);
+  before.replaceWith(after);
+  [...after.querySelectorAll(".table")].forEach((one, i) => wide[i] && (one.scrollLeft = wide[i]));
+  if (at >= 0) reachable(after)[at]?.focus({ preventScroll: true });
 }
 
 function modelOf(view) {
@@ -46,8 +122,10 @@ function modelOf(view) {
 
 function headPart(view) {
   const { summary } = view;
-  const [mark, word] = STATUS[summary.status] || ["", summary.status];
-  const isBad = ["failed", "failures", "interrupted"].includes(summary.status) || summary.n_failed > 0;
+  const { live } = view;
+  const [mark, word] = live && live.run.is_running ? ["◉", live.run.is_paused ? "paused" : "running"] : STATUS[summary.status] || ["", summary.status];
+  const isGoing = live && live.run.is_running;
+  const isBad = !isGoing && (["failed", "failures", "interrupted"].includes(summary.status) || summary.n_failed > 0);
   const bars = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   bars.setAttribute("viewBox", "0 0 16 16");
   bars.setAttribute("aria-hidden", "true");
@@ -58,11 +136,12 @@ function headPart(view) {
   return el(
     "header",
     {},
-    el("div", { class: "head" }, el("div", {}, el("div", { class: "brand" }, bars, "evenload"), el("h1", {}, summary.name || "A run without a name")), el("div", { class: "tools" }, themeButton())),
+    el("div", { class: "head" }, el("div", {}, el("div", { class: "brand" }, bars, "evenload"), el("h1", {}, summary.name || "A run without a name")), el("div", { class: "tools" }, live && liveTools(live), themeButton())),
     el(
       "div",
       { class: "meta" },
-      el("span", { class: isBad ? "status bad" : "status" }, `${mark} ${word}`),
+      el("span", { class: isBad ? "status bad" : isGoing ? "status going" : "status" }, `${mark} ${word}`),
+      live && el("span", { class: "connection", "data-state": live.state, role: "status" }, connectionText(live)),
       when && !Number.isNaN(when.getTime()) && el("time", { datetime: when.toISOString() }, when.toLocaleString("en-GB", { dateStyle: "long", timeStyle: "short" })),
       el("span", {}, plural(summary.devices.length, "device")),
       summary.stages.length > 1 && el("span", {}, summary.stages.map((one) => one.stage).join(" → ")),
@@ -71,17 +150,18 @@ function headPart(view) {
   );
 }
 
-function heroPart(summary) {
-  const hero = el("div", { class: "hero" }, verdict(summary), boundBars(summary));
-  return [hero, el("dl", { class: "figures" }, headlineFigures(summary).map(([label, value, unit, note, isBad]) => el("div", {}, el("dt", {}, label), el("dd", { class: isBad ? "bad" : null }, value, unit && el("span", { class: "unit" }, unit)), note && el("dd", { class: "note" }, note))))];
+function heroPart(summary, live) {
+  const hero = el("div", { class: "hero" }, verdict(summary, live), boundBars(summary, live));
+  return [hero, live && progressBar(summary, live), el("dl", { class: "figures" }, headlineFigures(summary, live).map(([label, value, unit, note, isBad]) => el("div", {}, el("dt", {}, label), el("dd", { class: isBad ? "bad" : null }, value, unit && el("span", { class: "unit" }, unit)), note && el("dd", { class: "note" }, note))))];
 }
 
-function verdict(summary) {
-  if (summary.ratio === null) return el("div", {}, el("p", { class: "verdict-number" }, "–"), el("p", { class: "verdict-text" }, "Nothing finished, so there is nothing to compare."));
-  return el("div", {}, el("p", { class: "verdict-number" }, summary.ratio.toFixed(2), el("span", {}, "×")), el("p", { class: "verdict-text" }, "of the best possible time"));
+function verdict(summary, live) {
+  const isGoing = live && live.run.is_running;
+  if (summary.ratio === null) return el("div", {}, el("p", { class: "verdict-number" }, "–"), el("p", { class: "verdict-text" }, isGoing ? "Nothing has finished yet." : "Nothing finished, so there is nothing to compare."));
+  return el("div", {}, el("p", { class: "verdict-number" }, summary.ratio.toFixed(2), el("span", {}, "×")), el("p", { class: "verdict-text" }, isGoing ? "of the best possible time, so far" : "of the best possible time"));
 }
 
-function boundBars(summary) {
+function boundBars(summary, live) {
   if (summary.ratio === null) return null;
   const longest = Math.max(summary.work_s, summary.bound_s);
   const share = (s) => `${(100 * s) / longest}%`;
@@ -92,7 +172,7 @@ function boundBars(summary) {
   return el(
     "div",
     { class: "bars" },
-    el("span", { class: "quiet" }, "this run"), took, el("span", { class: "value" }, time(summary.work_s)),
+    el("span", { class: "quiet" }, live && live.run.is_running ? "so far" : "this run"), took, el("span", { class: "value" }, time(summary.work_s)),
     el("span", { class: "quiet" }, "best possible"), best, el("span", { class: "value" }, time(summary.bound_s)),
     el(
       "details",
@@ -103,13 +183,17 @@ function boundBars(summary) {
   );
 }
 
-function headlineFigures(summary) {
+function headlineFigures(summary, live) {
   const of = summary.total === null ? "" : `of ${whole(summary.total)}`;
   const [wall, wallUnit] = timeParts(summary.wall_s);
+  const [eta, etaUnit] = timeParts(live ? live.run.eta_s : null);
+  const isGoing = live && live.run.is_running;
   const rows = [
     ["Done", whole(summary.n_done), of, summary.n_failed ? el("span", { class: "bad" }, `✕ ${plural(summary.n_failed, "failure")}`) : "no failures"],
-    ["Time", wall, wallUnit, summary.startup_s > 0 ? `${time(summary.startup_s)} until the first chunk` : ""],
-    ["Items per second", figures(summary.items_per_s), "", `in ${plural(summary.n_chunks, "chunk")}`],
+    isGoing
+      ? [live.run.n_stages > 1 ? `Left of ${live.run.stage}` : "Time left", eta, etaUnit, `running for ${time(live.run.now_s)}`]
+      : ["Time", wall, wallUnit, summary.startup_s > 0 ? `${time(summary.startup_s)} until the first chunk` : ""],
+    ["Items per second", figures(isGoing ? live.run.items_per_s : summary.items_per_s), "", isGoing && live.run.n_stages > 1 ? `in ${live.run.stage}` : `in ${plural(summary.n_chunks, "chunk")}`],
     ["Imbalance", summary.imbalance.toFixed(2), "", "busiest over mean"],
     ["Utilisation", (100 * summary.utilisation).toFixed(0), "%", `± ${(100 * summary.utilisation_std).toFixed(1)} between devices`],
   ];
@@ -127,6 +211,11 @@ function jumps(parts) {
   return el("nav", { class: "jump", "aria-label": "On this page" }, parts.map((one) => el("a", { href: `#${one.id}` }, one.querySelector("h2").textContent)));
 }
 
+function legendKinds(view, model) {
+  const seen = new Set(model.tracks.flatMap((one) => [...new Set(one.status)]));
+  return [[...seen].sort(), view.timeline.n_marks > 0, view.timeline.n_moves > 0];
+}
+
 function timelineLegend(view, model) {
   const seen = new Set(model.tracks.flatMap((one) => [...new Set(one.status)]));
   const labels = { failed: "failed", lost: "worker lost", superseded: "duplicate that came second", waiting: "waiting", "start-up": "start-up" };
@@ -135,7 +224,8 @@ function timelineLegend(view, model) {
     .filter(([status]) => seen.has(view.timeline.statuses.indexOf(status)) || (status === "failed" && view.timeline.n_marks))
     .map(([status, label]) => el("span", {}, swatch(status, status === "failed" ? "var(--bad)" : null), status === "failed" ? `✕ ${label}` : label));
   const merged = view.timeline.step_s ? el("span", {}, `chunks shorter than ${time(view.timeline.step_s)} are drawn together`) : null;
-  return el("div", { class: "legend", style: { margin: "-6px 0 10px" } }, stages, others, merged);
+  const moves = view.timeline.n_moves ? el("span", {}, "↕ items moved between queues") : null;
+  return el("div", { class: "legend", style: { margin: "-6px 0 10px" } }, stages, others, moves, merged);
 }
 
 function timelineTools() {
@@ -178,10 +268,12 @@ function plain(value) {
 }
 
 function footPart(view) {
+  if (view.live) return el("footer", {}, el("span", {}, `evenload ${view.version}, from the run's events.`), el("span", {}, "This page watches: it never slows the run, and sends nothing anywhere."));
   return el("footer", {}, el("span", {}, `Made by evenload ${view.version} from the run's events.`), el("span", {}, "This file is complete: it loads nothing and sends nothing."));
 }
 
 startTheme();
 const embedded = document.getElementById("view");
-if (embedded) render(JSON.parse(embedded.textContent));
+const whole_run = embedded && JSON.parse(embedded.textContent);
+if (whole_run) render(whole_run);
 window.evenload = { render };

@@ -1,6 +1,6 @@
 // Devices, stages, slowest items, failures, moves and notes as tables.
 
-function devicesPart(summary) {
+function devicesPart(summary, live) {
   const most = Math.max(...summary.devices.map((one) => one.items_per_s), 1e-12);
   const whole_s = (one) => Math.max(1e-9, summary.work_s * one.n_workers, one.busy_s + one.overhead_s);
   const columns = [
@@ -12,6 +12,11 @@ function devicesPart(summary) {
     { label: "Speed", num: true, title: "Relative to the fastest", value: (one) => (one.items_per_s ? figures(one.items_per_s / most, 2) : "–") },
     { label: "Start-up", num: true, value: (one) => (one.startup_s ? time(one.startup_s) : "–") },
   ];
+  if (live && live.run.is_running) columns.splice(2, 1, { label: "Load now", wide: true, title: "Share of the last seconds that the device was at work", value: (one) => nowBar(live.loads[one.device]) });
+  const queues = live && live.queues;
+  if (queues) columns.splice(3, 0, { label: "Running", num: true, title: "Items in work", value: (one) => whole(queues.running[one.device] ?? 0) });
+  if (queues && Object.values(queues.queued).some((n) => n > 0)) columns.splice(4, 0, { label: "Queue", num: true, title: "Items dealt to this device that it has not begun", value: (one) => whole(queues.queued[one.device] ?? 0) });
+  if (live && live.control) columns.push({ label: "", num: true, value: (one) => deviceButton(one.device, live) });
   if (summary.devices.some((one) => one.memory_peak_bytes)) columns.push({ label: "Memory", num: true, title: "Highest seen", value: (one) => bytes(one.memory_peak_bytes) });
   const kinds = [["busy", "at work", "var(--load)"], ["overhead", "sending and receiving"], ["waiting", "waiting"]];
   if (summary.wasted_s > 0) kinds.splice(1, 0, ["wasted", "at work in vain", "var(--bad)"]);
@@ -43,10 +48,19 @@ function unmeasuredNote(summary) {
   return el("p", { class: "small quiet", style: { "margin-top": "6px" } }, `Finished nothing, so their speed is not known and the bound leaves them out: ${summary.unmeasured.join(", ")}.`);
 }
 
-function stagesPart(summary) {
-  if (summary.stages.length < 2) return null;
+function nowBar(share) {
+  const known = share ?? 0;
+  return el("div", { class: "now" }, el("div", { class: "meter", "aria-hidden": "true" }, el("i", { style: { width: `${Math.min(100, 100 * known)}%` } })), el("span", {}, share === undefined ? "–" : percent(share)));
+}
+
+function stagesPart(summary, live) {
+  if (summary.stages.length < (live ? 1 : 2)) return null;
+  const share = (one) => (one.total ? Math.min(1, (one.n_done + one.n_failed) / one.total) : 0);
+  const bar = (one) => el("div", { class: "meter", role: "progressbar", "aria-label": one.stage, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(Math.round(100 * share(one))) }, el("i", { style: { width: `${100 * share(one)}%`, background: `var(--stage-${summary.stages.indexOf(one) % 6})` } }));
   const columns = [
+
     { label: "Stage", name: true, value: (one) => [swatch("", `var(--stage-${summary.stages.indexOf(one) % 6})`), " ", one.stage] },
+    ...(live ? [{ label: "Progress", wide: true, value: bar }] : []),
     { label: "Done", num: true, value: (one) => (one.total ? `${whole(one.n_done)} / ${whole(one.total)}` : whole(one.n_done)) },
     { label: "Failed", num: true, value: (one) => (one.n_failed ? el("span", { class: "bad" }, `✕ ${whole(one.n_failed)}`) : "0") },
     { label: "Began", num: true, value: (one) => time(one.start_s) },
@@ -78,7 +92,7 @@ function failuresPart(summary) {
   const list = summary.failures.map((one, i) =>
     el(
       "details",
-      { class: "failure", open: i === 0 && summary.failures.length < 4 && one.traceback !== "" },
+      { class: "failure", "data-key": `${one.stage} ${one.index} ${one.t}`, open: i === 0 && summary.failures.length < 4 && one.traceback !== "" },
       el("summary", {}, el("b", {}, `✕ ${one.error}`), el("span", { class: "message" }, one.message), el("span", { class: "quiet small" }, `${one.item || `item ${one.index}`} · ${one.stage}${one.device ? ` · ${one.device}` : ""} · ${time(one.t)}`)),
       one.traceback ? el("pre", { tabindex: "0" }, one.traceback) : el("p", { class: "small quiet" }, "No traceback was recorded."),
     ),
@@ -97,7 +111,7 @@ function resultsPart(summary) {
   return part("results", "Results", null, el("dl", { class: "results" }, cells));
 }
 
-function movesPart(timeline) {
+function movesPart(timeline, live) {
   if (!timeline.moves.length) return null;
   const columns = [
     { label: "When", num: false, value: (one) => time(one.t) },
@@ -107,7 +121,7 @@ function movesPart(timeline) {
     { label: "Imbalance then", num: true, value: (one) => figures(one.imbalance, 2) },
   ];
   const shown = timeline.moves.slice(0, 60);
-  const note = timeline.n_moves > shown.length ? `the first ${shown.length} of ${whole(timeline.n_moves)}` : "";
+  const note = timeline.n_moves > shown.length ? `the ${live ? "latest" : "first"} ${shown.length} of ${whole(timeline.n_moves)}` : "";
   return part("moves", "Moves between queues", el("span", { class: "quiet small" }, note), table(columns, shown));
 }
 

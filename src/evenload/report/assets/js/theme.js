@@ -22,8 +22,12 @@ function applyTheme() {
   for (const one of theme.listeners) one();
 }
 
+// Returns what ends it.
 function onTheme(redraw) {
   theme.listeners.push(redraw);
+  return () => {
+    theme.listeners = theme.listeners.filter((one) => one !== redraw);
+  };
 }
 
 function themeButton() {

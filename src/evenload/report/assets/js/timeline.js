@@ -45,6 +45,25 @@ class TimelineView {
     this.listeners.layout(this);
   }
 
+  // Another model of the same run, later on: who sees all of it goes on doing so, who follows its end as well.
+  setModel(model) {
+    const wasWhole = this.isWhole();
+    const wasLast = !wasWhole && this.view.to > this.end * 0.9999;
+    const labels = (one) => one.tracks.map((track) => track.label).join("\n");
+    const isSame = labels(model) === labels(this.model);
+    if (this.selected) this.selected = found(model, this.model.tracks[this.selected.row], this.selected.i);
+    const grown = Math.max(model.end_s, 1e-6) - this.end;
+    this.model = model;
+    this.end += grown;
+    if (!this.drag) {
+      if (wasWhole) this.view = { from: 0, to: this.end };
+      else if (wasLast) this.view = { from: this.view.from + grown, to: this.view.to + grown };
+    }
+    this.listeners.view(this.view, this.isWhole());
+    if (isSame) this.draw();
+    else this.resize();
+  }
+
   x(t) {
     return this.gutter + ((t - this.view.from) / (this.view.to - this.view.from)) * this.plot;
   }
@@ -107,8 +126,34 @@ class TimelineView {
       this.drawTrack(pen, track, y);
       pen.restore();
     });
+    this.drawMoves(pen);
     this.drawMarks(pen);
     this.drawSelection(pen);
+  }
+
+  // An arrow from the queue that gave to the one that took.
+  drawMoves(pen) {
+    const row = (device) => this.model.tracks.findIndex((one) => one.device === device);
+    pen.lineWidth = 1.2;
+    for (const move of this.model.moves) {
+      const [a, b] = [row(move.source), row(move.target)];
+      if (move.t < this.view.from || move.t > this.view.to || a < 0 || b < 0 || a === b) continue;
+      const x = this.x(move.t);
+      const middle = this.height / 2;
+      const [y0, y1] = [this.y(a) + middle, this.y(b) + middle];
+      const turn = Math.sign(y1 - y0);
+      pen.strokeStyle = pen.fillStyle = color("ink");
+      pen.beginPath();
+      pen.moveTo(x, y0);
+      pen.lineTo(x, y1 - 5 * turn);
+      pen.stroke();
+      pen.beginPath();
+      pen.moveTo(x - 3.5, y1 - 6 * turn);
+      pen.lineTo(x + 3.5, y1 - 6 * turn);
+      pen.lineTo(x, y1);
+      pen.closePath();
+      pen.fill();
+    }
   }
 
   drawAxis(pen) {
@@ -264,6 +309,14 @@ class TimelineView {
     pen.lineWidth = 1.5;
     pen.strokeRect(a, top - 0.5, b - a, height + 1);
   }
+}
+
+// The same slice in another model, null if it is not there any more.
+function found(model, old, i) {
+  const row = model.tracks.findIndex((one) => one.device === old.device && one.lane === old.lane);
+  if (row < 0) return null;
+  const at = sliceAt(model.tracks[row], (old.start[i] + old.stop[i]) / 2, 0);
+  return at < 0 ? null : { row, i: at };
 }
 
 function gutterOf(tracks, width) {

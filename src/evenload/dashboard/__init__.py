@@ -1,0 +1,15 @@
+"""The live page: a run's events as they are written, in a browser.
+
+    events.jsonl ──► Follower ──► Board ──► Frames ──► any number of viewers
+    (the run)        (a thread of the page's own process)   (server-sent events)
+
+The run writes its file and knows nothing of the page. A viewer holds no queue: it is sent the newest state
+whenever it has taken the last one, so one that stalls misses frames and costs nothing.
+"""
+
+from .board import Board
+from .feed import Feed
+from .follow import Follower
+from .server import Address, serve
+
+__all__ = ["Address", "Board", "Feed", "Follower", "serve"]

@@ -1,0 +1,84 @@
+"""The page's addresses: page, stream of frames, stretches of the timeline, pictures, report."""
+
+import math
+from importlib import resources
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from evenload.report.html import fill, report_script
+
+from .feed import Feed
+from .guard import Guard
+from .stream import Pulse, Stream
+
+__all__ = ["make_app"]
+
+WIDTHS = (100, 4000)
+
+
+def make_app(feed: Feed, *, host: str, token: str | None) -> Guard:
+    """The application for ``feed``; ``host`` and ``token`` are what ``Guard`` checks."""
+    pulse = Pulse()
+    feed.on_change = pulse.beat
+    shell = _shell()
+
+    async def page(request: Request) -> Response:
+        return HTMLResponse(shell)
+
+    async def timeline(request: Request) -> Response:
+        window = _window(request)
+        if window is None:
+            return PlainTextResponse("give width, and from and to in seconds\n", 400)
+        return Response(await run_in_threadpool(feed.timeline, *window), media_type="application/json")
+
+    async def picture(request: Request) -> Response:
+        found = feed.picture(request.path_params["number"])
+        if found is None:
+            return PlainTextResponse("there is no such picture\n", 404)
+        kind, content = found
+        return Response(content, media_type=kind, headers={"content-security-policy": "sandbox"})
+
+    async def report(request: Request) -> Response:
+        text = await run_in_threadpool(feed.report)
+        return HTMLResponse(text, headers={"content-disposition": 'attachment; filename="report.html"'})
+
+    routes = [
+        Route("/", page),
+        Route("/stream", Stream(feed, pulse), methods=["GET"]),
+        Route("/timeline", timeline),
+        Route("/picture/{number:int}", picture),
+        Route("/report.html", report),
+    ]
+    return Guard(Starlette(routes=routes), host, token)
+
+
+def _shell() -> str:
+    """The page without a run: that comes through the stream."""
+    script = (resources.files("evenload.dashboard") / "assets" / "stream.js").read_text(encoding="utf-8")
+    text = fill(
+        title="live",
+        headline="This page shows a run while it runs.",
+        view="null",
+        script=report_script(script),
+        policy="; connect-src 'self'",
+    )
+    return text.replace("img-src data:", "img-src data: 'self'", 1)
+
+
+def _window(request: Request) -> tuple[float | None, float | None, int] | None:
+    """``from``, ``to`` (both or none) and ``width`` of the query; None if they are no such numbers."""
+    query = request.query_params
+    try:
+        width = max(WIDTHS[0], min(WIDTHS[1], int(query.get("width", "1200")[:6])))
+        if "from" not in query and "to" not in query:
+            return None, None, width
+        from_s, to_s = float(query["from"]), float(query["to"])
+    except (ValueError, KeyError):
+        return None
+    if not (math.isfinite(from_s) and math.isfinite(to_s) and from_s <= to_s):
+        return None
+    return from_s, to_s, width

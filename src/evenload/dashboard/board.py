@@ -1,0 +1,144 @@
+"""What the page shows of a run, kept up to date event by event, in bounded memory."""
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from evenload._version import __version__
+from evenload.events import Event, Moved, Note, RunStarted
+from evenload.report.html import RunView
+from evenload.report.pace import Pace
+from evenload.report.source import read_config
+from evenload.report.timeline import Timeline
+
+from .pictures import Pictures
+
+__all__ = ["Board"]
+
+MAX_SLICES = 200_000
+# A view of the whole run needs no more; it is made for every frame.
+WHOLE_SLICES = 6_000
+MAX_PICTURES = 24
+MAX_FAILURES = 60
+TRACEBACK_CHARS = 8_000
+MAX_RECENT = 60
+# A run that does not say its process counts as running this long after its last event, one that does until it
+# is gone; a file that has just grown has a writer, wherever that is.
+SILENT_S = 600.0
+FRESH_S = 15.0
+
+
+class Board:
+    """``add`` every event; ``sections()`` is the page's state, ``timeline()`` a stretch of it drawn large."""
+
+    def __init__(self, folder: Path | None):
+        self.folder = folder
+        self.view = RunView(MAX_SLICES, MAX_PICTURES)
+        self.n_events = 0
+        self._whole = Timeline(WHOLE_SLICES)
+        self._pace = Pace()
+        self._pictures = Pictures(folder)
+        self._moves: deque[Moved] = deque(maxlen=MAX_RECENT)
+        self._notes: deque[Note] = deque(maxlen=MAX_RECENT)
+        self._started: RunStarted | None = None
+        self._end_s = 0.0
+
+    def add(self, event: Event) -> None:
+        self.n_events += 1
+        self.view.add(event)
+        self._whole.add(event)
+        self._pace(event)
+        self._end_s = max(self._end_s, getattr(event, "t", 0.0), getattr(event, "stop_s", 0.0))
+        if isinstance(event, Moved):
+            self._moves.append(event)
+        elif isinstance(event, Note) and event.level != "debug":
+            self._notes.append(event)
+        elif isinstance(event, RunStarted):
+            self._started = event
+
+    def picture(self, number: int) -> tuple[str, bytes] | None:
+        return self._pictures.get(number)
+
+    @property
+    def is_complete(self) -> bool:
+        """False while pictures wait for their thumbnails."""
+        return self._pictures.is_complete
+
+    def timeline(self, from_s: float | None, to_s: float | None, width: int) -> Mapping[str, Any]:
+        """The slices to be seen between two times in ``width`` pixels; of the whole run without times."""
+        if from_s is None or to_s is None:
+            return self._whole.to_json()
+        return self.view.timeline.window(from_s, to_s, max(0.0, to_s - from_s) / width)
+
+    def is_running(self, status: str, changed_s: float) -> bool:
+        """Whether somebody still writes these events, last at the Unix time ``changed_s``."""
+        age_s = time.time() - changed_s
+        if status != "unfinished" or age_s < FRESH_S:
+            return status == "unfinished"
+        pid = self._started.facts.get("pid") if self._started else None
+        return _is_alive(pid, self._started.unix_s) if pid and self._started else age_s < SILENT_S
+
+    def sections(self, changed_s: float, reading: float | None, faults: list[str]) -> dict[str, Any]:
+        """Everything but the timeline, by name; ``reading`` is the share of a file that is read yet."""
+        summary = self.view.tally.summary().to_json()
+        failures, slowest = summary.pop("failures"), summary.pop("slowest")
+        is_running = self.is_running(summary["status"], changed_s)
+        return {
+            "run": self._run(summary, is_running, changed_s, reading),
+            "summary": summary,
+            "failures": [
+                {**one, "traceback": one["traceback"][-TRACEBACK_CHARS:]} for one in failures[:MAX_FAILURES]
+            ],
+            "slowest": slowest,
+            "load": self.view.load.to_json(),
+            "loads": {name: round(device.load, 3) for name, device in self._pace.devices.items()},
+            "moves": [_plain(one, "t", "source", "target", "n_items", "imbalance") for one in self._moves][
+                ::-1
+            ],
+            "notes": [_plain(one, "t", "level", "source", "text") for one in self._notes],
+            "gallery": self._pictures.section(self.view.gallery),
+            "measures": self.view.measures.to_json(),
+            "config": read_config(self.folder),
+            "faults": faults,
+            "version": __version__,
+        }
+
+    def _run(
+        self, summary: Mapping[str, Any], is_running: bool, changed_s: float, reading: float | None
+    ) -> dict[str, Any]:
+        # The last event was written when the file changed last.
+        quiet_s = max(0.0, time.time() - changed_s) if is_running and reading is None else 0.0
+        stage = next((one for one in summary["stages"] if one["stage"] == self._pace.stage), None)
+        planned = self._started.facts.get("stages") if self._started else None
+        eta_s = self._pace.eta_s
+        return {
+            "n_events": self.n_events,
+            "is_running": is_running,
+            "is_paused": False,
+            "now_s": round(self._end_s + quiet_s, 1),
+            "quiet_s": round(quiet_s),
+            "reading": None if reading is None else round(reading, 3),
+            "stage": self._pace.stage,
+            "stage_done": stage["n_done"] + stage["n_failed"] if stage else 0,
+            "stage_total": (stage["total"] if stage else None) or self._pace.total,
+            "n_stages": max(len(summary["stages"]), len(planned) if isinstance(planned, list) else 0),
+            "items_per_s": round(self._pace.items_per_s, 6),
+            "eta_s": None if eta_s is None else round(eta_s, 1),
+        }
+
+
+def _plain(event: Event, *names: str) -> dict[str, Any]:
+    row = {name: getattr(event, name) for name in names}
+    return {name: value[:2000] if isinstance(value, str) else value for name, value in row.items()}
+
+
+def _is_alive(pid: Any, began_unix_s: float) -> bool:
+    """Is there a process ``pid`` that is as old as the run, not one that has its number now?"""
+    try:
+        return psutil.Process(int(pid)).create_time() <= began_unix_s + 5.0
+    except (psutil.Error, ValueError, TypeError, OverflowError):
+        return False

@@ -1,0 +1,82 @@
+"""Reading an events file that may still grow, be replaced, or not be there yet."""
+
+import os
+from pathlib import Path
+
+from evenload.events import Event
+from evenload.report.source import MOST_LINE, RunClock, Sieve
+
+__all__ = ["Follower"]
+
+PIECE_BYTES = 1 << 20
+
+
+class Follower:
+    """``read()`` gives the events that came since the last call, at most about ``PIECE_BYTES`` of them.
+
+    ``is_behind``: there is more to read at once. A line without its end is kept until the rest is written.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.is_behind = False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._offset = 0
+        self._file_id: tuple[int, int] | None = None
+        self._rest = b""
+        self._skips = False
+        self._clock = RunClock()
+        self.size = 0
+        self.changed_s = 0.0  # Unix time of the last write
+        self.sieve = Sieve()
+
+    @property
+    def share(self) -> float:
+        """How much of the file was read, 0..1."""
+        return self._offset / self.size if self.size else 1.0
+
+    def read(self) -> list[Event] | None:
+        """The next events in order, on one clock. None: the file was replaced, what was read is void."""
+        self.is_behind = False
+        try:
+            with self.path.open("rb") as file:
+                facts = os.fstat(file.fileno())
+                file_id = (facts.st_dev, facts.st_ino)
+                if self._file_id not in (None, file_id) or facts.st_size < self._offset:
+                    self._begin()
+                    self.is_behind = True
+                    return None
+                self._file_id, self.size, self.changed_s = file_id, facts.st_size, facts.st_mtime
+                if facts.st_size == self._offset:
+                    return []
+                file.seek(self._offset)
+                piece = file.read(PIECE_BYTES)
+        except (FileNotFoundError, PermissionError):
+            return []
+        self._offset += len(piece)
+        self.is_behind = self._offset < self.size
+        return self._events(piece)
+
+    def faults(self, is_over: bool) -> list[str]:
+        """What could not be read; half a line at the end is a fault once the run ``is_over``."""
+        said = self.sieve.faults()
+        if self.size and not self.sieve.n_events and not self.is_behind:
+            said.insert(0, f"{self.path.name} holds no event that this version can read.")
+        if is_over and self._rest.strip():
+            said.append("The last line is half-written, and left out.")
+        return said
+
+    def _events(self, piece: bytes) -> list[Event]:
+        lines = (self._rest + piece).split(b"\n")
+        self._rest = lines.pop()
+        if self._skips and lines:
+            del lines[0]
+            self._skips = False
+        if len(self._rest) > MOST_LINE:
+            # No event is as long: what is left of this line is passed over.
+            self.sieve.n_damaged += not self._skips
+            self._rest, self._skips = b"", True
+        events = (self.sieve.take(line.decode("utf-8", "replace")) for line in lines)
+        return [self._clock.place(event) for event in events if event is not None]

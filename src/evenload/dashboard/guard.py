@@ -1,0 +1,122 @@
+"""Who may see the page: checked before anything else of a request is looked at.
+
+On loopback the Host header must name this machine, or a page elsewhere could read ours through a name that
+it points here (DNS rebinding). Where other people may connect, or the page can act, a token is asked for.
+"""
+
+import secrets
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+__all__ = ["Guard", "is_loopback"]
+
+Scope = MutableMapping[str, Any]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "evenload_token"
+MAX_URL = 4_000
+HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cache-control", b"no-store"),
+]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether ``host``, a name or an address, can only be reached from this machine."""
+    host = host.strip("[]").lower()
+    return host in ("localhost", "::1") or (host.startswith("127.") and host.replace(".", "").isdecimal())
+
+
+class Guard:
+    """Lets requests through to ``app`` that may be answered; the others get 4xx and a sentence.
+
+    host    what the server is bound to
+    token   asked for as ``?token=`` once, then as a cookie; None asks for none
+    """
+
+    def __init__(self, app: App, host: str, token: str | None):
+        self._app = app
+        self._host = host
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return  # a websocket: there is none, and returning refuses it
+        headers = dict(scope["headers"])
+        query = scope.get("query_string", b"")
+        if len(scope["path"]) + len(query) > MAX_URL:
+            return await _refuse(send, 414, "the address is too long")
+        if not self._is_named(headers.get(b"host", b"")):
+            return await _refuse(send, 421, "this page has another name; open the printed address")
+        if not self._is_own(headers, scope["method"]):
+            return await _refuse(send, 403, "requests from other pages are not answered")
+        if self._token is not None and not self._has_cookie(headers):
+            given = dict(parse_qsl(query.decode("latin-1")))
+            if scope["method"] == "GET" and _equal(given.pop("token", ""), self._token):
+                return await self._welcome(scope["path"], given, send)
+            return await _refuse(send, 401, "open the address that was printed, with its token")
+        await self._app(scope, receive, _with_headers(send))
+
+    def _is_named(self, value: bytes) -> bool:
+        try:
+            name = urlsplit(f"//{value.decode('ascii')}").hostname or ""
+        except ValueError:
+            return False
+        if is_loopback(self._host):
+            return is_loopback(name)
+        # Bound to every address, any name may lead here: then it is the token that protects.
+        return name == self._host.lower() or self._host in ("0.0.0.0", "::") or is_loopback(name)
+
+    def _is_own(self, headers: dict[bytes, bytes], method: str) -> bool:
+        origin = headers.get(b"origin")
+        is_foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc.encode() != headers.get(
+            b"host"
+        )
+        # Following a link to the page is fine, reading it from another page is not.
+        is_visit = headers.get(b"sec-fetch-mode") == b"navigate" and method == "GET"
+        is_near = headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin")
+        return not is_foreign and (is_near or is_visit)
+
+    def _has_cookie(self, headers: dict[bytes, bytes]) -> bool:
+        try:
+            cookies = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
+        except CookieError:
+            return False
+        return COOKIE in cookies and _equal(cookies[COOKIE].value, self._token or "")
+
+    async def _welcome(self, path: str, query: dict[str, str], send: Send) -> None:
+        """The token becomes a cookie, and leaves the address."""
+        where = (path if path.startswith("/") and not path.startswith("//") else "/") + (
+            f"?{urlencode(query)}" if query else ""
+        )
+        cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+        headers = [(b"location", where.encode("latin-1", "replace")), (b"set-cookie", cookie.encode())]
+        await send({"type": "http.response.start", "status": 303, "headers": [*headers, *HEADERS]})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def _equal(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode(), token.encode())
+
+
+def _with_headers(send: Send) -> Send:
+    async def sent(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", []), *HEADERS]
+        await send(message)
+
+    return sent
+
+
+async def _refuse(send: Send, status: int, why: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{why}\n".encode()})

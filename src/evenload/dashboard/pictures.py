@@ -1,0 +1,72 @@
+"""Thumbnails of a run's pictures, made a few at a time and held only while they are shown.
+
+A viewer asks for a picture by the number that the page gave it, never by a path.
+"""
+
+import base64
+from pathlib import Path
+from typing import Any
+
+from evenload.report.gallery import Gallery, make_thumbnail
+
+__all__ = ["Pictures"]
+
+PER_STEP = 8
+
+
+class Pictures:
+    def __init__(self, folder: Path | None):
+        self._folder = folder
+        self._numbers: dict[str, int] = {}
+        self._n_made = 0
+        self._thumbs: dict[str, dict[str, Any]] = {}
+        self._bytes: dict[int, tuple[str, bytes]] = {}
+        self._problems: dict[str, str] = {}
+        self.is_complete = True
+
+    def get(self, number: int) -> tuple[str, bytes] | None:
+        """Media type and content of picture ``number``."""
+        return self._bytes.get(number)
+
+    def section(self, gallery: Gallery) -> dict[str, Any]:
+        """What the page shows of ``gallery``; an item appears once its thumbnails are made."""
+        chosen = gallery.chosen()
+        wanted = {path for one in chosen for _, path in one.ordered()}
+        for gone in [path for path in self._thumbs if path not in wanted]:
+            del self._bytes[self._numbers.pop(gone)]
+            del self._thumbs[gone]
+        self._problems = {path: why for path, why in self._problems.items() if path in wanted}
+        n_left = PER_STEP
+        self.is_complete = wanted <= (self._thumbs.keys() | self._problems.keys())
+        items = []
+        for one in chosen:
+            shown = []
+            for label, path in one.ordered():
+                if path not in self._thumbs and path not in self._problems and n_left:
+                    n_left -= 1
+                    self._make(path)
+                if path in self._thumbs:
+                    shown.append({"label": label, "path": path, **self._thumbs[path]})
+            if shown:
+                items.append(
+                    {"index": one.index, "item": one.name, "numbers": one.numbers, "pictures": shown}
+                )
+        problems = [f"{path[:120]}: {why}" for path, why in self._problems.items()]
+        return {
+            "n_items": gallery.n_items,
+            "items": items,
+            "problems": problems[:20],
+            "n_problems": len(problems),
+            "sort": gallery.score_name(),
+        }
+
+    def _make(self, path: str) -> None:
+        thumb, problem = make_thumbnail(self._folder, path)
+        if thumb is None:
+            self._problems[path] = problem or "cannot be shown"
+            return
+        head, _, content = thumb.pop("src").partition(",")
+        self._n_made += 1
+        number = self._numbers[path] = self._n_made
+        self._bytes[number] = (head.removeprefix("data:").partition(";")[0], base64.b64decode(content))
+        self._thumbs[path] = {**thumb, "src": f"picture/{number}"}

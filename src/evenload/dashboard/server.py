@@ -1,0 +1,129 @@
+"""The page's server: uvicorn on one socket, until it is told to stop or the run it was started for ends."""
+
+import asyncio
+import contextlib
+import errno
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from evenload._optional import require
+from evenload.errors import ConfigError
+
+from .feed import Feed
+from .guard import is_loopback
+
+__all__ = ["Address", "serve"]
+
+DEFAULT_PORT = 8642
+TRIED_PORTS = 20
+# After the run a page is served this much longer, so that every viewer has its end.
+LAST_S = 3.0
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the page is. ``port`` None: the first free one from 8642; 0: any. ``token`` "": one is made up.
+
+    Anything but loopback has a token, asked for or not.
+    """
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    token: str | None = None
+
+    def secured(self) -> "Address":
+        is_needed = self.token == "" or (self.token is None and not is_loopback(self.host))
+        return Address(self.host, self.port, secrets.token_urlsafe(24)) if is_needed else self
+
+    def url(self, port: int) -> str:
+        host = "localhost" if self.host in ("0.0.0.0", "::") else self.host
+        name = f"[{host}]" if ":" in host else host
+        return f"http://{name}:{port}/" + (f"?token={self.token}" if self.token else "")
+
+
+def serve(
+    events: Path,
+    address: Address,
+    *,
+    tell: Callable[[str], None],
+    every_s: float = 0.5,
+    ends_with: TextIO | None = None,
+) -> None:
+    """Serve the page of the run whose events are in ``events`` (there already, or soon), until Ctrl-C.
+
+    tell       called with the page's URL once it can be opened
+    ends_with  end when this file does (a pipe from the run), once viewers were shown the end of the run
+    Raises ConfigError if the address cannot be used, MissingExtra without starlette or uvicorn.
+    """
+    require("starlette", extra="dash", why="serving the live page")
+    uvicorn = require("uvicorn", extra="dash", why="serving the live page")
+    from .app import make_app
+
+    address = address.secured()
+    feed = Feed(events, every_s=every_s)
+    config = uvicorn.Config(
+        make_app(feed, host=address.host, token=address.token),
+        log_level="critical",
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        http="h11",
+        server_header=False,
+        limit_concurrency=256,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=1,
+    )
+    with _bound(address) as bound:
+        server = uvicorn.Server(config)
+        feed.start()
+        try:
+            if ends_with is not None:
+                threading.Thread(target=_end_with, args=(server, feed, ends_with), daemon=True).start()
+            tell(address.url(bound.getsockname()[1]))
+            with contextlib.suppress(KeyboardInterrupt):
+                asyncio.run(server.serve(sockets=[bound]))
+        finally:
+            feed.stop()
+    if feed.error is not None:
+        raise feed.error
+
+
+def _bound(address: Address) -> socket.socket:
+    ports = (
+        [address.port] if address.port is not None else [*range(DEFAULT_PORT, DEFAULT_PORT + TRIED_PORTS), 0]
+    )
+    for port in ports:
+        try:
+            family = socket.getaddrinfo(address.host, port, type=socket.SOCK_STREAM)[0][0]
+            bound = socket.socket(family)
+        except OSError as error:
+            raise ConfigError(
+                f"there is no address {address.host!r}: {error.strerror}", hint="use --host 127.0.0.1"
+            ) from error
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((address.host, port))
+            bound.listen(128)
+            return bound
+        except OSError as error:
+            bound.close()
+            if address.port is None and error.errno == errno.EADDRINUSE:
+                continue
+            raise ConfigError(
+                f"{address.host}:{port} cannot be used: {error.strerror}", hint="choose another with --port"
+            ) from error
+    raise AssertionError("port 0 is always free")
+
+
+def _end_with(server: Any, feed: Feed, pipe: TextIO) -> None:
+    """Stop ``server`` once ``pipe`` has ended and the last events were shown."""
+    while pipe.read(1):
+        pass
+    time.sleep(LAST_S if feed.n_viewers else 0.0)
+    server.should_exit = True

@@ -1,0 +1,40 @@
+// Only a live page calls these: its connection, its progress, and what its buttons do.
+
+function connectionText(live) {
+  if (live.state === "lost") return "connection lost, trying again";
+  if (live.state === "refused") return "the page's server has ended; this is the last it said";
+  if (live.run.reading !== null) return `reading the events, ${percent(live.run.reading)}`;
+  if (live.run.is_running && live.run.quiet_s > 10) return `no event for ${time(live.run.quiet_s)}`;
+  if (live.run.is_running) return "live";
+  return "";
+}
+
+function liveTools(live) {
+  const tools = [];
+  if (live.control && live.run.is_running) {
+    const [label, action] = live.run.is_paused ? ["Resume", "resume"] : ["Pause", "pause"];
+    tools.push(el("button", { class: "button", type: "button", onclick: () => live.act(action) }, label));
+  }
+  if (live.report) tools.push(el("a", { class: "button", href: live.report, download: "report.html" }, "Save report"));
+  return tools;
+}
+
+function deviceButton(device, live) {
+  const isOut = live.control.drained.includes(device);
+  const label = isOut ? "Add" : "Drain";
+  const title = isOut ? `Let ${device} work again` : `Let ${device} finish what it has, and give it no more`;
+  return el("button", { class: "button", type: "button", title, "aria-label": `${label} ${device}`, onclick: () => live.act(isOut ? "add" : "drain", device) }, label);
+}
+
+function progressBar(summary, live) {
+  const { stage, stage_done: done, stage_total: total } = live.run;
+  if (!live.run.is_running || !total) return null;
+  const share = Math.min(1, done / total);
+  const of = live.run.n_stages > 1 ? `${stage}, ` : "";
+  return el(
+    "div",
+    { class: "progress" },
+    el("div", { class: "meter", role: "progressbar", "aria-label": "Done", "aria-valuemin": "0", "aria-valuemax": String(total), "aria-valuenow": String(done) }, el("i", { style: { width: `${100 * share}%` } })),
+    el("span", { class: "small quiet" }, `${of}${whole(done)} of ${whole(total)}, ${percent(share)}`),
+  );
+}

@@ -1,0 +1,154 @@
+"""A run that is being written, its page, and a browser that looks at it."""
+
+import importlib.util
+import os
+import shutil
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from evenload.dashboard import Address
+from evenload.events import EventFile
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+SAMPLES = Path(__file__).parents[1] / "report" / "conftest.py"
+
+
+def _sample_run():
+    name = "evenload_sample_runs"
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, SAMPLES)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name].SampleRun
+
+
+@pytest.fixture
+def sample_run():
+    return _sample_run()
+
+
+@pytest.fixture
+def write_run(tmp_path):
+    """``write_run(events)`` writes a run folder, or adds to it."""
+
+    def write(events, name="run"):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        with EventFile(folder / "events.jsonl") as sink:
+            for event in events:
+                sink(event)
+        return folder
+
+    return write
+
+
+@contextmanager
+def served(folder: Path, address: Address | None = None) -> Iterator[str]:
+    """The address of the page of ``folder``, served in this process until the block ends."""
+    from evenload.dashboard import serve
+
+    told, (reader, writer) = threading.Event(), os.pipe()
+    urls, errors = [], []
+
+    def tell(url: str) -> None:
+        urls.append(url)
+        told.set()
+
+    def run() -> None:
+        try:
+            with os.fdopen(reader, encoding="utf-8") as ends_with:
+                events = folder / "events.jsonl"
+                serve(events, address or Address(port=0), tell=tell, every_s=0.1, ends_with=ends_with)
+        except BaseException as error:
+            errors.append(error)
+            told.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    assert told.wait(20)
+    if errors:
+        raise errors[0]
+    try:
+        yield urls[0]
+    finally:
+        os.close(writer)
+        thread.join(20)
+    assert not errors, errors
+
+
+@pytest.fixture
+def serve_run(monkeypatch):
+    pytest.importorskip("uvicorn", reason="the live page needs evenload[dash]")
+    pytest.importorskip("starlette", reason="the live page needs evenload[dash]")
+    monkeypatch.setattr("evenload.dashboard.server.LAST_S", 0.3)
+    return served
+
+
+@pytest.fixture(scope="session")
+def browser():
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    with sync_api.sync_playwright() as playwright:
+        shown = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield shown
+        shown.close()
+
+
+@pytest.fixture
+def look(browser):
+    """``look(url, **options)`` opens a page; it must load nothing from elsewhere and report no error."""
+    contexts, problems = [], []
+
+    def open_page(url, **options):
+        context = browser.new_context(**options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("console", lambda said: said.type == "error" and problems.append(said.text))
+        home = url.split("/")[2]
+        page.on("request", lambda one: one.url.split("/")[2] == home or problems.append(f"asks {one.url}"))
+        page.goto(url)
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    expected = (
+        "asks data:",
+        "asks blob:",
+        "Failed to load resource: net::ERR_",
+    )  # the last: the server ended
+    problems = [one for one in problems if not one.startswith(expected)]
+    assert not problems
+
+
+@pytest.fixture
+def get():
+    """``get(url, **headers)`` is the status, the headers and the text of an answer."""
+
+    def ask(url, method="GET", body=None, **headers):
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        request = urllib.request.Request(url, data=body, headers=names, method=method)
+        try:
+            with urllib.request.build_opener(_Stays).open(request, timeout=10) as answer:
+                return answer.status, answer.headers, answer.read().decode("utf-8", "replace")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.headers, error.read().decode("utf-8", "replace")
+
+    return ask
+
+
+class _Stays(urllib.request.HTTPRedirectHandler):
+    """Does not follow redirects."""
+
+    def redirect_request(self, *_):
+        return None

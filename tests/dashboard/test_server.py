@@ -1,0 +1,205 @@
+"""Who may see the page, and what a bad request or a stalled viewer does: nothing."""
+
+import json
+import socket
+import threading
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from evenload.dashboard import Address
+from evenload.dashboard.guard import is_loopback
+from evenload.errors import ConfigError
+from evenload.events import EventFile, RunStarted, Span, StageStarted
+
+
+@pytest.fixture
+def page(write_run, serve_run, sample_run):
+    with serve_run(write_run(sample_run())) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "localhost.evil.example", "", "127.0.0.1.evil"]
+)
+def test_other_names_are_refused(page, get, host):
+    assert get(page, Host=host)[0] == 421
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:1234", "[::1]:80", "LOCALHOST"])
+def test_names_of_this_machine_are_answered(page, get, host):
+    assert get(page, Host=host)[0] == 200
+
+
+def test_other_pages_cannot_read_ours(page, get):
+    assert get(page + "timeline", Origin="http://evil.example")[0] == 403
+    assert get(page + "timeline", **{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "cors"})[0] == 403
+    assert get(page, **{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"})[0] == 200
+
+
+def test_answers_are_not_kept_nor_framed(page, get):
+    _, headers, text = get(page)
+    assert headers["cache-control"] == "no-store"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["x-content-type-options"] == "nosniff"
+    assert "default-src 'none'" in text
+    assert "access-control-allow-origin" not in headers
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+def test_there_is_nothing_to_change(page, get, method):
+    for path in ("", "stream", "timeline", "report.html"):
+        assert get(page + path, method=method, body=b"{}")[0] == 405
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "timeline?from=x&to=1",
+        "timeline?from=nan&to=1",
+        "timeline?from=2&to=1",
+        "timeline?from=1",
+        "timeline?width=wide",
+        "timeline?from=0&to=inf",
+    ],
+)
+def test_odd_stretches_are_refused(page, get, path):
+    assert get(page + path)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "path", ["picture/1", "picture/../events.jsonl", "events.jsonl", "picture/-1", "%2e%2e/x"]
+)
+def test_there_are_no_files(page, get, path):
+    assert get(page + path)[0] == 404
+
+
+def test_an_endless_address_is_refused(page, get):
+    assert get(page + "timeline?width=" + "1" * 10_000)[0] == 414
+
+
+def test_the_report_can_be_saved(page, get):
+    status, headers, text = get(page + "report.html")
+    assert (status, headers["content-disposition"]) == (200, 'attachment; filename="report.html"')
+    assert "restore sample pictures" in text
+
+
+def test_a_token_is_asked_for_once_and_leaves_the_address(write_run, serve_run, sample_run, get):
+    with serve_run(write_run(sample_run()), Address(port=0, token="")) as url:
+        home, _, token = url.partition("?token=")
+        assert len(token) >= 24
+        assert get(home)[0] == get(home + "stream")[0] == get(home + "?token=wrong")[0] == 401
+        status, headers, _ = get(home + "?token=" + token)
+        assert (status, headers["location"]) == (303, "/")
+        assert "HttpOnly" in headers["set-cookie"]
+        assert "SameSite=Strict" in headers["set-cookie"]
+        cookie = headers["set-cookie"].partition(";")[0]
+        assert get(home, Cookie=cookie)[0] == 200
+        assert get(home, Cookie=cookie + "x")[0] == 401
+        assert get(home, Cookie="evenload_token=;;;\x01")[0] == 401
+        assert get(home, method="POST", Cookie=cookie)[0] == 405
+
+
+def test_anything_but_loopback_has_a_token():
+    assert Address().secured().token is None
+    assert Address("0.0.0.0").secured().token
+    assert Address("192.168.1.7", token="chosen-by-me").secured().token == "chosen-by-me"
+    assert Address("192.168.1.7").secured().url(80).startswith("http://192.168.1.7:80/?token=")
+    assert is_loopback("[::1]")
+    assert not is_loopback("127.evil.example")
+
+
+def test_an_address_that_cannot_be_used_is_said(write_run, serve_run, sample_run):
+    folder = write_run(sample_run(n_items=2))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with (
+            pytest.raises(ConfigError, match="cannot be used"),
+            serve_run(folder, Address(port=taken.getsockname()[1])),
+        ):
+            pass
+    with (
+        pytest.raises(ConfigError, match="no address"),
+        serve_run(folder, Address("no.such.host.invalid", 0)),
+    ):
+        pass
+
+
+def frames_of(url, seconds, *, takes=True, state=None):
+    """The newest sections that a viewer was sent in so many seconds; it ``takes`` nothing if it stalls."""
+    where = urlsplit(url)
+    state = {} if state is None else state
+    with socket.create_connection((where.hostname, where.port), timeout=10) as viewer:
+        if not takes:
+            viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        viewer.sendall(f"GET /stream HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode())
+        until, text = time.monotonic() + seconds, b""
+        viewer.settimeout(0.2)
+        while time.monotonic() < until:
+            if not takes:
+                time.sleep(0.1)
+                continue
+            try:
+                text += viewer.recv(1 << 16)
+            except TimeoutError:
+                continue
+            *lines, text = text.split(b"\n\n")
+            for line in lines:
+                at = line.find(b"data:")
+                if at >= 0:
+                    state.update(json.loads(line[at + 5 :].partition(b"\r\n")[0]))
+                    state["n_frames"] = state.get("n_frames", 0) + 1
+    return state
+
+
+def write_quickly(path, n_events, per_s):
+    """A run of ``per_s`` events a second; returns the seconds that writing them took."""
+    began, spent_s = time.monotonic(), 0.0
+    with EventFile(path, flush_s=0.1) as sink:
+        sink(RunStarted(0.0, "quick", time.time(), n_events, {"a": {}, "b": {}}))
+        sink(StageStarted(0.0, "map", n_events))
+        for i in range(n_events):
+            if i % 50 == 0:
+                time.sleep(max(0.0, began + i / per_s - time.monotonic()))
+            at = time.perf_counter()
+            sink(Span("map", "ab"[i % 2], "w" + "ab"[i % 2], i, 1, i / per_s, (i + 1) / per_s))
+            spent_s += time.perf_counter() - at
+    return spent_s
+
+
+def test_twenty_viewers_of_a_thousand_events_a_second_and_stalled_ones(tmp_path, serve_run):
+    (tmp_path / "run").mkdir()
+    states = [{} for _ in range(20)]
+    with serve_run(tmp_path / "run") as url:
+        threads = [
+            threading.Thread(target=frames_of, args=(url, 4.0), kwargs={"state": one}) for one in states
+        ]
+        threads += [
+            threading.Thread(target=frames_of, args=(url, 4.0), kwargs={"takes": False}) for _ in range(3)
+        ]
+        for thread in threads:
+            thread.start()
+        write_quickly(tmp_path / "run" / "events.jsonl", 2000, 1000)
+        for thread in threads:
+            thread.join()
+    for state in states:
+        assert state["summary"]["n_done"] == 2000
+        assert state["n_frames"] > 3
+
+
+def test_a_page_that_is_full_says_so(page, monkeypatch, get):
+    monkeypatch.setattr("evenload.dashboard.stream.MAX_VIEWERS", 0)
+    assert get(page + "stream")[0] == 503
+
+
+def test_it_ends_with_its_run_and_viewers_see_the_end(write_run, serve_run, sample_run):
+    folder, state = write_run(sample_run(is_cut=True)), {}
+    with serve_run(folder) as url:
+        viewer = threading.Thread(target=frames_of, args=(url, 4.0), kwargs={"state": state})
+        viewer.start()
+        time.sleep(1.0)
+        write_run([event for event in sample_run() if type(event).__name__ == "RunFinished"])
+    viewer.join()
+    assert state["summary"]["status"] == "done"
