@@ -27,3 +27,22 @@ def level(request):
     if request.param == "ifma52" and programs.best_level() != "ifma52":
         pytest.skip("this processor has no AVX-512 IFMA")
     return request.param
+
+
+@pytest.fixture
+def public8():
+    return DATA / "public8"
+
+
+@pytest.fixture(scope="session")
+def context():
+    """The best adapter, for WGSL kernels; the set-up script installs a driver in software where it can."""
+    from evenload.errors import MissingExtra, NoUsableDevice
+    from evenload.gpu.wgsl.context import Context
+
+    try:
+        opened = Context()
+    except (MissingExtra, NoUsableDevice) as error:
+        pytest.skip(f"no adapter for WGSL kernels: {error.message}")
+    yield opened
+    opened.close()

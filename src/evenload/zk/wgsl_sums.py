@@ -32,20 +32,20 @@ class WgslBases:
     """
 
     def __init__(self, device: WgslDevice, given: msm.Bases):
-        self._device, self.degree, self.n_given = device, given.degree, given.n_given
+        self.device, self.degree, self.n_given = device, given.degree, given.n_given
         n, size = len(given.keep), 64 * given.degree
-        self._parts = [Part(device, given, part) for part in (device.context.spans(n, size) if n else ())]
+        self.parts = [Part(device, given, part) for part in (device.context.spans(n, size) if n else ())]
 
     @property
     def n_bytes(self) -> int:
-        return sum(part.points.n_bytes for part in self._parts)
+        return sum(part.points.n_bytes for part in self.parts)
 
     def multiply(self, scalars: np.ndarray, width: int | None = None) -> np.ndarray:
         """sum of scalars[i] * point i: an affine row [8 * degree] uint64, R = 2^256, zeros for infinity.
 
         scalars  [n_given, 4] uint64, plain, below r
         """
-        found = [part.multiply(scalars, width) for part in self._parts]
+        found = [part.multiply(scalars, width) for part in self.parts]
         if len(found) == 1:
             return found[0]
         if not found:

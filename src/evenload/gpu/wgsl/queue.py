@@ -18,7 +18,7 @@ from .kernel import WORKGROUP, KernelSource
 __all__ = ["BUDGET_S", "FIRST_ITEMS", "Pace", "Queue"]
 
 BUDGET_S = 0.1
-FIRST_ITEMS = 256
+FIRST_ITEMS = 64
 LEAST_ITEM_S = 1e-11
 MAX_GROUPS = 65_535
 SLOT_BYTES = 256

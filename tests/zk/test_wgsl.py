@@ -1,0 +1,246 @@
+"""Proving with WGSL kernels: each step against its twin, whole proofs of every circuit, and faults."""
+
+import random
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.errors import ConfigError, FormatError, UnknownName
+from evenload.gpu.field import FR
+
+pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+
+from evenload.gpu.llvm import rows
+from evenload.gpu.wgsl.sums import MAX_RUN
+from evenload.zk import Prover, msm, points, read_witness, read_zkey, worker
+from evenload.zk.circuits import squaring_chain
+from evenload.zk.devsetup import dev_setup
+from evenload.zk.formats.zkey import point_rows
+from evenload.zk.groth16 import public_from_json
+from evenload.zk.oracle import groth16 as oracle
+from evenload.zk.oracle.curve import G1, G2
+from evenload.zk.prover import InvalidProof
+from evenload.zk.wgsl_device import WgslDevice
+from evenload.zk.wgsl_domain import WgslDomain
+from evenload.zk.wgsl_key import WgslKey
+from evenload.zk.wgsl_sums import WgslBases, plan_runs
+
+R = FR.modulus
+GROUPS = {1: G1, 2: G2}
+# Compiling both groups without 64-bit integers takes a software driver half a minute.
+VARIANTS = ["u64", pytest.param("limb13", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=VARIANTS)
+def device(request, context):
+    if request.param == "u64" and not context.has_int64:
+        pytest.skip(f"{context.name} has no 64-bit integers")
+    return WgslDevice(variant=request.param, context=context)
+
+
+@pytest.fixture
+def gpu(context):
+    return WgslDevice(context=context)
+
+
+# --- transforms -----------------------------------------------------------------------------------
+@pytest.mark.parametrize("variant", ["u64", "limb13"])
+@pytest.mark.parametrize(("log_size", "piece"), [(1, None), (2, None), (6, None), (9, None), (5, 8), (7, 16)])
+def test_the_quotient_against_the_oracle(context, variant, log_size, piece):
+    """In one piece, and cut into several buffers as a domain is that does not fit a binding."""
+    if variant == "u64" and not context.has_int64:
+        pytest.skip(f"{context.name} has no 64-bit integers")
+    dice, n = random.Random(log_size), 1 << log_size
+    values = [[dice.choice([0, 1, R - 1, dice.randrange(R)]) for _ in range(n)] for _ in range(2)]
+    a, b, c = map(oracle.to_odd_coset, (*values, [x * y % R for x, y in zip(*values, strict=True)]))
+    given = [rows.from_integers([FR.montgomery(v) for v in column]) for column in values]
+    domain = WgslDomain(WgslDevice(variant=variant, context=context), n, piece)
+    assert rows.to_integers(domain.quotient(*given)) == [
+        (x * y - z) % R for x, y, z in zip(a, b, c, strict=True)
+    ]
+
+
+def test_impossible_domains_are_refused(gpu):
+    for size in (0, 1, 3, 1 << 28):
+        with pytest.raises(ConfigError, match="power of two"):
+            WgslDomain(gpu, size)
+
+
+# --- sums -----------------------------------------------------------------------------------------
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.one_of(st.integers(0, 5), st.integers(0, 300), st.just(20_000)), min_size=1, max_size=40))
+def test_runs_are_short_and_add_up_every_entry_once(counts):
+    start = np.concatenate([[0], np.cumsum(counts)])
+    runs = plan_runs(start)
+    held = {}
+    for level, table in enumerate(runs.levels):
+        assert (table[:, 1] <= MAX_RUN).all()
+        assert (table[:, 1] >= 1).all()
+        assert (np.diff(table[:, 1].astype(int)) <= 0).all()
+        before = dict(held)
+        for first, count, slot in table.tolist():
+            assert slot not in held
+            entries = range(first, first + count)
+            held[slot] = [e for k in entries for e in (before.pop(k) if level else [k])]
+    for bucket, count in enumerate(counts):
+        assert sorted(held.get(bucket, [])) == list(range(start[bucket], start[bucket] + count))
+    assert runs.n_slots >= len(counts)
+    assert max(held, default=0) < runs.n_slots
+
+
+@pytest.fixture(scope="module")
+def multiples():
+    """degree -> rows of 0 (infinity), 1, -1, 2, -2, ... times the generator, and those factors."""
+    made = {}
+    for degree, group in GROUPS.items():
+        factors, found, point = [0], [None], None
+        for k in range(1, 20):
+            point = group.add(point, group.generator)
+            factors += [k, R - k]
+            found += [point, group.negate(point)]
+        made[degree] = (point_rows(found, degree), factors)
+    return made
+
+
+def draw(multiples, degree, n, scalars=None):
+    """Bases, scalars, and what their sum of multiples is."""
+    table, factors = multiples[degree]
+    dice = random.Random(n)
+    chosen = [dice.randrange(len(factors)) for _ in range(n)]
+    kinds = [0, 1, R - 1, 2, 1 << 64, (1 << 128) - 1, *(dice.randrange(R) for _ in range(5))]
+    scalars = scalars or [dice.choice(kinds) for _ in range(n)]
+    total = sum(factors[k] * s for k, s in zip(chosen, scalars, strict=True))
+    bases = msm.Bases.load(np.ascontiguousarray(table[chosen]), degree, "word64")
+    group = GROUPS[degree]
+    return bases, rows.from_integers(scalars), group.multiply(group.generator, total % R)
+
+
+@pytest.mark.parametrize("degree", [1, 2])
+@pytest.mark.parametrize("n", [1, 2, 300])
+def test_equal_opposite_and_infinite_points(device, multiples, degree, n):
+    bases, scalars, expected = draw(multiples, degree, n)
+    ours = WgslBases(device, bases)
+    for width in (None, 4, 7):
+        assert points.to_integers(ours.multiply(scalars, width)) == expected
+
+
+def test_one_hot_bucket_takes_several_levels(gpu, multiples):
+    """All scalars are one, as in a witness of bits: more than MAX_RUN^2 points in one bucket."""
+    n = MAX_RUN**2 + 100
+    bases, scalars, expected = draw(multiples, 1, n, [1] * n)
+    assert len(plan_runs(np.array([0, n])).levels) == 3
+    assert points.to_integers(WgslBases(gpu, bases).multiply(scalars)) == expected
+
+
+def test_nothing_to_add(gpu, multiples):
+    nothing = WgslBases(gpu, msm.Bases.load(np.zeros((3, 8), np.uint64), 1, "word64"))
+    assert not nothing.multiply(rows.from_integers([1, 2, 3])).any()
+    bases, scalars, _ = draw(multiples, 1, 5)
+    assert not WgslBases(gpu, bases).multiply(np.zeros_like(scalars)).any()
+
+
+def test_points_and_sums_that_do_not_fit_one_binding(gpu, multiples, monkeypatch):
+    """Sections are cut, and windows are taken a few at a time."""
+    bases, scalars, expected = draw(multiples, 1, 300)
+    limits = {**gpu.context.limits, "max-storage-buffer-binding-size": 8192}
+    monkeypatch.setattr(gpu.context, "limits", limits)
+    ours = WgslBases(gpu, bases)
+    assert len(ours.parts) > 1
+    assert points.to_integers(ours.multiply(scalars, width=4)) == expected
+
+
+# --- whole proofs ---------------------------------------------------------------------------------
+def test_the_oracle_makes_the_same_proof(circuit, gpu, monkeypatch):
+    """With the same blinding, which only a test can force."""
+    values, zkey = read_witness(circuit / "witness.wtns"), read_zkey(circuit / "circuit.zkey")
+    slow = oracle.prove(zkey, rows.to_integers(values), (123456789, 987654321))
+    draws = iter([123456789, 987654321])
+    monkeypatch.setattr(worker.secrets, "randbelow", lambda _: next(draws))
+    key = WgslKey.load(zkey, gpu)
+    values = worker.load_witness(values, key.n_vars, "test")
+    assert worker.prove_unverified(key, values, map, threading.local(), worker.Stages()) == slow
+
+
+@pytest.mark.parametrize("how", [{"backend": "wgsl"}, {"devices": "wgpu:0"}], ids=str)
+def test_a_prover_by_backend_and_by_device(public8, context, how):
+    with Prover(public8 / "circuit.zkey", **how) as prover:
+        done = prover.prove(public8 / "witness.wtns")
+        assert prover.key.level.startswith("wgsl-")
+        assert prover.stats.n_redone == 0
+    assert list(done.public) == public_from_json((public8 / "public.json").read_text())
+    assert oracle.verify(prover.verification_key, done.public, done.proof)
+
+
+@pytest.fixture(scope="module")
+def chain():
+    circuit, witness = squaring_chain(1000)
+    return dev_setup(circuit, seed="chain"), witness
+
+
+def test_a_device_that_is_lost_between_stages_is_opened_again(chain, context):
+    zkey, witness = chain
+    with Prover(zkey, backend="wgsl") as prover:
+        prover.prove(witness)
+        gpu = prover.key.bases["A"].device
+        stages = []
+
+        def lose():
+            stages.append(1)
+            if len(stages) == 4:  # the key's points lie on the device, and transforms are done
+                gpu.context.device.destroy()
+
+        done = prover.spawn_worker().prove(witness, check=lose)
+        assert gpu.context.n_losses == 1
+        assert prover.prove(witness).public == done.public
+        assert (gpu.context.n_losses, prover.stats.n_redone) == (1, 0)
+    assert oracle.verify(prover.verification_key, done.public, done.proof)
+
+
+def test_a_device_that_computes_wrongly_gives_no_proof_away(chain, context, monkeypatch):
+    """What it returns is verified, made again on the CPU, and counted."""
+    zkey, witness = chain
+    with Prover(zkey, backend="wgsl") as prover:
+        right = WgslBases.multiply
+        monkeypatch.setattr(WgslBases, "multiply", lambda self, s, w=None: right(self, s ^ np.uint64(1), w))
+        done = prover.prove(witness)
+        assert prover.stats.n_redone == 1
+        assert oracle.verify(prover.verification_key, done.public, done.proof)
+        wrong = [*witness[:-1], 5]
+        with pytest.raises(InvalidProof):
+            prover.prove(wrong)
+        assert (prover.stats.n_proved, prover.stats.n_failed) == (1, 1)
+
+
+def test_workers_share_one_device(chain, context):
+    zkey, witness = chain
+    with Prover(zkey, backend="wgsl") as prover:
+        results = prover.prove_batch_parallel([witness] * 3, num_workers=2)
+    assert all(oracle.verify(prover.verification_key, done.public, done.proof) for done in results)
+
+
+def test_keys_are_checked_before_they_reach_the_device(public8, context):
+    zkey = read_zkey(public8 / "circuit.zkey")
+    zkey.sections["H"][3, 0] ^= np.uint64(1)
+    with pytest.raises(FormatError, match=r"section 9 \(H points\) at byte \d+: point 3 is not on the curve"):
+        Prover(zkey, backend="wgsl")
+
+
+def test_levels_and_backends_are_names(public8):
+    for options in ({"level": "avx3"}, {"backend": "cuda"}):
+        with pytest.raises(UnknownName):
+            Prover(public8 / "circuit.zkey", **options)
+    with pytest.raises(ConfigError, match="does not run backend"):
+        Prover(public8 / "circuit.zkey", "cpu*1", backend="wgsl")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("log_size", [14, 16])
+def test_large_proofs(context, log_size):
+    circuit, witness = squaring_chain((1 << log_size) - 10)
+    with Prover(dev_setup(circuit, seed="large"), backend="wgsl") as prover:
+        done = prover.prove(witness)
+        assert prover.stats.n_redone == 0
+    assert oracle.verify(prover.verification_key, done.public, done.proof)
