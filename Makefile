@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready-
 
-.PHONY: demo test test-slow lint docs bench clean help
+.PHONY: demo test test-slow test-flower lint docs bench clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -17,6 +17,12 @@ test: $(STAMP)dev lint  ## Every check: style, types, layers, tests, docs
 
 test-slow: $(STAMP)dev  ## The suites that take minutes
 	$(BIN)/pytest -m slow --timeout 1800
+
+test-flower:  ## Flower's apps on our executor, in an environment of their own
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/pip install --quiet torch==2.13.0
+	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-timeout pytest-xdist hypothesis
+	FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/pytest tests/clients/test_flower.py
 
 lint: $(STAMP)dev
 	$(BIN)/ruff check .
@@ -34,4 +40,4 @@ $(STAMP)%: pyproject.toml constraints.txt scripts/setup.py
 	$(PYTHON) scripts/setup.py $*
 
 clean:
-	rm -rf .venv site runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-flower site runs .pytest_cache .ruff_cache .hypothesis

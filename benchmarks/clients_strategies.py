@@ -21,7 +21,7 @@ RECIPE = Recipe(optimizer=SGD(LR), batch_size=BATCH, epochs=1)
 def strategies(n: int, compiles: bool, has_rules: bool) -> list[str]:
     chunks = [c for c in (10, 20, 50, 100) if c <= n]
     inner = ["rules" if has_rules else "fused"]
-    names = ["serial", "threads*2/eager"]
+    names = ["serial", "threads*2/eager", "processes*2/eager"]
     for kind in inner:
         names += [f"{kind}:{chunks[0]}", f"{kind}:{n}", f"threads*2/{kind}:{chunks[0]}"]
         if compiles:

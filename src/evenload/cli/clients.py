@@ -67,6 +67,7 @@ def run(
 
         torch.save(result.state, out)
     lost = sum(len(r.cohort) - len(r.returned) for r in result.history)
+    privacy = _privacy(asked, len(datasets), len(result.history))
     if as_json:
         page = {
             "schema": 1,
@@ -82,6 +83,7 @@ def run(
             ],
             "strategy": str(result.plan.strategy) if result.plan else None,
             "lost": lost,
+            **privacy,
         }
         click.echo(json.dumps(page))
     else:
@@ -93,6 +95,10 @@ def run(
         click.echo("\n".join(format_table(head, rows, right="round clients loss")))
         if result.plan is not None:
             click.echo(result.plan.explain())
+        if privacy:
+            click.echo(
+                f"privacy: epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:.2g}, per client"
+            )
     return 0
 
 
@@ -123,6 +129,23 @@ def tune(job: Path, rounds: int | None, as_json: bool) -> int:
     else:
         click.echo(found.plan.explain())
     return 0
+
+
+def _privacy(asked: Any, n_clients: int, rounds: int) -> dict[str, float]:
+    """What a private run has spent, if its cohorts are such that it can be told; delta is 1 / clients^1.1."""
+    from evenload._optional import is_installed
+    from evenload.clients.algorithms import PrivateFedAvg
+
+    is_private = isinstance(asked.algorithm, PrivateFedAvg)
+    if not is_private or not asked.cohort.poisson or not is_installed("dp_accounting"):
+        return {}
+    from evenload.clients.accountant import spent_epsilon
+
+    delta = n_clients**-1.1 if n_clients > 1 else 0.5
+    return {
+        "epsilon": spent_epsilon(asked.algorithm.noise, asked.cohort.size, rounds, delta),
+        "delta": delta,
+    }
 
 
 class _Nothing:

@@ -148,7 +148,8 @@ class _Run:
             results = results or [r for r in trained if r.is_usable]
             passes.append(trained.reduced if order.reduce is not None else usable(trained))
             self.plan = trained.plan
-        fresh = self.algorithm.step(server, passes, self.recipe) if results else server.after(server.state)
+        acts = bool(results) or getattr(self.algorithm, "acts_alone", False)
+        fresh = self.algorithm.step(server, passes, self.recipe) if acts else server.after(server.state)
         seconds = time.perf_counter() - began
         names = tuple(r.client for r in results)
         return fresh, Round(server.round, tuple(ids), names, _mean_loss(results), seconds)

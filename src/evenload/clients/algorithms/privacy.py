@@ -22,19 +22,30 @@ __all__ = ["PrivateFedAvg"]
 class PrivateFedAvg:
     """clip   largest norm of a client's change
     noise  standard deviation of the noise on the sum, in multiples of ``clip``
+    expected  clients expected in a round, which the sum is divided by; None: by those that came back, which
+           is right for cohorts of fixed size. With ``Cohort(size=q, poisson=True)`` say q times all clients:
+           how many came is then private as well
 
     Buffers are not private, so models that have any are refused with a ConfigError. What epsilon this gives
-    depends on sampling and rounds: ask an accountant.
+    depends on sampling and rounds: see ``evenload.clients.accountant``.
     """
 
     clip: float = 1.0
     noise: float = 1.0
+    expected: float | None = None
 
     def __post_init__(self) -> None:
         if not self.clip > 0 or self.noise < 0:
             raise ConfigError(
                 f"clip={self.clip}, noise={self.noise}: use a clip above 0 and a noise of 0 or more"
             )
+        if self.expected is not None and not self.expected > 0:
+            raise ConfigError(f"expected={self.expected} clients", hint="give rate times clients, or None")
+
+    @property
+    def acts_alone(self) -> bool:
+        """Noise is added to a round that nobody takes part in, too: else that would show."""
+        return self.expected is not None
 
     def init(self, server: Server) -> Server:
         if set(server.state) != set(server.params):
@@ -45,7 +56,7 @@ class PrivateFedAvg:
         return [Orders(recipe, server.state)]
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
-        results: list[ClientResult] = passes[0]
+        results: list[ClientResult] = passes[0] if passes else []
         generator = torch.Generator().manual_seed(key(MODEL, server.seed, server.round, 99))
         total = {n: torch.zeros_like(server.state[n], dtype=torch.float64) for n in server.params}
         for r in results:
@@ -56,5 +67,6 @@ class PrivateFedAvg:
         state = {}
         for n, t in total.items():
             t += torch.randn(t.shape, generator=generator, dtype=torch.float64) * (self.noise * self.clip)
-            state[n] = (server.state[n].double() + t / len(results)).to(server.state[n].dtype)
+            mean = t / (self.expected or len(results))
+            state[n] = (server.state[n].double() + mean).to(server.state[n].dtype)
         return server.after(state)

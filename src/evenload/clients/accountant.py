@@ -1,0 +1,71 @@
+"""What privacy a private run gives: epsilon by Google's ``dp-accounting``, for Poisson-sampled cohorts.
+
+A client's whole data set is protected (user level), against whoever sees every global model. Counted with
+privacy loss distributions, which are tight (Koskela et al., AISTATS 2020, arXiv:1906.03049); neighbouring
+federations differ in one client more or less. That holds for cohorts to which every client belongs
+independently with the same probability: ``Cohort(size=0.1, poisson=True)``.
+"""
+
+from typing import Any
+
+from evenload._optional import require
+from evenload.errors import ConfigError
+
+__all__ = ["noise_for", "spent_epsilon"]
+
+WHY = "accounting for privacy"
+MOST_NOISE = 1e4
+
+
+def spent_epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
+    """Epsilon after ``rounds`` rounds; infinite without noise.
+
+    noise  standard deviation of the noise, in multiples of the clipping norm
+    rate   probability with which a client takes part in a round
+    delta  what epsilon may fail by; below 1 / number of clients
+    Raises ConfigError for values out of range, MissingExtra without dp-accounting.
+    """
+    _check(rate, rounds, delta)
+    if noise < 0:
+        raise ConfigError(f"noise={noise} is below zero", hint="use 1.0, say")
+    if noise == 0:
+        return float("inf")
+    accountant = _accountant()
+    accountant.compose(_event(noise, rate), rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def noise_for(epsilon: float, rate: float, rounds: int, delta: float) -> float:
+    """The least noise (in multiples of the clipping norm, to 1e-3) with which ``rounds`` spend ``epsilon``.
+
+    Raises ConfigError for values out of range, or if no noise below 10,000 is enough.
+    """
+    _check(rate, rounds, delta)
+    if not epsilon > 0:
+        raise ConfigError(f"epsilon={epsilon} would need endless noise", hint="use 1.0 to 10.0")
+    low, high = 0.0, 1.0
+    while spent_epsilon(high, rate, rounds, delta) > epsilon:
+        low, high = high, 2 * high
+        if high > MOST_NOISE:
+            raise ConfigError(f"no noise below {MOST_NOISE:g} gives epsilon={epsilon}")
+    while high - low > 1e-3:
+        middle = (low + high) / 2
+        low, high = (low, middle) if spent_epsilon(middle, rate, rounds, delta) <= epsilon else (middle, high)
+    return high
+
+
+def _check(rate: float, rounds: int, delta: float) -> None:
+    if not 0 < rate <= 1 or not 0 < delta < 1 or rounds < 1:
+        raise ConfigError(
+            f"rate={rate}, rounds={rounds}, delta={delta}",
+            hint="use a rate in (0, 1], one round or more, and a delta in (0, 1) such as 1e-5",
+        )
+
+
+def _accountant() -> Any:
+    return require("dp_accounting.pld", extra="privacy", why=WHY).PLDAccountant()
+
+
+def _event(noise: float, rate: float) -> Any:
+    dp: Any = require("dp_accounting", extra="privacy", why=WHY)
+    return dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise))

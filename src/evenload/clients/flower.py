@@ -1,0 +1,196 @@
+"""Flower's apps, unmodified, on evenload's executor.
+
+    run_simulation(server_app, client_app, num_supernodes=100, devices="cuda:0,1")
+
+    ServerApp ──messages──► ExecutorGrid ──map──► one worker per device runs ClientApp ──replies──► ServerApp
+
+Flower (``flwr`` 1.41) sends messages to a *grid* and asks it for replies; its own simulation answers with Ray
+actors. Here they are items of ``Executor.map``: dealt by measured device speed, with a crash costing one
+client's reply and not the run. What a client keeps in its ``context`` stays with the client between rounds,
+whichever worker it runs on.
+"""
+
+import functools
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from evenload._optional import require
+from evenload.errors import ConfigError, TaskError
+from evenload.executor import Executor
+
+__all__ = ["ClientRunner", "ExecutorGrid", "run_simulation"]
+
+WHY = "running Flower's apps"
+_app: Any = require("flwr.app", extra="flower", why=WHY)
+_serverapp: Any = require("flwr.serverapp", extra="flower", why=WHY)
+_run: Any = require("flwr.supercore.run", extra="flower", why=WHY)
+_constant: Any = require("flwr.common.constant", extra="flower", why=WHY)
+_identity: Any = require("flwr.supercore.task_identity", extra="flower", why=WHY)
+
+FIRST_NODE = 1 << 32  # so that no id is one that Flower keeps for its server
+
+
+class ClientRunner:
+    """In a worker: the ClientApp, called with (message, context), returns (reply, context)."""
+
+    def __init__(self, client_app: Callable[[Any, Any], Any]):
+        self._client_app = client_app
+
+    def __call__(self, sent: tuple[Any, Any]) -> tuple[Any, Any]:
+        message, context = sent
+        return self._client_app(message, context), context
+
+
+class ExecutorGrid(_serverapp.Grid):
+    """Flower's ``Grid`` over an executor.
+
+    Every client has a node id that follows from its number; ``get_node_ids`` gives them in order. A client
+    whose app raises, or whose worker dies, is answered for with Flower's own error message, which its
+    strategies count as a failure.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        runner: Callable[..., Any],
+        num_supernodes: int,
+        run_config: Mapping[str, Any] | None = None,
+    ):
+        self._executor, self._runner = executor, runner
+        self._own_run = _run.Run.create_empty(run_id=1)
+        self._contexts = {
+            FIRST_NODE + at: _app.Context(
+                run_id=1,
+                node_id=FIRST_NODE + at,
+                node_config={"partition-id": at, "num-partitions": num_supernodes},
+                state=_app.RecordDict(),
+                run_config=dict(run_config or {}),
+            )
+            for at in range(num_supernodes)
+        }
+        self._replies: dict[str, Any] = {}
+        self._news = threading.Condition()
+        self._failure: BaseException | None = None
+
+    def set_run(self, run: Any) -> None:
+        self._own_run = run
+
+    @property
+    def run(self) -> Any:
+        return self._own_run
+
+    def create_message(
+        self, content: Any, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Any:
+        return _app.Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> list[int]:
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Any]) -> list[str]:
+        """Begin to run the messages' clients; returns the messages' ids.
+
+        Raises ConfigError for a node that is not there.
+        """
+        batch = list(messages)
+        for message in batch:
+            node = message.metadata.dst_node_id
+            if node not in self._contexts:
+                raise ConfigError(
+                    f"a message for node {node}, but there are only {len(self._contexts)} nodes",
+                    hint="send to what grid.get_node_ids() returns",
+                )
+            message.metadata.__dict__["_message_id"] = str(uuid.uuid4())
+        threading.Thread(target=self._answer, args=(batch,), name="evenload-flower", daemon=True).start()
+        return [message.metadata.message_id for message in batch]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
+        """The replies that have come, each given out once. Raises what the executor failed with."""
+        with self._news:
+            return self._take(set(message_ids))
+
+    def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
+        """Send and wait for all replies, or for those that come within ``timeout`` seconds."""
+        missing = set(self.push_messages(messages))
+        until = None if timeout is None else time.monotonic() + timeout
+        replies: list[Any] = []
+        with self._news:
+            while True:
+                fresh = self._take(missing)
+                replies += fresh
+                missing -= {reply.metadata.reply_to_message_id for reply in fresh}
+                left = None if until is None else until - time.monotonic()
+                if not missing or (left is not None and left <= 0):
+                    return replies
+                self._news.wait(left)
+
+    def _take(self, ids: set[str]) -> list[Any]:
+        if self._failure is not None:
+            raise self._failure
+        return [self._replies.pop(one) for one in ids & self._replies.keys()]
+
+    def _answer(self, batch: list[Any]) -> None:
+        sent = [(message, self._contexts[message.metadata.dst_node_id]) for message in batch]
+        stage = batch[0].metadata.message_type if batch else "flower"
+        try:
+            results = self._executor.map(self._runner, sent, on_error="return", stage=stage)
+            for message, result in zip(batch, results, strict=True):
+                reply = self._reply(message, result)
+                with self._news:
+                    self._replies[message.metadata.message_id] = reply
+                    self._news.notify_all()
+        except BaseException as error:
+            with self._news:
+                self._failure = error
+                self._news.notify_all()
+
+    def _reply(self, message: Any, result: Any) -> Any:
+        if not isinstance(result, TaskError):
+            reply, self._contexts[message.metadata.dst_node_id] = result
+            return reply
+        cause = result.__cause__
+        reason = f"{type(cause).__name__}: {cause}" if cause is not None else str(result)
+        code = _constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+        return _app.Message(_app.Error(code=code, reason=reason), reply_to=message)
+
+
+def run_simulation(
+    server_app: Any,
+    client_app: Any,
+    num_supernodes: int,
+    *,
+    devices: Any = "all",
+    backend: str = "process",
+    policy: Any = "measured",
+    run_config: Mapping[str, Any] | None = None,
+) -> Any:
+    """Run a Flower ServerApp and ClientApp with ``num_supernodes`` virtual clients.
+
+    server_app, client_app   as ``flwr.simulation.run_simulation`` takes them (NumPyClient included)
+    devices, backend, policy what the clients run on and how they are dealt, as ``evenload.map`` takes it
+    run_config               what ``context.run_config`` holds
+
+    Returns the server's context. Threads and the visible GPU are set for each worker. Raises ConfigError for
+    fewer than one client, MissingExtra without flwr, and whatever the server app raises.
+    """
+    if num_supernodes < 1:
+        raise ConfigError(f"num_supernodes={num_supernodes}: there is nobody to train", hint="give 1 or more")
+    with Executor(devices, backend=backend, policy=policy) as executor:
+        runner = functools.partial(ClientRunner, client_app)
+        grid = ExecutorGrid(executor, runner, num_supernodes, run_config)
+        context = _app.Context(
+            run_id=1,
+            node_id=0,
+            node_config={},
+            state=_app.RecordDict(),
+            run_config=dict(run_config or {}),
+        )
+        # Messages take their sender from here.
+        _identity.TaskIdentity.task_id = 1
+        _identity.TaskIdentity.run_id = grid.run.run_id
+        _identity.TaskIdentity.node_id = _constant.SUPERLINK_NODE_ID
+        server_app(grid, context)
+        return context
