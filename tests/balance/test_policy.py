@@ -293,6 +293,20 @@ def test_items_that_hang_never_take_every_device(n_devices):
         assert any(deal.duplicate for deal in running)
 
 
+def test_a_device_that_comes_when_all_is_dealt_runs_again_what_hangs():
+    dealer = Dealer("measured", ["early", "late", "spare"])
+    dealer.add_range(0, 2)
+    dealer.close()
+    first = dealer.next("early", 0.0)
+    dealer.done(first.chunk, 0.01, 0.01)
+    held = dealer.next("early", 0.01)
+    assert isinstance(dealer.next("late", 0.011), Wait), "it may still end in time"
+    copy = dealer.next("late", 1.0)
+    assert isinstance(copy, Deal)
+    assert (copy.duplicate, list(copy.indices)) == (True, list(held.indices))
+    assert isinstance(dealer.next("spare", 1.0), Wait), "one device is kept free"
+
+
 def test_copies_are_limited_and_can_be_forbidden():
     speeds = {f"d{at}": 1.0 + at for at in range(5)}
     count = {2: 2, 1: 1, 0: 0}

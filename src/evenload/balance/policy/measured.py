@@ -141,10 +141,12 @@ class Measured:
         return cost is not None and ask.now - flight.began_s > STALLED * cost.seconds(flight.work)
 
     def _copy(self, ask: Ask) -> Copy | Hold:
-        rate = ask.lane.rate
+        # A device that came too late to be measured is taken for the slowest.
+        rate = ask.lane.rate or min((lane.rate for lane in ask.lanes if lane.rate), default=None)
         if not self.copies or not ask.may_repeat or rate is None or not ask.n_in_flight:
             return Hold(NO_ITEMS)
-        speed = sum(lane.rate or 0.0 for lane in ask.lanes if lane is ask.lane or helps(lane, ask))
+        helpers = (lane for lane in ask.lanes if lane is not ask.lane and helps(lane, ask))
+        speed = rate + sum(lane.rate or 0.0 for lane in helpers)
         best, most_left, wake_s = None, 0.0, inf
         for lane, flight in self._candidates(ask):
             left = self._seconds_left(ask, lane, flight)
