@@ -2,12 +2,13 @@
 
     python scripts/setup.py demo|dev|bench
 
-Needs nothing but Python >= 3.11 with venv and pip. Things outside pip (a Vulkan driver, a browser) are
-*system steps*: each knows how to tell whether it is there, how to install it where that is possible, and what
-to say where it is not. A system step never fails the set-up: the tests that need it skip with the same
-sentence.
+Needs nothing but Python >= 3.11 with venv and pip. Things outside pip (a Vulkan driver, a browser, an npm
+package) are *system steps*: each knows how to tell whether it is there, how to install it where that is
+possible, and what to say where it is not. A system step never fails the set-up: the tests that need it skip
+with the same sentence.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -34,12 +35,29 @@ class SystemStep:
 
 
 @dataclass(frozen=True)
+class NpmStep:
+    """An npm package that tests call as an outside check; it goes to ./node_modules, which git ignores."""
+
+    package: str
+    version: str
+    without: str
+
+    def is_there(self) -> bool:
+        facts = ROOT / "node_modules" / self.package / "package.json"
+        try:
+            return json.loads(facts.read_text(encoding="utf-8"))["version"] == self.version
+        except (OSError, ValueError, KeyError):
+            return False
+
+
+@dataclass(frozen=True)
 class Purpose:
     """Extras and dependency groups to install, and system steps to try."""
 
     extras: tuple[str, ...]
     groups: tuple[str, ...]
     system: tuple[SystemStep, ...] = field(default=())
+    npm: tuple[NpmStep, ...] = field(default=())
 
 
 DRIVER_FOLDERS = ("/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d")
@@ -66,10 +84,16 @@ CHROMIUM = SystemStep(
     without="no Chromium, so the pages are not tested in a browser (apt-get install chromium)",
 )
 
+SNARKJS = NpmStep(
+    package="snarkjs",
+    version="0.7.6",
+    without="no snarkjs, so nobody else checks our proofs (npm install --no-save snarkjs@0.7.6)",
+)
+
 PURPOSES = {
     "demo": Purpose(("yaml", "rich", "torch", "pictures", "nvidia"), ("demo",)),
-    "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM)),
-    "bench": Purpose(("all",), ("dev", "bench"), (VULKAN, CHROMIUM)),
+    "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM), (SNARKJS,)),
+    "bench": Purpose(("all",), ("dev", "bench"), (VULKAN, CHROMIUM), (SNARKJS,)),
 }
 
 
@@ -92,6 +116,8 @@ def main(argv: list[str]) -> int:
     install(purpose)
     for step in purpose.system:
         provide(step)
+    for package in purpose.npm:
+        provide_npm(package)
     for done in implied_by(argv[0]):
         (VENV / f".ready-{done}").touch()
     return 0
@@ -157,6 +183,25 @@ def provide(step: SystemStep) -> None:
             return
     print(f"note: {step.name} is not installed: {step.without}")
     print(f"  hint: sudo apt-get install {' '.join(step.packages)}")
+
+
+def provide_npm(step: NpmStep) -> None:
+    """Install an npm package where there is npm; say what is missing where there is not."""
+    if step.is_there():
+        return
+    wanted, npm, why = f"{step.package}@{step.version}", shutil.which("npm"), "there is no npm"
+    if npm:
+        options = ["--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
+        print("npm install", wanted, flush=True)
+        try:
+            subprocess.run([npm, "install", *options, wanted], cwd=ROOT, capture_output=True, timeout=300)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            why = str(error)
+        else:
+            why = "npm could not install it"
+        if step.is_there():
+            return
+    print(f"note: {why}: {step.without}")
 
 
 if __name__ == "__main__":
