@@ -3,6 +3,7 @@
 import json
 import webbrowser
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -84,3 +85,17 @@ def test_a_place_that_cannot_be_written(run, tmp_path, capsys):
         main(["report", str(run), "-o", str(tmp_path / "no" / "x.html")])
     assert caught.value.code == 2
     assert "-o" in capsys.readouterr().err
+
+
+def test_two_runs_are_compared(run, tmp_path):
+    result = call(run, run, "-o", tmp_path / "both.html")
+    assert result.stdout.splitlines() == [str(tmp_path / "both.html")]
+    assert "1.000" in result.stderr
+    page = json.loads(call(run, run, "--json").stdout)
+    assert [one["n_done"] for one in page["runs"]] == [2, 2]
+    assert page["files"] == []
+
+
+def test_a_trace_is_of_one_run(run, tmp_path):
+    assert isinstance(call(run, run, "--trace", tmp_path / "t.json").exception, click.UsageError)
+    assert isinstance(call(run, "--merge", tmp_path / "t.json").exception, click.UsageError)

@@ -1,16 +1,24 @@
-"""``evenload report RUN``: the HTML report, the trace and the numbers of a run folder."""
+"""``evenload report RUN``: the HTML report, the trace and the numbers of a run folder; two runs compared."""
 
 import json
 import webbrowser
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+
+from .table import format_table
+
+if TYPE_CHECKING:
+    from evenload.report.source import Reading
+    from evenload.report.summary import Summary
 
 __all__ = ["report"]
 
 
 @click.command()
 @click.argument("run", type=click.Path(path_type=Path))
+@click.argument("other", type=click.Path(path_type=Path), required=False)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the HTML."
 )
@@ -19,23 +27,49 @@ __all__ = ["report"]
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write a trace for Perfetto; .gz compresses.",
 )
+@click.option(
+    "--merge",
+    "merged",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Put this trace of the torch profiler, or NVTX ranges exported from Nsight (.json), into --trace.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON; HTML only if -o is given.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the report in a browser.")
-def report(run: Path, output: Path | None, trace: Path | None, as_json: bool, is_opened: bool) -> int:
-    """Make the report of RUN, a run folder or its events.jsonl.
+def report(
+    run: Path,
+    other: Path | None,
+    output: Path | None,
+    trace: Path | None,
+    merged: tuple[Path, ...],
+    as_json: bool,
+    is_opened: bool,
+) -> int:
+    """Make the report of RUN, a run folder or its events.jsonl; or compare it with OTHER.
 
     Without options it writes report.html into the run folder and prints its path. A damaged run is shown as
-    far as it can be read; what could not be read is said.
+    far as it can be read; what could not be read is said. Two runs get one page, compare.html in OTHER.
+
+    \b
+    evenload report runs/restore
+    evenload report runs/yesterday runs/today
     """
-    from evenload.report.html import write_report
     from evenload.report.source import open_run
+
+    if merged and not trace:
+        raise click.UsageError("--merge needs --trace, the trace to put it into.")
+    if other is not None:
+        if trace:
+            raise click.UsageError("--trace is of one run; leave OTHER out.")
+        return _compare([open_run(run), open_run(other)], output, as_json, is_opened)
+    from evenload.report.html import write_report
     from evenload.report.summary import summarise
     from evenload.report.trace import write_trace
 
     reading = open_run(run)
     written: list[Path] = []
     if trace:
-        write_trace(reading, trace)
+        write_trace(reading, trace, merged)
         written.append(trace)
     if as_json and not output and not is_opened:
         summary = summarise(reading)
@@ -43,8 +77,7 @@ def report(run: Path, output: Path | None, trace: Path | None, as_json: bool, is
         target = output or (reading.folder or Path()) / "report.html"
         summary = write_report(reading, target)
         written.insert(0, target)
-        if is_opened:
-            webbrowser.open(target.resolve().as_uri())
+        _open(target, is_opened)
     for fault in reading.faults():
         click.echo(f"note: {fault}", err=True)
     if as_json:
@@ -55,3 +88,56 @@ def report(run: Path, output: Path | None, trace: Path | None, as_json: bool, is
         for path in written:
             click.echo(path)
     return 0
+
+
+def _compare(readings: "list[Reading]", output: Path | None, as_json: bool, is_opened: bool) -> int:
+    from evenload.report.html import write_comparison
+    from evenload.report.summary import summarise
+
+    target = None
+    if as_json and not output and not is_opened:
+        summaries = [summarise(reading) for reading in readings]
+    else:
+        target = output or (readings[1].folder or Path()) / "compare.html"
+        summaries = write_comparison(readings, target)
+        _open(target, is_opened)
+    for name, reading in zip("AB", readings, strict=True):
+        for fault in reading.faults():
+            click.echo(f"note: {name}: {fault}", err=True)
+    if as_json:
+        runs = [
+            {**summary.to_json(), "path": str(reading.folder or reading.path), "faults": reading.faults()}
+            for summary, reading in zip(summaries, readings, strict=True)
+        ]
+        files = [str(target)] if target else []
+        click.echo(json.dumps({"schema": 1, "runs": runs, "files": files}, indent=2))
+        return 0
+    for line in format_table(["", "A", "B", "B / A"], _rows(*summaries), right="A B B / A"):
+        click.echo(line, err=True)
+    click.echo(target)
+    return 0
+
+
+def _rows(a: "Summary", b: "Summary") -> list[list[str]]:
+    """The headline numbers of two runs and their quotient."""
+    rows = []
+    for label, name, unit in (
+        ("of the best possible", "ratio", "x"),
+        ("the work took", "work_s", " s"),
+        ("best possible", "bound_s", " s"),
+        ("time in all", "wall_s", " s"),
+        ("items per second", "items_per_s", ""),
+        ("imbalance", "imbalance", ""),
+        ("utilisation", "utilisation", ""),
+        ("done", "n_done", ""),
+        ("failed", "n_failed", ""),
+    ):
+        x, y = getattr(a, name), getattr(b, name)
+        texts = ["–" if one is None else f"{one:.4g}{unit}" for one in (x, y)]
+        rows.append([label, *texts, f"{y / x:.3f}" if x and y is not None else ""])
+    return rows
+
+
+def _open(path: Path, is_opened: bool) -> None:
+    if is_opened:
+        webbrowser.open(path.resolve().as_uri())

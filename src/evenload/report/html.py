@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,23 @@ from .summary import Summary
 from .tally import Tally
 from .timeline import Timeline
 
-__all__ = ["RunView", "as_script_text", "asset", "fill", "page", "report_script", "view_of", "write_report"]
+__all__ = [
+    "RunView",
+    "as_script_text",
+    "asset",
+    "fill",
+    "page",
+    "report_script",
+    "view_of",
+    "write_comparison",
+    "write_report",
+]
 
 SCHEMA = 1
 MAX_NOTES = 200
 SCRIPTS = (
     *("dom", "format", "theme", "tracks", "timeline", "pointer", "charts", "measures", "tables", "gallery"),
-    *("live", "page"),
+    *("live", "compare", "page"),
 )
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -116,6 +126,22 @@ def write_report(
     shown["links"] = folder is not None and Path(path).resolve().parent == folder.resolve()
     _write_whole(Path(path), page(shown))
     return view.tally.summary()
+
+
+def write_comparison(runs: Sequence[str | Path | Reading], path: str | Path) -> list[Summary]:
+    """Write a page that shows two runs side by side, and return their numbers; as ``write_report`` else."""
+    shown, summaries, names = [], [], []
+    for run in runs:
+        reading = run if isinstance(run, Reading) else open_run(run)
+        view = view_of(reading)
+        summaries.append(view.tally.summary())
+        names.append(str(reading.folder or reading.path))
+        shown.append({**view.to_json(None, reading.faults()), "config": read_config(reading.folder)})
+    headline = " — ".join(_headline(view["summary"]) for view in shown)
+    both = as_script_text({"schema": SCHEMA, "runs": shown, "paths": names})
+    text = fill(title="Two runs compared", headline=headline, view=both, script=report_script())
+    _write_whole(Path(path), text)
+    return summaries
 
 
 def page(view: dict[str, Any]) -> str:

@@ -33,12 +33,14 @@ from evenload.events import (
 )
 
 from .lanes import Lanes
+from .merge import Guest, read_guest
 
 __all__ = ["TraceWriter", "write_trace"]
 
 RUN_PID = 1
 DEALS_TID, NOTES_TID = 1, 2
 WAITS_TID = 1_000
+GUEST_PID = 100_000
 MAX_ARROWS = 50_000
 MAX_COUNTER_POINTS = 20_000
 # Names Chrome knows as colours; Perfetto chooses its own from the slice's name.
@@ -55,7 +57,8 @@ class TraceWriter:
         self._pids: dict[str, int] = {}
         self._tids: set[tuple[int, int]] = set()
         self._starts, self._stops = array("d"), array("d")
-        self._n_done = self._n_arrows = 0
+        self._n_done = self._n_arrows = self._n_guests = 0
+        self._unix_s: float | None = None
         self._stage_began: dict[str, float] = {}
         self._out.write('{"displayTimeUnit":"ms","traceEvents":[\n')
         self._name("process_name", RUN_PID, 0, "run")
@@ -85,6 +88,7 @@ class TraceWriter:
             case DeviceSample():
                 self._on_sample(event)
             case RunStarted():
+                self._unix_s = self._unix_s or event.unix_s - event.t
                 self._name("process_name", RUN_PID, 0, f"run {event.name}")
                 for device, facts in event.devices.items():
                     self._pid(device, str(facts.get("name", "")))
@@ -101,6 +105,12 @@ class TraceWriter:
                 self._instant(
                     event.t, RUN_PID, NOTES_TID, f"run {event.status}", dict(event.facts), scope="g"
                 )
+
+    def add_guest(self, guest: Guest) -> None:
+        """Another tool's slices, in processes of their own; on the run's clock if both clocks are known."""
+        for row in guest.rows(self._unix_s, first_pid=GUEST_PID + 1000 * self._n_guests):
+            self._write(row)
+        self._n_guests += 1
 
     def close(self) -> None:
         self._write_running()
@@ -248,18 +258,22 @@ def _us(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def write_trace(events: Iterable[Event], path: str | Path) -> None:
+def write_trace(events: Iterable[Event], path: str | Path, merged: Iterable[str | Path] = ()) -> None:
     """Write the trace of ``events`` to ``path``; one ending in ``.gz`` is compressed (Perfetto opens both).
 
-    Raises ConfigError if ``path`` cannot be written.
+    merged  traces of other tools to put beside it: see ``report.merge``
+    Raises ConfigError if ``path`` cannot be written, or one of ``merged`` is no such trace.
     """
     path = Path(path)
+    guests = [read_guest(guest) for guest in merged]
     try:
         is_packed = path.suffix == ".gz"
         with gzip.open(path, "wt", 5, "utf-8") if is_packed else path.open("w", encoding="utf-8") as out:
             writer = TraceWriter(out)
             for event in events:
                 writer(event)
+            for guest in guests:
+                writer.add_guest(guest)
             writer.close()
     except OSError as error:
         hint = "choose another place with --trace"

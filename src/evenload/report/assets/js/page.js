@@ -120,23 +120,27 @@ function modelOf(view) {
   return { ...timeline, names, tracks: decodeTracks(timeline), load: { width_s: load.width_s, total, most: Math.max(1, ...total) } };
 }
 
-function headPart(view) {
-  const { summary } = view;
-  const { live } = view;
-  const [mark, word] = live && live.run.is_running ? ["◉", live.run.is_paused ? "paused" : "running"] : STATUS[summary.status] || ["", summary.status];
-  const isGoing = live && live.run.is_running;
-  const isBad = !isGoing && (["failed", "failures", "interrupted"].includes(summary.status) || summary.n_failed > 0);
+function brand() {
   const bars = document.createElementNS("http://www.w3.org/2000/svg", "svg");
   bars.setAttribute("viewBox", "0 0 16 16");
   bars.setAttribute("aria-hidden", "true");
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
   path.setAttribute("d", "M1 2h14v2.6H1zm0 4.7h14v2.6H1zm0 4.7h14V14H1z");
   bars.append(path);
+  return el("div", { class: "brand" }, bars, "evenload");
+}
+
+function headPart(view) {
+  const { summary } = view;
+  const { live } = view;
+  const [mark, word] = live && live.run.is_running ? ["◉", live.run.is_paused ? "paused" : "running"] : STATUS[summary.status] || ["", summary.status];
+  const isGoing = live && live.run.is_running;
+  const isBad = !isGoing && (["failed", "failures", "interrupted"].includes(summary.status) || summary.n_failed > 0);
   const when = summary.unix_s > 0 ? new Date(summary.unix_s * 1000) : null;
   return el(
     "header",
     {},
-    el("div", { class: "head" }, el("div", {}, el("div", { class: "brand" }, bars, "evenload"), el("h1", {}, summary.name || "A run without a name")), el("div", { class: "tools" }, live && liveTools(live), themeButton())),
+    el("div", { class: "head" }, el("div", {}, brand(), el("h1", {}, summary.name || "A run without a name")), el("div", { class: "tools" }, live && liveTools(live), themeButton())),
     el(
       "div",
       { class: "meta" },
@@ -275,5 +279,5 @@ function footPart(view) {
 startTheme();
 const embedded = document.getElementById("view");
 const whole_run = embedded && JSON.parse(embedded.textContent);
-if (whole_run) render(whole_run);
+if (whole_run) (whole_run.runs ? renderPair : render)(whole_run);
 window.evenload = { render };
