@@ -1,17 +1,9 @@
 """``evenload bench``: measure this machine on real work, beside what theory predicts."""
 
-import json
-import tempfile
-import time
-from pathlib import Path
-from typing import Any
-
 import click
 
-from evenload.errors import ConfigError
-
 from .merkle_bench import merkle_bench
-from .table import format_table
+from .prove_bench import prove_bench
 
 __all__ = ["bench"]
 
@@ -22,109 +14,4 @@ def bench() -> None:
 
 
 bench.add_command(merkle_bench)
-
-
-@bench.command()
-@click.option(
-    "--devices",
-    "specs",
-    multiple=True,
-    help="A device selection to measure; repeat it. Default: cpu*1, cpu*2.",
-)
-@click.option("--proofs", "n_proofs", type=click.IntRange(1), default=16, show_default=True)
-@click.option("--constraints", type=click.IntRange(1), default=20_000, show_default=True)
-@click.option("--policy", default="measured", show_default=True, help="How witnesses are dealt.")
-@click.option(
-    "--zkey", type=click.Path(path_type=Path), help="Prove with this key instead of one made here ..."
-)
-@click.option("--witness", type=click.Path(path_type=Path), help="... and this witness, again and again.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def prove(
-    specs: tuple[str, ...],
-    n_proofs: int,
-    constraints: int,
-    policy: str,
-    zkey: Path | None,
-    witness: Path | None,
-    as_json: bool,
-) -> int:
-    """Time a batch of Groth16 proofs over each selection of devices; every proof is verified.
-
-    Seconds are wall time. The run includes the workers' start and the load of the key; the work is the time
-    in which proofs were made. The speed-up compares with the first selection; Amdahl's prediction takes what
-    is not the work as the share that does not get faster.
-    """
-    if (zkey is None) != (witness is None):
-        raise ConfigError("--zkey and --witness belong together", hint="give both, or neither")
-    with tempfile.TemporaryDirectory() as folder:
-        if zkey is None or witness is None:
-            zkey, witness = _make(Path(folder), constraints)
-        rows = [
-            _measure(spec, zkey, [str(witness)] * n_proofs, policy) for spec in specs or ("cpu*1", "cpu*2")
-        ]
-    _compare(rows)
-    if as_json:
-        page = {"schema": 1, "proofs": n_proofs, "constraints": constraints, "policy": policy, "rows": rows}
-        click.echo(json.dumps(page, indent=2))
-        return 0
-    head = list(rows[0])
-    cells = [[value if isinstance(value, str) else f"{value:.3g}" for value in row.values()] for row in rows]
-    for line in format_table(head, cells, right=" ".join(head[1:])):
-        click.echo(line)
-    return 0
-
-
-def _make(folder: Path, constraints: int) -> tuple[Path, Path]:
-    """An INSECURE key for a chain of squarings, and its witness."""
-    from evenload.zk.circuits import squaring_chain
-    from evenload.zk.devsetup import dev_setup
-    from evenload.zk.formats.witness import witness_from_integers, write_witness
-    from evenload.zk.formats.zkey import write_zkey
-
-    circuit, witness = squaring_chain(constraints)
-    write_zkey(folder / "circuit.zkey", dev_setup(circuit))
-    write_witness(folder / "witness.wtns", witness_from_integers(witness))
-    return folder / "circuit.zkey", folder / "witness.wtns"
-
-
-def _measure(spec: str, zkey: Path, witnesses: list[str], policy: str) -> dict[str, Any]:
-    """Start the workers and load the key (one proof each), then time the batch."""
-    from evenload.balance.metrics import utilisation_deviation
-    from evenload.executor import Executor
-    from evenload.zk.batch import prover_task
-
-    started, task = time.perf_counter(), prover_task(zkey)
-    with Executor(spec, policy=policy) as executor:
-        n_devices = len(executor.devices)
-        list(executor.map(task, witnesses[:1] * n_devices, repeatable=False))
-        ready = time.perf_counter()
-        results = executor.map(task, witnesses, repeatable=False)
-        latencies = [sum(done.stages.values()) for done in results]
-        done = time.perf_counter()
-    summary = results.summary
-    if summary is None:
-        raise AssertionError("a finished run has a summary")
-    return {
-        "devices": spec,
-        "n_devices": n_devices,
-        "start_s": ready - started,
-        "work_s": done - ready,
-        "latency_s": sum(latencies) / len(latencies),
-        "proofs_per_s": len(witnesses) / (done - ready),
-        "ratio_to_bound": summary.ratio_to_bound or 1.0,
-        "utilisation_std": utilisation_deviation([d.busy_s for d in summary.devices.values()], done - ready),
-    }
-
-
-def _compare(rows: list[dict[str, Any]]) -> None:
-    """Add speed-up, efficiency and Amdahl's prediction, all against the first row."""
-    from evenload.balance.metrics import amdahl, speed_up
-
-    base = rows[0]
-    whole = base["start_s"] + base["work_s"]
-    for row in rows:
-        n = row["n_devices"] / base["n_devices"]
-        row["speed_up"] = speed_up(base["work_s"], row["work_s"])
-        row["efficiency"] = row["speed_up"] / n
-        row["speed_up_with_start"] = speed_up(whole, row["start_s"] + row["work_s"])
-        row["amdahl_with_start"] = amdahl(base["work_s"] / whole, max(n, 1.0))
+bench.add_command(prove_bench)

@@ -21,10 +21,12 @@ __all__ = ["prove"]
     "witnesses", type=click.Path(path_type=Path), nargs=-1, required=True, metavar="WITNESS.wtns..."
 )
 @click.option("-o", "--out", type=click.Path(path_type=Path), default=Path("proofs"), show_default=True)
-@click.option("--devices", help="Worker processes: cpu*2, 4, ...; default: one witness here, more over cpu.")
+@click.option(
+    "--devices", help="A worker each: all, wgpu:0, cpu*2, ...; default: one witness here, more over cpu."
+)
 @click.option("--policy", default="measured", show_default=True, help="How witnesses are dealt.")
 @click.option("--threads", type=click.IntRange(1), help="Threads for one witness (default: all processors).")
-@click.option("--level", help="Kernels: ifma52 or word64; default: the best that this processor has.")
+@click.option("--level", help="Kernels: ifma52 or word64 (CPU), u64 or limb13 (GPU); default: the best.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but the result.")
 def prove(
@@ -40,10 +42,12 @@ def prove(
 ) -> int:
     """Prove WITNESS.wtns... with ZKEY (Groth16, BN254) and write NAME.proof.json and NAME.public.json.
 
-    Every proof is verified before it is written. What failed is listed, and the exit code is 1.
+    Every proof is verified before it is written. What failed is listed, and the exit code is 1. CPU devices
+    run kernels made for their processor, GPUs run WGSL through Vulkan, Metal or Direct3D 12.
 
     \b
     evenload prove circuit.zkey w1.wtns w2.wtns -o proofs --devices cpu*2
+    evenload prove circuit.zkey *.wtns -o proofs --devices wgpu:0,cpu
     """
     names = _names(witnesses)
     out.mkdir(parents=True, exist_ok=True)
@@ -108,15 +112,21 @@ def _check_key(zkey: Path) -> None:
 
 
 def _write(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any]:
+    """Write what was proved; the error is in the row if it was not, or if the disk does not take it."""
     if isinstance(done, BaseException):
         cause = done.__cause__ or done
         why = cause.message if isinstance(cause, EvenloadError) else str(cause)
-        return {"witness": str(witness), "proof": None, "public": None, "error": why}
+        return _failed(witness, why)
     from evenload.zk.groth16 import public_to_json
 
     proof, public = out / f"{name}.proof.json", out / f"{name}.public.json"
-    _replace(public, public_to_json(done.public))
-    _replace(proof, done.proof.to_json())
+    try:
+        # An older proof goes first: whenever this ends, no proof stands beside another's public inputs.
+        proof.unlink(missing_ok=True)
+        _replace(public, public_to_json(done.public))
+        _replace(proof, done.proof.to_json())
+    except OSError as error:
+        return _failed(witness, f"proved, but not written: {error}")
     stages = {stage: round(seconds, 6) for stage, seconds in done.stages.items()}
     return {
         "witness": str(witness),
@@ -125,6 +135,10 @@ def _write(out: Path, name: str, witness: Path, done: Any) -> dict[str, Any]:
         "error": None,
         "stages_s": stages,
     }
+
+
+def _failed(witness: Path, why: str) -> dict[str, Any]:
+    return {"witness": str(witness), "proof": None, "public": None, "error": why}
 
 
 def _replace(path: Path, text: str) -> None:
