@@ -4,8 +4,9 @@
 
 A unit is one worker group: a stage's model, held by one device or over several, as its ``fit`` says. Units of
 one phase that name the same devices are held there together. Phases overlap: a device goes on to its units of
-the next phase as soon as nothing is left for it in this one; a unit over several devices starts when the last
-of them comes. A unit that the next phase names again, with the same devices and fit, stays loaded.
+the next phase as soon as nothing is left for it in this one, or its unit has done ``limit`` items; a device
+that has no unit in a phase begins with its first one at once. A unit over several devices starts when the
+last of them comes. A unit that the next phase names again, with the same devices and fit, stays loaded.
 """
 
 from collections.abc import Mapping
@@ -51,12 +52,17 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """``n_items`` is how many items the simulation dealt to it: what to expect, not a quota."""
+    """One worker group.
+
+    n_items  how many items the simulation dealt to it: what to expect, not a quota
+    limit    after so many items the unit's devices go on to the next phase; None: when nothing is left
+    """
 
     devices: tuple[str, ...]
     stage: str
     fit: Fit = Fit()
     n_items: int = 0
+    limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,146 @@
+"""What the planner is asked: stages with their times and weights, devices with their speed and free memory.
+
+Plain values; where they come from (configs, a probe, an earlier run) is for others to know.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from evenload.errors import ConfigError
+
+__all__ = ["PlanDevice", "PlanStage", "Problem", "Weights"]
+
+_DEFAULT_FITS = ("whole", "layer_split", "resident_stream")
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Bytes of a model: ``n_blocks`` equal blocks that may be spread, ``rest_bytes`` that may not."""
+
+    rest_bytes: int
+    block_bytes: int = 0
+    n_blocks: int = 0
+
+    @property
+    def bytes(self) -> int:
+        return self.rest_bytes + self.n_blocks * self.block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStage:
+    """One stage.
+
+    item_s            seconds for an item of size 1 on a device of speed 1, model whole
+    load_s            seconds until a whole model is ready on a device
+    weights           None if nothing is known: then it is taken to fit everywhere
+    activation_bytes  for one item that is computed, beside the weights
+    waiting_bytes     for one more item in flight that waits
+    n_passes          forwards through the blocks for one item (steps, twice that with guidance)
+    n_tasks           how often an item goes through it; more than 1 for samples
+    fits              ways to hold the model that may be used
+    lossy_ratio       bytes of the weights in fp8 or nf4 over those now, by fit
+    """
+
+    name: str
+    item_s: float
+    load_s: float = 0.0
+    weights: Weights | None = None
+    activation_bytes: int = 0
+    waiting_bytes: int = 0
+    n_passes: int = 1
+    n_tasks: int = 1
+    fits: tuple[str, ...] = _DEFAULT_FITS
+    lossy_ratio: tuple[tuple[str, float], ...] = (("fp8", 0.5), ("nf4", 0.28125))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDevice:
+    """One device.
+
+    speed           relative to the one that the stages' times belong to
+    free_bytes      that the job may use: free now, less the reserve, at most the limit; None if not known
+    upload_bytes_s  from pinned host memory to the device, for weights that are streamed
+    holds           stages whose model is loaded already
+    ready_s         when it is free to begin
+    """
+
+    id: str
+    speed: float = 1.0
+    free_bytes: int | None = None
+    upload_bytes_s: float = 25e9
+    holds: tuple[str, ...] = ()
+    ready_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A job to plan.
+
+    sizes          relative work of each item, or None if all are alike
+    host_bytes     host memory for streamed weights; None if not known
+    context_bytes  what a framework takes on each device before any weight
+    hop_share      what passing an item on within a layer group costs, of its compute time
+    in_flight      items in a layer group; None: one for each of its devices
+    done           tasks done already, by stage
+    """
+
+    stages: tuple[PlanStage, ...]
+    devices: tuple[PlanDevice, ...]
+    n_items: int
+    sizes: tuple[float, ...] | None = None
+    host_bytes: int | None = None
+    context_bytes: int = 0
+    hop_share: float = 0.02
+    in_flight: int | None = None
+    done: tuple[int, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def work_s(self) -> float:
+        """Seconds of all work that is left on a device of speed 1."""
+        return sum(self.n_left(s) * stage.item_s for s, stage in enumerate(self.stages)) * self.mean_size
+
+    @property
+    def mean_size(self) -> float:
+        return 1.0 if not self.sizes else sum(self.sizes) / len(self.sizes)
+
+    def n_left(self, number: int) -> int:
+        """Tasks of a stage that are not done."""
+        done = self.done[number] if self.done else 0
+        return self.n_items * self.stages[number].n_tasks - done
+
+
+def check(problem: Problem) -> None:
+    """Raises ConfigError on what cannot be planned: no stage or device, doubled names, odd numbers."""
+    if not problem.stages or not problem.devices:
+        raise ConfigError("there is nothing to plan", hint="give at least one stage and one device")
+    named = (("stage", [s.name for s in problem.stages]), ("device", [d.id for d in problem.devices]))
+    for what, names in named:
+        if len(set(names)) != len(names):
+            raise ConfigError(f"two {what}s have the same name: {_doubled(names)}", hint="rename one")
+    for stage in problem.stages:
+        if not (0 < stage.item_s < math.inf and 0 <= stage.load_s < math.inf):
+            said = f"stage {stage.name}: {stage.item_s} s an item, {stage.load_s} s to load"
+            raise ConfigError(said, hint=_POSITIVE)
+    for device in problem.devices:
+        if not (0 < device.speed < math.inf and 0 <= device.ready_s < math.inf):
+            said = f"device {device.id}: speed {device.speed}, ready {device.ready_s} s"
+            raise ConfigError(said, hint=_POSITIVE)
+    sizes = problem.sizes or ()
+    if problem.sizes is not None and (
+        len(sizes) != problem.n_items or not all(0 < x < math.inf for x in sizes)
+    ):
+        said = f"{len(sizes)} sizes for {problem.n_items} items"
+        raise ConfigError(said, hint="give one above 0 for each item")
+    if problem.done and len(problem.done) != len(problem.stages):
+        raise ConfigError(f"{len(problem.done)} counts of done tasks for {len(problem.stages)} stages")
+
+
+_POSITIVE = "give numbers above 0"
+
+
+def _doubled(names: Sequence[str]) -> str:
+    return next(name for name in names if names.count(name) > 1)
