@@ -8,6 +8,8 @@ import click
 
 from evenload.errors import ConfigError
 
+from .watched import reporting
+
 __all__ = ["dash"]
 
 
@@ -18,6 +20,7 @@ __all__ = ["dash"]
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: the first free one from 8642; 0: any.")
 @click.option("--token", help="Ask for this token (default: a new one, where one is needed).")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
+@click.option("--metrics-port", metavar="[HOST:]PORT", help="Also serve the run as Prometheus metrics.")
 @click.option("--until-eof", is_flag=True, hidden=True, help="End with standard input; RUN may come later.")
 def dash(
     run: Path | None,
@@ -26,6 +29,7 @@ def dash(
     port: int | None,
     token: str | None,
     is_opened: bool,
+    metrics_port: str | None,
     until_eof: bool,
 ) -> int:
     """Serve the live page of RUN, a run folder or its events.jsonl, until Ctrl-C.
@@ -51,7 +55,9 @@ def dash(
         if is_opened:
             webbrowser.open(url)
 
-    serve(events, Address(host, port, token), tell=tell, ends_with=sys.stdin if until_eof else None)
+    with reporting(metrics_port, has_otel=False) as sinks:
+        ends_with = sys.stdin if until_eof else None
+        serve(events, Address(host, port, token), tell=tell, ends_with=ends_with, sinks=sinks)
     return 0
 
 

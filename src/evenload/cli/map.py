@@ -19,7 +19,7 @@ from evenload.errors import ConfigError, ResultNotSendable, UnknownName
 from evenload.settings import resolve
 
 from .rows import FORMATS, RowWriter, count_items, json_text, read_items, row_of
-from .watched import dash_option, recorded, sampled
+from .watched import recorded, reporting, sampled, watch_options
 
 if TYPE_CHECKING:
     from evenload.executor import Results, Summary
@@ -66,7 +66,7 @@ INSTALLED = ("site-packages", "dist-packages")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: summary, failures, and rows.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing on stderr but errors.")
 @click.option("--no-progress", is_flag=True, help="No progress on stderr.")
-@dash_option
+@watch_options
 def map_items(
     target: str,
     items: str,
@@ -87,6 +87,8 @@ def map_items(
     quiet: bool,
     no_progress: bool,
     has_dash: bool,
+    metrics_port: str | None,
+    has_otel: bool,
 ) -> int:
     """Run the function TARGET (module:function or file.py:function) on all ITEMS, on every device.
 
@@ -111,7 +113,8 @@ def map_items(
 
     with (
         make_progress("auto" if settings.progress else "never") as progress,
-        recorded(target, has_dash, progress) as log,
+        reporting(metrics_port, has_otel) as sinks,
+        recorded(target, has_dash, progress, *sinks) as log,
     ):
         chosen = {"policy": settings.policy, "backend": settings.backend}
         with Executor(settings.devices, events=log, **chosen) as executor:
@@ -131,7 +134,10 @@ def map_items(
                 on_change=on_change,
             )
             outcome = Outcome(results, out, as_json)
-            with interruptible(results, outcome, quiet), sampled(executor.devices, log, has_dash):
+            with (
+                interruptible(results, outcome, quiet),
+                sampled(executor.devices, log, has_dash or metrics_port),
+            ):
                 outcome.take_all(stops_on_error=on_error == "stop")
             log.emit(RunFinished(log.now(), outcome.status))
     for error in log.sink_errors:

@@ -7,7 +7,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,13 +15,46 @@ if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.events import Event, EventLog
 
-__all__ = ["dash_option", "recorded", "sampled", "watched"]
+__all__ = ["recorded", "reporting", "sampled", "watch_options", "watched"]
 
 LAST_WORDS_S = 8.0
 
-dash_option = click.option(
-    "--dash", "has_dash", is_flag=True, help="Show the run in the browser; prints where."
+WATCHES = (
+    click.option("--dash", "has_dash", is_flag=True, help="Show the run in the browser; prints where."),
+    click.option(
+        "--metrics-port",
+        metavar="[HOST:]PORT",
+        help="Serve Prometheus metrics here, on this machine only unless a host is given.",
+    ),
+    click.option(
+        "--otel", "has_otel", is_flag=True, help="Send OpenTelemetry spans (OTEL_EXPORTER_OTLP_...)."
+    ),
 )
+
+
+def watch_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options ``--dash``, ``--metrics-port`` and ``--otel``, for a long command."""
+    for option in reversed(WATCHES):
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def reporting(metrics_port: str | None, has_otel: bool) -> "Iterator[list[Callable[[Event], None]]]":
+    """The sinks that ``--metrics-port`` and ``--otel`` ask for. Raises ConfigError, MissingExtra."""
+    with contextlib.ExitStack() as stack:
+        sinks: list[Callable[[Event], None]] = []
+        if metrics_port is not None:
+            from evenload.report.metrics import MetricsServer, parse_address
+
+            server = stack.enter_context(MetricsServer(*parse_address(metrics_port)))
+            click.echo(f"metrics: port {server.port}", err=True)
+            sinks.append(server.sink)
+        if has_otel:
+            from evenload.report.spans import SpanSink
+
+            sinks.append(stack.enter_context(SpanSink()))
+        yield sinks
 
 
 @contextlib.contextmanager
@@ -58,9 +91,9 @@ def recorded(name: str, has_dash: bool, *sinks: "Callable[[Event], None]") -> "I
 
 
 @contextlib.contextmanager
-def sampled(devices: "DevicePool", log: "EventLog", has_dash: bool) -> Iterator[None]:
-    """Load and memory of the devices as events, for a page that shows them."""
-    if not has_dash:
+def sampled(devices: "DevicePool", log: "EventLog", is_wanted: object) -> Iterator[None]:
+    """Load and memory of the devices as events, if somebody will look at them."""
+    if not is_wanted:
         yield
         return
     from evenload.devices.telemetry import Telemetry

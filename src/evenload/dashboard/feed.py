@@ -4,9 +4,10 @@ import json
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from evenload.events import Event
 from evenload.report.html import page
 
 from .board import Board
@@ -25,10 +26,19 @@ class Feed:
     """A run at ``path`` (its events file) for any number of viewers. ``start()`` it, ``stop()`` it.
 
     every_s    least time between two frames
+    sinks      get every event as well
     on_change  called, in the feed's thread, whenever there is a new frame
     """
 
-    def __init__(self, path: Path, *, every_s: float = 0.5, on_change: Callable[[], None] | None = None):
+    def __init__(
+        self,
+        path: Path,
+        *,
+        every_s: float = 0.5,
+        on_change: Callable[[], None] | None = None,
+        sinks: Sequence[Callable[[Event], None]] = (),
+    ):
+        self._sinks = sinks
         self.frames = Frames()
         self.every_s = every_s
         self.on_change = on_change or (lambda: None)
@@ -98,6 +108,8 @@ class Feed:
                 self._cache.clear()
             for event in events:
                 self._board.add(event)
+                for sink in self._sinks:
+                    sink(event)
         now_s = time.monotonic()
         is_new = self._board.n_events != self._n_published or not self._board.is_complete
         if (is_new and now_s - self._published_s >= self.every_s) or now_s - self._published_s >= HEARTBEAT_S:

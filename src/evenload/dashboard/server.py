@@ -7,13 +7,14 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from evenload._optional import require
 from evenload.errors import ConfigError
+from evenload.events import Event
 
 from .feed import Feed
 from .guard import is_loopback
@@ -54,11 +55,13 @@ def serve(
     tell: Callable[[str], None],
     every_s: float = 0.5,
     ends_with: TextIO | None = None,
+    sinks: Sequence[Callable[[Event], None]] = (),
 ) -> None:
     """Serve the page of the run whose events are in ``events`` (there already, or soon), until Ctrl-C.
 
     tell       called with the page's URL once it can be opened
     ends_with  end when this file does (a pipe from the run), once viewers were shown the end of the run
+    sinks      get every event that the page reads
     Raises ConfigError if the address cannot be used, MissingExtra without starlette or uvicorn.
     """
     require("starlette", extra="dash", why="serving the live page")
@@ -66,7 +69,7 @@ def serve(
     from .app import make_app
 
     address = address.secured()
-    feed = Feed(events, every_s=every_s)
+    feed = Feed(events, every_s=every_s, sinks=sinks)
     config = uvicorn.Config(
         make_app(feed, host=address.host, token=address.token),
         log_level="critical",

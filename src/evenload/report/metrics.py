@@ -1,0 +1,200 @@
+"""A run's events as Prometheus metrics, through prometheus-client; ``docs/how-to/watch.md`` lists them.
+
+with MetricsServer("127.0.0.1", 9464) as server: EventLog(server.sink)
+"""
+
+import threading
+from collections.abc import Iterator
+from typing import Any, Self
+
+from evenload._optional import require
+from evenload._version import __version__
+from evenload.errors import ConfigError
+from evenload.events import (
+    DeviceSample,
+    Event,
+    Idle,
+    ItemFailed,
+    Moved,
+    RunStarted,
+    Span,
+    StageStarted,
+    WorkerExited,
+    WorkerStarted,
+)
+
+from .tally import Tally
+
+__all__ = ["Metrics", "MetricsServer", "parse_address"]
+
+# Stages, devices and errors are few; a run that makes up ever new names gets one label for the rest.
+MOST_LABELS = 200
+SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
+
+
+class Metrics:
+    """A sink. ``registry`` is what Prometheus scrapes; counters count since this sink was made."""
+
+    def __init__(self) -> None:
+        client: Any = require("prometheus_client", extra="metrics", why="serving metrics")
+        self.registry = client.CollectorRegistry()
+        self._tally = Tally()
+        self._lock = threading.Lock()
+        self._seen: dict[str, set[str]] = {}
+
+        def make(kind: str, name: str, text: str, *labels: str, **more: Any) -> Any:
+            return getattr(client, kind)(f"evenload_{name}", text, labels, registry=self.registry, **more)
+
+        self._items = make("Counter", "items", "Items that came back.", "stage", "device", "status")
+        self._chunks = make("Counter", "chunks", "Chunks that came back.", "stage", "device", "status")
+        self._busy = make("Counter", "busy_seconds", "Seconds inside the task.", "device")
+        self._idle = make("Counter", "idle_seconds", "Seconds that the policy left a device idle.", "device")
+        self._seconds = make(
+            "Histogram", "item_seconds", "Seconds per item.", "stage", "device", buckets=SECONDS
+        )
+        self._failures = make("Counter", "failures", "Items that failed for good.", "stage", "error")
+        self._moved = make("Counter", "moved_items", "Queued items moved.", "source", "target")
+        self._lost = make("Counter", "workers_lost", "Workers that died.", "device")
+        self._startup = make("Counter", "startup_seconds", "Seconds that workers took to start.", "device")
+        self._expected = make("Gauge", "items_expected", "Items that a stage expects.", "stage")
+        self._load = make("Gauge", "device_utilization_ratio", "As the driver says, 0..1.", "device")
+        self._memory = make("Gauge", "device_memory_bytes", "Memory in use.", "device")
+        self._memory_total = make("Gauge", "device_memory_total_bytes", "Memory there is.", "device")
+        self._heat = make("Gauge", "device_temperature_celsius", "Temperature.", "device")
+        self._info = make("Info", "run", "The run.")
+        self.registry.register(_Summary(self))
+        self._handlers = {
+            Span: self._on_span,
+            Idle: lambda e: self._idle.labels(self._name("device", e.device)).inc(
+                max(0.0, e.stop_s - e.start_s)
+            ),
+            ItemFailed: lambda e: self._failures.labels(
+                self._name("stage", e.stage), self._name("error", e.error)
+            ).inc(),
+            Moved: lambda e: self._moved.labels(
+                self._name("device", e.source), self._name("device", e.target)
+            ).inc(max(0, e.n_items)),
+            WorkerStarted: lambda e: self._startup.labels(self._name("device", e.device)).inc(
+                max(0.0, e.startup_s)
+            ),
+            WorkerExited: self._on_exit,
+            StageStarted: self._on_stage,
+            DeviceSample: self._on_sample,
+            RunStarted: self._on_run,
+        }
+
+    def __call__(self, event: Event) -> None:
+        with self._lock:
+            self._tally.add(event)
+        handler = self._handlers.get(type(event))
+        if handler is not None:
+            handler(event)
+
+    def summary(self) -> Any:
+        with self._lock:
+            return self._tally.summary()
+
+    def _name(self, kind: str, name: str) -> str:
+        """``name`` as a label; "other" for those beyond the first ``MOST_LABELS``."""
+        seen = self._seen.setdefault(kind, set())
+        if name not in seen and len(seen) >= MOST_LABELS:
+            return "other"
+        seen.add(name)
+        return name
+
+    def _on_run(self, event: RunStarted) -> None:
+        self._info.info({"name": event.name[:200], "version": __version__})
+
+    def _on_stage(self, event: StageStarted) -> None:
+        if event.total is not None:
+            self._expected.labels(self._name("stage", event.stage)).set(event.total)
+
+    def _on_span(self, span: Span) -> None:
+        stage, device = self._name("stage", span.stage), self._name("device", span.device)
+        status = span.status if span.status in ("ok", "failed", "lost", "superseded") else "other"
+        busy_s = span.busy_s if span.busy_s > 0 else max(0.0, span.stop_s - span.start_s)
+        self._items.labels(stage, device, status).inc(max(0, span.n_items))
+        self._chunks.labels(stage, device, status).inc()
+        self._busy.labels(device).inc(busy_s)
+        if span.status == "ok" and span.n_items > 0:
+            self._seconds.labels(stage, device).observe(busy_s / span.n_items)
+
+    def _on_exit(self, event: WorkerExited) -> None:
+        if event.reason != "closed":
+            self._lost.labels(self._name("device", event.device)).inc()
+
+    def _on_sample(self, event: DeviceSample) -> None:
+        device = self._name("device", event.device)
+        for gauge, value in (
+            (self._load, event.utilization),
+            (self._memory, event.memory_used_bytes),
+            (self._memory_total, event.memory_total_bytes),
+            (self._heat, event.temperature_c),
+        ):
+            if value is not None:
+                gauge.labels(device).set(value)
+
+
+class _Summary:
+    """The headline numbers, worked out when they are asked for."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import GaugeMetricFamily
+
+        summary = self._metrics.summary()
+        values = {
+            "times_best_possible": (summary.ratio, "Time over the bound: 1 is the best possible."),
+            "bound_seconds": (summary.bound_s, "No plan could have done the work so far in less."),
+            "work_seconds": (summary.work_s, "Time in which chunks ran."),
+            "imbalance_ratio": (summary.imbalance, "Busiest device over the mean: 1 is even."),
+            "utilization_ratio": (summary.utilisation, "Share of the work's time inside the task, mean."),
+        }
+        for name, (value, text) in values.items():
+            if value is not None:
+                yield GaugeMetricFamily(f"evenload_{name}", text, value=value)
+
+    def describe(self) -> list[Any]:
+        return []
+
+
+class MetricsServer:
+    """Serves ``sink.registry`` under ``/metrics`` in a thread of its own until ``close()``.
+
+    ``port`` 0 takes any; ``self.port`` is the one that was taken. Raises ConfigError if it cannot be bound,
+    MissingExtra without prometheus-client.
+    """
+
+    def __init__(self, host: str, port: int) -> None:
+        self.sink = Metrics()
+        from prometheus_client import start_http_server
+
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=self.sink.registry)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics cannot be served on {host}:{port}: {error.strerror}",
+                hint="choose another --metrics-port",
+            ) from error
+        self.port: int = self._server.server_port
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5.0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """``9464`` or ``0.0.0.0:9464`` as host and port; loopback if only a port is given. Raises ConfigError."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ConfigError(f"{text!r} is no port", hint="write 9464, or 0.0.0.0:9464 for other machines")
+    return host.strip("[]") or "127.0.0.1", int(port)

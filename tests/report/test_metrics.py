@@ -1,0 +1,89 @@
+"""Metrics as Prometheus scrapes them, and what the Grafana dashboard asks for is there."""
+
+import json
+import re
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from evenload.errors import ConfigError
+from evenload.events import RunStarted, Span
+from evenload.report.metrics import MOST_LABELS, MetricsServer, parse_address
+
+parser = pytest.importorskip("prometheus_client.parser", reason="needs evenload[metrics]")
+DASHBOARD = Path(__file__).parents[2] / "examples" / "grafana" / "evenload.json"
+
+
+@pytest.fixture
+def scrape():
+    with MetricsServer("127.0.0.1", 0) as server:
+
+        def ask(events):
+            for event in events:
+                server.sink(event)
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
+                text = answer.read().decode()
+            return [s for family in parser.text_string_to_metric_families(text) for s in family.samples]
+
+        yield ask
+
+
+def total(samples, name, **labels):
+    return sum(s.value for s in samples if s.name == name and labels.items() <= s.labels.items())
+
+
+def test_what_a_run_did_can_be_scraped(scrape, sample_run):
+    events = list(sample_run(fails=(3, 11), loses=(6,), moves=2))
+    samples = scrape(events)
+    spans = [event for event in events if isinstance(event, Span)]
+    assert total(samples, "evenload_items_total") == sum(span.n_items for span in spans)
+    assert total(samples, "evenload_items_total", status="failed", stage="restore") == 2
+    assert total(samples, "evenload_failures_total", error="ValueError") == 2
+    assert total(samples, "evenload_workers_lost_total") == 1
+    assert total(samples, "evenload_moved_items_total") == 14
+    assert total(samples, "evenload_items_expected", stage="score") == 24
+    assert total(samples, "evenload_item_seconds_count") == sum(span.status == "ok" for span in spans)
+    assert 1.0 <= total(samples, "evenload_times_best_possible") < 2.0
+    assert total(samples, "evenload_device_memory_total_bytes", device="cuda:0") == 24 * 2**30
+
+
+def test_the_dashboard_asks_for_metrics_that_there_are(scrape, sample_run):
+    names = {s.name for s in scrape(sample_run(fails=(3,), loses=(6,), moves=2))}
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    asked = {
+        name
+        for panel in panels
+        for target in panel["targets"]
+        for name in re.findall(r"evenload_\w+", target["expr"])
+    }
+    assert len(asked) > 10
+    assert asked <= names
+
+
+def test_hostile_and_endless_names_stay_labels(scrape):
+    bad = 'x"} 1\nevenload_hacked 1\\'
+    events = [RunStarted(0.0, bad, 0.0, 1, {}), Span(bad, bad, "w", 0, 1, 0.0, 1.0)]
+    events += [Span("map", f"device {i}", "w", i, 1, 0.0, 1.0) for i in range(3 * MOST_LABELS)]
+    samples = scrape(events)
+    assert not [s for s in samples if s.name == "evenload_hacked"]
+    assert total(samples, "evenload_items_total", stage=bad) == 1
+    assert total(samples, "evenload_items_total", device="other") == 2 * MOST_LABELS + 1
+
+
+def test_addresses():
+    assert parse_address("9464") == ("127.0.0.1", 9464)
+    assert parse_address("0.0.0.0:0") == ("0.0.0.0", 0)
+    assert parse_address("[::1]:80") == ("::1", 80)
+    for bad in ("", "x", "70000", "1.2.3.4", "-1"):
+        with pytest.raises(ConfigError, match="is no port"):
+            parse_address(bad)
+
+
+def test_a_taken_port_is_said():
+    with (
+        MetricsServer("127.0.0.1", 0) as first,
+        pytest.raises(ConfigError, match="cannot be served"),
+        MetricsServer("127.0.0.1", first.port),
+    ):
+        pass
