@@ -112,6 +112,15 @@ class DevicePool:
         pool._is_selection = True
         return pool
 
+    def with_devices(self, devices: Sequence[Device]) -> "DevicePool":
+        """A pool of these instead, with the same accounts: devices that come and go do not lose theirs."""
+        pool = DevicePool(
+            devices, reports=self.reports, weights=self.weights, n_cores=self.n_cores, clock=self._clock
+        )
+        pool._is_selection = True
+        pool._ledger = self._ledger
+        return pool
+
     def best(self) -> Device:
         """The device of the highest score; among equals the one with the least running on it, then the first.
 

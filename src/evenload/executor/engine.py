@@ -7,12 +7,12 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from evenload.balance.policy import Policy
-from evenload.devices import DevicePool, worker_environment
+from evenload.devices import Device, DevicePool
 from evenload.errors import ExecutorClosed
 
 from .backends import Backend
@@ -20,6 +20,7 @@ from .failure import Failure
 from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
 from .place import NOT_BEGUN, QUEUED
 from .record import Record
+from .roster import Roster
 from .run import Job, Run
 from .scheduler import Send
 from .seat import Seat, Worker
@@ -36,10 +37,10 @@ class Engine:
     """``step`` does what is due, once. Called from a thread of its own, or (inline) by whoever waits."""
 
     def __init__(self, pool: DevicePool, backend: Backend, record: Record):
-        self.pool = pool
+        self.roster = Roster(pool, backend)
         self.record = record
         self.backend = backend
-        self.seats = {device.id: Seat(device, worker_environment(device, pool), device.id) for device in pool}
+        self.seats = self.roster.seats
         self.runs: list[Run] = []
         self.is_closed = False
         self._calls: deque[Callable[[], None]] = deque()
@@ -80,6 +81,11 @@ class Engine:
             if not self.is_closed:
                 self.backend.wake()
 
+    @property
+    def pool(self) -> DevicePool:
+        """Every device that has ever taken part."""
+        return self.roster.pool
+
     # --- the engine's own thread ------------------------------------------------------------------
 
     def start_workers(self) -> None:
@@ -94,7 +100,9 @@ class Engine:
         for seat in self.seats.values():
             seat.refusals.pop(run.task.id, None)  # what it refused in an earlier run, it may build now
             if seat.is_draining:
-                run.devices.discard(seat.id)
+                run.leave(seat.id, "it was drained", time.monotonic())
+        if any(seat.id not in run.devices and not seat.is_draining for seat in self.seats.values()):
+            self.roster.add([seat.device for seat in self.seats.values() if not seat.is_draining], [run])
         self.runs.append(run)
         if run.keeper is not None:
             run.keeper.on_broken = partial(self._fail, run)
@@ -111,6 +119,14 @@ class Engine:
     def stop(self, run: Run) -> None:
         """Deal nothing more of ``run``; what its workers have is finished."""
         run.is_stopping = True
+
+    def add(self, devices: Sequence[Device]) -> None:
+        """These take part from now on."""
+        self.roster.add(devices, self.runs)
+
+    def drain(self, ids: Sequence[str], at_once: bool) -> None:
+        """These take part no more; see ``Executor.drain``."""
+        self.roster.drain(ids, tuple(self.runs), at_once)
 
     def set_policy(self, run: Run | None, policy: Policy) -> None:
         """For ``run``, or for all."""
@@ -176,9 +192,9 @@ class Engine:
 
     def _serve(self, now: float) -> float | None:
         """Feed the runs and the idle devices. Returns for how long there may be nothing to do."""
+        self._rest_until = self.roster.dismiss_drained(now)
         if not self.runs:
-            return None
-        self._rest_until = None
+            return None if self._rest_until is None else self._rest_until - now
         for run in tuple(self.runs):
             try:
                 run.feed()
@@ -187,7 +203,7 @@ class Engine:
             except Exception as error:
                 self._fail(run, error)
         self._staff(now)
-        idle = [seat for seat in self.seats.values() if seat.worker is not None and seat.worker.is_idle]
+        idle = [seat for seat in self.seats.values() if seat.may_work]
         if len(idle) > 1 and self.runs:
             idle = self._fastest_first(idle)
         for seat in idle:
@@ -437,7 +453,9 @@ class Engine:
     def _on_gone(self, seat: Seat, worker: Worker, message: Gone) -> None:
         now = time.monotonic()
         reason = message.reason
-        if worker.jobs and worker.jobs[0].dropped_s is not None:
+        if seat.stop_by_s is not None and message.exit_code == 0:
+            reason = "closed"
+        elif worker.jobs and worker.jobs[0].dropped_s is not None:
             reason = "was replaced: nobody needed what it still ran"
         del self._workers[message.worker]
         self.record.worker_exited(seat.id, worker.name, reason)
@@ -448,7 +466,9 @@ class Engine:
         for at, job in enumerate(worker.jobs):
             self.pool.task_finished(seat.id, 0.0)
             if not job.run.is_over:
-                job.run.died(job, seat.id, message, message.position if at == 0 else QUEUED, now)
+                # Who was taken away while it worked is not to blame; its item may still not run twice.
+                is_blameless = at > 0 or (worker.is_removed and job.run.options.repeatable)
+                job.run.died(job, seat.id, message, QUEUED if is_blameless else message.position, now)
         seat.worker_ended(reason, now, message.last_words)
 
 

@@ -24,6 +24,7 @@ from .engine import Engine, serve
 from .prepare import Tasks, pickle_callable
 from .record import Record
 from .results import Results
+from .roster import newcomers
 from .run import Options, Run, Sink
 from .scheduler import Scheduler
 from .source import Source, make_source
@@ -96,6 +97,7 @@ class Executor:
         self._is_threaded = self._engine.backend.is_threaded
         self._max_worker_deaths = max_worker_deaths
         self._tasks = Tasks()
+        self._drained: dict[str, Device] = {}
         self._history: dict[int, dict[str, Cost]] = {}
         self._stats = Stats()
         self._lock = threading.RLock()
@@ -208,6 +210,42 @@ class Executor:
         while not self._is_threaded and not future.done():
             self._engine.step()
         return future
+
+    # --- devices that come and go -----------------------------------------------------------------
+
+    def drain(self, *devices: str, at_once: bool = False) -> None:
+        """Let these devices go, also while work runs: they end what they have, and get nothing more.
+
+        Then their workers close and free the devices. ``at_once``: the workers are killed instead, and what
+        they ran is run elsewhere (or has an unknown outcome, if it may not be repeated). Raises UnknownName,
+        or ConfigError if no device would be left.
+        """
+        with self._lock:
+            self._check_open()
+            for device in devices:
+                self.devices.device(device)
+            kept = [device for device in self.devices if device.id not in devices]
+            if not kept:
+                raise ConfigError(
+                    f"nobody would work without {', '.join(devices)}",
+                    hint="add another device first, or close the executor",
+                )
+            self._drained |= {device: self.devices.device(device) for device in devices}
+            self.devices = self.devices.with_devices(kept)
+            self._engine.call(partial(self._engine.drain, devices, at_once))
+
+    def add(self, devices: DeviceSpec) -> tuple[str, ...]:
+        """Have these work, too, also on what runs already; returns their ids.
+
+        A device that was drained comes back by its id. CPU slots beside others get the next free numbers.
+        Raises as the constructor does, and ConfigError for a device that takes part already.
+        """
+        with self._lock:
+            self._check_open()
+            came = newcomers(devices, self.devices, self._drained, self._engine.backend)
+            self.devices = self.devices.with_devices([*self.devices, *came])
+            self._engine.call(partial(self._engine.add, came))
+        return tuple(device.id for device in came)
 
     def set_policy(self, policy: str | Policy) -> None:
         """Deal by another policy from now on, also what is left of runs under way."""

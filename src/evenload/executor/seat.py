@@ -25,6 +25,7 @@ class Worker:
     startup_s  from the decision to start it until its first task was built; or a later task's build
     tasks      those that are built there
     loading    the task that is being built
+    is_removed it is killed with what it runs, because its device shall go at once
     jobs       the chunk that it runs, and maybe one that waits behind it
     """
 
@@ -37,6 +38,7 @@ class Worker:
     pid: int | None = None
     tasks: dict[int, Task] = field(default_factory=dict)
     loading: Task | None = None
+    is_removed: bool = False
     jobs: deque[Job] = field(default_factory=deque)
 
     @property
@@ -56,6 +58,7 @@ class Seat:
     refusals  why a task cannot be built here, by the task's number
     lost      why there will be no worker here any more
     rest      why and since when the device was last left without work
+    stop_by_s when a worker that was told to leave is killed
     """
 
     device: Device
@@ -69,9 +72,14 @@ class Seat:
     lost: str | None = None
     rest: tuple[str, float] | None = None
     is_draining: bool = False
+    stop_by_s: float | None = None
 
     def may_start(self, now: float) -> bool:
         return self.worker is None and self.lost is None and not self.is_draining and now >= self.not_before_s
+
+    @property
+    def may_work(self) -> bool:
+        return self.worker is not None and self.worker.is_idle and self.stop_by_s is None
 
     def new_worker(self, number: int, now: float) -> Worker:
         self.n_started += 1
@@ -80,6 +88,7 @@ class Seat:
 
     def worker_ended(self, reason: str, now: float, last_words: str = "") -> None:
         """Take note. A worker that never worked may be tried again, some times and with patience."""
+        self.stop_by_s = None
         said = last_words.strip().rpartition("\n")[2]
         said = f", saying: {said}" if said else ""
         worker, self.worker = self.worker, None

@@ -71,6 +71,10 @@ class Backend(Protocol):
         """Position in the first chunk it holds, and seconds since it got there; see ``place.Place.of``."""
         ...
 
+    def stop(self, worker: int) -> None:
+        """Have it free what its tasks hold, when it has done what was sent before, and leave: Gone."""
+        ...
+
     def kill(self, worker: int) -> None:
         """End it and everything it has started, now: Gone."""
         ...

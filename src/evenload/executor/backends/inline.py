@@ -60,6 +60,9 @@ class InlineBackend:
     def place(self, worker: int) -> tuple[int, float]:
         return NOT_BEGUN, 0.0
 
+    def stop(self, worker: int) -> None:
+        self._todo.append(lambda: self._stop(worker))
+
     def kill(self, worker: int) -> None:
         self._todo.append(lambda: self._end(worker))
 
@@ -111,6 +114,11 @@ class InlineBackend:
             self._todo.appendleft(lambda: spoilt)
             raise
         return Answered(worker, chunk, answer)
+
+    def _stop(self, worker: int) -> Message:
+        for task in tuple(self._desks[worker].runners):
+            self._unload(worker, task)
+        return self._end(worker)
 
     def _end(self, worker: int) -> Message:
         del self._desks[worker]

@@ -96,6 +96,9 @@ class ProcessBackend:
     def place(self, worker: int) -> tuple[int, float]:
         return self._children[worker].where()
 
+    def stop(self, worker: int) -> None:
+        self.forward(worker, Frame(protocol.STOP))
+
     def kill(self, worker: int) -> None:
         self._children[worker].kill()
 

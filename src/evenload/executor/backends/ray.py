@@ -121,6 +121,9 @@ class RayBackend:
         except (KeyError, self._ray.exceptions.RayError):  # it has no chunk; it does not answer, or no more
             return NOT_BEGUN, 0.0
 
+    def stop(self, worker: int) -> None:
+        self._send(worker, Frame(protocol.STOP))
+
     def kill(self, worker: int) -> None:
         desk = self._desks[worker]
         desk.post.write(Command("kill", (worker,)))

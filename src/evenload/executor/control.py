@@ -1,0 +1,190 @@
+"""Another program tells a running job to drain or add devices, through files in the job's folder.
+
+    job:    with Control(folder, executor): ...
+    other:  ask(folder, "drain", ["cuda:3"])
+
+A request is a file ``control/<name>.ask``, the answer ``control/<name>.answer``; both appear whole, by
+renaming. Only the job's own user can write there, and requests of others are not read. ``control/owner``
+says which process listens; if that is gone, the folder is a past run's and nothing is asked of it.
+"""
+
+import json
+import os
+import platform
+import stat
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from evenload.errors import ConfigError, EvenloadError
+
+__all__ = ["Control", "ask"]
+
+LOOK_S = 0.25
+WAIT_S = 20.0
+MOST_BYTES = 64 * 1024
+
+
+class Target(Protocol):
+    """What is told; an ``Executor``."""
+
+    @property
+    def devices(self) -> Any: ...
+
+    def drain(self, *devices: str, at_once: bool = False) -> None: ...
+
+    def add(self, devices: Any) -> tuple[str, ...]: ...
+
+
+class Control:
+    """Listens in ``folder`` while its ``with`` block runs. Raises ConfigError if it cannot."""
+
+    def __init__(self, folder: str | os.PathLike, target: Target):
+        self._folder = Path(folder) / "control"
+        self._target = target
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="evenload-control", daemon=True)
+
+    def __enter__(self) -> "Control":
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.chmod(0o700)
+            self._clear()
+            _write(self._folder / "owner", _myself())
+        except OSError as error:
+            raise ConfigError(
+                f"{self._folder} cannot be written: {error.strerror}", hint="choose another folder"
+            ) from error
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self._thread.join()
+        self._clear()
+
+    def _clear(self) -> None:
+        for entry in [*self._folder.glob("*.ask"), *self._folder.glob("*.answer"), self._folder / "owner"]:
+            entry.unlink(missing_ok=True)
+
+    def _serve(self) -> None:
+        while not self._is_over.wait(LOOK_S):
+            try:
+                asked = sorted(self._folder.glob("*.ask"))
+            except OSError:  # the folder was moved or deleted: nobody can ask any more
+                continue
+            for file in asked:
+                self._answer(file)
+
+    def _answer(self, file: Path) -> None:
+        try:
+            answer = self._obey(_read_own(file))
+        except EvenloadError as error:
+            answer = {"error": error.message, "hint": error.hint}
+        except Exception as error:
+            answer = {"error": f"it cannot be understood: {type(error).__name__}: {error}", "hint": None}
+        try:
+            file.unlink(missing_ok=True)
+            _write(file.with_suffix(".answer"), answer)
+        except OSError:  # a full disk: whoever asks is told after a while that no answer came
+            pass
+
+    def _obey(self, asked: dict[str, Any]) -> dict[str, Any]:
+        action, devices = asked["action"], [str(device) for device in asked["devices"]]
+        if action == "drain":
+            self._target.drain(*devices, at_once=bool(asked.get("at_once")))
+        elif action == "add":
+            devices = list(self._target.add(",".join(devices)))
+        elif action != "list":
+            raise ConfigError(f"unknown action {action!r}", hint="use drain, add or list")
+        return {"done": devices, "devices": list(self._target.devices.ids)}
+
+
+def ask(
+    folder: str | os.PathLike,
+    action: str,
+    devices: Sequence[str] = (),
+    *,
+    at_once: bool = False,
+    wait_s: float = WAIT_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> list[str]:
+    """Have the job in ``folder`` "drain" or "add" ``devices``, or "list" them; returns those it then has.
+
+    Raises ConfigError if no job of this user runs there, if it refuses, or if it does not answer in time.
+    """
+    control = Path(folder) / "control"
+    _check_owner(Path(folder), control)
+    name = f"{os.getpid()}-{time.monotonic_ns()}"
+    request, reply = control / f"{name}.ask", control / f"{name}.answer"
+    try:
+        _write(request, {"action": action, "devices": list(devices), "at_once": at_once})
+        until = time.monotonic() + wait_s
+        while not reply.exists():
+            if time.monotonic() > until:
+                _check_owner(Path(folder), control)
+                raise ConfigError(f"the job in {folder} does not answer", hint="look whether it hangs")
+            sleep(0.05)
+        answer = _read_own(reply)
+    except OSError as error:
+        raise ConfigError(
+            f"{control} cannot be used: {error.strerror}", hint="ask as the user who runs the job"
+        ) from error
+    finally:
+        for file in (request, reply):
+            if os.access(control, os.W_OK):
+                file.unlink(missing_ok=True)
+    if "error" in answer:
+        raise ConfigError(f"the job in {folder} refuses: {answer['error']}", hint=answer.get("hint"))
+    return answer["devices"]
+
+
+def _check_owner(folder: Path, control: Path) -> None:
+    """Raises ConfigError unless a process of this user listens there."""
+    try:
+        owner = _read_own(control / "owner")
+    except (OSError, ValueError):
+        raise ConfigError(
+            f"no job runs in {folder}", hint="give the folder of a run that is under way"
+        ) from None
+    if owner["host"] != platform.node():
+        return  # on another machine: only an answer tells whether it lives
+    import psutil
+
+    try:
+        is_alive = abs(psutil.Process(owner["pid"]).create_time() - owner["started"]) < 1.0
+    except psutil.Error:
+        is_alive = False
+    if not is_alive:
+        raise ConfigError(
+            f"the job in {folder} has ended: there is no process {owner['pid']} any more",
+            hint="give the folder of a run that is under way",
+        )
+
+
+def _myself() -> dict[str, Any]:
+    import psutil
+
+    return {"pid": os.getpid(), "started": psutil.Process().create_time(), "host": platform.node()}
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    draft = path.with_suffix(path.suffix + ".new")
+    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        json.dump(content, file)
+    draft.replace(path)
+
+
+def _read_own(path: Path) -> dict[str, Any]:
+    """What is in a file of this user's. Raises OSError, ValueError, or ConfigError if it is another's."""
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        facts = os.fstat(fd)
+        if facts.st_uid != os.geteuid() or not stat.S_ISREG(facts.st_mode):
+            raise ConfigError(f"{path} belongs to another user", hint="ask as the user who runs the job")
+        content = json.loads(file.read(MOST_BYTES))
+    if not isinstance(content, dict):
+        raise ValueError("it is no object")
+    return content
