@@ -69,4 +69,5 @@ def intra_op(n: int) -> Iterator[None]:
 
 def _static(recipe: Recipe) -> tuple:
     """What of a recipe is part of a step's code, and not a number that goes in."""
-    return recipe.loss, recipe.metrics, recipe.clip is None, type(recipe.optimizer)
+    sets = recipe.loss, recipe.metrics, recipe.augment, recipe.precision
+    return *sets, recipe.clip is None, type(recipe.optimizer)

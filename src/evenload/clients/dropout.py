@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["KEY", "KeyedDropout", "keyed_layers", "with_keyed_dropout"]
+__all__ = ["KEY", "KeyedDropout", "keyed_layers", "uniform_of", "with_keyed_dropout"]
 
 KEY = "draw_key"
 _GOLDEN, _A, _B = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -41,8 +41,7 @@ class KeyedDropout(nn.Module):
         shape = [*x.shape[:2], *[1] * (x.dim() - 2)] if self.by_channel else list(x.shape)
         # From numpy, so that a trace holds it as a constant: a compiler would reason about arange's range.
         places = torch.from_numpy(np.arange(math.prod(shape))).to(x.device)
-        words = _mix(_mix(self.draw_key ^ salt) + places * _GOLDEN)
-        uniform = _shift(words, 11).to(torch.float64) * 2.0**-53
+        uniform = uniform_of(self.draw_key, salt, places)
         return x * (uniform >= self.p).view(shape).to(x.dtype) * (1 / (1 - self.p))
 
 
@@ -60,6 +59,12 @@ def with_keyed_dropout(model: nn.Module) -> nn.Module:
 
 def keyed_layers(model: nn.Module) -> dict[str, KeyedDropout]:
     return {name: module for name, module in model.named_modules() if isinstance(module, KeyedDropout)}
+
+
+def uniform_of(key: Tensor, salt: int, places: Tensor) -> Tensor:
+    """float64 in [0, 1) for each int64 place, of a key (an int64 scalar) and a salt."""
+    words = _mix(_mix(key ^ salt) + places * _GOLDEN)
+    return _shift(words, 11).to(torch.float64) * 2.0**-53
 
 
 def _shift(words: Tensor, n: int) -> Tensor:

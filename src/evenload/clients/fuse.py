@@ -17,6 +17,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils._pytree import tree_flatten
 
 from .dropout import KEY, keyed_layers
+from .forward import augmented, precision_of
 from .losses import loss_of, metrics_of
 from .norm import ROW_WEIGHT, MaskedBatchNorm, with_masked_norm
 from .recipe import Recipe
@@ -162,8 +163,10 @@ class StackedStep:
         extra = {**dict.fromkeys(self._keys, draw), **dict.fromkeys(self._weights, w)}
         for layer in self._layers:
             layer.n_calls = 0
-        outputs = functional_call(self._base, {**params, **frozen, **fresh, **extra}, (x,))
-        value = (self._loss(outputs, y) * w).sum()
+        with precision_of(self._recipe, str(x.device)):
+            inputs = augmented(self._recipe, x, draw)
+            outputs = functional_call(self._base, {**params, **frozen, **fresh, **extra}, (inputs,))
+            value = (self._loss(outputs, y) * w).sum()
         metrics = {name: (metric(outputs.detach(), y) * w).sum() for name, metric in self._metrics.items()}
         return value, (fresh, metrics)
 

@@ -80,7 +80,7 @@ def read_job(document: Any, source: str) -> Job:
 
 
 def _recipe(entry: Any) -> Recipe:
-    _mapping(entry, [f.name for f in fields(Recipe) if f.name != "step"])
+    _mapping(entry, [f.name for f in fields(Recipe) if f.name not in ("step", "augment")])
     made = dict(entry)
     if "optimizer" in made:
         made["optimizer"] = _named("optimizer", made["optimizer"], OPTIMIZERS)

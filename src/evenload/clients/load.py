@@ -90,7 +90,8 @@ def load_tasks(reader: Reader, wanted: Wanted, seed: int, round: int) -> Loaded:
     """Read every dataset. What raises, has no rows or labels out of range is in ``ended``."""
     read = [reader.read(d, r) for d, r in zip(wanted.datasets, wanted.recipes, strict=True)]
     sizes = [len(rows) for rows, _ in read]
-    plans = plan_batches(sizes, wanted.ids, wanted.recipes, seed, round, draws=reader.has_dropout)
+    draws = reader.has_dropout or any(recipe.augment for recipe in wanted.recipes)
+    plans = plan_batches(sizes, wanted.ids, wanted.recipes, seed, round, draws=draws)
     loaded = Loaded()
     columns = (wanted.ids, wanted.recipes, wanted.starts, wanted.anchors, wanted.corrections)
     for (rows, error), batches, *own in zip(read, plans, *columns, strict=True):

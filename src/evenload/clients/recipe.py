@@ -30,6 +30,9 @@ class Recipe:
     clip        largest norm of the whole gradient of a client
     prox        mu of a proximal term mu/2 |w - anchor|^2; the anchor is the start unless given
     metrics     names of METRICS, measured on the training batches before each step
+    augment     ``fn(x, draws)`` gives one client's batch ``x`` [rows, ...] as it is to be seen; its random
+                numbers come from ``draws``: ``draws.uniform(len(x), ...)``, ``draws.coin(0.5, len(x))``
+    precision   "bfloat16": products in bfloat16, parameters and updates as they are (torch.autocast)
     step        ``fn(model, optimizer, x, y)`` that does a whole step and returns the loss; never fused
     """
 
@@ -44,6 +47,8 @@ class Recipe:
     clip: float | None = None
     prox: float = 0.0
     metrics: tuple[str, ...] = ()
+    augment: Callable[[Any, Any], Any] | None = None
+    precision: str | None = None
     step: Callable[[Any, Any, Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
@@ -64,9 +69,16 @@ class Recipe:
             raise ConfigError(f"clip={self.clip} would clip everything", hint="give a norm above 0, or None")
         if self.prox < 0:
             raise ConfigError(f"prox={self.prox} would push clients away from their anchor")
-        if self.step is not None and (self.prox or self.clip is not None or self.metrics):
+        if self.precision not in (None, "bfloat16"):
             raise ConfigError(
-                "a custom step does everything itself: prox, clip and metrics have no effect on it"
+                f"precision={self.precision!r} is not known",
+                hint="use 'bfloat16', or None; float16 needs its losses scaled, which would differ by client",
+            )
+        others = self.prox or self.clip is not None or self.metrics or self.augment or self.precision
+        if self.step is not None and others:
+            raise ConfigError(
+                "a custom step does everything itself: prox, clip, metrics, augment and precision have no "
+                "effect on it"
             )
 
     def n_steps(self, n_rows: int) -> int:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .dropout import KEY, keyed_layers
+from .forward import augmented, precision_of
 from .losses import mean_loss_of, metrics_of
 from .recipe import Recipe
 from .result import ClientResult
@@ -71,8 +72,10 @@ def _train(model: nn.Module, task: Task, device: str) -> ClientResult:
         else:
             before = [b.clone() for b in buffers]
             optimizer.zero_grad(set_to_none=True)
-            outputs = model(x)
-            value = loss_fn(outputs, y)
+            key = torch.tensor(int(batches.draws[step]), device=x.device)
+            with precision_of(recipe, device):
+                outputs = model(augmented(recipe, x, key))
+                value = loss_fn(outputs, y)
             loss = float(value.detach())
             if not math.isfinite(loss):
                 with torch.no_grad():

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .dropout import KEY
+from .forward import augmented, precision_of
 from .fuse import Form
 from .losses import loss_of
 from .recipe import Recipe
@@ -53,7 +54,10 @@ def survey_model(model: nn.Module, task: Task) -> Survey:
     x, y = task.rows.at(task.batches.rows[0, :n])
     before = {name: (b._version, b.clone()) for name, b in trial.named_buffers()}
     random_before = torch.get_rng_state()
-    loss_of(task.recipe)(trial(x), y).mean().backward()
+    with precision_of(task.recipe, "cpu"):
+        outputs = trial(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
+        loss = loss_of(task.recipe)(outputs, y).mean()
+    loss.backward()
     draws = not torch.equal(random_before, torch.get_rng_state())
     torch.set_rng_state(random_before)
     trained = tuple(n for n, p in trial.named_parameters() if p.requires_grad and p.grad is not None)

@@ -92,6 +92,8 @@ def _compare(
         worst = max(worst, difference(truth.state, ours.state))
         gap, way = _norms(truth.state, ours.state), _norms(truth.state, task.start)
         dtype = next(t.dtype for t in truth.state.values() if t.is_floating_point())
+        if task.recipe.precision:
+            dtype = torch.bfloat16
         if gap > ALLOWED.get(dtype, 1e-3) * way + 1e-12:
             return Trial(
                 f"client {task.client} ends {gap:.1e} away from serial, of a way of {way:.1e}", worst

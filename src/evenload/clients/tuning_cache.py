@@ -56,7 +56,8 @@ class TuningCache:
         recipe = tasks[0].recipe
         facts = (
             self._model,
-            (type(recipe.optimizer).__name__, str(recipe.loss)),
+            (type(recipe.optimizer).__name__, str(recipe.loss), recipe.precision),
+            getattr(recipe.augment, "__qualname__", str(recipe.augment)),
             (recipe.batch_size, recipe.clip is None),
             str(tasks[0].rows.kind),
             len(tasks),
