@@ -145,12 +145,19 @@ def test_no_job_and_a_job_that_is_not_there(tmp_path: Path, capsys: pytest.Captu
     assert "cannot read" in err
 
 
-def test_a_second_run_needs_overwrite(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert evenload(capsys, job, "--backend", "inline", "-q")[0] == 0
-    code, _, err = evenload(capsys, job, "--backend", "inline", "-q")
+def test_a_second_run_goes_on_and_another_job_is_refused(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--backend", "inline", "-q")
+    assert evenload(capsys, job, *options)[0] == 0
+    code, out, _ = evenload(capsys, job, *options, "--json", "--resume")
+    assert (code, json.loads(out)["n_restored"]) == (0, json.loads(out)["total"])
+    code, _, err = evenload(capsys, job, *options, "--seed", "77")
     assert code == 2
-    assert "--overwrite" in err
-    assert evenload(capsys, job, "--backend", "inline", "-q", "--overwrite")[0] == 0
+    assert "job.seed: " in err
+    assert "--fresh" in err
+    assert evenload(capsys, job, *options, "--seed", "77", "--fresh")[0] == 0
+    assert evenload(capsys, job, *options, "--resume", "--fresh")[0] == 2
 
 
 def test_the_schema_is_printed_without_a_job(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,16 +23,16 @@ def test_an_earlier_run_is_taken_away_only_if_asked(tmp_path: Path) -> None:
     (tmp_path / "outputs" / "one" / "a.png").write_bytes(b"")
     with pytest.raises(ConfigError, match="holds a run already"):
         RunFolder.create(tmp_path)
-    RunFolder.create(tmp_path, overwrite=True)
+    RunFolder.create(tmp_path, fresh=True)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_other_files_are_never_touched(tmp_path: Path, overwrite: bool) -> None:
+@pytest.mark.parametrize("fresh", [False, True])
+def test_other_files_are_never_touched(tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "summary.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"thesis\.tex"):
-        RunFolder.create(tmp_path, overwrite=overwrite)
+        RunFolder.create(tmp_path, fresh=fresh)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["summary.json", "thesis.tex"]
 
 

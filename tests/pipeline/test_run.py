@@ -21,6 +21,7 @@ from evenload.events import (
     EventFile,
     ItemFailed,
     ItemFinished,
+    Note,
     RunFinished,
     RunStarted,
     StageStarted,
@@ -115,6 +116,12 @@ def job(tmp_path: Path) -> Path:
 def run(job: Path, *changes: str, out: str = "run", **options) -> PipelineResult:
     options.setdefault("backend", "inline")
     return Pipeline.from_yaml(job, changes).run(out=job.parent / out, **options)
+
+
+def outputs_of(folder: Path) -> dict[str, bytes]:
+    """Every file that the stages made, and the rows."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in (folder / "outputs").rglob("*.*")}
+    return files | {"results": (folder / "results.jsonl").read_bytes()}
 
 
 def rows_of(folder: Path) -> list[dict]:
@@ -214,16 +221,18 @@ def test_a_sink_that_breaks_and_an_error_of_our_own(job: Path, monkeypatch: pyte
     assert run(job, sinks=[broken]).status == "done"
     from evenload.pipeline.session import Session
 
-    keep = Session._keep
+    settle = Session._settle
     monkeypatch.setattr(
-        Session, "_keep", lambda self, one, at, *rest: 1 / 0 if at == 3 else keep(self, one, at, *rest)
+        Session,
+        "_settle",
+        lambda self, task, *rest, **more: 1 / 0 if task.strand == 3 else settle(self, task, *rest),
     )
     with pytest.raises(ZeroDivisionError):
         run(job, out="second")
     assert len(rows_of(job.parent / "second")) == 6
 
 
-def test_events_name_items_and_count_within_their_stage(job: Path) -> None:
+def test_events_name_items_by_id_and_place_in_the_input(job: Path) -> None:
     (job.parent / "pictures" / "p2.png").write_text("not a picture")
     seen: list[Event] = []
     result = run(job, sinks=[seen.append])
@@ -235,7 +244,7 @@ def test_events_name_items_and_count_within_their_stage(job: Path) -> None:
     assert [(e.stage, e.total) for e in seen if isinstance(e, StageStarted)] == [("brighten", 6), ("mean", 5)]
     assert [(e.index, e.item) for e in seen if isinstance(e, ItemFailed)] == [(2, "p2")]
     scored = [(e.index, e.item) for e in seen if isinstance(e, ItemFinished) and e.stage == "mean"]
-    assert scored == list(enumerate(["p0", "p1", "p3", "p4", "p5"]))
+    assert scored == [(0, "p0"), (1, "p1"), (3, "p3"), (4, "p4"), (5, "p5")]
     shown = next(e.outputs for e in seen if isinstance(e, ItemFinished))
     assert shown == {"bright": "outputs/brighten/p0.png", "on": 1, "before": "inputs/p0.png"}
     assert (result.folder / "inputs/p0.png").read_bytes() == (job.parent / "pictures/p0.png").read_bytes()
@@ -294,11 +303,60 @@ def test_a_headline_that_fails_costs_nothing_else(job: Path) -> None:
     assert any("broken_headline raised KeyError" in note for note in notes)
 
 
-def test_a_folder_that_is_taken_is_refused_before_any_work(job: Path) -> None:
+def test_a_run_is_gone_on_with_and_done_anew_only_if_asked(job: Path) -> None:
+    first = run(job)
+    before = outputs_of(first.folder)
+    again = run(job)
+    assert (again.status, again.n_restored, again.n_done) == ("done", 12, 6)
+    assert outputs_of(again.folder) == before
+    assert again.summary.n_done == 6
+    assert run(job, fresh=True).n_restored == 0
+
+
+def test_a_changed_job_is_refused_and_says_what_was_changed(job: Path) -> None:
     run(job)
-    with pytest.raises(ConfigError, match="holds a run already"):
+    with pytest.raises(ConfigError) as caught:
+        run(job, "brighten.by=0.5", "job.seed=6")
+    assert "job.seed: 5, now 6" in caught.value.message
+    assert "stages.brighten.params: by None, now 0.5" in caught.value.message
+    assert "--fresh" in str(caught.value)
+    (job.parent / "stages.py").write_text(STAGES + "\n")
+    with pytest.raises(ConfigError, match="brighten: its source was changed"):
         run(job)
-    assert run(job, overwrite=True).status == "done"
+    assert run(job, "job.seed=6", fresh=True).status == "done"
+
+
+def test_what_is_new_or_changed_or_damaged_is_done_and_nothing_else(job: Path) -> None:
+    from evenload.pipeline.artifacts import encode_artifact
+
+    first = run(job)
+    (first.folder / "outputs/brighten/p1.png").write_bytes(b"cut")
+    (first.folder / "outputs/brighten/p2.png").unlink()
+    pixels = np.full((8, 10, 3), 7, dtype=np.uint8)
+    for name in ("p3", "p9"):
+        (job.parent / "pictures" / f"{name}.png").write_bytes(encode_artifact(pixels, "png"))
+    seen: list[Event] = []
+    again = run(job, sinks=[seen.append])
+    assert again.status == "done"
+    assert [row["id"] for row in rows_of(again.folder)] == [*NAMES, "p9"]
+    done = {(event.stage, event.item) for event in seen if isinstance(event, ItemFinished)}
+    assert done == {("brighten", name) for name in ("p1", "p2", "p3", "p9")} | {
+        ("mean", "p3"),
+        ("mean", "p9"),
+    }
+    notes = [event.text for event in seen if isinstance(event, Note)]
+    assert any("p1.png is not what was written" in text for text in notes)
+    assert outputs_of(again.folder) == outputs_of(run(job, out="other").folder)
+
+
+def test_failed_items_stay_failed_until_they_are_retried(job: Path) -> None:
+    (job.parent / "table.csv").write_text("id,poison\np4,1\n")
+    assert [item.id for item in run(job).failures] == ["p4"]
+    assert [item.id for item in run(job).failures] == ["p4"]
+    (job.parent / "bad").write_text("")
+    result = run(job, retry_failed=True)
+    assert [item.id for item in result.failures] == ["p4"]
+    assert result.n_restored == 11
 
 
 def test_the_folder_holds_the_job_as_it_ran(job: Path) -> None:
@@ -314,6 +372,8 @@ def test_the_folder_holds_the_job_as_it_ran(job: Path) -> None:
         "trace.json",
         "outputs",
         "inputs",
+        "job.json",
+        "journal",
     }
     assert result.report == job.parent / "other.html"
     assert "brighten" in result.report.read_text()

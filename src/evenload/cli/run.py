@@ -9,6 +9,8 @@ import click
 from evenload._optional import require
 from evenload.events import json_text
 
+from .watched import reporting, watch_options, watched
+
 if TYPE_CHECKING:
     from evenload.pipeline.results import PipelineResult
 
@@ -23,7 +25,8 @@ MOST_SHOWN = 10
 @click.option("--policy", help="How items are dealt: measured, pull, pull:4, static, ...")
 @click.option("--backend", default="process", show_default=True, help="process | inline (to debug with).")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="The run folder; wins over the job file.")
-@click.option("--overwrite", is_flag=True, help="Take an earlier run in the run folder away.")
+@click.option("--resume", is_flag=True, help="Go on with the run in the folder; that is the default.")
+@click.option("--fresh", "--overwrite", is_flag=True, help="Take an earlier run in the run folder away.")
 @click.option("--report", type=click.Path(path_type=Path), help="Write the report here, too.")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a key of the job file.")
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="The job's seed; short for --set job.seed=.")
@@ -32,13 +35,15 @@ MOST_SHOWN = 10
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but the result.")
 @click.option("--no-progress", is_flag=True, help="No progress on stderr.")
+@watch_options
 def run(
     job: Path | None,
     devices: str | None,
     policy: str | None,
     backend: str,
     out: Path | None,
-    overwrite: bool,
+    resume: bool,
+    fresh: bool,
     report: Path | None,
     changes: tuple[str, ...],
     seed: int | None,
@@ -47,6 +52,9 @@ def run(
     as_json: bool,
     quiet: bool,
     no_progress: bool,
+    has_dash: bool,
+    metrics_port: str | None,
+    has_otel: bool,
 ) -> int:
     """Run the pipeline that the file JOB describes.
 
@@ -64,6 +72,8 @@ def run(
         raise click.UsageError("Missing argument 'JOB': the path of a job file (YAML).")
     from evenload.pipeline.run import Pipeline
 
+    if resume and fresh:
+        raise click.UsageError("--resume and --fresh exclude each other.")
     changes = changes if seed is None else (*changes, f"job.seed={seed}")
     if policy is not None:
         changes = (*changes, f"schedule.policy={policy}")
@@ -75,10 +85,15 @@ def run(
     from evenload.pipeline.interrupts import Interrupts
     from evenload.report.progress import make_progress
 
-    with Interrupts():
+    events = (out.resolve() if out is not None else pipeline.out) / "events.jsonl"
+    with (
+        Interrupts(),
+        watched(pipeline.spec.job.name, events, has_dash=has_dash),
+        reporting(metrics_port, has_otel) as sinks,
+    ):
         with make_progress("never" if no_progress or quiet else "auto") as progress:
             result = pipeline.run(
-                devices, backend=backend, out=out, overwrite=overwrite, report=report, sinks=[progress]
+                devices, backend=backend, out=out, fresh=fresh, report=report, sinks=[progress, *sinks]
             )
         for fault in result.faults:
             click.echo(f"warning: {fault}", err=True)

@@ -1,4 +1,4 @@
-"""What a stage hands on by file: pictures, arrays and texts, each on disk before it is claimed.
+"""What a stage hands on by file: pictures, tensors, arrays and texts, each on disk before it is claimed.
 
 A stage's outputs are numbers, strings, true/false and None, which are recorded as they are, and outputs
 with a file type, declared in the job file (``outputs: {restored: png}``), which are saved under
@@ -9,7 +9,8 @@ import hashlib
 import io
 import os
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,17 @@ import numpy as np
 from evenload._optional import require
 from evenload.errors import ConfigError, FormatError
 
-__all__ = ["FILE_TYPES", "encode_artifact", "file_name", "read_picture", "write_atomically"]
+__all__ = [
+    "FILE_TYPES",
+    "SavedFile",
+    "digest_of",
+    "encode_artifact",
+    "file_name",
+    "open_picture",
+    "read_picture",
+    "read_tensors",
+    "write_atomically",
+]
 
 _LONGEST_NAME = 150
 
@@ -29,6 +40,11 @@ def read_picture(path: str | Path) -> np.ndarray:
     Grey pictures become three equal channels; transparency is laid on white.
     Raises FormatError if the file is not a picture or is cut short, FileNotFoundError if there is none.
     """
+    return np.asarray(open_picture(path), dtype=np.float32) / np.float32(255)
+
+
+def open_picture(path: str | Path) -> Any:
+    """The picture in a file as a PIL image, RGB, read whole. As ``read_picture`` in all else."""
     image_module = require("PIL.Image", extra="pictures", why="reading pictures")
     image_ops = require("PIL.ImageOps", extra="pictures", why="reading pictures")
     try:
@@ -37,7 +53,9 @@ def read_picture(path: str | Path) -> np.ndarray:
             if "transparency" in picture.info or picture.mode in ("RGBA", "LA", "PA"):
                 white = image_module.new("RGBA", picture.size, "white")
                 picture = image_module.alpha_composite(white, picture.convert("RGBA"))
-            return np.asarray(_to_8_bits(picture).convert("RGB"), dtype=np.float32) / np.float32(255)
+            upright = _to_8_bits(picture).convert("RGB")
+            upright.load()
+            return upright
     except FileNotFoundError:
         raise
     except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
@@ -45,6 +63,27 @@ def read_picture(path: str | Path) -> np.ndarray:
             f"{path} is not a picture that can be read: {error}",
             hint="take the file out of the inputs, or save it again as PNG or JPEG",
         ) from error
+
+
+def read_tensors(path: str | Path) -> dict[str, Any]:
+    """The tensors of a safetensors file by name, on the CPU. Raises FormatError if it is damaged."""
+    require("torch", extra="torch", why="reading tensors")
+    safetensors = require("safetensors.torch", extra="pictures", why="reading tensors")
+    try:
+        return safetensors.load_file(path)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # the library has an exception of its own
+        raise FormatError(
+            f"{path} holds no tensors that can be read: {error}", hint="make it again"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class SavedFile:
+    """A file's content, made by somebody else and kept as it is."""
+
+    content: bytes
 
 
 def _to_8_bits(picture: Any) -> Any:
@@ -60,8 +99,12 @@ def _from_array(pixels: np.ndarray) -> Any:
 
 
 def _encode_png(value: Any) -> bytes:
-    """uint8, or floats in 0..1 (clipped, rounded); [h, w], [h, w, 1 | 3 | 4]."""
+    """A PIL image, uint8, or floats in 0..1 (clipped, rounded); [h, w], [h, w, 1 | 3 | 4]."""
     pixels = np.asarray(value)
+    if pixels.dtype.kind not in "fbiu":
+        raise ConfigError(
+            f"it is a {type(value).__name__}, no picture", hint="return an array or a PIL image"
+        )
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
     if pixels.ndim not in (2, 3) or (pixels.ndim == 3 and pixels.shape[2] not in (3, 4)) or not pixels.size:
@@ -94,7 +137,23 @@ def _encode_txt(value: Any) -> bytes:
     return value.encode()
 
 
-FILE_TYPES: dict[str, Callable[[Any], bytes]] = {"png": _encode_png, "npy": _encode_npy, "txt": _encode_txt}
+def _encode_safetensors(value: Any) -> bytes:
+    """A tensor, or several by name."""
+    torch = require("torch", extra="torch", why="safetensors outputs")
+    safetensors = require("safetensors.torch", extra="pictures", why="safetensors outputs")
+    named = value if isinstance(value, Mapping) else {"tensor": value}
+    if not named or not all(isinstance(tensor, torch.Tensor) for tensor in named.values()):
+        kinds = ", ".join(sorted({type(tensor).__name__ for tensor in named.values()})) or "nothing"
+        raise ConfigError(f"safetensors holds tensors, not {kinds}", hint="return a dict of tensors by name")
+    return safetensors.save({name: tensor.detach().cpu().contiguous() for name, tensor in named.items()})
+
+
+FILE_TYPES: dict[str, Callable[[Any], bytes]] = {
+    "png": _encode_png,
+    "npy": _encode_npy,
+    "txt": _encode_txt,
+    "safetensors": _encode_safetensors,
+}
 
 
 def encode_artifact(value: Any, file_type: str) -> bytes:
@@ -102,9 +161,15 @@ def encode_artifact(value: Any, file_type: str) -> bytes:
 
     Raises ConfigError if the value does not suit the type.
     """
-    if hasattr(value, "detach") and hasattr(value, "cpu"):
+    if isinstance(value, SavedFile):
+        return value.content
+    if hasattr(value, "detach") and hasattr(value, "cpu") and file_type != "safetensors":
         value = value.detach().cpu().numpy()
     return FILE_TYPES[file_type](value)
+
+
+def digest_of(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def file_name(item: str, suffix: str) -> str:

@@ -5,10 +5,12 @@ events.jsonl    what happened, as it happened
 results.jsonl   one row for each item, in input order
 summary.json    the headline numbers
 outputs/        what the stages made: outputs/<stage>/<item>.png
+journal/        which results are on disk for good, so that a run can go on
 inputs/         copies of the inputs, if the job asks for them
 report.html, trace.json
 """
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -19,24 +21,34 @@ from evenload.errors import ConfigError
 from evenload.events import json_text
 from evenload.pipeline.artifacts import file_name, write_atomically
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "is_in_use"]
 
-_FILES = ("config.yaml", "events.jsonl", "results.jsonl", "summary.json", "report.html", "trace.json")
-_FOLDERS = ("outputs", "inputs")
+_FILES = (
+    "config.yaml",
+    "events.jsonl",
+    "results.jsonl",
+    "summary.json",
+    "report.html",
+    "trace.json",
+    "plan.json",
+    "job.json",
+)
+_FOLDERS = ("outputs", "inputs", "journal", "control")
 
 
 class RunFolder:
-    """A folder that holds one run. ``path`` is absolute."""
+    """A folder that holds one run. ``path`` is absolute; ``is_resumed``: it holds results already."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, is_resumed: bool = False):
         self.path = path
+        self.is_resumed = is_resumed
 
     @classmethod
-    def create(cls, path: Path, *, overwrite: bool = False) -> "RunFolder":
-        """Make the folder, empty of any earlier run.
+    def create(cls, path: Path, *, fresh: bool = False) -> "RunFolder":
+        """Make the folder, or open it to go on with the run in it.
 
-        An earlier run is only taken away with ``overwrite``, and then only what runs write; a folder that
-        holds anything else is never touched. Raises ConfigError.
+        With ``fresh`` an earlier run is taken away, and then only what runs write; a folder that holds
+        anything else is never touched. Raises ConfigError.
         """
         path = path.resolve()
         present = set(os.listdir(path)) if path.is_dir() else set()
@@ -49,19 +61,25 @@ class RunFolder:
                 f"{path} holds what is not of a run: {', '.join(foreign[:3])}{more}",
                 hint="give another run folder with -o",
             )
-        if present and not overwrite:
+        can_go_on = (path / "journal" / "journal.json").is_file()
+        if present and not fresh and not can_go_on:
             raise ConfigError(
-                f"{path} holds a run already", hint="give another folder with -o, or --overwrite"
+                f"{path} holds a run already, and no journal to go on from",
+                hint="give another folder with -o, or --fresh",
             )
+        if present and fresh:
+            _refuse_if_in_use(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            for name in present:
+            for name in present if fresh else ():
                 shutil.rmtree(path / name) if name in _FOLDERS else (path / name).unlink()
+            if present and not fresh:
+                _sweep(path)
         except OSError as error:
             raise ConfigError(
                 f"cannot write to {path}: {error}", hint="give another run folder with -o"
             ) from error
-        return cls(path)
+        return cls(path, is_resumed=bool(present) and not fresh)
 
     def file(self, name: str) -> Path:
         assert name in _FILES
@@ -84,3 +102,28 @@ class RunFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self.write_text("summary.json", json_text(summary, indent=2) + "\n")
+
+
+def _sweep(path: Path) -> None:
+    """Take away what was half written when a worker was killed."""
+    for partial in (path / "outputs").rglob("*.tmp"):
+        partial.unlink(missing_ok=True)
+
+
+def is_in_use(path: Path) -> bool:
+    """Does a process work at the run in ``path``?"""
+    try:
+        with (path / "journal" / "lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _refuse_if_in_use(path: Path) -> None:
+    if is_in_use(path):
+        raise ConfigError(
+            f"a process is at work in {path}", hint="wait for it, or give another folder with -o"
+        )

@@ -1,11 +1,15 @@
 """A job from its file to its report.
 
-    job.yaml ──► JobSpec, items ──► Plan ──► Session: stage by stage over all devices ──► run folder, report
+    job.yaml ──► JobSpec, items ──► phases of the plan ──► Session over all devices ──► run folder, report
+
+A run folder that holds results of the same job is gone on with: only what is missing is done.
 
 Failures belong to their item: it goes no further, the others do. Whatever ends a run early (a failure with
 ``on_error: stop``, Ctrl-C, SIGTERM), what is done is written.
 """
 
+import contextlib
+import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,6 +30,7 @@ from evenload.pipeline.results import ItemResult, PipelineResult
 from evenload.pipeline.stage import Item
 
 if TYPE_CHECKING:
+    from evenload.pipeline.plan import Phase
     from evenload.pipeline.session import Session
     from evenload.pipeline.spec import JobSpec
 
@@ -101,39 +106,72 @@ class Pipeline:
         policy: str | None = None,
         backend: str = "process",
         out: str | Path | None = None,
-        overwrite: bool = False,
+        fresh: bool = False,
+        retry_failed: bool = False,
         report: str | Path | None = None,
         sinks: Iterable[Callable[[Event], None]] = (),
         sample_s: float = 1.0,
     ) -> PipelineResult:
-        """Run the job and write its run folder.
+        """Run the job, or go on with it, and write its run folder.
 
         devices, policy   win over those of the job file
-        out               the run folder; ``overwrite`` takes an earlier run in it away
+        out               the run folder; results of the same job in it are kept, and only the rest is done
+        fresh             take an earlier run in the folder away
+        retry_failed      try items again that failed in an earlier run
         report            write the report here, not into the run folder
         sinks             get every event as it happens
         sample_s          seconds from one look at the devices' load and memory to the next
 
-        Raises ConfigError if the folder holds something or the report has no place, NoUsableDevice if no
-        device can run a stage (what earlier stages gave is written first). Failed items raise nothing: see
-        ``PipelineResult.failures``.
+        Raises ConfigError if the folder holds something else or results of another job (and says what was
+        changed), or the report has no place; NoUsableDevice if no device can run a stage (what earlier
+        stages gave is written first). Failed items raise nothing: see ``PipelineResult.failures``.
         """
+        from evenload.pipeline.ledger import Ledger, fingerprint_of
         from evenload.pipeline.session import Session
 
         policy = policy or self.spec.schedule.policy
         _check_names(policy, backend)
         if report is not None:
             _check_place(Path(report))
+        use = self.spec.devices.use if devices is None else devices
         with DevicePool.discover() as machine, Interrupts() as interrupts:
-            pool = machine.select(self.spec.devices.use if devices is None else devices)
-            folder = RunFolder.create(Path(out) if out is not None else self.out, overwrite=overwrite)
-            folder.write_text("config.yaml", self._config())
-            with EventFile(folder.file("events.jsonl")) as file:
-                session = Session(self.spec, self.items, self.folder, folder, [file, *sinks])
-                session.go(pool, policy, backend, sample_s)
-                interrupts.hold()
-                session.finish()
-            return self._write(session, folder, report, session.lost_events(file))
+            pool = machine.select(use)
+            phases = self._phases(pool)
+            folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh)
+            with contextlib.closing(
+                Ledger.open(folder.path, fingerprint_of(self.spec, self.folder))
+            ) as ledger:
+                folder.write_text("config.yaml", self._config())
+                folder.write_text("job.json", json.dumps({"schema": 1, "folder": str(self.folder)}) + "\n")
+                with EventFile(folder.file("events.jsonl")) as file:
+                    session = Session(
+                        self.spec,
+                        self.items,
+                        self.folder,
+                        folder,
+                        ledger,
+                        [file, *sinks],
+                        may_use_cpu=not isinstance(use, str | int) or "cpu" in str(use),
+                        retries_failed=retry_failed,
+                    )
+                    session.go(pool, phases, policy, backend, sample_s)
+                    interrupts.hold()
+                    session.finish()
+                return self._write(session, folder, report, session.lost_events(file))
+
+    def _phases(self, pool: DevicePool) -> "tuple[Phase, ...]":
+        """By the job's mode, the devices of the highest score first."""
+        from evenload.pipeline.unplanned import phases_of_mode
+
+        schedule = self.spec.schedule
+        devices = sorted(pool.ids, key=lambda device: -pool.score(device))
+        return phases_of_mode(
+            schedule.mode,
+            [stage.name for stage in self.spec.stages],
+            devices,
+            split=[s.name for s in self.spec.stages if s.model is not None and "layer_split" in s.fit],
+            in_flight=len(devices) if schedule.in_flight == "auto" else schedule.in_flight,
+        )
 
     def _config(self) -> str:
         from evenload.pipeline.job_file import spec_text
@@ -148,7 +186,8 @@ class Pipeline:
         rows = session.rows()
         folder.write_results(row.to_json() for row in rows)
         summary = summarise(read_events(folder.path))
-        folder.write_summary({**summary.to_json(), "headline": session.headline, "faults": faults})
+        more = {"headline": session.headline, "faults": faults, "n_restored": session.n_restored}
+        folder.write_summary({**summary.to_json(), **more, "measured": session.measured})
         if self.spec.report.trace:
             from evenload.report.trace import write_trace
 
@@ -161,7 +200,9 @@ class Pipeline:
             write_report(folder.path, page, faults=faults)
         if session.error is not None:
             raise session.error
-        return PipelineResult(folder.path, session.status, rows, summary, session.headline, page, faults)
+        return PipelineResult(
+            folder.path, session.status, rows, summary, session.headline, page, faults, session.n_restored
+        )
 
 
 def _check_names(policy: str, backend: str) -> None:

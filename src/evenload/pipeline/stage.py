@@ -16,28 +16,60 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from evenload.errors import ConfigError
-from evenload.pipeline.artifacts import FILE_TYPES, encode_artifact, file_name, write_atomically
+from evenload.executor.failure import is_memory_error
+from evenload.pipeline.artifacts import FILE_TYPES, digest_of, encode_artifact, file_name, write_atomically
+from evenload.pipeline.plan import Fit
 from evenload.pipeline.target import Target, load_target
 
-__all__ = ["Item", "Stage", "StageContext", "StageRunner", "StageWorker"]
+__all__ = ["Item", "ModelFolder", "Stage", "StageContext", "StageRunner", "StageWorker"]
 
 _INTEGERS_END = 10**4299  # with more digits no reader of JSON in Python takes it
+WHOLE = Fit()
 _PLAIN = (str, int, float, bool, type(None))
 _VALUE_TYPES = {"number": (int, float), "text": (str,), "boolean": (bool,)}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """Where a stage's weights are and what they are loaded as. ``components``: parts of it, None for all."""
+
+    path: str
+    dtype: str = "auto"
+    components: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
     """What a stage's constructor gets first.
 
-    ``device`` is what this worker computes on (``device.torch`` is its name for torch), ``folder`` the folder
-    of the job file, to which relative paths in ``params`` belong.
+    device       what this worker computes on; ``device.torch`` is its name for torch
+    folder       the folder of the job file, to which relative paths in ``params`` belong
+    model        the job file's ``model`` of this stage: path, dtype, components; None if it has none
+    fit          how the model is to be held, ``plan.Fit``
+    n_devices    how many devices this worker has; ``torch_devices`` names them
+    may_use_cpu  False: nobody asked for the CPU, and a large model there would be a mistake
     """
 
     stage: str
     device: Any
     folder: Path
     seed: int = 0
+    model: "ModelFolder | None" = None
+    fit: Fit = WHOLE
+    n_devices: int = 1
+    may_use_cpu: bool = True
+
+    @property
+    def torch_devices(self) -> tuple[str, ...]:
+        """Names for torch of all devices of this worker. It sees no others, so that they count from 0."""
+        first = self.device.torch
+        if self.n_devices == 1 or not first.startswith("cuda"):
+            return (first,) * self.n_devices
+        return tuple(f"cuda:{number}" for number in range(self.n_devices))
+
+    @property
+    def model_dtype(self) -> str:
+        return self.model.dtype if self.model is not None else "auto"
 
     def path(self, text: str) -> Path:
         """``text`` as a path; a relative one belongs to the job file's folder."""
@@ -86,42 +118,66 @@ class StageWorker:
     outputs: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     retries: int = 0
+    model: ModelFolder | None = None
+    may_use_cpu: bool = True
+    python: str | None = None
 
 
 class StageRunner:
-    """One stage on one device: calls it, saves its files, hands back what is small."""
+    """One stage on one worker: calls it, saves its files, hands back what is small."""
 
-    def __init__(self, worker: StageWorker, device: Any):
+    def __init__(self, worker: StageWorker, device: Any, fit: Fit = WHOLE, n_devices: int = 1):
         """Constructs the stage on ``device``; raises what its constructor raises."""
         self.worker = worker
         stage_class = load_target(worker.target)
         if not isinstance(stage_class, type):
             raise ConfigError(
                 f"{worker.target.name} in {worker.target.module} is not a class",
-                hint="a stage is a class with __call__(self, inputs, item)",
+                hint="a stage is a class with __call__(self, inputs, item); a function: kind: function",
             )
         if stage_class.__init__ is object.__init__:
             self._stage: Any = stage_class()
         else:
-            context = StageContext(worker.stage, device, worker.folder, worker.seed)
+            context = StageContext(
+                worker.stage, device, worker.folder, worker.seed, worker.model, fit, n_devices,
+                worker.may_use_cpu,
+            )  # fmt: skip
             self._stage = stage_class(context, **worker.params)
 
-    def __call__(self, task: tuple[Mapping[str, Any], Item]) -> tuple[int, dict[str, Any]]:
-        """The item's index and its outputs; files are on disk, and stand as relative paths."""
-        inputs, item = task
+    def lane(self) -> "StageRunner | None":
+        """A runner for one more item at the same time; None if the stage takes one at a time."""
+        make = getattr(self._stage, "lane", None)
+        if make is None:
+            return None
+        twin = object.__new__(StageRunner)
+        twin.worker, twin._stage = self.worker, make()
+        return twin
+
+    def run(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> tuple[dict[str, Any], dict]:
+        """The item's outputs and ``{output: [bytes, digest]}`` of its files.
+
+        Files are on disk, and stand as relative paths. ``place`` comes before the item's id in their names.
+        """
         for attempt in range(self.worker.retries):
             try:
-                return item.index, self._outputs(inputs, item)
-            except Exception:  # what it lacks may come back: a server, a file, memory
+                return self._outputs(inputs, item, place)
+            except Exception as error:
+                if is_memory_error(error):
+                    raise
+                # What it lacks may come back: a server, a file.
                 time.sleep(min(0.1 * 2**attempt, 5.0))
-        return item.index, self._outputs(inputs, item)
+        return self._outputs(inputs, item, place)
+
+    def __call__(self, task: tuple[Mapping[str, Any], Item]) -> tuple[int, dict[str, Any]]:
+        """The item's index and its outputs."""
+        return task[1].index, self.run(*task)[0]
 
     def close(self) -> None:
         close = getattr(self._stage, "close", None)
         if close is not None:
             close()
 
-    def _outputs(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any]:
+    def _outputs(self, inputs: Mapping[str, Any], item: Item, place: str) -> tuple[dict[str, Any], dict]:
         outputs = self._stage(inputs, item, **self.worker.call)
         declared = self.worker.outputs
         if not isinstance(outputs, Mapping):
@@ -132,11 +188,13 @@ class StageRunner:
             raise self._refused(
                 f"returned {', '.join(taken)}, which the item has already", "rename the output"
             )
-        return {name: self._kept(name, value, item) for name, value in outputs.items()}
-
-    def _kept(self, name: str, value: Any, item: Item) -> Any:
-        is_file = self.worker.outputs.get(name) in FILE_TYPES
-        return self._written(name, value, item) if is_file else self._plain(name, value)
+        kept, files = {}, {}
+        for name, value in outputs.items():
+            if declared.get(name) in FILE_TYPES:
+                kept[name], files[name] = self._written(name, value, item, place)
+            else:
+                kept[name] = self._plain(name, value)
+        return kept, files
 
     def _plain(self, name: str, value: Any) -> Any:
         """A number, text or None that JSON can hold."""
@@ -156,13 +214,18 @@ class StageRunner:
             raise self._refused(f"returned {name!r} that is {found}", hint)
         return value
 
-    def _written(self, name: str, value: Any, item: Item) -> str:
+    def _written(self, name: str, value: Any, item: Item, place: str) -> tuple[str, list]:
         declared = self.worker.outputs
         n_files = sum(file_type in FILE_TYPES for file_type in declared.values())
         suffix = f".{declared[name]}" if n_files == 1 else f".{name}.{declared[name]}"
-        relative = f"outputs/{self.worker.stage}/{file_name(item.id, suffix)}"
-        write_atomically(self.worker.run_folder / relative, encode_artifact(value, declared[name]))
-        return relative
+        relative = f"outputs/{self.worker.stage}/{place}{file_name(item.id, suffix)}"
+        try:
+            content = encode_artifact(value, declared[name])
+        except ConfigError as error:
+            what = f"returned {name!r} that is no {declared[name]}: {error.message}"
+            raise self._refused(what, error.hint or "") from error
+        write_atomically(self.worker.run_folder / relative, content)
+        return relative, [len(content), digest_of(content)]
 
     def _refused(self, what: str, hint: str) -> ConfigError:
         return ConfigError(f"stage {self.worker.stage!r} {what}", hint=hint)

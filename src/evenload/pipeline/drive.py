@@ -1,0 +1,339 @@
+"""The loop of a run: decide, send, receive. Joins the dispatcher with a back end's workers.
+
+What came of the tasks is handed over once for each round of the loop, so that all of a round's results share
+one wait for the disk.
+"""
+
+import functools
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenload.devices import DevicePool, worker_environment
+from evenload.errors import NoUsableDevice
+from evenload.executor.backends import Backend
+from evenload.executor.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
+from evenload.executor.prepare import Tasks
+from evenload.executor.record import Record
+from evenload.executor.task import Task as Sendable
+from evenload.pipeline.course import Task
+from evenload.pipeline.dispatch import Action, Dispatcher, Load, Run, Start, Stop
+from evenload.pipeline.host import LOAD, RUN, WAIT, HostSpec, Order, Outcome, StageHost
+from evenload.pipeline.plan import Fit
+from evenload.pipeline.stage import StageWorker
+
+__all__ = ["Driver", "Ended"]
+
+GRACE_S = 1.0
+POLL_S = 0.5  # at most, so that a drained device or a control file is seen soon
+
+
+@dataclass(slots=True)
+class Ended:
+    """A task that is over: ``outcome`` has its outputs or its error, ``device`` the group that ran it."""
+
+    task: Task
+    outcome: Outcome
+    device: str
+
+
+@dataclass(slots=True)
+class _Worker:
+    """``order`` is what it works at; None while it waits for one."""
+
+    number: int
+    name: str
+    group: str
+    asked_s: float
+    pid: int | None = None
+    is_up: bool = False
+    order: Order | None = None
+    load_s: dict[int, float] = field(default_factory=dict)
+    idle_since_s: float | None = None
+    must_replace: bool = False
+
+
+class Driver:
+    """Runs what the dispatcher decides on the workers of ``backend``.
+
+    order_for   makes the order of a task: its values, item and place
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        pool: DevicePool,
+        dispatcher: Dispatcher,
+        stages: Sequence[StageWorker],
+        record: Record,
+        order_for: Callable[[Task], Order],
+    ):
+        self.dispatcher = dispatcher
+        self.load_s: dict[str, dict[str, float]] = {}
+        self.peak_bytes: dict[str, int] = {}
+        self.notes: list[tuple[str, str]] = []
+        self._backend, self._pool, self._record = backend, pool, record
+        self._stages = tuple(stages)
+        self._order_for = order_for
+        self._tasks = Tasks()
+        self._sendable: dict[int, Sendable] = {}
+        self._workers: dict[int, _Worker] = {}
+        self._of_group: dict[str, _Worker] = {}
+        self._n_workers = self._n_chunks = 0
+        self._ended: deque[Ended] = deque()
+
+    def step(self, *, deals: bool = True, timeout_s: float | None = None) -> list[Ended]:
+        """Send what can be sent, wait for news, take it in; returns the tasks that are over.
+
+        Raises NoUsableDevice if tasks are left that no device can run.
+        """
+        now = time.monotonic()
+        actions = self.dispatcher.decide(now, deals=deals)
+        for action in actions:
+            self._do(action, now)
+        self._wait_on_lanes()
+        if deals and not actions and not self.dispatcher.n_running and not self._has_orders():
+            self._refuse_if_stuck(now)
+        if not self._ended:
+            wait_s = self.dispatcher.wake_s(now)
+            limits = [limit for limit in (wait_s, timeout_s, POLL_S) if limit is not None]
+            for message in self._backend.poll(min(limits)):
+                self._receive(message)
+        ended = list(self._ended)
+        self._ended.clear()
+        return ended
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.dispatcher.n_running)
+
+    def close(self, grace_s: float = GRACE_S) -> None:
+        for message in self._backend.close(grace_s):
+            if isinstance(message, Said) and message.worker in self._workers:
+                self._record.said(self._workers[message.worker].group, message.line)
+        for worker in self._workers.values():
+            self._record.worker_exited(worker.group, worker.name, "closed")
+        self._workers.clear()
+        self._of_group.clear()
+
+    # --- decide -----------------------------------------------------------------------------------
+
+    def _has_orders(self) -> bool:
+        return any(not worker.is_up or worker.order is not None for worker in self._workers.values())
+
+    def _refuse_if_stuck(self, now: float) -> None:
+        stuck = self.dispatcher.why_stuck()
+        if stuck is not None and self.dispatcher.wake_s(now) is None:
+            stage, causes = stuck
+            raise NoUsableDevice(f"no device can run stage {self._stages[stage].stage!r}", causes=causes)
+
+    def _do(self, action: Action, now: float) -> None:
+        if isinstance(action, Start):
+            return self._start(action.group, now)
+        worker = self._of_group[action.group]
+        if isinstance(action, Stop):
+            return self._stop(worker)
+        if isinstance(action, Load):
+            order = Order(LOAD, action.stage, action.fit, action.keep)
+            self._idle(worker, now, f"nothing was ready before {self._stages[action.stage].stage}")
+            return self._send(worker, order)
+        assert isinstance(action, Run)
+        self._idle(worker, now, "nothing was ready")
+        self._send(worker, self._order_for(action.task)._replace(kind=RUN))
+
+    def _idle(self, worker: _Worker, now: float, why: str) -> None:
+        if worker.idle_since_s is not None:
+            self._record.idle(worker.group, worker.idle_since_s, now, why)
+            worker.idle_since_s = None
+
+    def _wait_on_lanes(self) -> None:
+        """A worker whose lanes all run, or that gets no more, is asked for what is over next."""
+        for worker in self._of_group.values():
+            if worker.order is None and worker.is_up:
+                running = self.dispatcher.groups[worker.group].running
+                if running:
+                    task = next(iter(running))
+                    self._send(worker, Order(WAIT, task.stage))
+
+    # --- send -------------------------------------------------------------------------------------
+
+    def _start(self, group_id: str, now: float) -> None:
+        group = self.dispatcher.groups[group_id]
+        self._n_workers += 1
+        worker = _Worker(self._n_workers, f"{group_id}/{self._n_workers}", group_id, now)
+        self._workers[worker.number] = self._of_group[group_id] = worker
+        environment = group_environment(self._pool, group.devices)
+        try:
+            self._backend.start(worker.number, self._pool.device(group.devices[0]), self._pool, environment)
+            self._backend.load(worker.number, self._host_for(len(group.devices)))
+        except OSError as error:
+            del self._workers[worker.number], self._of_group[group_id]
+            self.dispatcher.lost(group_id, now, f"could not be started: {error}")
+
+    def _host_for(self, n_devices: int) -> Sendable:
+        if n_devices not in self._sendable:
+            spec = HostSpec(self._stages, n_devices)
+            host = functools.partial(StageHost, spec)
+            self._sendable[n_devices] = self._tasks.prepare(host, sends=self._backend.is_threaded)
+        return self._sendable[n_devices]
+
+    def _send(self, worker: _Worker, order: Order) -> None:
+        self._n_chunks += 1
+        worker.order = order
+        task = self._host_for(len(self.dispatcher.groups[worker.group].devices))
+        self._backend.run(worker.number, task.id, self._n_chunks, [order], False)
+
+    def _stop(self, worker: _Worker) -> None:
+        """Its devices are wanted: what it has is on disk, so that there is nothing to wait for."""
+        self._idle(worker, time.monotonic(), "its devices were wanted together")
+        self._forget(worker)
+        self._record.worker_exited(worker.group, worker.name, "closed")
+        self._backend.kill(worker.number)
+
+    def _forget(self, worker: _Worker) -> None:
+        self._workers.pop(worker.number, None)
+        if self._of_group.get(worker.group) is worker:
+            del self._of_group[worker.group]
+
+    # --- receive ----------------------------------------------------------------------------------
+
+    def _receive(self, message: Message) -> None:
+        worker = self._workers.get(message.worker)
+        if worker is None:
+            return
+        if isinstance(message, Answered):
+            self._on_answer(worker, message)
+        elif isinstance(message, Up):
+            worker.pid = message.pid
+        elif isinstance(message, Loaded):
+            self._on_loaded(worker)
+        elif isinstance(message, Refused):
+            self._on_lost(worker, message.failure.summary)
+        elif isinstance(message, Spoilt):
+            self._on_spoilt(worker, message)
+        elif isinstance(message, Said):
+            self._record.said(worker.group, message.line)
+        elif isinstance(message, Warned):
+            self._record.note("warning", f"{worker.group}: {message.text}")
+        elif isinstance(message, Gone):
+            self._on_lost(worker, message.reason, message.last_words)
+
+    def _on_loaded(self, worker: _Worker) -> None:
+        now = time.monotonic()
+        worker.is_up = True
+        worker.idle_since_s = now
+        self._record.worker_started(worker.group, worker.name, worker.pid, now - worker.asked_s)
+        self.dispatcher.up(worker.group)
+
+    def _on_answer(self, worker: _Worker, message: Answered) -> None:
+        order, worker.order = worker.order, None
+        worker.idle_since_s = time.monotonic()
+        assert order is not None
+        self.dispatcher.answered(worker.group)
+        for failure in message.answer.failures.values():  # not the stage's exception: that is an outcome
+            error = (failure.type_name, failure.message, failure.traceback)
+            kind = "refused" if order.kind == LOAD else "failed"
+            self._take(worker, Outcome(kind, order.stage, order.task, error=error))
+        for outcomes in message.answer.values:
+            for outcome in outcomes or ():
+                self._take(worker, outcome, order.fit)
+
+    def _take(self, worker: _Worker, outcome: Outcome, fit: Fit | None = None) -> None:
+        group, name = worker.group, self._stages[outcome.stage].stage
+        if outcome.peak_bytes is not None:
+            self.peak_bytes[group] = max(self.peak_bytes.get(group, 0), outcome.peak_bytes)
+        if outcome.task is None:
+            self._on_load_outcome(worker, outcome, fit or Fit())
+        elif outcome.kind == "memory":
+            tried = self.dispatcher.out_of_memory(group, outcome.task)
+            if tried is None:
+                self._end(worker, outcome)
+            else:
+                self._record.note("warning", f"{group}: no memory for an item of {name}; trying {tried}")
+        else:
+            self._end(worker, outcome)
+
+    def _on_load_outcome(self, worker: _Worker, outcome: Outcome, fit: Fit) -> None:
+        name, seconds = self._stages[outcome.stage].stage, outcome.stop_s - outcome.start_s
+        if outcome.kind == "loaded":
+            self.load_s.setdefault(worker.group, {})[name] = seconds
+            self._record.idle(worker.group, outcome.start_s, outcome.stop_s, f"loads {name}")
+            self.dispatcher.loaded(worker.group, outcome.stage, fit)
+            if outcome.must_replace:
+                self._replace(worker)
+            return
+        kind, text, _ = outcome.error
+        lower = self.dispatcher.smaller_fit(worker.group, outcome.stage) if outcome.kind == "memory" else None
+        if lower is not None:
+            return self._record.note("warning", f"{worker.group}: no memory to load {name}; trying {lower}")
+        self._record.note("warning", f"{worker.group} takes no part in {name}: {kind}: {text}")
+        self.dispatcher.refused(worker.group, outcome.stage, f"{kind}: {text}")
+
+    def _replace(self, worker: _Worker) -> None:
+        self._record.note("warning", f"{worker.group}: memory did not come back; a new worker takes over")
+        self._forget(worker)
+        self._record.worker_exited(worker.group, worker.name, "replaced: memory did not come back")
+        self.dispatcher.restart(worker.group)
+        self._backend.kill(worker.number)
+
+    def _end(self, worker: _Worker, outcome: Outcome) -> None:
+        assert outcome.task is not None
+        seconds = outcome.stop_s - outcome.start_s
+        is_measured = outcome.kind == "done" and seconds > 0
+        self.dispatcher.ended(worker.group, outcome.task, seconds if is_measured else None)
+        if seconds > 0:
+            status = "ok" if outcome.kind == "done" else "failed"
+            self._span(worker, outcome.task, outcome.start_s, outcome.stop_s, status)
+        self._ended.append(Ended(outcome.task, outcome, worker.group))
+
+    def _span(self, worker: _Worker, task: Task, start_s: float, stop_s: float, status: str) -> None:
+        self._record.span(
+            self._stages[task.stage].stage, worker.group, worker.name, (task.strand,), start_s, stop_s,
+            stop_s - start_s if status != "lost" else 0.0, status, "", start_s, False,
+        )  # fmt: skip
+
+    def _on_spoilt(self, worker: _Worker, message: Spoilt) -> None:
+        """The order could not be read there, or its answer here."""
+        order, worker.order = worker.order, None
+        assert order is not None
+        self.dispatcher.answered(worker.group)
+        failure = message.failure
+        error = (failure.type_name, failure.message, failure.traceback)
+        kind = "refused" if order.kind == LOAD else "failed"
+        self._take(
+            worker, Outcome(kind, order.stage, None if order.kind == LOAD else order.task, error=error)
+        )
+
+    def _on_lost(self, worker: _Worker, reason: str, last_words: str = "") -> None:
+        now = time.monotonic()
+        self._forget(worker)
+        self._record.worker_exited(worker.group, worker.name, reason)
+        group = self.dispatcher.groups[worker.group]
+        for task, since_s in group.running.items():
+            self._span(worker, task, since_s, now, "lost")
+        if group.running:
+            self._record.note("info", f"worker {worker.name} {reason}; a new one is started")
+        said = last_words.strip().rpartition("\n")[2]
+        given_up = self.dispatcher.lost(worker.group, now, reason + (f", saying: {said}" if said else ""))
+        for task in given_up:
+            text = f"the item was given up: every worker that ran it {reason}"
+            outcome = Outcome("failed", task.stage, task, error=("WorkerLost", text, last_words))
+            self._ended.append(Ended(task, outcome, worker.group))
+
+
+def group_environment(
+    pool: DevicePool, devices: Iterable[str], inherited: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """Environment of one worker that has all of ``devices``: it sees them all, and has their threads."""
+    several = [worker_environment(pool.device(device), pool, inherited) for device in devices]
+    joined = dict(several[0])
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        if joined[name] not in ("", "-1"):
+            joined[name] = ",".join(one[name] for one in several)
+    for name, value in joined.items():
+        if name.endswith("_THREADS"):
+            joined[name] = str(sum(int(one[name]) for one in several if one[name].isdigit())) or value
+    return joined

@@ -1,0 +1,97 @@
+"""A command-line tool as a stage: it gets the item's values as arguments and writes its outputs as files."""
+
+import json
+import os
+import shutil
+import string
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenload.errors import ConfigError
+from evenload.pipeline.artifacts import SavedFile
+from evenload.pipeline.stage import Item, StageContext
+
+__all__ = ["Command"]
+
+MOST_TEXT = 2000
+
+
+class Command:
+    """Runs ``run``, a list of words in which ``{column}`` is the item's value; no shell is involved.
+
+    ``{out.name}`` is the path at which the tool is to write the output ``name``, with the suffix that
+    ``files`` gives: ``files: {edited: png}``. ``{seed}`` and ``{id}`` are the item's. With ``reads_json``
+    what it prints on stdout is a JSON object of more outputs. The device is known to it by the environment,
+    as to every worker (CUDA_VISIBLE_DEVICES and EVENLOAD_DEVICE).
+    """
+
+    def __init__(
+        self,
+        context: StageContext,
+        *,
+        run: Sequence[str],
+        files: Mapping[str, str] | None = None,
+        reads_json: bool = False,
+        timeout_s: float | None = None,
+    ):
+        if isinstance(run, str) or not run:
+            raise ConfigError(f"run: {run!r} is no list of words", hint='write run: ["tool", "{path}"]')
+        program = str(run[0])
+        beside = context.path(program)
+        self._words = [str(beside) if "/" in program and beside.is_file() else program, *map(str, run[1:])]
+        if "{" not in program and shutil.which(self._words[0]) is None:
+            raise ConfigError(f"there is no program {program!r}", hint="install it, or give its path")
+        self._files, self._reads_json, self._timeout_s = dict(files or {}), reads_json, timeout_s
+        self._folder = context.folder
+
+    def __call__(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any]:
+        with tempfile.TemporaryDirectory(prefix="evenload-") as scratch:
+            made = {name: Path(scratch) / f"{name}.{suffix}" for name, suffix in self._files.items()}
+            out = type("out", (), {name: str(path) for name, path in made.items()})
+            values = {**inputs, "out": out, "seed": item.seed, "id": item.id}
+            done = self._finished([_filled(word, values) for word in self._words])
+            outputs: dict[str, Any] = self._printed(done.stdout) if self._reads_json else {}
+            for name, path in made.items():
+                if not path.is_file():
+                    raise ConfigError(
+                        f"{self._words[0]} wrote no file for {name!r}", hint=f"let it write to {{out.{name}}}"
+                    )
+                outputs[name] = SavedFile(path.read_bytes())
+            return outputs
+
+    def _finished(self, words: list[str]) -> Any:
+        done = subprocess.run(
+            words, cwd=self._folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=self._timeout_s,
+            env=os.environ.copy(), check=False,
+        )  # fmt: skip
+        if done.returncode:
+            said = (done.stderr or done.stdout).decode(errors="replace").strip()[-MOST_TEXT:]
+            raise RuntimeError(
+                f"{words[0]} ended with exit code {done.returncode}: {said or 'it said nothing'}"
+            )
+        return done
+
+    def _printed(self, stdout: bytes) -> dict[str, Any]:
+        try:
+            outputs = json.loads(stdout)
+            assert isinstance(outputs, dict)
+        except (ValueError, AssertionError) as error:
+            shown = stdout.decode(errors="replace").strip()[:200]
+            raise ConfigError(
+                f"{self._words[0]} printed {shown!r}, which is no JSON object",
+                hint="print one, or reads_json: false",
+            ) from error
+        return outputs
+
+
+def _filled(word: str, values: Mapping[str, Any]) -> str:
+    try:
+        return string.Formatter().vformat(word, (), values)
+    except (KeyError, AttributeError, IndexError, ValueError) as error:
+        raise ConfigError(
+            f"{word!r} asks for {error}, which the item does not have",
+            hint=f"columns: {', '.join(name for name in values if name != 'out')}",
+        ) from error

@@ -1,0 +1,24 @@
+"""A plain Python function as a stage."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from evenload.pipeline.stage import Item, StageContext
+from evenload.pipeline.target import load_target, locate
+
+__all__ = ["Function"]
+
+
+class Function:
+    """Calls ``function(inputs, item, **call)``, which returns a dict of outputs, or one value for ``output``.
+
+    function  file.py:name, relative to the job file, or package.module:name
+    """
+
+    def __init__(self, context: StageContext, *, function: str, output: str = "output"):
+        self._function = load_target(locate(function, context.folder))
+        self._output = output
+
+    def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> Mapping[str, Any]:
+        returned = self._function(inputs, item, **call)
+        return returned if isinstance(returned, Mapping) else {self._output: returned}

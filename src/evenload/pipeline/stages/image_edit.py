@@ -1,0 +1,220 @@
+"""Editing pictures by instruction with Qwen-Image-Edit and Edit-Plus, whole or in three steps.
+
+    image_edit = image_edit_encode ──► image_edit_denoise ──► image_edit_decode
+                 text encoder          transformer, VAE       VAE
+
+Each step loads its own part of the checkpoint and hands a file to the next. The picture is the same to the
+byte as that of the whole pipeline. One item at a time: a batch changes the last bits.
+"""
+
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from evenload.errors import ConfigError
+from evenload.pipeline.artifacts import open_picture, read_tensors
+from evenload.pipeline.stage import Item, StageContext
+
+from .loading import load_pipeline, own_copy
+
+__all__ = ["Decode", "Denoise", "Encode", "ImageEdit"]
+
+_AREA = threading.local()
+
+
+class ImageEdit:
+    """The whole pipeline. Outputs ``edited``, a picture.
+
+    The model is a QwenImageEdit or QwenImageEditPlus checkpoint.
+
+    image        the item's column with the picture's path; for Edit-Plus a list of columns
+    instruction  the column with the text; ``call: {prompt: ...}`` gives one for all items instead
+    area         pixels that it works on, the model's own 1024 x 1024 by default
+    threads      of torch on the CPU; more than one may change the last bits
+    """
+
+    parts: ClassVar[tuple[str, ...] | None] = None
+
+    def __init__(
+        self,
+        context: StageContext,
+        *,
+        image: str | list[str] = "path",
+        instruction: str = "instruction",
+        area: int | None = None,
+        download: bool = False,
+        threads: int | None = 1,
+    ):
+        self._image, self._instruction, self._area = image, instruction, area
+        self._pipe = load_pipeline(context, parts=self.parts, download=download, threads=threads)
+        if not hasattr(sys.modules[type(self._pipe).__module__], "calculate_dimensions"):
+            raise ConfigError(
+                f"stage {context.stage!r} has a {type(self._pipe).__name__}, not a QwenImageEdit pipeline",
+                hint="use kind: image_to_image",
+            )
+        self._is_plus = isinstance(image, list) or "Plus" in type(self._pipe).__name__
+        _let_area_change(type(self._pipe))
+
+    def lane(self) -> "ImageEdit":
+        """One for another item at the same time."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._pipe = own_copy(self._pipe)
+        return twin
+
+    def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> dict[str, Any]:
+        import torch
+
+        with torch.inference_mode(), self._working_area():
+            pictures = self._pictures(inputs)
+            prompt = call.pop("prompt", None) or _column(inputs, self._instruction, "instruction")
+            edited = self._pipe(image=pictures, prompt=prompt, generator=item.generator(), **call)
+        return {"edited": edited.images[0]}
+
+    def _pictures(self, inputs: Mapping[str, Any]) -> Any:
+        if isinstance(self._image, list):
+            return [open_picture(_column(inputs, name, "image")) for name in self._image]
+        return open_picture(_column(inputs, self._image, "image"))
+
+    def _working_area(self) -> "_Area":
+        return _Area(self._area)
+
+    def _dimensions(self, pixels: int, picture: Any) -> tuple[int, int]:
+        """(width, height) that the pipeline makes of ``picture``."""
+        found = sys.modules[type(self._pipe).__module__].calculate_dimensions(
+            pixels, picture.size[0] / picture.size[1]
+        )
+        return int(found[0]), int(found[1])
+
+
+class Encode(ImageEdit):
+    """The text encoder's step. Outputs ``embeds``: what the instruction and the picture mean, as tensors."""
+
+    parts = ("text_encoder",)
+
+    def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> dict[str, Any]:
+        import torch
+
+        prompt, negative_prompt = call.get("prompt"), call.get("negative_prompt")
+        with torch.inference_mode(), self._working_area():
+            picture = self._seen_by_the_text_encoder(self._pictures(inputs))
+            text = prompt or _column(inputs, self._instruction, "instruction")
+            tensors = self._encoded(text, picture, "prompt")
+            if negative_prompt is not None:
+                tensors |= self._encoded(negative_prompt, picture, "negative_prompt")
+        return {"embeds": tensors}
+
+    def _seen_by_the_text_encoder(self, pictures: Any) -> Any:
+        resize = self._pipe.image_processor.resize
+        if not self._is_plus:
+            width, height = self._dimensions(1024 * 1024, pictures)
+            return resize(pictures, height, width)
+        module = sys.modules[type(self._pipe).__module__]
+        seen = []
+        for picture in pictures if isinstance(pictures, list) else [pictures]:
+            width, height = self._dimensions(module.CONDITION_IMAGE_SIZE, picture)
+            seen.append(resize(picture, height, width))
+        return seen
+
+    def _encoded(self, text: str, picture: Any, name: str) -> dict[str, Any]:
+        import torch
+
+        embeds, mask = self._pipe.encode_prompt(
+            image=picture, prompt=text, device=self._pipe.text_encoder.device
+        )
+        if mask is None:  # the pipeline's word for "all of it"
+            mask = torch.ones(embeds.shape[:2], dtype=torch.long)
+        return {f"{name}_embeds": embeds, f"{name}_embeds_mask": mask}
+
+
+class Denoise(ImageEdit):
+    """The transformer's step. Takes ``embeds``, outputs ``latents`` as tensors."""
+
+    parts = ("transformer", "vae")
+
+    def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> dict[str, Any]:
+        import torch
+
+        with torch.inference_mode(), self._working_area():
+            pictures = self._pictures(inputs)
+            device = self._pipe._execution_device
+            embeds = {name: tensor.to(device) for name, tensor in read_tensors(inputs["embeds"]).items()}
+            call = {name: value for name, value in call.items() if "prompt" not in name}
+            latents = self._pipe(
+                image=pictures,
+                prompt=None,
+                generator=item.generator(),
+                output_type="latent",
+                **embeds,
+                **call,
+            ).images
+            size = torch.tensor(self._output_size(pictures, call.get("height"), call.get("width")))
+        return {"latents": {"latents": latents, "size": size}}
+
+    def _output_size(self, pictures: Any, height: int | None, width: int | None) -> list[int]:
+        """[height, width] of the picture that the latents stand for, as the pipeline rounds it."""
+        last = pictures[-1] if isinstance(pictures, list) else pictures
+        default_width, default_height = self._dimensions(1024 * 1024, last)
+        step = self._pipe.vae_scale_factor * 2
+        return [(height or default_height) // step * step, (width or default_width) // step * step]
+
+
+class Decode(ImageEdit):
+    """The VAE's step. Takes ``latents``, outputs ``edited``, a picture."""
+
+    parts = ("vae",)
+
+    def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> dict[str, Any]:
+        import torch
+
+        pipe, vae = self._pipe, self._pipe.vae
+        with torch.inference_mode():
+            saved = read_tensors(inputs["latents"])
+            height, width = saved["size"].tolist()
+            packed = saved["latents"].to(vae.device)
+            latents = pipe._unpack_latents(packed, height, width, pipe.vae_scale_factor).to(vae.dtype)
+            shape = (1, vae.config.z_dim, 1, 1, 1)
+            mean = torch.tensor(vae.config.latents_mean).view(shape).to(latents.device, latents.dtype)
+            inverse = 1.0 / torch.tensor(vae.config.latents_std).view(shape).to(latents.device, latents.dtype)
+            decoded = vae.decode(latents / inverse + mean, return_dict=False)[0][:, :, 0]
+            return {"edited": pipe.image_processor.postprocess(decoded, output_type="pil")[0]}
+
+
+def _column(inputs: Mapping[str, Any], name: str, what: str) -> Any:
+    if name not in inputs:
+        raise ConfigError(
+            f"the item has no column {name!r} for the {what}",
+            hint=f"columns: {', '.join(inputs)}; name it with params: {{{what}: ...}}",
+        )
+    return inputs[name]
+
+
+class _Area:
+    """While entered, pipelines of this thread work on ``pixels`` in place of 1024 x 1024."""
+
+    def __init__(self, pixels: int | None):
+        self._pixels = pixels
+
+    def __enter__(self) -> None:
+        _AREA.pixels = self._pixels
+
+    def __exit__(self, *_: object) -> None:
+        _AREA.pixels = None
+
+
+def _let_area_change(pipeline_class: type) -> None:
+    """The pipelines have their working area written into the code; have them ask this thread instead."""
+    module = sys.modules[pipeline_class.__module__]
+    original = module.calculate_dimensions
+    if getattr(original, "asks_thread", False):
+        return
+
+    def calculate_dimensions(target_area: float, ratio: float) -> Any:
+        pixels = getattr(_AREA, "pixels", None)
+        if pixels is not None:  # in proportion, where it has a second, smaller area; its grid is 32
+            target_area = max(target_area * pixels / (1024 * 1024), 32 * 32)
+        return original(target_area, ratio)
+
+    calculate_dimensions.asks_thread = True  # type: ignore[attr-defined]
+    module.calculate_dimensions = calculate_dimensions  # type: ignore[attr-defined]

@@ -1,0 +1,184 @@
+"""One model over several devices, or one that is larger than its device: blocks put in places, by hooks.
+
+    place_layers(transformer, ["cuda:0", "cuda:1"])      blocks 0..29 here, 30..59 there
+    stream_layers(transformer, "cuda:0", n_resident=27)  27 blocks stay, the others come when they are needed
+
+A block's inputs follow it. The hooks keep nothing between calls, so that several items may be in the same
+model at once, each in another part of it.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from evenload.errors import ConfigError
+
+__all__ = ["blocks_of", "cut_evenly", "place_layers", "stream_layers"]
+
+
+def blocks_of(module: Any) -> Any:
+    """The list of blocks that holds most of the weights. Raises ConfigError if there is none."""
+    from torch.nn import ModuleList
+
+    lists = [part for part in module.modules() if isinstance(part, ModuleList) and len(part) > 1]
+    if not lists:
+        raise ConfigError(
+            f"{type(module).__name__} has no list of blocks to split", hint="run it whole, on one device"
+        )
+    return max(lists, key=_n_bytes)
+
+
+def cut_evenly(sizes: Sequence[int], n_parts: int) -> list[int]:
+    """Where each part begins when blocks of ``sizes`` are cut into ``n_parts`` runs; the largest is least.
+
+    Exact, by bisection of the largest part's size. ``n_parts`` is lowered to the number of blocks.
+    """
+    n_parts = min(n_parts, len(sizes))
+    low, high = max(sizes), sum(sizes)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if len(_greedy(sizes, middle)) <= n_parts else (middle + 1, high)
+    starts = _greedy(sizes, low)
+    while len(starts) < n_parts:  # fewer parts are enough: no device is left empty
+        bounds = [*starts, len(sizes)]
+        widest = max(range(len(starts)), key=lambda part: bounds[part + 1] - bounds[part])
+        starts.insert(widest + 1, (bounds[widest] + bounds[widest + 1]) // 2)
+    return starts
+
+
+def _greedy(sizes: Sequence[int], most: int) -> list[int]:
+    starts, filled = [0], 0
+    for at, size in enumerate(sizes):
+        if filled + size > most and at > starts[-1]:
+            starts.append(at)
+            filled = 0
+        filled += size
+    return starts
+
+
+def place_layers(module: Any, devices: Sequence[str], counts: Sequence[int] = ()) -> dict[str, int]:
+    """Spread the blocks of ``module`` over ``devices``, the rest on the first; returns bytes on each.
+
+    ``counts`` says how many blocks each device holds; by default their bytes are as equal as they can be.
+    What the module returns comes back to the first device. Equal names among ``devices`` are one device.
+    Raises ConfigError if ``counts`` do not fit.
+    """
+    import torch
+
+    blocks = blocks_of(module)
+    if counts and (sum(counts) != len(blocks) or len(counts) != len(devices)):
+        raise ConfigError(
+            f"{'+'.join(map(str, counts))} blocks over {len(devices)} devices, but "
+            f"{type(module).__name__} has {len(blocks)}",
+            hint="plan again: the model is another than the one that was planned",
+        )
+    if counts:
+        starts = [sum(counts[:part]) for part in range(len(counts))]
+    else:
+        starts = cut_evenly([_n_bytes(block) for block in blocks], len(devices))
+    place = {
+        id(block): devices[max(part for part, start in enumerate(starts) if start <= at)]
+        for at, block in enumerate(blocks)
+    }
+    held = {id(tensor) for block in blocks for tensor in _tensors_of(block)}
+    for part in module.modules():
+        for tensor in itertools.chain(part._parameters.values(), part._buffers.values()):
+            if tensor is not None and id(tensor) not in held:
+                tensor.data = tensor.data.to(devices[0])
+    for block in blocks:
+        block.to(place[id(block)])
+        block.register_forward_pre_hook(
+            _bring(torch.device(place[id(block)])), with_kwargs=True, prepend=True
+        )
+    first = torch.device(devices[0])
+    _after(blocks, module, first)
+    n_bytes = dict.fromkeys(devices, 0)
+    for block in blocks:
+        n_bytes[place[id(block)]] += _n_bytes(block)
+    n_bytes[devices[0]] += _n_bytes(module) - _n_bytes(blocks)
+    return n_bytes
+
+
+def _after(blocks: Any, module: Any, device: Any) -> None:
+    """What comes behind the last block gets its inputs on ``device``."""
+    inside = {id(part) for part in blocks.modules()}
+    around = {id(part) for part in module.modules() if any(child is blocks for child in part.modules())}
+    for part in module.modules():
+        if id(part) not in inside and id(part) not in around and not list(part.children()):
+            part.register_forward_pre_hook(_bring(device), with_kwargs=True, prepend=True)
+    blocks[-1].register_forward_hook(lambda _module, _inputs, outputs: _moved(outputs, device))
+
+
+def _bring(device: Any) -> Any:
+    def hook(_module: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return _moved(args, device), _moved(kwargs, device)
+
+    return hook
+
+
+def _moved(value: Any, device: Any) -> Any:
+    """``value`` with every tensor in it on ``device``; one that must go the same way often goes once."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.device == device:
+            return value
+        copies: dict = vars(value).setdefault("_evenload_copies", {})  # type: ignore[attr-defined]
+        if device not in copies or copies[device][0] != value._version:
+            copies[device] = (value._version, value.to(device, non_blocking=True))
+        return copies[device][1]
+    if isinstance(value, tuple | list):
+        moved = [_moved(one, device) for one in value]
+        return type(value)(*moved) if hasattr(value, "_fields") else type(value)(moved)
+    if isinstance(value, dict):
+        return type(value)((name, _moved(one, device)) for name, one in value.items())
+    return value
+
+
+def stream_layers(module: Any, device: str, n_resident: int) -> None:
+    """Keep ``n_resident`` blocks of ``module`` and all else on ``device``; bring the others for their turns.
+
+    Their weights stay in host memory, pinned where the device is a GPU. One item at a time.
+    """
+    import torch
+
+    blocks = blocks_of(module)
+    streamed = list(blocks)[max(0, n_resident) :]
+    held = {id(tensor) for block in streamed for tensor in _tensors_of(block)}
+    target = torch.device(device)
+    for part in module.modules():
+        for tensor in itertools.chain(part._parameters.values(), part._buffers.values()):
+            if tensor is not None and id(tensor) not in held:
+                tensor.data = tensor.data.to(target)
+    for block in streamed:
+        home = {tensor: _pinned(tensor.data, target) for tensor in _tensors_of(block)}
+        block.register_forward_pre_hook(_fetch(home, target), prepend=True)
+        block.register_forward_hook(_drop(home), always_call=True)
+
+
+def _pinned(tensor: Any, device: Any) -> Any:
+    return tensor.cpu().pin_memory() if device.type == "cuda" else tensor.cpu()
+
+
+def _fetch(home: dict[Any, Any], device: Any) -> Any:
+    def hook(_module: Any, _inputs: Any) -> None:
+        for tensor, kept in home.items():
+            tensor.data = kept.to(device, non_blocking=True)
+
+    return hook
+
+
+def _drop(home: dict[Any, Any]) -> Any:
+    def hook(_module: Any, _inputs: Any, _outputs: Any) -> None:
+        for tensor, kept in home.items():
+            tensor.data = kept
+
+    return hook
+
+
+def _tensors_of(module: Any) -> list[Any]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _n_bytes(module: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in module.parameters())

@@ -1,0 +1,306 @@
+"""Loading checkpoints of diffusers and transformers: what a stage needs, where it was to go, or a clear no.
+
+    pipeline = load_pipeline(context, parts=("transformer", "vae"))
+
+Nothing is downloaded unless asked: a name such as ``Qwen/Qwen-Image-Edit`` is looked up among what is there.
+"""
+
+import contextlib
+import importlib
+import json
+import math
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from evenload._optional import require
+from evenload.errors import ConfigError, FormatError, ResourceExhausted
+from evenload.pipeline.stage import StageContext
+
+from .layers import place_layers, stream_layers
+
+__all__ = ["load_model", "load_pipeline", "n_bytes_of", "own_copy", "torch_dtype", "torch_on"]
+
+WHY = "stages of diffusers and transformers"
+_STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+_WEIGHTS = ("*.safetensors", "*.bin")
+
+
+def torch_on(context: StageContext, threads: int | None) -> Any:
+    """Torch, made ready for this worker's device.
+
+    On the CPU it computes with ``threads`` threads: the last bits of sums depend on their number.
+    Raises ConfigError if the worker landed on the CPU and nobody had asked for that.
+    """
+    torch = require("torch", extra="diffusion", why=WHY)
+    _be_quiet()
+    if context.device.torch == "cpu":
+        if not context.may_use_cpu:
+            raise ConfigError(
+                f"stage {context.stage!r} landed on the CPU ({context.device.id}), where it would take hours",
+                hint="say so if it is meant: devices: cpu, or --devices cpu; "
+                "`evenload doctor` says why no GPU was found",
+            )
+        if threads is not None:
+            torch.set_num_threads(threads)
+    return torch
+
+
+def _be_quiet() -> None:
+    """No bars on stderr: a worker's output is for people to read later."""
+    for library in ("diffusers", "transformers"):
+        with contextlib.suppress(ImportError, AttributeError):
+            importlib.import_module(f"{library}.utils.logging").disable_progress_bar()
+
+
+def torch_dtype(torch: Any, name: str, folder: Path) -> Any:
+    """The dtype called ``name``; "auto": that of the largest file of weights below ``folder``."""
+    if name == "auto":
+        files = sorted(folder.rglob("*.safetensors"), key=lambda file: file.stat().st_size)
+        name = _largest_dtype(files[-1]) if files else "float32"
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ConfigError(f"dtype {name!r} is none", hint="use auto, bfloat16, float16 or float32")
+    return dtype
+
+
+def _largest_dtype(file: Path) -> str:
+    counts: dict[str, int] = {}
+    for tensor in _header(file).values():
+        counts[tensor["dtype"]] = counts.get(tensor["dtype"], 0) + math.prod(tensor["shape"])
+    return _STORED.get(max(counts, key=lambda kind: counts[kind], default="F32"), "float32")
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """The tensors that a safetensors file says it holds. Raises FormatError if it cannot hold them."""
+    try:
+        with file.open("rb") as opened:
+            n_bytes = int.from_bytes(opened.read(8), "little")
+            header = json.loads(opened.read(n_bytes)) if n_bytes < 1 << 30 else None
+        assert isinstance(header, dict)
+        header.pop("__metadata__", None)
+        end = 8 + n_bytes + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
+        if end != file.stat().st_size:
+            raise ValueError(f"{file.stat().st_size} bytes, not {end}: it was cut or is still being copied")
+    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
+        raise FormatError(f"{file} is damaged: {error}", hint="download or copy the model again") from error
+    return header
+
+
+def _folder(context: StageContext, index: str, what: str, download: bool) -> Path:
+    """The checkpoint's folder; the name itself if it is one of the hub's. Checks that its files are whole."""
+    if context.model is None:
+        raise ConfigError(f"stage {context.stage!r} has no model", hint="give it one: model: {path: ...}")
+    model = context.model.path
+    folder = context.path(model)
+    if folder.is_dir():
+        if not (folder / index).is_file():
+            known = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+            raise FormatError(
+                f"{folder} is no {what}: it has no {index} (it holds {known})",
+                hint="give the folder that save_pretrained wrote, or that was downloaded whole",
+            )
+        for file in folder.rglob("*.safetensors"):
+            _header(file)
+        return folder
+    if model.count("/") == 1 and not model.startswith((".", "/", "~")):
+        hub = require("huggingface_hub", extra="diffusion", why=WHY)
+        try:
+            return Path(hub.snapshot_download(model, local_files_only=not download))
+        except Exception as error:
+            raise ConfigError(
+                f"there is no folder {folder}, and {model} is not among the downloaded models "
+                f"({type(error).__name__})",
+                hint=f"download it first: hf download {model}",
+            ) from error
+    raise ConfigError(
+        f"there is no folder {folder}", hint="correct model.path; it is relative to the job file"
+    )
+
+
+@contextlib.contextmanager
+def _explained(what: str, folder: Path | str) -> Iterator[None]:
+    """What a library says of a damaged checkpoint, as one error that names it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (ConfigError, FormatError, MemoryError, ResourceExhausted):
+        raise
+    except Exception as error:
+        if type(error).__name__ == "OutOfMemoryError":
+            raise
+        first = (str(error).strip().splitlines() or [""])[0]
+        raise FormatError(
+            f"{what} in {folder} cannot be loaded: {type(error).__name__}: {first}",
+            hint="is the folder whole, and does the installed version know this model?",
+        ) from error
+
+
+def load_pipeline(
+    context: StageContext,
+    *,
+    parts: tuple[str, ...] | None = None,
+    download: bool = False,
+    threads: int | None = 1,
+    auto_class: str = "DiffusionPipeline",
+) -> Any:
+    """A diffusers pipeline on this worker's devices, progress bars off.
+
+    parts       its components that are loaded; the others are None. All of them if None
+    auto_class  class of diffusers that reads the checkpoint
+    The largest part is held as ``context.fit`` says.
+    Raises FormatError if the folder is damaged, ConfigError if there is none or it landed elsewhere.
+    """
+    torch = torch_on(context, threads)
+    diffusers = require("diffusers", extra="diffusion", why=WHY)
+    folder = _folder(context, "model_index.json", "diffusers pipeline", download)
+    index = _index(folder)
+    models = {name for name, home in index.items() if _is_model(home)}
+    given: dict[str, Any] = {} if parts is None else dict.fromkeys(models - set(parts))
+    if "processor" in index and "processor" not in given:
+        if parts is None or "text_encoder" in parts:
+            from .processors import load_processor
+
+            with _explained("the processor", folder):
+                given["processor"] = load_processor(folder / "processor")
+        else:
+            given["processor"] = None
+    kept = [name for name in models if name not in given]
+    chosen = torch_dtype(torch, context.model_dtype, folder)
+    if context.fit.name == "nf4":
+        largest = max(kept, key=lambda name: _stored_bytes(folder / name))
+        given["quantization_config"] = _four_bits(diffusers, largest, chosen)
+    with _explained("the pipeline", folder):
+        pipeline = getattr(diffusers, auto_class).from_pretrained(
+            folder, torch_dtype=chosen, local_files_only=True, **given
+        )
+        pipeline.set_progress_bar_config(disable=True)
+    _place(context, {name: part for name, part in pipeline.components.items() if hasattr(part, "parameters")})
+    return pipeline
+
+
+def _stored_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for pattern in _WEIGHTS for file in folder.glob(pattern))
+
+
+def _index(folder: Path) -> dict[str, Any]:
+    try:
+        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+        return {name: home for name, home in index.items() if not name.startswith("_")}
+    except (OSError, ValueError, AttributeError) as error:
+        raise FormatError(
+            f"{folder / 'model_index.json'} is damaged: {error}", hint="download or copy the model again"
+        ) from error
+
+
+def _is_model(home: Any) -> bool:
+    """Does an entry of model_index.json name something with weights?"""
+    if not isinstance(home, list) or len(home) != 2 or home[1] is None:
+        return False
+    small = ("Tokenizer", "TokenizerFast", "Scheduler", "Processor", "FeatureExtractor")
+    return not str(home[1]).endswith(small)
+
+
+def _place(context: StageContext, modules: dict[str, Any]) -> None:
+    """Bring the parts to this worker's devices: the largest as ``context.fit`` says, the others whole."""
+    largest = max(modules.values(), key=n_bytes_of, default=None)
+    devices, fit = context.torch_devices, context.fit
+    for name, part in modules.items():
+        part.requires_grad_(False)
+        if part is largest and fit.name == "resident_stream":
+            stream_layers(part, devices[0], fit.resident_blocks or 0)
+        elif part is largest and fit.name == "layer_split":
+            place_layers(part, devices, fit.device2blocks)
+        elif part is largest and fit.name == "fp8":
+            _store_as_fp8(context, name, part)
+        elif not (part is largest and fit.name == "nf4"):
+            part.to(devices[0])
+    if fit.name in ("whole", "layer_split"):
+        _check_landed(context, modules)
+
+
+def _store_as_fp8(context: StageContext, name: str, part: Any) -> None:
+    """Keep the weights in 8 bits, compute in the dtype that they had."""
+    import torch
+
+    if not hasattr(part, "enable_layerwise_casting"):
+        raise ConfigError(
+            f"{name} of stage {context.stage!r} is a {type(part).__name__}, which cannot be held as fp8",
+            hint="take fp8 out of the stage's fit",
+        )
+    dtype = next(part.parameters()).dtype
+    part.to(context.torch_devices[0])
+    part.enable_layerwise_casting(storage_dtype=torch.float8_e4m3fn, compute_dtype=dtype)
+
+
+def _four_bits(diffusers: Any, largest: str, dtype: Any) -> Any:
+    """How diffusers is told to load ``largest`` as nf4."""
+    require("bitsandbytes", extra="diffusion", why="fit nf4")
+    kind = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
+    return diffusers.PipelineQuantizationConfig(
+        quant_backend="bitsandbytes_4bit", quant_kwargs=kind, components_to_quantize=[largest]
+    )
+
+
+def _check_landed(context: StageContext, modules: dict[str, Any]) -> None:
+    wanted = {device.partition(":")[0] for device in context.torch_devices}
+    for name, part in modules.items():
+        found = {parameter.device.type for parameter in part.parameters()}
+        if not found <= wanted:
+            raise ConfigError(
+                f"{name} of stage {context.stage!r} landed on {', '.join(sorted(found))}, "
+                f"not on {context.device.id}",
+                hint="it would run at a crawl: free memory on the device, or let `evenload plan` choose",
+            )
+
+
+def n_bytes_of(module: Any) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
+
+
+def load_model(
+    context: StageContext,
+    *,
+    auto_class: str,
+    download: bool = False,
+    threads: int | None = 1,
+) -> tuple[Any, Path]:
+    """A transformers model on this worker's devices, in evaluation mode, and its folder.
+
+    Raises as ``load_pipeline`` does.
+    """
+    torch = torch_on(context, threads)
+    transformers = require("transformers", extra="diffusion", why=WHY)
+    folder = _folder(context, "config.json", "transformers model", download)
+    with _explained("the model", folder):
+        loaded = getattr(transformers, auto_class).from_pretrained(
+            folder, dtype=torch_dtype(torch, context.model_dtype, folder), local_files_only=True
+        )
+    loaded.requires_grad_(False)
+    loaded.eval()
+    if context.fit.name == "nf4":
+        raise ConfigError(
+            f"stage {context.stage!r} cannot be held as nf4: only parts of diffusers pipelines can",
+            hint="take nf4 out of the stage's fit",
+        )
+    _place(context, {"the model": loaded})
+    return loaded, folder
+
+
+def own_copy(pipeline: Any) -> Any:
+    """The same pipeline for one more item at the same time: big parts shared, what remembers its own.
+
+    A scheduler counts its steps, and some VAEs keep features from one call to the next: two items that share
+    them spoil each other's pictures without a word.
+    """
+    import copy
+
+    parts = dict(pipeline.components)
+    for name in ("scheduler", "vae", "processor", "tokenizer", "image_processor"):
+        if parts.get(name) is not None:
+            parts[name] = copy.deepcopy(parts[name])
+    lane = type(pipeline)(**parts)
+    lane.set_progress_bar_config(disable=True)
+    return lane
