@@ -82,8 +82,67 @@ def test_an_object_open_to_others_or_a_link_is_refused(cache, tmp_path):
     file.rename(moved)
     moved.chmod(0o600)
     file.symlink_to(moved)
-    with pytest.raises(ConfigError, match="open to others"):
+    with pytest.raises(ConfigError, match="is a link"):
         load(refuse)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are a POSIX matter")
+def test_a_linked_directory_and_a_pipe_for_an_object_are_refused(cache, tmp_path, monkeypatch):
+    load()
+    (file,) = cache.iterdir()
+    file.unlink()
+    os.mkfifo(file, 0o600)  # whoever opened it would wait for ever
+    with pytest.raises(ConfigError, match="is a pipe"):
+        load(refuse)
+    file.unlink()
+    link = tmp_path / "link"
+    link.symlink_to(cache)
+    monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(link))
+    with pytest.raises(ConfigError, match="is a link"):
+        load(refuse)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="owners are a POSIX matter")
+def test_an_object_of_somebody_else_is_refused(cache, monkeypatch):
+    load()
+    facts = os.stat(cache)
+    theirs = os.stat_result((0o100600, 0, 0, 1, 12345, 0, 9, 0, 0, 0))
+    monkeypatch.setattr(program.os, "fstat", lambda handle: theirs)
+    with pytest.raises(ConfigError, match="owner 12345"):
+        load(refuse)
+    monkeypatch.setattr(program.os, "getuid", lambda: facts.st_uid + 1)
+    with pytest.raises(ConfigError, match=f"owner {facts.st_uid}"):
+        load(refuse)
+
+
+def test_an_object_that_is_exchanged_after_the_check_is_not_what_is_read(cache, monkeypatch):
+    """The check and the reading are of one open file."""
+    load()
+    (file,) = cache.iterdir()
+    real = program._refuse_unless_private
+
+    def exchange(path, facts, allowed):
+        real(path, facts, allowed)
+        if path == file:
+            file.unlink()
+            file.write_bytes(b"evil")
+
+    monkeypatch.setattr(program, "_refuse_unless_private", exchange)
+    assert load(refuse).answer() == 42
+
+
+@pytest.mark.parametrize("call", ["mkdir", "mkstemp", "fsync"])
+def test_without_a_place_for_objects_kernels_run_all_the_same(cache, monkeypatch, caplog, call):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    if call == "mkdir":
+        monkeypatch.setattr(program.Path, "mkdir", full)
+    else:
+        monkeypatch.setattr(program.tempfile if call == "mkstemp" else program.os, call, full)
+    assert load().answer() == 42
+    assert not cache.exists() or not list(cache.iterdir())
+    assert "No space left" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ version.
 import ctypes
 import functools
 import hashlib
+import logging
 import os
 import stat
 import sys
@@ -24,6 +25,7 @@ from evenload.errors import ConfigError
 __all__ = ["Program", "cache_directory", "host_features", "load"]
 
 _MAGIC = b"evenload object 1\n"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +75,14 @@ def load(
     binding = _binding()
     machine = _target_machine()
     key = _key(name, sources, binding)
-    path = _private_directory() / f"{name}-{key[:32]}.o"
-    code = _read_object(path, key)
+    folder = _private_directory()
+    path = folder / f"{name}-{key[:32]}.o" if folder else None
+    code = _read_object(path, key) if path else None
     was_cached = code is not None
     if code is None:
         code = compile_ir(build(), machine)
-        _write_object(path, key, code)
+        if path:
+            _write_object(path, key, code)
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
     engine.add_object_file(binding.ObjectFileRef.from_data(code))
     engine.finalize_object()
@@ -138,30 +142,52 @@ def _key(name: str, sources: tuple[str, ...], binding: Any) -> str:
     return digest.hexdigest()
 
 
-def _private_directory() -> Path:
+def _private_directory() -> Path | None:
+    """The cache directory, or None where none can be made (a home that cannot be written): kernels are
+    compiled each time then. Raises ConfigError if there is one and it is open to others."""
     path = cache_directory()
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _refuse_unless_private(path, 0o700)
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = path.lstat()
+    except OSError as error:
+        log.warning("kernels are compiled anew each time: no cache directory (%s)", error)
+        return None
+    _refuse_unless_private(path, facts, 0o700)
     return path
 
 
-def _refuse_unless_private(path: Path, allowed: int) -> None:
+def _refuse_unless_private(path: Path, facts: os.stat_result, allowed: int) -> None:
     if os.name != "posix":
         return
-    facts = path.lstat()
-    mode = stat.S_IMODE(facts.st_mode)
-    if stat.S_ISLNK(facts.st_mode) or facts.st_uid != os.getuid() or mode & ~allowed:
+    mode, wanted = stat.S_IMODE(facts.st_mode), stat.S_ISDIR if allowed & 0o100 else stat.S_ISREG
+    if not wanted(facts.st_mode) or facts.st_uid != os.getuid() or mode & ~allowed:
+        kind = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe"}.get(stat.S_IFMT(facts.st_mode), "")
         raise ConfigError(
-            f"{path} holds machine code but is open to others (mode {mode:04o}, owner {facts.st_uid})",
+            f"{path} holds machine code but is {kind or 'open to others'} "
+            f"(mode {mode:04o}, owner {facts.st_uid})",
             hint=f"chmod {allowed:o} {path}, or set EVENLOAD_KERNEL_CACHE to a directory of your own",
         )
 
 
 def _read_object(path: Path, key: str) -> bytes | None:
-    if not path.exists():
+    """The code, or None.
+
+    What is checked is the open file, so it cannot be exchanged in between; a link is not followed, and a pipe
+    not waited for.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        handle = os.open(path, flags)
+    except FileNotFoundError:
         return None
-    _refuse_unless_private(path, 0o600)
-    content = path.read_bytes()
+    except OSError:
+        _refuse_unless_private(path, path.lstat(), 0o600)
+        raise
+    with open(handle, "rb") as file:
+        _refuse_unless_private(path, os.fstat(handle), 0o600)
+        content = file.read()
     head, code = content[: len(_MAGIC) + 32], content[len(_MAGIC) + 32 :]
     if head != _MAGIC + hashlib.sha256(key.encode() + code).digest():
         return None  # cut short by a full disk or a crash: compiled anew and replaced
@@ -169,13 +195,20 @@ def _read_object(path: Path, key: str) -> bytes | None:
 
 
 def _write_object(path: Path, key: str, code: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".object-")  # created with mode 0600
+    """Whole or not at all. A disk that is full costs the next process a compilation, and this one nothing."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".object-")  # created with mode 0600
+    except OSError as error:
+        log.warning("kernels are compiled anew next time: %s", error)
+        return
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(_MAGIC + hashlib.sha256(key.encode() + code).digest() + code)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         os.unlink(temporary)
-        raise
+        if not isinstance(error, OSError):
+            raise
+        log.warning("kernels are compiled anew next time: %s", error)
