@@ -20,7 +20,7 @@ from .estimate import Cost, Estimate
 from .flight import Flight, Flights, Indices
 from .lane import Lane
 from .migrate import LoadBalancer, Move, QueueLoad
-from .policy import Ask, Copy, Hold, Policy, Static, Take, policy_from_name
+from .policy import Ask, Copy, Hold, Policy, Pull, Static, Take, policy_from_name
 from .stock import Stock
 
 __all__ = ["Counters", "Dealer"]
@@ -245,9 +245,10 @@ class Dealer:
 
     # --- decisions --------------------------------------------------------------------------------
 
-    def next(self, device: str, now: float) -> Deal | Wait:
+    def next(self, device: str, now: float, bundle: int = 1) -> Deal | Wait:
         """What should ``device``, which is free, do now? Raises UnknownName on a device that never joined.
 
+        ``bundle``: chunks of a fixed size are so short that up to so many should travel as one.
         A ``Wait`` without ``until`` ends with the next change: a result, an item, a device that comes or
         goes.
         """
@@ -272,6 +273,9 @@ class Dealer:
             flight = self._flights.copy(answer.flight, answer.n, device, self._begin(lane, now))
             self.counters.n_duplicates += 1
         else:
+            if bundle > 1 and isinstance(self.policy, Pull):
+                fair = ask.n_ready // (2 * len(ask.lanes))
+                answer = Take(max(answer.n, min(answer.n * bundle, fair)), answer.why)
             flight = self._take(lane, now, answer)
         lane.flights[flight.chunk] = flight
         self._version += 1

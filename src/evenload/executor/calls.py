@@ -23,6 +23,8 @@ class CallSource(Source):
     why_over   why no call is taken any more, None as long as they are
     """
 
+    is_apart = True
+
     def __init__(self) -> None:
         self.futures: dict[int, Future] = {}
         self.why_over: BaseException | None = None

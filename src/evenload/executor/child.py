@@ -31,6 +31,7 @@ class Child:
     worker           its number
     read             makes a message of its number, its process id and a frame that it has sent
     chunks           those that it holds, in the order in which it was given them
+    is_unsent        there is something to ``flush``
     can_tell_death   the system tells of its death by a file descriptor; if not, ``check`` must be called
     """
 
@@ -53,6 +54,7 @@ class Child:
         self._on_end = on_end
         self._memory = memory
         self._read = read
+        self.is_unsent = False
         self._is_writing = False
         self._has_large_pipes = False
         self._last_lines: deque[str] = deque(maxlen=N_LAST_LINES)
@@ -130,17 +132,23 @@ class Child:
                     fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def send(self, frame: Frame) -> None:
-        """Send, or queue for when the worker reads on. One that is dead is noticed by its death."""
+        """Have it sent with the next ``flush``."""
         self._prepare_for(frame)
+        self._outbox.add(frame)
+        self.is_unsent = True
+        if self._outbox.refused:
+            self._outbox.refused = 0
+            self._warn(self._memory.refused())
+
+    def flush(self) -> None:
+        """Send, or queue for when the worker reads on. One that is dead is noticed by its death."""
+        self.is_unsent = False
         try:
-            if not self._outbox.send(frame) and not self._is_writing:
+            if not self._outbox.flush() and not self._is_writing:
                 self._selector.register(self._out_fd, selectors.EVENT_WRITE, self._on_writable)
                 self._is_writing = True
         except BrokenPipeError:
             pass
-        if self._outbox.refused:
-            self._outbox.refused = 0
-            self._warn(self._memory.refused())
 
     def _warn(self, text: str | None) -> None:
         if text is not None:

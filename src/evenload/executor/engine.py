@@ -285,7 +285,7 @@ class Engine:
     def _deal_ahead(self, seat: Seat, worker: Worker, now: float) -> None:
         """Let a chunk wait at the worker: to wake it for each would take longer than the chunk."""
         for run in tuple(self.runs):
-            if run.is_over or run.is_stopping or run.task.id not in worker.tasks or not run.is_tiny(seat.id):
+            if run.is_over or run.is_stopping or run.task.id not in worker.tasks or run.bundle(seat.id) == 1:
                 continue
             if seat.id in run.devices and run.scheduler.dealer.remaining != 0:
                 try:
@@ -330,7 +330,7 @@ class Engine:
         except Exception as error:  # the items cannot be pickled
             run.spoilt(job, seat.id, Failure.of(error, "input"), is_run=False, now=now)
             return False
-        job.is_tiny = run.is_tiny(seat.id)
+        job.is_tiny = run.bundle(seat.id) > 1
         worker.jobs.append(job)
         self._watch.expect(now, run.options.timeout_s)
         self.pool.task_started(seat.id)

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Job", "Options", "Run", "Sink"]
 
-TINY_S = 0.0005  # of work at most may wait at a worker
-MOST_AHEAD = 31  # chunks, however short
+TINY_S = 0.0005  # of work at most is sent together
+MOST_TOGETHER = 32
+FORGET = 0.9
 N_LOOKED_UP = 256  # items at once that are looked for in a journal
 
 
@@ -121,7 +122,7 @@ class Run:
     summary: Summary | None = None
     causes: dict[str, str] = field(default_factory=dict)
     longest_s: float = 0.0
-    chunk_s: dict[str, float] = field(default_factory=dict)
+    item_s: dict[str, float] = field(default_factory=dict)
     n_dealt: int = 0
     n_sent_bytes: int = 0
     largest: int = 1
@@ -211,7 +212,9 @@ class Run:
         return self.n_dealt + n_ahead
 
     def deal(self, device: str, now: float) -> Send | Rest:
-        (instruction,) = self.scheduler.handle(sched.Free(device, now))
+        (instruction,) = self.scheduler.handle(
+            sched.Free(device, now, 1 if self.source.is_apart else self.bundle(device))
+        )
         assert isinstance(instruction, Send | Rest)
         if isinstance(instruction, Send):
             n_items = len(instruction.items)
@@ -224,16 +227,19 @@ class Run:
                 self.n_dealt += n_items
         return instruction
 
-    def n_ahead(self, device: str) -> int:
-        """Chunks that should wait at the worker of ``device``, because they are so short.
+    def bundle(self, device: str) -> int:
+        """How many chunks should go to ``device`` together, and as many wait there.
+
+        More than 1 if they are so short that messages would cost more than they do.
 
         Only where their size is fixed: other policies make them longer instead. Only what may run twice:
         what waits there might have to be taken back.
         """
         is_fixed = isinstance(self.scheduler.dealer.policy, Pull)
         if not (is_fixed and self.options.repeatable):
-            return 0
-        return min(int(TINY_S / max(self.chunk_s.get(device, math.inf), 1e-6)), MOST_AHEAD)
+            return 1
+        n_items = int(TINY_S / max(self.item_s.get(device, math.inf), 1e-6))
+        return max(1, min(n_items // self.n_per_call, MOST_TOGETHER))
 
     def has_work(self) -> bool:
         """Is it worth building the task on one more device?"""
@@ -249,7 +255,9 @@ class Run:
         event = sched.Answered(job.send.chunk, now, answer.busy_s, no_memory, answer.skipped)
         instructions = self.scheduler.handle(event)
         self._count(job, device, answer, instructions)
-        self.chunk_s[device] = answer.busy_s
+        if answer.values:  # among items of mixed length the long ones count: nothing should wait behind them
+            item_s = answer.busy_s / len(answer.values)
+            self.item_s[device] = max(item_s, FORGET * self.item_s.get(device, 0.0))
         for accept in instructions:
             assert isinstance(accept, Accept)
             self._accept(accept, device, answer, n_bytes)

@@ -61,10 +61,14 @@ class Ended(NamedTuple):
 
 
 class Free(NamedTuple):
-    """``device`` has a worker that is ready and has nothing to do."""
+    """``device`` has a worker that is ready and has nothing to do, or is about to have nothing.
+
+    ``bundle``: so many chunks may travel together.
+    """
 
     device: str
     now: float
+    bundle: int = 1
 
 
 class Answered(NamedTuple):
@@ -294,7 +298,7 @@ class Scheduler:
     # --- devices ask ------------------------------------------------------------------------------
 
     def _free(self, event: Free) -> list[Instruction]:
-        answer = self.dealer.next(event.device, event.now)
+        answer = self.dealer.next(event.device, event.now, event.bundle)
         if not isinstance(answer, Deal):
             return [Rest(event.device, answer.why, answer.until)]
         units = answer.indices

@@ -22,12 +22,14 @@ class Source:
     total      how many there will be, None if nobody knows
     is_ended   no more will come, because that was all or because of ``error``
     costs      size hints of the items that are there, None without hints
+    is_apart   each is claimed on its own
     """
 
     n_ready = 0
     total: int | None = None
     is_ended = False
     error: BaseException | None = None
+    is_apart = False
 
     def want(self, n: int) -> None:
         """Items up to number ``n`` may be read now."""

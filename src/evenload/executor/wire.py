@@ -166,14 +166,24 @@ class Outbox:
         self._fd = fd
         self._lender = lender
         self._pieces: deque[memoryview] = deque()
+        self._small: list[Buffer] = []  # small frames behind all pieces, not yet put together
         self.refused = 0
 
     def send(self, frame: Frame) -> bool:
         """Write, or queue behind what waits. Returns True if nothing waits. Raises BrokenPipeError."""
+        self.add(frame)
+        return self.flush()
+
+    def add(self, frame: Frame) -> None:
+        """Queue it for the next ``flush``: many small frames are one write."""
         body, buffers = frame.body, frame.buffers or ()
         is_large = len(body) >= OUT_OF_BAND_BYTES
-        if not buffers and not is_large and not self._pieces:
-            return self._send_small(frame)
+        if not buffers and not is_large:
+            head = HEADER.pack(frame.kind, 0, 0, frame.task, frame.chunk, len(body))
+            self._small.append(head)
+            self._small.append(body)
+            return
+        self._close_small()
         inline: list[memoryview] = []
         entries: list[bytes] = []
         is_first = is_large and self._lend(memoryview(body), entries, None)
@@ -189,7 +199,6 @@ class Outbox:
         else:
             self._pieces.extend((memoryview(b"".join((head, *entries))), memoryview(body)))
         self._pieces.extend(inline)
-        return self.flush()
 
     def _lend(self, buffer: memoryview, entries: list[bytes], inline: list[memoryview] | None) -> bool:
         """Put ``buffer`` into the arena, or else behind the frame's body. Returns True for the arena."""
@@ -205,22 +214,18 @@ class Outbox:
             inline.append(buffer)
         return piece is not None
 
-    def _send_small(self, frame: Frame) -> bool:
-        """The same for the common case: one piece, and nothing in its way."""
-        body = frame.body
-        whole = HEADER.pack(frame.kind, 0, 0, frame.task, frame.chunk, len(body)) + body
-        try:
-            n_written = os.write(self._fd, whole)
-        except BlockingIOError:
-            n_written = 0
-        if n_written == len(whole):
-            return True
-        self._pieces.append(memoryview(whole)[n_written:])
-        return False
+    def _close_small(self) -> None:
+        if self._small:
+            self._pieces.append(memoryview(b"".join(self._small)))
+            self._small.clear()
 
     def flush(self) -> bool:
-        """Write what waits, as far as the pipe takes it. Returns True if nothing waits any more."""
+        """Write what waits, as far as the pipe takes it. Returns True if nothing waits any more.
+
+        Raises BrokenPipeError.
+        """
         pieces = self._pieces
+        self._close_small()
         while pieces:
             try:
                 if len(pieces) == 1:

@@ -33,6 +33,7 @@ DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 class ProcessBackend:
     """``read`` makes a message of a worker's number, its process id and a frame that it has sent."""
 
+    host = "127.0.0.1"
     is_threaded = True
 
     def __init__(
@@ -41,6 +42,7 @@ class ProcessBackend:
         self._read = read
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
+        self._unsent: list[Child] = []
         self._ended: list[Child] = []
         self._news: list[Message] = []
         self._must_check = False
@@ -82,8 +84,10 @@ class ProcessBackend:
         return frame.n_bytes
 
     def forward(self, worker: int, frame: Frame) -> None:
-        """Send a frame as it is."""
+        """Send a frame as it is, with the next ``poll``."""
         child = self._children[worker]
+        if not child.is_unsent:
+            self._unsent.append(child)
         if frame.kind in (protocol.RUN, protocol.SINGLY):
             child.chunks.append(frame.chunk)
         elif frame.kind == protocol.LOAD and frame.buffers:
@@ -103,6 +107,9 @@ class ProcessBackend:
         self._children[worker].kill()
 
     def poll(self, timeout_s: float | None) -> list[Message]:
+        for child in self._unsent:
+            child.flush()
+        self._unsent.clear()
         if self._news:
             timeout_s = 0.0
         elif self._must_check:
@@ -125,8 +132,8 @@ class ProcessBackend:
             os.write(self._wake_in, b"!")
 
     def close(self, grace_s: float) -> list[Message]:
-        for child in self._children.values():
-            child.send(Frame(protocol.STOP))
+        for worker in self._children:
+            self.forward(worker, Frame(protocol.STOP))
         until = time.monotonic() + grace_s
         news: list[Message] = []
         while self._children and time.monotonic() < until:
