@@ -179,3 +179,33 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(machine, monkeypatch, caps
     first, second = out.split("\x1b[6F\x1b[J")
     assert first == second
     assert first.count("\n") == 6
+
+
+JOB = """
+import sys, time
+from evenload.executor import Executor
+from evenload.executor.control import Control
+with Executor("cpu*3") as executor, Control(sys.argv[1], executor):
+    print("listens", flush=True)
+    time.sleep(1000)
+"""
+
+
+def test_devices_of_a_running_job_are_drained_and_added(run, tmp_path):
+    job = subprocess.Popen([sys.executable, "-c", JOB, tmp_path / "run"], stdout=subprocess.PIPE)
+    try:
+        assert job.stdout.readline() == b"listens\n"
+        folder = ("--run", str(tmp_path / "run"))
+        assert run("drain", "cpu:0,cpu:2", *folder)[:2] == (0, "cpu:1\n")
+        code, out, _ = run("add", "cpu:0", *folder, "--json")
+        assert (code, json.loads(out)) == (0, {"schema": 1, "devices": ["cpu:1", "cpu:0"]})
+        code, out, err = run("drain", "cpu:1", "cpu:0", "--now", *folder)
+        assert (code, out) == (2, "")
+        assert "nobody would work without cpu:1, cpu:0" in err
+    finally:
+        job.kill()
+        job.communicate()
+    code, _, err = run("drain", "cpu:0", *folder)
+    assert code == 2
+    assert "has ended" in err
+    assert "no job runs in" in run("add", "cpu:0", "--run", str(tmp_path / "other"))[2]

@@ -216,6 +216,26 @@ def test_resume_goes_on_where_it_was(folder: Path, capsys: pytest.CaptureFixture
     assert (folder / "ran").read_text().split()[-1] == "3"
 
 
+def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path) -> None:
+    (folder / "many.jsonl").write_text("\n".join(map(str, range(200))))
+    command = [sys.executable, "-m", "evenload", "map", "mapped:slow", "many.jsonl", "--devices", "cpu*2"]
+    options = ["--run", "tonight", "--resume", "-q", "-o", "out.jsonl"]
+    program = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while not (folder / "tonight" / "control" / "owner").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    told = [sys.executable, "-m", "evenload", "devices", "drain", "cpu:0", "--run", "tonight"]
+    done = subprocess.run(told, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "cpu:1\n"), done.stderr
+    assert program.communicate(timeout=120)[1] == ""
+    assert program.returncode == 0
+    assert len(rows((folder / "out.jsonl").read_text())) == 200
+    events = (folder / "tonight" / "events.jsonl").read_text()
+    assert '"event":"RunFinished"' in events
+    assert '"event":"WorkerExited"' in events
+    assert (folder / "tonight" / "journal" / "segment-000001").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_once_keeps_what_is_finished(folder: Path, number: signal.Signals) -> None:
     (folder / "many.jsonl").write_text("\n".join(map(str, range(10_000))))

@@ -1,4 +1,4 @@
-"""``evenload devices``: what there is, what it scores, and what it is doing."""
+"""``evenload devices``: what there is, what it scores, what it is doing. For ``drain``, ``add`` see ``roster``."""
 
 import json
 import sys
@@ -14,13 +14,14 @@ from evenload.devices.probe import Reading
 from evenload.errors import ConfigError, EvenloadError
 from evenload.settings import Settings, resolve, wants_color
 
+from .roster import add, drain
 from .table import format_bytes, format_table
 
 # A CPU's load is a difference between two readings.
 CPU_READING_S = 0.1
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--devices", "spec", metavar="SPEC", help="List only these: all, gpu, cpu*4, cuda:0,1 or a number."
 )
@@ -28,12 +29,17 @@ CPU_READING_S = 0.1
 @click.option("--interval", default=1.0, metavar="SECONDS", help="Time between two looks with --watch (1).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one a line.")
 @click.option("--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal.")
-def devices(spec: str | None, watch: bool, interval: float, as_json: bool, color: str | None) -> int:
+@click.pass_context
+def devices(
+    context: click.Context, spec: str | None, watch: bool, interval: float, as_json: bool, color: str | None
+) -> int:
     """List the devices, their scores and their load.
 
     A star marks those that work would run on. The score (0-100) is a first guess from data sheets; measured
     speed replaces it with the first item that runs. The load counts everybody's work, not only ours.
     """
+    if context.invoked_subcommand is not None:
+        return 0
     if interval <= 0:
         raise ConfigError(f"--interval {interval} is not above zero", hint="give seconds, such as 0.5")
     settings = resolve({"devices": spec, "color": color})
@@ -51,6 +57,10 @@ def devices(spec: str | None, watch: bool, interval: float, as_json: bool, color
     if page.error is not None:
         raise page.error
     return 0
+
+
+devices.add_command(drain)
+devices.add_command(add)
 
 
 class Page:

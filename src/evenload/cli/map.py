@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from .rows import FORMATS, RowWriter, count_items, json_text, read_items, row_of
 from .watched import recorded, reporting, sampled, watch_options
 
 if TYPE_CHECKING:
-    from evenload.executor import Results, Summary
+    from evenload.executor import Executor, Results, Summary
 
 __all__ = ["map_items"]
 
@@ -47,7 +47,14 @@ INSTALLED = ("site-packages", "dist-packages")
 @click.option(
     "--journal", type=click.Path(path_type=Path), help="Keep results in this folder, and do none again."
 )
-@click.option("--resume", is_flag=True, help="The same, with the journal beside --out: OUT.journal.")
+@click.option(
+    "--run",
+    "folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder for the run: its events, and by which `evenload devices drain|add` reaches it.",
+)
+@click.option("--resume", is_flag=True, help="The same, with the journal in --run, or beside --out.")
 @click.option(
     "--on-change",
     type=click.Choice(["refuse", "rerun"]),
@@ -79,6 +86,7 @@ def map_items(
     timeout_s: float | None,
     once: bool,
     journal: Path | None,
+    folder: Path | None,
     resume: bool,
     on_change: str,
     on_error: str,
@@ -106,7 +114,9 @@ def map_items(
     function = locate(target)
     source = read_items(items, format_)
     if resume and journal is None:
-        journal = journal_beside(out)
+        journal = journal_beside(out, folder)
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     from evenload.events import RunFinished, RunStarted
     from evenload.executor import Executor
     from evenload.report.progress import make_progress
@@ -114,7 +124,7 @@ def map_items(
     with (
         make_progress("auto" if settings.progress else "never") as progress,
         reporting(metrics_port, has_otel) as sinks,
-        recorded(target, has_dash, progress, *sinks) as log,
+        recorded(target, has_dash, progress, *sinks, folder=folder) as log,
     ):
         chosen = {"policy": settings.policy, "backend": settings.backend}
         with Executor(settings.devices, events=log, **chosen) as executor:
@@ -135,6 +145,7 @@ def map_items(
             )
             outcome = Outcome(results, out, as_json)
             with (
+                controlled(folder, executor),
                 interruptible(results, outcome, quiet),
                 sampled(executor.devices, log, has_dash or metrics_port),
             ):
@@ -146,12 +157,23 @@ def map_items(
     return outcome.exit_code
 
 
-def journal_beside(out: Path | None) -> Path:
-    """The journal of the run that writes ``out``. Raises ConfigError without one."""
+def controlled(folder: Path | None, executor: "Executor") -> AbstractContextManager[Any]:
+    """Listen in ``folder`` to what others want of the run."""
+    if folder is None:
+        return nullcontext()
+    from evenload.executor.control import Control
+
+    return Control(folder, executor)
+
+
+def journal_beside(out: Path | None, folder: Path | None) -> Path:
+    """The journal of the run in ``folder``, or that writes ``out``. Raises ConfigError with neither."""
+    if folder is not None:
+        return folder / "journal"
     if out is None:
         raise ConfigError(
             "--resume does not know which run to go on with",
-            hint="give -o FILE, whose journal is FILE.journal, or --journal FOLDER",
+            hint="give -o FILE, whose journal is FILE.journal, or --run FOLDER, or --journal FOLDER",
         )
     return out.with_name(f"{out.name}.journal")
 

@@ -76,15 +76,17 @@ def watched(
 
 
 @contextlib.contextmanager
-def recorded(name: str, has_dash: bool, *sinks: "Callable[[Event], None]") -> "Iterator[EventLog]":
-    """The log of a command that has no run folder; for its page the events lie in a temporary one."""
+def recorded(
+    name: str, has_dash: bool, *sinks: "Callable[[Event], None]", folder: Path | None = None
+) -> "Iterator[EventLog]":
+    """The log of a command; without a run ``folder``, its page reads the events from a temporary one."""
     from evenload.events import EventFile, EventLog
 
     with contextlib.ExitStack() as stack:
-        events = None
-        if has_dash:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="evenload-"))
-            events = Path(folder) / "events.jsonl"
+        events = None if folder is None else folder / "events.jsonl"
+        if has_dash and events is None:
+            passing = stack.enter_context(tempfile.TemporaryDirectory(prefix="evenload-"))
+            events = Path(passing) / "events.jsonl"
         stack.enter_context(watched(name, events, has_dash=has_dash))
         file = [stack.enter_context(EventFile(events))] if events is not None else []
         yield EventLog(*sinks, *file)
