@@ -30,7 +30,7 @@ def test_other_shells_are_refused(capsys):
 @pytest.mark.parametrize(
     ("typed", "words", "proposed"),
     [
-        ("evenload d", 1, ["devices", "doctor"]),
+        ("evenload d", 1, ["dash", "devices", "doctor"]),
         ("evenload ", 1, sorted(COMMANDS)),
         ("evenload devices --w", 2, ["--watch"]),
     ],
