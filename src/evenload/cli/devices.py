@@ -1,4 +1,4 @@
-"""``evenload devices``: what there is, what it scores, what it is doing (``drain``, ``add``: see ``roster``)."""
+"""``evenload devices``: what there is, scores and does; its ``drain`` and ``add`` are in ``roster``."""
 
 import json
 import sys
