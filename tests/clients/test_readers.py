@@ -54,7 +54,7 @@ def test_leaf_files_that_are_wrong_name_the_user(tmp_path, users, words):
 
 
 def test_what_is_no_leaf_file_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="no \\*.json"):
+    with pytest.raises(ConfigError, match=r"no \*\.json"):
         read_leaf(tmp_path)
     (tmp_path / "x.json").write_text("{")
     with pytest.raises(FormatError, match="not JSON"):
