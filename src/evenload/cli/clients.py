@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from evenload.cli.steps import Steps
 from evenload.cli.table import format_table
+from evenload.cli.watched import recorded, reporting, watch_options
 
 __all__ = ["clients"]
 
@@ -28,6 +30,7 @@ def clients() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="No line per round on stderr.")
+@watch_options
 def run(
     job: Path,
     strategy: str | None,
@@ -38,30 +41,40 @@ def run(
     out: Path | None,
     as_json: bool,
     quiet: bool,
+    has_dash: bool,
+    metrics_port: str | None,
+    has_otel: bool,
 ) -> int:
     """Train the global model that the file JOB describes."""
     asked, model, datasets, test = _load(job)
     from evenload.clients import federate
 
     def tell(done: Any) -> None:
+        steps.done(done.round, f"round {done.round + 1}", {"loss": done.loss, **done.test})
         if not quiet:
             click.echo(f"round {done.round + 1}: loss {done.loss:.4f}{_scores(done.test)}", err=True)
 
-    result = federate(
-        model,
-        datasets,
-        asked.recipe,
-        asked.algorithm,
-        rounds=rounds or asked.rounds,
-        cohort=asked.cohort,
-        test=test,
-        strategy=strategy or asked.strategy,
-        devices=devices,
-        seed=asked.seed,
-        checkpoint=checkpoint,
-        resume=resume,
-        on_round=tell,
-    )
+    n_rounds = rounds or asked.rounds
+    with (
+        reporting(metrics_port, has_otel) as sinks,
+        recorded(str(job), has_dash, *sinks) as log,
+        Steps(log, job.stem, "round", n_rounds, "all clients") as steps,
+    ):
+        result = federate(
+            model,
+            datasets,
+            asked.recipe,
+            asked.algorithm,
+            rounds=n_rounds,
+            cohort=asked.cohort,
+            test=test,
+            strategy=strategy or asked.strategy,
+            devices=devices,
+            seed=asked.seed,
+            checkpoint=checkpoint,
+            resume=resume,
+            on_round=tell,
+        )
     if out is not None:
         import torch
 

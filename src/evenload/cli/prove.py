@@ -6,11 +6,17 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from evenload.errors import ConfigError, EvenloadError
+
+from .steps import Steps
+from .watched import recorded, reporting, watch_options
+
+if TYPE_CHECKING:
+    from evenload.events import EventLog
 
 __all__ = ["prove"]
 
@@ -29,6 +35,7 @@ __all__ = ["prove"]
 @click.option("--level", help="Kernels: ifma52 or word64 (CPU), u64 or limb13 (GPU); default: the best.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing but the result.")
+@watch_options
 def prove(
     zkey: Path,
     witnesses: tuple[Path, ...],
@@ -39,6 +46,9 @@ def prove(
     level: str | None,
     as_json: bool,
     quiet: bool,
+    has_dash: bool,
+    metrics_port: str | None,
+    has_otel: bool,
 ) -> int:
     """Prove WITNESS.wtns... with ZKEY (Groth16, BN254) and write NAME.proof.json and NAME.public.json.
 
@@ -52,12 +62,18 @@ def prove(
     names = _names(witnesses)
     out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name, path, done in zip(
-        names, witnesses, _prove(zkey, witnesses, devices, policy, threads, level), strict=True
+    is_map = devices is not None or (len(witnesses) > 1 and threads is None)
+    with (
+        reporting(metrics_port, has_otel) as sinks,
+        recorded(f"prove {zkey.name}", has_dash, *sinks) as log,
+        Steps(log, zkey.stem, "proof", len(names), None if is_map else "this process") as steps,
     ):
-        rows.append(_write(out, name, path, done))
-        if not quiet:
-            click.echo(rows[-1]["error"] or f"{path}: proved and verified", err=True)
+        proofs = _prove(zkey, witnesses, devices, policy, threads, level, log if is_map else None)
+        for index, (name, path, done) in enumerate(zip(names, witnesses, proofs, strict=True)):
+            rows.append(_write(out, name, path, done))
+            steps.done(index, name, {f"{k}_s": v for k, v in rows[-1].get("stages_s", {}).items()})
+            if not quiet:
+                click.echo(rows[-1]["error"] or f"{path}: proved and verified", err=True)
     n_failed = sum(row["error"] is not None for row in rows)
     if as_json:
         click.echo(json.dumps({"schema": 1, "key": str(zkey), "failed": n_failed, "proofs": rows}, indent=2))
@@ -85,13 +101,15 @@ def _prove(
     policy: str,
     threads: int | None,
     level: str | None,
+    log: "EventLog | None",
 ) -> Iterator[Any]:
-    """A ProvedStatement or an exception for each witness, in order."""
-    if devices is not None or (len(witnesses) > 1 and threads is None):
+    """A ProvedStatement or an exception for each witness, in order; over devices if there is a ``log``."""
+    if log is not None:
         from evenload.zk.batch import prove_batch
 
         _check_key(zkey)
         options = {"policy": policy, "on_error": "return", "level": level}
+        options |= {"events": log, "stage": "proof"}
         yield from prove_batch(zkey, [str(path) for path in witnesses], devices or "cpu", **options)
         return
     from evenload.zk.prover import Prover

@@ -53,7 +53,7 @@ def announced(
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(asdict(job), file)
         path = folder / f"{os.getpid()}-{time.time_ns()}.json"
-        os.replace(made, path)
+        os.rename(made, path)  # the name is new: nothing is replaced
     try:
         yield
     finally:
