@@ -90,3 +90,15 @@ def test_a_missing_file_is_refused(capsys, tmp_path):
     code, _, err = call(capsys, "run", tmp_path / "no.yaml")
     assert code == 2
     assert "there is no file" in err
+
+
+def test_a_run_folder_gets_the_loss_curves_and_is_not_mixed_with_another_run(capsys, job, tmp_path):
+    folder, saved = tmp_path / "run", tmp_path / "c.pt"
+    assert call(capsys, "run", job, "--run", folder, "--checkpoint", saved, "-q")[0] == 0
+    text = (folder / "report.html").read_text()
+    assert '"loss"' in text
+    assert '"test accuracy"' in text or '"accuracy"' in text
+    code, _, err = call(capsys, "run", job, "--run", folder)
+    assert code == 2
+    assert "holds another run" in err
+    assert call(capsys, "run", job, "--run", folder, "--checkpoint", saved, "--resume", "--rounds", 3)[0] == 0

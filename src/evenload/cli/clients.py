@@ -28,6 +28,13 @@ def clients() -> None:
 @click.option(
     "-o", "--out", type=click.Path(path_type=Path), help="Write the global model here (torch.save)."
 )
+@click.option(
+    "--run",
+    "folder",
+    metavar="FOLDER",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="A folder for the run: its events, and a report with the loss curves.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("-q", "--quiet", is_flag=True, help="No line per round on stderr.")
 @watch_options
@@ -39,6 +46,7 @@ def run(
     checkpoint: Path | None,
     resume: bool,
     out: Path | None,
+    folder: Path | None,
     as_json: bool,
     quiet: bool,
     has_dash: bool,
@@ -55,9 +63,11 @@ def run(
             click.echo(f"round {done.round + 1}: loss {done.loss:.4f}{_scores(done.test)}", err=True)
 
     n_rounds = rounds or asked.rounds
+    if folder is not None:
+        _make_folder(folder, is_resumed=resume)
     with (
         reporting(metrics_port, has_otel) as sinks,
-        recorded(str(job), has_dash, *sinks) as log,
+        recorded(str(job), has_dash, *sinks, folder=folder) as log,
         Steps(log, job.stem, "round", n_rounds, "all clients") as steps,
     ):
         result = federate(
@@ -79,6 +89,11 @@ def run(
         import torch
 
         torch.save(result.state, out)
+    if folder is not None:
+        from evenload.report.html import write_report
+
+        write_report(folder)
+        click.echo(f"report: {folder / 'report.html'}", err=True)
     lost = sum(len(r.cohort) - len(r.returned) for r in result.history)
     privacy = _privacy(asked, len(datasets), len(result.history))
     if as_json:
@@ -142,6 +157,15 @@ def tune(job: Path, rounds: int | None, as_json: bool) -> int:
     else:
         click.echo(found.plan.explain())
     return 0
+
+
+def _make_folder(folder: Path, *, is_resumed: bool) -> None:
+    """Raises ConfigError if another run's events are in it, and this one does not go on with that."""
+    from evenload.errors import ConfigError
+
+    if (folder / "events.jsonl").exists() and not is_resumed:
+        raise ConfigError(f"{folder} holds another run", hint="name a new folder, or go on with --resume")
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _privacy(asked: Any, n_clients: int, rounds: int) -> dict[str, float]:
