@@ -1,10 +1,12 @@
-"""Whole Groth16 proofs: CPU seconds of evenload, self-verification included, and of snarkjs in the same run.
+"""Whole Groth16 proofs: CPU seconds of evenload, verification included, and of its peers in the same run.
 
-    python benchmarks/zk_prove.py [--large] [--snarkjs node_modules/snarkjs/build/cli.cjs]
+    python benchmarks/zk_prove.py [--large] [--only NAME] [--backend wgsl] [--rapidsnark PATH]
 
 Circuits and keys are ours (INSECURE set-up), made on the way into a temporary folder. evenload is measured in
-a process of its own, one thread: the key's load, the first proof and the best of three after it. snarkjs is a
-process per proof, as its users run it. CPU seconds are user + system time of the process.
+a process of its own: the key's load, the first proof and the best of three after it; one thread, or with
+``--backend wgsl`` the threads of the driver. snarkjs (found in ./node_modules) and rapidsnark (a ``prover``
+that you have built) are a process per proof, as their users run them. CPU seconds are user + system time of
+the process. snarkjs must accept our proof, and we accept rapidsnark's, or there is no table.
 """
 
 import argparse
@@ -16,6 +18,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from record import record
 
@@ -27,30 +30,43 @@ CIRCUITS = {
     "sha256 9 blocks": ("sha256", 540),
 }
 LARGE = {"chain 1M": ("chain", 1_000_000)}
+ON_WGSL = {
+    "chain 16k": ("chain", 16_000),
+    "poseidon depth 42": ("poseidon", 42),
+    "sha256 1 block": ("sha256", 55),
+    "chain 65k": ("chain", 65_000),
+}
+SNARKJS = Path(__file__).parent.parent / "node_modules" / "snarkjs" / "build" / "cli.cjs"
 
 
-def measure_one(key: Path, witness: Path) -> dict[str, float]:
-    """In this process: CPU seconds of load and proofs, peak resident memory."""
+def measure_one(key: Path, witness: Path, backend: str) -> dict[str, Any]:
+    """In this process: CPU seconds of load and proofs, least wall seconds, peak resident memory."""
     from evenload.gpu.llvm import programs
     from evenload.zk import Prover
 
     programs.scalar(), programs.bulk()  # compiled and cached beforehand
     started = time.process_time()
-    prover = Prover(key)
+    prover = Prover(key, backend=backend)
     loaded = time.process_time()
-    proofs, done = [], None
+    proofs, walls, done = [], [], None
     for _ in range(4):
-        before = time.process_time()
+        before, began = time.process_time(), time.perf_counter()
         done = prover.prove(witness)
         proofs.append(time.process_time() - before)
+        walls.append(time.perf_counter() - began)
     assert done is not None
+    assert not prover.stats.n_redone, "a proof did not verify at once"
+    gpu = prover.key.bases["A"].device if backend == "wgsl" else None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     stages = {name: round(seconds, 4) for name, seconds in done.stages.items()}
     return {
         "load": loaded - started,
         "first": proofs[0],
         "best": min(proofs[1:]),
+        "wall": min(walls[1:]),
         "rss_mb": peak,
+        "longest": gpu and gpu.pace.longest_s * 1e3,
+        "adapter": gpu and gpu.context.name,
         "stages": stages,
     }
 
@@ -93,57 +109,74 @@ def snarkjs_seconds(cli: str | None, folder: Path) -> float | None:
     return seconds
 
 
+def rapidsnark_seconds(prover: str | None, folder: Path) -> float | None:
+    """Proves, and checks that we accept its proof."""
+    if not prover:
+        return None
+    files = [str(folder / name) for name in ("k.zkey", "witness.wtns", "p.json", "pub.json")]
+    seconds = min(filter(None, (child_seconds([prover, *files]) for _ in range(2))), default=None)
+    ours = [sys.executable, "-m", "evenload", "verify", files[0], files[3], files[2]]
+    if child_seconds(ours) is None:
+        raise SystemExit("we refuse the proof of rapidsnark")
+    return seconds
+
+
+def measure(
+    kind: str, size: int, backend: str, snarkjs: str | None, rapidsnark: str | None
+) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        key, witness = folder / "k.zkey", folder / "witness.wtns"
+        setup = make(folder, kind, size)
+        command = [sys.executable, __file__, "--backend", backend, "--one", str(key), str(witness)]
+        ours = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+        peers = {
+            "snarkjs": snarkjs_seconds(snarkjs, folder),
+            "rapidsnark": rapidsnark_seconds(rapidsnark, folder),
+        }
+        tool = [sys.executable, "-m", "evenload", "zk", "info", str(key), "--json"]
+        facts = json.loads(subprocess.run(tool, check=True, capture_output=True, text=True).stdout)
+    row: dict[str, Any] = {"domain": facts["domain"], "set-up": setup, "key load": ours["load"]}
+    row |= {
+        "first proof": ours["first"],
+        "proof": ours["best"],
+        "wall": ours["wall"],
+        "RSS MB": ours["rss_mb"],
+    }
+    if backend == "wgsl":
+        row["longest dispatch, ms"] = ours["longest"]
+    for name, seconds in peers.items():
+        row[name] = seconds
+        row[f"{name}/proof"] = seconds and seconds / ours["best"]
+        row[f"{name}/(load+first)"] = seconds and seconds / (ours["load"] + ours["first"])
+    return {"row": row, "stages": ours["stages"], "adapter": ours["adapter"]}
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--large", action="store_true", help="a million constraints, too")
-    options.add_argument("--snarkjs", default=os.environ.get("EVENLOAD_SNARKJS"))
+    options.add_argument("--snarkjs", default=os.environ.get("EVENLOAD_SNARKJS") or SNARKJS)
+    options.add_argument("--rapidsnark", default=os.environ.get("EVENLOAD_RAPIDSNARK"))
+    options.add_argument("--backend", default="cpu", choices=("cpu", "wgsl"))
     options.add_argument("--only", help="names that contain this")
     options.add_argument("--one", nargs=2, type=Path, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.one:
-        print(json.dumps(measure_one(*given.one)))
+        print(json.dumps(measure_one(*given.one, given.backend)))
         return
-    rows, stages = [], {}
-    for name, (kind, size) in (CIRCUITS | (LARGE if given.large else {})).items():
+    snarkjs = str(given.snarkjs) if Path(given.snarkjs).exists() else None
+    circuits = ON_WGSL if given.backend == "wgsl" else CIRCUITS | (LARGE if given.large else {})
+    rows, stages, adapter = [], {}, None
+    for name, (kind, size) in circuits.items():
         if given.only and given.only not in name:
             continue
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary)
-            setup = make(folder, kind, size)
-            command = [
-                sys.executable,
-                __file__,
-                "--one",
-                str(folder / "k.zkey"),
-                str(folder / "witness.wtns"),
-            ]
-            ours = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-            theirs = snarkjs_seconds(given.snarkjs, folder)
-            facts = subprocess.run(
-                [sys.executable, "-m", "evenload", "zk", "info", str(folder / "k.zkey"), "--json"],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            domain = json.loads(facts.stdout)["domain"]
-        stages[name] = ours["stages"]
-        rows.append(
-            {
-                "circuit": name,
-                "domain": domain,
-                "set-up": setup,
-                "key load": ours["load"],
-                "first proof": ours["first"],
-                "proof": ours["best"],
-                "RSS MB": ours["rss_mb"],
-                "snarkjs": theirs,
-                "snarkjs/proof": theirs and theirs / ours["best"],
-                "snarkjs/(load+proof)": theirs and theirs / (ours["load"] + ours["first"]),
-            }
-        )
+        done = measure(kind, size, given.backend, snarkjs, given.rapidsnark)
+        stages[name], adapter = done["stages"], done["adapter"]
+        rows.append({"circuit": name, **done["row"]})
         print(rows[-1], file=sys.stderr, flush=True)
-    name = "zk_prove" + (f"_{given.only.replace(' ', '_')}" if given.only else "")
-    record(name, rows, unit="CPU seconds, one thread, proof verified", stages_wall_s=stages)
+    name = "zk_prove" if given.backend == "cpu" else "zk_wgsl"
+    name += f"_{given.only.replace(' ', '_')}" if given.only else ""
+    record(name, rows, unit="CPU seconds, proof verified", adapter=adapter, stages_wall_s=stages)
 
 
 if __name__ == "__main__":

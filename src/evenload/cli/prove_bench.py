@@ -12,7 +12,7 @@ from evenload.errors import ConfigError
 
 from .table import format_table
 
-__all__ = ["prove_bench"]
+__all__ = ["compare", "make_circuit", "measure", "prove_bench"]
 
 
 @click.command("prove")
@@ -49,11 +49,11 @@ def prove_bench(
         raise ConfigError("--zkey and --witness belong together", hint="give both, or neither")
     with tempfile.TemporaryDirectory() as folder:
         if zkey is None or witness is None:
-            zkey, witness = _make(Path(folder), constraints)
+            zkey, witness = make_circuit(Path(folder), constraints)
         rows = [
-            _measure(spec, zkey, [str(witness)] * n_proofs, policy) for spec in specs or ("cpu*1", "cpu*2")
+            measure(spec, zkey, [str(witness)] * n_proofs, policy) for spec in specs or ("cpu*1", "cpu*2")
         ]
-    _compare(rows)
+    compare(rows)
     if as_json:
         page = {"schema": 1, "proofs": n_proofs, "constraints": constraints, "policy": policy, "rows": rows}
         click.echo(json.dumps(page, indent=2))
@@ -65,7 +65,7 @@ def prove_bench(
     return 0
 
 
-def _make(folder: Path, constraints: int) -> tuple[Path, Path]:
+def make_circuit(folder: Path, constraints: int) -> tuple[Path, Path]:
     """An INSECURE key for a chain of squarings, and its witness."""
     from evenload.zk.circuits import squaring_chain
     from evenload.zk.devsetup import dev_setup
@@ -78,7 +78,7 @@ def _make(folder: Path, constraints: int) -> tuple[Path, Path]:
     return folder / "circuit.zkey", folder / "witness.wtns"
 
 
-def _measure(spec: str, zkey: Path, witnesses: list[str], policy: str) -> dict[str, Any]:
+def measure(spec: str, zkey: Path, witnesses: list[str], policy: str) -> dict[str, Any]:
     """Start the workers, load the key and compile the kernels (one proof each), then time the batch."""
     from evenload.balance.metrics import utilisation_deviation
     from evenload.devices import DevicePool
@@ -109,7 +109,7 @@ def _measure(spec: str, zkey: Path, witnesses: list[str], policy: str) -> dict[s
     }
 
 
-def _compare(rows: list[dict[str, Any]]) -> None:
+def compare(rows: list[dict[str, Any]]) -> None:
     """Add speed-up, efficiency and Amdahl's prediction, all against the first row."""
     from evenload.balance.metrics import amdahl, speed_up
 

@@ -37,6 +37,7 @@ class Pace:
     def __init__(self) -> None:
         self._rates: dict[KernelSource, _Rate] = {}
         self.launch_s = 0.0  # what a submission takes that does nothing
+        self.longest_s = 0.0  # the longest submission of work that was known
 
     def is_known(self, kernel: KernelSource) -> bool:
         return kernel in self._rates
@@ -110,6 +111,7 @@ class Queue:
         items, self._items, self._expected_s = self._items, {}, 0.0
         took_s = self._submit()
         self.longest_s = max(self.longest_s, took_s)
+        self._pace.longest_s = max(self._pace.longest_s, took_s)
         self._pace.learn(items, took_s)
 
     def _meet(
