@@ -64,8 +64,8 @@ SETTINGS = {
     for setting in (
         Setting("devices", "all", "Where work runs: all, gpu, cpu, cpu*4, cuda:0,1 or a number of devices."),
         Setting("backend", "process", "How workers run: process, or inline to debug in this process."),
-        Setting("shared_memory_limit", "25%", "For arrays on their way: of the memory, or as 2 GiB; 0 for none."),
-        Setting("start", "auto", "How workers start: by fork server or spawned.", ("auto", "forkserver", "spawn")),
+        Setting("shared_memory_limit", "25%", "For arrays that travel: a part of the memory, or 2 GiB; 0: none."),
+        Setting("start", "auto", "How worker processes start.", ("auto", "forkserver", "spawn")),
         Setting("policy", "measured", "How items are dealt: measured, pull, guided, factoring, static, ..."),
         Setting("color", "auto", "Colour in the terminal.", ("auto", "always", "never")),
         Setting("progress", True, "Show progress while work runs."),
