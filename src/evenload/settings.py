@@ -64,7 +64,7 @@ SETTINGS = {
     for setting in (
         Setting("devices", "all", "Where work runs: all, gpu, cpu, cpu*4, cuda:0,1 or a number of devices."),
         Setting("backend", "process", "How workers run: process, or inline to debug in this process."),
-        Setting("shared_memory_limit", "25%", "For arrays that travel: a part of the memory, or 2 GiB; 0: none."),
+        Setting("shared_memory_limit", "25%", "For arrays that travel: of the memory, or 2 GiB; 0: none."),
         Setting("start", "auto", "How worker processes start.", ("auto", "forkserver", "spawn")),
         Setting("policy", "measured", "How items are dealt: measured, pull, guided, factoring, static, ..."),
         Setting("color", "auto", "Colour in the terminal.", ("auto", "always", "never")),
