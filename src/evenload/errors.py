@@ -11,6 +11,7 @@ EvenloadError
 │   ├── TaskTimeout        the item ran longer than it was allowed to
 │   ├── WorkerLost         the worker process died while it held the item
 │   └── ResultNotSendable  the result or exception could not be pickled
+├── GangError              a rank of a gang failed, and the others were ended
 ├── ResourceExhausted      a task says: too little memory for this many items at once
 └── ExecutorClosed         work was handed to an executor that is closed
 
@@ -25,6 +26,7 @@ __all__ = [
     "EvenloadError",
     "ExecutorClosed",
     "FormatError",
+    "GangError",
     "MissingExtra",
     "NoUsableDevice",
     "ResourceExhausted",
@@ -153,6 +155,23 @@ class WorkerLost(TaskError):
 
 class ResultNotSendable(TaskError):
     """A result (or exception) could not be pickled on its way back from the worker."""
+
+
+class GangError(EvenloadError):
+    """A rank of a gang raised, died or was late, and the others were ended.
+
+    ``rank`` and ``device`` say which, ``remote_traceback`` what it said; ``__cause__`` is what it raised.
+    """
+
+    def __init__(self, message: str, *, rank: int, device: str, remote_traceback: str = ""):
+        super().__init__(message)
+        self.rank = rank
+        self.device = device
+        self.remote_traceback = remote_traceback
+
+    def __str__(self) -> str:
+        said = f"\n\n--- on {self.device} ---\n{self.remote_traceback}" if self.remote_traceback else ""
+        return super().__str__() + said
 
 
 class ResourceExhausted(EvenloadError):

@@ -42,6 +42,11 @@ class Backend(Protocol):
     is_threaded: bool
     """Workers run beside the executor; if not, they run inside ``poll``, in the caller's thread."""
 
+    @property
+    def host(self) -> str:
+        """At which address workers that are not on this machine reach this program."""
+        ...
+
     def devices(self, spec: Spec) -> DevicePool:
         """What ``spec`` means among the devices that it reaches. Raises as ``DevicePool.select``."""
         ...

@@ -31,6 +31,7 @@ class _Desk:
 
 
 class InlineBackend:
+    host = "127.0.0.1"
     is_threaded = False
 
     def __init__(self, options: WorkerOptions | None = None) -> None:

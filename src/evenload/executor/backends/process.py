@@ -34,6 +34,7 @@ class ProcessBackend:
     """``read`` makes a message of a worker's number, its process id and a frame that it has sent."""
 
     host = "127.0.0.1"
+    host = "127.0.0.1"
     is_threaded = True
 
     def __init__(

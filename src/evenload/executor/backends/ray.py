@@ -82,6 +82,10 @@ class RayBackend:
         self._news: list[Message] = []
         self._places: dict[int, Any] = {}
 
+    @property
+    def host(self) -> str:
+        return self._ray.util.get_node_ip_address()
+
     def devices(self, spec: Spec) -> DevicePool:
         return self._connected().devices(spec)
 
