@@ -60,9 +60,12 @@ def main(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to everybody; the executor decides
     leave_with_parent(life_fd)
     faulthandler.enable(all_threads=False)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True, errors="backslashreplace")
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        # Made anew: a forked worker's were made for what was open there before, which may have been a file.
+        raw = io.FileIO(fd, "w", closefd=False)
+        writer = io.BufferedWriter(raw)
+        stream = io.TextIOWrapper(writer, "utf-8", errors="backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
     sys.modules["__main__"] = ModuleType("__main__")  # the user's own arrives by value
     borrower, lender, common_fd = None, None, -1
     if arenas is not None:
