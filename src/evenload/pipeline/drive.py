@@ -91,10 +91,7 @@ class Driver:
         Raises NoUsableDevice if tasks are left that no device can run.
         """
         now = time.monotonic()
-        actions = self.dispatcher.decide(now, deals=deals)
-        for action in actions:
-            self._do(action, now)
-        self._wait_on_lanes()
+        actions = self._deal(now, deals)
         if deals and not actions and not self.dispatcher.n_running and not self._has_orders():
             self._refuse_if_stuck(now)
         if not self._ended:
@@ -102,9 +99,18 @@ class Driver:
             limits = [limit for limit in (wait_s, timeout_s, POLL_S) if limit is not None]
             for message in self._backend.poll(min(limits)):
                 self._receive(message)
+            if all(one.outcome.kind == "done" for one in self._ended):
+                self._deal(time.monotonic(), deals)  # nobody waits while results are written
         ended = list(self._ended)
         self._ended.clear()
         return ended
+
+    def _deal(self, now: float, deals: bool) -> list[Action]:
+        actions = self.dispatcher.decide(now, deals=deals)
+        for action in actions:
+            self._do(action, now)
+        self._wait_on_lanes()
+        return actions
 
     @property
     def is_busy(self) -> bool:

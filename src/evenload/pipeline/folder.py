@@ -61,7 +61,7 @@ class RunFolder:
                 f"{path} holds what is not of a run: {', '.join(foreign[:3])}{more}",
                 hint="give another run folder with -o",
             )
-        can_go_on = (path / "journal" / "journal.json").is_file()
+        can_go_on = (path / "journal").is_dir()
         if present and not fresh and not can_go_on:
             raise ConfigError(
                 f"{path} holds a run already, and no journal to go on from",

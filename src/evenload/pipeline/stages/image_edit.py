@@ -16,7 +16,7 @@ from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import open_picture, read_tensors
 from evenload.pipeline.stage import Item, StageContext
 
-from .loading import load_pipeline, own_copy
+from .loading import load_pipeline, own_copy, settings_of
 
 __all__ = ["Decode", "Denoise", "Encode", "ImageEdit"]
 
@@ -30,7 +30,8 @@ class ImageEdit:
 
     image        the item's column with the picture's path; for Edit-Plus a list of columns
     instruction  the column with the text; ``call: {prompt: ...}`` gives one for all items instead
-    area         pixels that it works on, the model's own 1024 x 1024 by default
+    area         pixels that it works on; by default what evenload.json in the model's folder says, or the
+                 model's own 1024 x 1024
     threads      of torch on the CPU; more than one may change the last bits
     """
 
@@ -46,7 +47,8 @@ class ImageEdit:
         download: bool = False,
         threads: int | None = 1,
     ):
-        self._image, self._instruction, self._area = image, instruction, area
+        self._image, self._instruction = image, instruction
+        self._area = area or settings_of(context).get("area")
         self._pipe = load_pipeline(context, parts=self.parts, download=download, threads=threads)
         if not hasattr(sys.modules[type(self._pipe).__module__], "calculate_dimensions"):
             raise ConfigError(

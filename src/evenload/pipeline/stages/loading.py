@@ -20,7 +20,7 @@ from evenload.pipeline.stage import StageContext
 
 from .layers import place_layers, stream_layers
 
-__all__ = ["load_model", "load_pipeline", "n_bytes_of", "own_copy", "torch_dtype", "torch_on"]
+__all__ = ["load_model", "load_pipeline", "n_bytes_of", "own_copy", "settings_of", "torch_dtype", "torch_on"]
 
 WHY = "stages of diffusers and transformers"
 _STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
@@ -287,6 +287,19 @@ def load_model(
         )
     _place(context, {"the model": loaded})
     return loaded, folder
+
+
+def settings_of(context: StageContext) -> dict[str, Any]:
+    """What evenload.json in the model's folder asks of those who run it; {} where there is none."""
+    if context.model is None:
+        return {}
+    try:
+        settings = json.loads(
+            (context.path(context.model.path) / "evenload.json").read_text(encoding="utf-8")
+        )
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def own_copy(pipeline: Any) -> Any:

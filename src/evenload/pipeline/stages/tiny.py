@@ -2,7 +2,8 @@
 
     build(folder)     folder/edit: a QwenImageEditPipeline, folder/scorer: a Qwen2.5-VL, folder/clip: a CLIP
 
-They are saved as real checkpoints are and are loaded by the same code; what they draw means nothing.
+They are saved as real checkpoints are and are loaded by the same code; what they draw means nothing. A file
+evenload.json beside the edit pipeline says on how many pixels it works.
 """
 
 import json
@@ -148,6 +149,7 @@ def _edit(folder: Path, tokenizer: Any, n_layers: int, seed: int, plus: bool) ->
     entries = json.loads(index.read_text())
     entries["processor"] = ["transformers", "Qwen2VLProcessor"]  # as in the real checkpoint
     index.write_text(json.dumps(entries, indent=2))
+    (folder / "evenload.json").write_text(json.dumps({"area": AREA}) + "\n")
 
 
 def _scorer(folder: Path, tokenizer: Any, seed: int) -> None:
@@ -157,8 +159,11 @@ def _scorer(folder: Path, tokenizer: Any, seed: int) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen2_5_VLForConditionalGeneration(_vl_config(tokenizer))
-        with torch.no_grad():
-            model.lm_head.weight.mul_(20)  # as it comes, all scores would be alike
+        with torch.no_grad():  # as they come, all scores would be alike
+            model.lm_head.weight.mul_(100)
+            for name, weight in model.named_parameters():
+                if "language_model" in name and name.endswith("_proj.weight") and "self_attn" in name:
+                    weight.mul_(30)
     model.save_pretrained(folder)
     _processor(tokenizer).save_pretrained(folder)
 
