@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .backends.ray import Ray
     from .executor import Executor, Stats
+    from .gangs import gang
     from .mapping import map
     from .partitioned import ParallelResult, run_partitioned
+    from .ranks import Rank
     from .results import Results
     from .summary import DeviceShare, Summary
 
@@ -15,10 +17,12 @@ _HOMES = {
     "DeviceShare": "summary",
     "Executor": "executor",
     "ParallelResult": "partitioned",
+    "Rank": "ranks",
     "Ray": "backends.ray",
     "Results": "results",
     "Stats": "executor",
     "Summary": "summary",
+    "gang": "gangs",
     "map": "mapping",
     "run_partitioned": "partitioned",
 }
@@ -27,10 +31,12 @@ __all__ = [
     "DeviceShare",
     "Executor",
     "ParallelResult",
+    "Rank",
     "Ray",
     "Results",
     "Stats",
     "Summary",
+    "gang",
     "map",
     "run_partitioned",
 ]

@@ -89,6 +89,7 @@ class Executor:
     ):
         if max_worker_deaths < 1:
             raise ConfigError(f"max_worker_deaths={max_worker_deaths} would give up every item", hint="use 2")
+        self._backend = backend
         reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
         self.devices = devices if isinstance(devices, DevicePool) else reached.devices(devices)
         self._policy = policy_from_name(policy)
@@ -246,6 +247,23 @@ class Executor:
             self.devices = self.devices.with_devices([*self.devices, *came])
             self._engine.call(partial(self._engine.add, came))
         return tuple(device.id for device in came)
+
+    def gang(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        *,
+        devices: DeviceSpec = "all",
+        each: Sequence[Any] | None = None,
+        timeout_s: float | None = None,
+        stage: str = "gang",
+    ) -> list[Any]:
+        """``evenload.gang`` on this executor's devices, or some of them, in processes beside its workers."""
+        from .gangs import gang_beside
+
+        self._check_open()
+        pool = devices if isinstance(devices, DevicePool) else self.devices.select(devices)
+        return gang_beside(self._backend, pool, self._record, fn, args, each, timeout_s, stage)
 
     def set_policy(self, policy: str | Policy) -> None:
         """Deal by another policy from now on, also what is left of runs under way."""

@@ -106,6 +106,10 @@ class BackendSettings(Protocol):
 
     def make(self, options: WorkerOptions) -> Backend: ...
 
+    def beside(self) -> "BackendSettings":
+        """The same for workers beside others, which hold the devices already."""
+        ...
+
 
 def make_backend(which: str | BackendSettings, options: WorkerOptions | None = None) -> Backend:
     """A new back end. Raises UnknownName, or MissingExtra if it needs a package that is not installed."""

@@ -10,7 +10,7 @@ actor is never restarted by Ray: the engine decides what a lost worker means.
 import queue
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evenload._optional import require
@@ -63,6 +63,9 @@ class Ray:
 
     def make(self, options: WorkerOptions) -> "RayBackend":
         return RayBackend(options, self)
+
+    def beside(self) -> "Ray":
+        return replace(self, reserve=False, min_free_bytes=0)
 
     def __str__(self) -> str:
         return "ray"
