@@ -1,0 +1,307 @@
+"""The stages that ship, with tiny models of the real classes: bytes, scores, and what damage says."""
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from evenload.errors import ConfigError, FormatError
+from evenload.pipeline.artifacts import encode_artifact
+from evenload.pipeline.plan import Fit
+from evenload.pipeline.stage import Item, ModelFolder, StageContext
+
+torch = pytest.importorskip("torch")
+
+CPU = SimpleNamespace(id="cpu:0", torch="cpu")
+CALL = {"num_inference_steps": 2, "true_cfg_scale": 4.0}
+
+
+def context(folder: Path, model: str | None, **more: Any) -> StageContext:
+    return StageContext("one", CPU, folder, 0, ModelFolder(model) if model else None, **more)
+
+
+def item(number: int) -> Item:
+    return Item(number, f"p{number}", 1000 + number)
+
+
+@pytest.fixture(scope="module")
+def pictures(tiny_models: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    from evenload.pipeline.stages import tiny
+
+    folder = tmp_path_factory.mktemp("pictures")
+    sizes = [(96, 64), (64, 64), (50, 90)]
+    for number, (width, height) in enumerate(sizes):
+        tiny.picture(number, width, height).save(folder / f"p{number}.png")
+    return [{"path": str(folder / f"p{n}.png"), "instruction": f"make the sky red {n}"} for n in range(3)]
+
+
+def png(outputs: Mapping[str, Any]) -> bytes:
+    return encode_artifact(outputs["edited"], "png")
+
+
+def whole(tiny_models: Path, model: str, pictures: list[dict], call: dict) -> list[bytes]:
+    from evenload.pipeline.stages.image_edit import ImageEdit
+
+    stage = ImageEdit(context(tiny_models, model))
+    return [png(stage(inputs, item(n), **call)) for n, inputs in enumerate(pictures)]
+
+
+def split(
+    tiny_models: Path, model: str, pictures: list[dict], call: dict, tmp: Path, **fit: Any
+) -> list[bytes]:
+    from evenload.pipeline.stages.image_edit import Decode, Denoise, Encode
+
+    encode, decode = Encode(context(tiny_models, model)), Decode(context(tiny_models, model))
+    denoise = Denoise(context(tiny_models, model, **fit))
+    made = []
+    for number, picture in enumerate(pictures):
+        inputs = dict(picture)
+        for name, stage in (("embeds", encode), ("latents", denoise)):
+            file = tmp / f"{name}-{number}.safetensors"
+            file.write_bytes(encode_artifact(stage(inputs, item(number), **call)[name], "safetensors"))
+            inputs[name] = str(file)
+        made.append(png(decode(inputs, item(number))))
+    return made
+
+
+@pytest.mark.parametrize("model", ["edit", "plus"])
+@pytest.mark.parametrize("guided", [False, True])
+def test_whole_is_split_byte_for_byte(
+    tiny_models: Path, pictures: list, tmp_path: Path, model: str, guided: bool
+) -> None:
+    call = {**CALL, "negative_prompt": " "} if guided else {"num_inference_steps": 2, "true_cfg_scale": 1.0}
+    expected = whole(tiny_models, model, pictures, call)
+    assert len(set(expected)) == 3
+    assert split(tiny_models, model, pictures, call, tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("fit", "n_devices"),
+    [
+        (Fit("layer_split", 2, (1, 1)), 2),
+        (Fit("layer_split", 3), 3),
+        (Fit("resident_stream", resident_blocks=1), 1),
+    ],
+)
+def test_however_the_layers_are_held_the_bytes_are_equal(
+    tiny_models: Path, pictures: list, tmp_path: Path, fit: Fit, n_devices: int
+) -> None:
+    call = {**CALL, "negative_prompt": " "}
+    held = split(tiny_models, "edit", pictures, call, tmp_path, fit=fit, n_devices=n_devices)
+    assert held == whole(tiny_models, "edit", pictures, call)
+
+
+def test_eight_bits_change_the_picture(tiny_models: Path, pictures: list, tmp_path: Path) -> None:
+    call = {**CALL, "negative_prompt": " "}
+    held = split(tiny_models, "edit", pictures[:1], call, tmp_path, fit=Fit("fp8"))
+    assert held != whole(tiny_models, "edit", pictures[:1], call)
+
+
+def test_items_in_flight_do_not_spoil_one_another(tiny_models: Path, pictures: list) -> None:
+    """Shared schedulers raise, shared VAEs change pictures without a word: each lane has its own."""
+    from evenload.pipeline.stages.image_edit import ImageEdit
+
+    call = {**CALL, "negative_prompt": " "}
+    expected = whole(tiny_models, "edit", pictures, call)
+    first = ImageEdit(context(tiny_models, "edit", fit=Fit("layer_split", 3), n_devices=3))
+    lanes = [first, first.lane(), first.lane()]
+    assert lanes[1]._pipe.transformer is first._pipe.transformer
+    assert lanes[1]._pipe.vae is not first._pipe.vae
+    wrong: list[Any] = []
+
+    def work(lane: ImageEdit) -> None:
+        for turn in range(6):
+            number = turn % 3
+            made = png(lane(pictures[number], item(number), **call))
+            if made != expected[number]:
+                wrong.append(number)
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+    try:
+        threads = [threading.Thread(target=work, args=(lane,)) for lane in lanes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert not wrong
+
+
+def test_several_pictures_for_edit_plus(tiny_models: Path, pictures: list) -> None:
+    from evenload.pipeline.stages.image_edit import ImageEdit
+
+    stage = ImageEdit(context(tiny_models, "plus"), image=["path", "other"])
+    inputs = {**pictures[0], "other": pictures[1]["path"]}
+    assert png(stage(inputs, item(0), **CALL)) != png(
+        stage({**inputs, "other": inputs["path"]}, item(0), **CALL)
+    )
+
+
+def test_other_pipelines_of_diffusers(tiny_models: Path, pictures: list) -> None:
+    from evenload.pipeline.stages.diffusion import ImageToImage
+
+    stage = ImageToImage(context(tiny_models, "edit"), prompt="instruction")
+    small = {**CALL, "height": 64, "width": 64}
+    from evenload.pipeline.stages import image_edit
+
+    image_edit._let_area_change(type(stage._pipe))
+    with image_edit._Area(64 * 64):
+        first = stage(pictures[0], item(0), **small)["picture"]
+        again = stage.lane()(pictures[0], item(0), **small)["picture"]
+    assert first.size == (64, 64)
+    assert encode_artifact(first, "png") == encode_artifact(again, "png")
+    with pytest.raises(ConfigError, match="no column 'instruction'"):
+        stage({"path": pictures[0]["path"]}, item(0))
+
+
+def test_scores_are_expected_digits(tiny_models: Path, pictures: list) -> None:
+    from evenload.pipeline.stages.vlm_score import VlmScore, expected_score
+
+    stage = VlmScore(context(tiny_models, "scorer"))
+    inputs = [{**pictures[n], "edited": pictures[(n + 1) % 3]["path"]} for n in range(3)]
+    scores = [stage(one, item(0))["score"] for one in inputs]
+    assert scores == [stage(one, item(7))["score"] for one in inputs]
+    assert len(set(scores)) == 3
+    assert all(0 <= score <= 9 for score in scores)
+    assert expected_score(torch.tensor([-1e9] * 7 + [3.0, 3.0, -1e9])) == pytest.approx(7.5)
+    with pytest.raises(ConfigError, match="'instruction', which the item does not have"):
+        stage({"path": inputs[0]["path"], "edited": inputs[0]["path"]}, item(0))
+
+
+def test_likeness_to_a_text_and_to_a_picture(tiny_models: Path, pictures: list) -> None:
+    from evenload.pipeline.stages.clip_score import ClipScore
+
+    same = ClipScore(context(tiny_models, "clip"), image="path", other="path")(pictures[0], item(0))
+    assert same["similarity"] == 1.0
+    text = ClipScore(context(tiny_models, "clip"), image="path", text="instruction")(pictures[0], item(0))
+    assert -1 <= text["similarity"] <= 1
+    with pytest.raises(ConfigError, match="another image"):
+        ClipScore(context(tiny_models, "clip"))
+
+
+@pytest.mark.parametrize("damage", ["no folder", "no index", "cut", "missing part", "wrong index"])
+def test_a_damaged_model_is_named(tiny_models: Path, tmp_path: Path, damage: str) -> None:
+    from evenload.pipeline.stages.image_edit import ImageEdit
+
+    model = tmp_path / "edit"
+    if damage != "no folder":
+        shutil.copytree(tiny_models / "edit", model)
+    if damage == "no index":
+        (model / "model_index.json").unlink()
+    elif damage == "cut":
+        file = next((model / "transformer").glob("*.safetensors"))
+        file.write_bytes(file.read_bytes()[:-100])
+    elif damage == "missing part":
+        shutil.rmtree(model / "vae")
+    elif damage == "wrong index":
+        (model / "model_index.json").write_text("{")
+    said = {
+        "no folder": "there is no folder",
+        "no index": r"no model_index.json \(it holds",
+        "cut": "is damaged: .* cut or is still being copied",
+        "missing part": "cannot be loaded",
+        "wrong index": "model_index.json is damaged",
+    }
+    with pytest.raises((ConfigError, FormatError), match=said[damage]) as caught:
+        ImageEdit(context(tmp_path, "edit"))
+    assert str(tmp_path) in str(caught.value)
+
+
+def test_a_model_of_another_kind_and_one_that_landed_on_the_cpu(tiny_models: Path) -> None:
+    from evenload.pipeline.stages.image_edit import ImageEdit
+
+    with pytest.raises(FormatError, match="is no diffusers pipeline"):
+        ImageEdit(context(tiny_models, "scorer"))
+    with pytest.raises(ConfigError, match="landed on the CPU") as caught:
+        ImageEdit(context(tiny_models, "edit", may_use_cpu=False))
+    assert "devices: cpu" in str(caught.value)
+
+
+def test_the_dtype_is_that_of_the_files_or_the_one_asked_for(tiny_models: Path, tmp_path: Path) -> None:
+    from evenload.pipeline.stages.loading import load_model
+
+    asked = StageContext("one", CPU, tiny_models, 0, ModelFolder("scorer", "bfloat16"))
+    model, _ = load_model(asked, auto_class="AutoModelForImageTextToText")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    model.save_pretrained(tmp_path / "half")
+    stored, _ = load_model(context(tmp_path, "half"), auto_class="AutoModelForImageTextToText")
+    assert {parameter.dtype for parameter in stored.parameters()} == {torch.bfloat16}
+    with pytest.raises(ConfigError, match="dtype 'int77' is none"):
+        load_model(
+            StageContext("one", CPU, tiny_models, 0, ModelFolder("scorer", "int77")),
+            auto_class="AutoModelForImageTextToText",
+        )
+
+
+def test_a_torch_module_and_a_function(tmp_path: Path, tiny_models: Path, pictures: list) -> None:
+    from safetensors.torch import save_file
+
+    from evenload.pipeline.stages.function import Function
+    from evenload.pipeline.stages.torch_module import TorchModule
+
+    (tmp_path / "own.py").write_text(
+        "import torch\n"
+        "class Darker(torch.nn.Module):\n"
+        "    def __init__(self, by=1.0):\n"
+        "        super().__init__(); self.by = torch.nn.Parameter(torch.tensor(by))\n"
+        "    def forward(self, x): return x * self.by\n"
+        "def length(inputs, item, more=0): return len(inputs['instruction']) + more\n"
+    )
+    save_file({"by": torch.tensor(0.5)}, tmp_path / "w.safetensors")
+    stage = TorchModule(
+        context(tmp_path, None), module="own.py:Darker", weights="w.safetensors", output="dark"
+    )
+    dark = stage(pictures[0], item(0))["dark"]
+    assert dark.shape == (64, 96, 3)
+    assert dark.max() <= 0.5
+    with pytest.raises(ConfigError, match="there is no file"):
+        TorchModule(context(tmp_path, None), module="own.py:Darker", weights="none.safetensors")
+    (tmp_path / "w.safetensors").write_bytes(b"1234")
+    with pytest.raises(FormatError, match=r"no weights that can be read|holds no tensors"):
+        TorchModule(context(tmp_path, None), module="own.py:Darker", weights="w.safetensors")
+    counted = Function(context(tmp_path, None), function="own.py:length", output="n")
+    assert counted(pictures[0], item(0), more=1) == {"n": len(pictures[0]["instruction"]) + 1}
+
+
+def test_a_command_line_tool(tmp_path: Path, pictures: list) -> None:
+    from evenload.pipeline.stages.command import Command
+
+    script = tmp_path / "tool.py"
+    script.write_text(
+        "import json, shutil, sys\n"
+        "shutil.copy(sys.argv[1], sys.argv[2]); print(json.dumps({'seed_seen': int(sys.argv[3])}))\n"
+    )
+    words = [sys.executable, str(script), "{path}", "{out.copy}", "{seed}"]
+    stage = Command(context(tmp_path, None), run=words, files={"copy": "png"}, reads_json=True)
+    outputs = stage(pictures[0], item(3))
+    assert encode_artifact(outputs["copy"], "png") == Path(pictures[0]["path"]).read_bytes()
+    assert outputs["seed_seen"] == 1003
+    with pytest.raises(ConfigError, match="which the item does not have"):
+        stage({}, item(0))
+    failing = Command(context(tmp_path, None), run=[sys.executable, "-c", "import sys; sys.exit('no luck')"])
+    with pytest.raises(RuntimeError, match=r"exit code 1: no luck"):
+        failing({}, item(0))
+    with pytest.raises(ConfigError, match="there is no program"):
+        Command(context(tmp_path, None), run=["no-such-tool"])
+    silent = Command(context(tmp_path, None), run=[sys.executable, "-c", ""], files={"x": "txt"})
+    with pytest.raises(ConfigError, match="wrote no file"):
+        silent({}, item(0))
+
+
+def test_tiny_models_are_the_same_each_time(tiny_models: Path, tmp_path: Path) -> None:
+    from evenload.pipeline.stages import tiny
+
+    tiny.build(tmp_path)
+    for name in ("edit/transformer", "scorer", "clip"):
+        for file in (tmp_path / name).glob("*.safetensors"):
+            assert file.read_bytes() == (tiny_models / name / file.name).read_bytes()
+    index = json.loads((tmp_path / "edit" / "model_index.json").read_text())
+    assert index["_class_name"] == "QwenImageEditPipeline"
