@@ -60,4 +60,4 @@ def root_cause(faults: list[Fault]) -> Fault:
 def is_waiting(stack: list[str]) -> bool:
     """Does a rank's stack, as faulthandler writes it, end inside an exchange with others?"""
     frames = [line for line in stack if line.lstrip().startswith("File ")]
-    return bool(frames) and any(part in frame for frame in frames[:2] for part in INSIDE_TORCH)
+    return bool(frames) and any(part in frame for frame in frames[:1] for part in INSIDE_TORCH)

@@ -1,0 +1,195 @@
+"""Gangs: ranks meet, exchange, and end together; whoever fails is named, and nobody is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import evenload
+from evenload.errors import ConfigError, GangError
+from evenload.events import EventLog, Span, StageFinished, StageStarted, WorkerStarted
+from evenload.executor import Executor, Rank
+from evenload.executor.failure import Failure
+from evenload.executor.gang_fault import Fault, is_waiting, root_cause
+from evenload.executor.gang_store import open_store
+
+
+def no_process_is_left() -> bool:
+    return not psutil.Process().children(recursive=True)
+
+
+def summed(rank: Rank, part: np.ndarray, offset: int) -> dict[str, Any]:
+    import torch
+    import torch.distributed as dist
+
+    total = torch.from_numpy(part[rank.share(len(part))].copy()).sum() + offset
+    dist.all_reduce(total)
+    return {
+        "told": (rank.number, rank.size, rank.backend, rank.device.id, rank.device.torch),
+        "torch": (dist.get_rank(), dist.get_world_size(), dist.get_backend()),
+        "device": os.environ["EVENLOAD_DEVICE"],
+        "total": int(total),
+        "interface": os.environ.get("GLOO_SOCKET_IFNAME"),
+    }
+
+
+def test_ranks_exchange_and_results_come_by_rank() -> None:
+    events: list[Any] = []
+    rows = [np.arange(10), np.arange(10)]
+    got = evenload.gang(summed, (1,), each=rows, devices="cpu*2", events=EventLog(events.append))
+    assert [one["told"] for one in got] == [(n, 2, "gloo", f"cpu:{n}", "cpu") for n in range(2)]
+    assert [one["torch"] for one in got] == [(n, 2, "gloo") for n in range(2)]
+    assert [one["device"] for one in got] == ["cpu:0", "cpu:1"]
+    assert {one["total"] for one in got} == {45 + 2}
+    if sys.platform == "linux":
+        assert {one["interface"] for one in got} == {"lo"}, "what they say stays on this machine"
+    assert no_process_is_left()
+    kinds = [type(event) for event in events]
+    assert kinds.count(WorkerStarted) == 2
+    assert (kinds[0], kinds[-1]) == (StageStarted, StageFinished)
+    spans = [event for event in events if isinstance(event, Span)]
+    assert sorted((span.device, span.status) for span in spans) == [("cpu:0", "ok"), ("cpu:1", "ok")]
+
+
+def fails(misbehave: Callable[[], Any], **options: Any) -> GangError:
+    """What a gang of three says whose rank 1 misbehaves while the others wait for it."""
+
+    def fn(rank: Rank) -> None:
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(1))
+        if rank.number == 1:
+            misbehave()
+        dist.all_reduce(torch.ones(1))
+
+    with Executor("cpu*3", echo=False) as executor:
+        with pytest.raises(GangError) as caught:
+            executor.gang(fn, **options)
+        assert list(executor.map(abs, [-1])) == [1], "the executor goes on"
+    assert no_process_is_left()
+    assert (caught.value.rank, caught.value.device) == (1, "cpu:1")
+    assert "rank 1 of " in caught.value.message
+    assert "on cpu:1" in caught.value.message
+    return caught.value
+
+
+def test_a_rank_that_raises_ends_the_others_and_is_named() -> None:
+    def misbehave() -> None:
+        raise KeyError("mine")
+
+    error = fails(misbehave)
+    assert "raised KeyError: 'mine'" in error.message
+    assert isinstance(error.__cause__, KeyError)
+    assert "misbehave" in error.remote_traceback
+
+
+def test_a_rank_that_dies_ends_the_others_and_is_named() -> None:
+    assert "was killed by SIGKILL" in fails(lambda: os.kill(os.getpid(), signal.SIGKILL)).message
+
+
+def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it() -> None:
+    error = fails(lambda: time.sleep(1000), timeout_s=0.5)
+    assert "did not end within 0.5 s" in error.message
+    assert "<lambda>" in error.remote_traceback, "where it hangs"
+
+
+@pytest.mark.slow
+def test_a_rank_that_holds_the_interpreters_lock_is_named() -> None:
+    import ctypes
+
+    error = fails(lambda: ctypes.PyDLL(None).sleep(1000), timeout_s=0.5)
+    assert "did not end within 0.5 s" in error.message
+
+
+@pytest.mark.slow
+def test_ranks_leave_with_the_program(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        textwrap.dedent(
+            """
+            import time, evenload
+            def fn(rank):
+                print("READY", flush=True)
+                time.sleep(1000)
+            evenload.gang(fn, devices="cpu*2")
+            """
+        )
+    )
+    program = subprocess.Popen([sys.executable, path], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert program.stderr is not None
+    while "READY" not in program.stderr.readline():
+        pass
+    ranks = psutil.Process(program.pid).children(recursive=True)
+    assert len(ranks) >= 2
+    program.kill()
+    program.communicate()
+    _, left = psutil.wait_procs(ranks, timeout=20)
+    assert not left
+
+
+def test_a_gang_of_one_needs_no_other() -> None:
+    assert evenload.gang(lambda rank: (rank.number, rank.size), devices="cpu*1") == [(0, 1)]
+
+
+def test_what_makes_no_gang_is_refused_at_once() -> None:
+    with pytest.raises(ConfigError, match="side by side"):
+        evenload.gang(summed, devices="cpu*2", backend="inline")
+    with pytest.raises(ConfigError, match="3 values, the gang 2 ranks"):
+        evenload.gang(summed, devices="cpu*2", each=[1, 2, 3])
+    with pytest.raises(ConfigError, match="leaves no time"):
+        evenload.gang(summed, devices="cpu*2", timeout_s=0)
+
+
+def test_the_store_listens_to_this_machine_only() -> None:
+    with open_store("127.0.0.1") as port:
+        listening = [one for one in psutil.Process().net_connections("tcp") if one.laddr.port == port]
+        assert {one.laddr.ip for one in listening} == {"127.0.0.1"}
+
+
+# --- whose fault ----------------------------------------------------------------------------------
+
+
+def raised(text: str) -> Failure:
+    return Failure("raised", "RuntimeError", text)
+
+
+def test_the_cause_is_told_from_what_it_has_caused() -> None:
+    peer = Fault(0, "raised", raised("[../gloo/pair.cc] Connection closed by peer [127.0.0.1]:1"))
+    own = Fault(2, "raised", raised("index out of range"))
+    dead = Fault(1, "was killed by SIGSEGV")
+    late = Fault(3, "did not end within 1 s")
+    waiting = Fault(4, "did not end within 1 s", is_waiting=True)
+    assert root_cause([peer]) is peer
+    assert root_cause([peer, own]) is own
+    assert root_cause([peer, own, dead]) is dead
+    assert root_cause([waiting, late]) is late
+    assert root_cause([waiting, peer]) is waiting
+
+
+def test_a_stack_that_ends_inside_an_exchange_is_one_that_waits() -> None:
+    inside = [
+        '  File "/x/torch/distributed/distributed_c10d.py", line 1 in all_reduce',
+        '  File "/y.py", line 2',
+    ]
+    assert is_waiting(["Stack (most recent call first):", *inside])
+    assert not is_waiting(["Stack (most recent call first):", '  File "/y.py", line 2 in fn', *inside])
+    assert not is_waiting([])
+
+
+@pytest.mark.parametrize(("n", "size"), [(10, 3), (2, 4), (0, 2), (7, 1)])
+def test_shares_are_neighbours_that_cover_everything(n: int, size: int) -> None:
+    device = evenload.devices.current()
+    shares = [Rank(number, size, device, "gloo").share(n) for number in range(size)]
+    assert [at for share in shares for at in range(n)[share]] == list(range(n))
+    lengths = [share.stop - share.start for share in shares]
+    assert max(lengths) - min(lengths) <= 1
