@@ -26,10 +26,15 @@ COMMANDS = {
     "map": ("evenload.cli.map:map_items", "Run a function over the lines of a file, on every device."),
     "merkle": ("evenload.cli.merkle:merkle", "Roots and proofs of Merkle trees over files."),
     "moe": ("evenload.cli.moe:moe", "Place the experts of a mixture-of-experts model, and route batches."),
+    "plan": (
+        "evenload.cli.plan:plan",
+        "Say what fits where and how long a pipeline takes, before it starts.",
+    ),
     "prove": ("evenload.cli.prove:prove", "Make Groth16 proofs from a key and witnesses, and verify them."),
     "report": ("evenload.cli.report:report", "Make the HTML report or the trace of a run folder."),
     "run": ("evenload.cli.run:run", "Run a pipeline described by a YAML file."),
     "simulate": ("evenload.cli.simulate:simulate_fleet", "Ask what a fleet would do with your items."),
+    "top": ("evenload.cli.top:top", "Show devices and running jobs, live."),
     "verify": ("evenload.cli.verify:verify", "Verify a Groth16 proof."),
     "zk": ("evenload.cli.zk:zk", "Look into proving keys; make test circuits and INSECURE keys."),
 }

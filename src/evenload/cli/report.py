@@ -35,6 +35,7 @@ __all__ = ["report"]
     help="Put this trace of the torch profiler, or NVTX ranges exported from Nsight (.json), into --trace.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON; HTML only if -o is given.")
+@click.option("--text", "as_text", is_flag=True, help="Print it as text: timeline, histograms, failures.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the report in a browser.")
 def report(
     run: Path,
@@ -43,6 +44,7 @@ def report(
     trace: Path | None,
     merged: tuple[Path, ...],
     as_json: bool,
+    as_text: bool,
     is_opened: bool,
 ) -> int:
     """Make the report of RUN, a run folder or its events.jsonl; or compare it with OTHER.
@@ -59,9 +61,11 @@ def report(
     if merged and not trace:
         raise click.UsageError("--merge needs --trace, the trace to put it into.")
     if other is not None:
-        if trace:
-            raise click.UsageError("--trace is of one run; leave OTHER out.")
+        if trace or as_text:
+            raise click.UsageError("--trace and --text are of one run; leave OTHER out.")
         return _compare([open_run(run), open_run(other)], output, as_json, is_opened)
+    if as_text:
+        return _print_text(open_run(run))
     from evenload.report.html import write_report
     from evenload.report.summary import summarise
     from evenload.report.trace import write_trace
@@ -87,6 +91,16 @@ def report(
         click.echo(summary.headline(), err=True)
         for path in written:
             click.echo(path)
+    return 0
+
+
+def _print_text(reading: "Reading") -> int:
+    from .text_report import text_report
+
+    lines = text_report(reading)
+    click.echo("\n".join(lines))
+    for fault in reading.faults():
+        click.echo(f"note: {fault}", err=True)
     return 0
 
 

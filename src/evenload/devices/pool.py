@@ -200,6 +200,23 @@ class DevicePool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _repr_html_(self) -> str:
+        from evenload.notebook import page, table
+
+        rows = [
+            [
+                d.id,
+                d.name,
+                d.kind,
+                d.memory_bytes and d.memory_bytes / 2**30,
+                d.compute_units,
+                self.score(d.id),
+            ]
+            for d in self
+        ]
+        head = ["id", "name", "kind", "memory GiB", "units", "score"]
+        return page(f"{len(self)} device{'s' * (len(self) != 1)}", table(head, rows))
+
     def __repr__(self) -> str:
         return f"DevicePool({', '.join(self._devices)})"
 

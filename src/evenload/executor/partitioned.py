@@ -68,6 +68,18 @@ class ParallelResult:
         """``wall_s`` over ``bound_s``: 1.0 is the best possible."""
         return self.wall_s / self.bound_s if self.bound_s > 0 else None
 
+    def _repr_html_(self) -> str:
+        from evenload.notebook import page, share, table
+
+        rows = [
+            [name, one.items, one.busy_s, share(one.busy_s / self.wall_s if self.wall_s else None)]
+            for name, one in self.summary.devices.items()
+        ]
+        ratio = self.ratio_to_bound
+        how_good = "" if ratio is None else f", {ratio:.2f}x the least possible"
+        title = f"{self.strategy}: {len(self.slices)} slices in {self.wall_s:.3g} s{how_good}"
+        return page(title, table(["device", "rows", "busy s", "at work"], rows))
+
     def joined(self) -> Any:
         """All results as one: lists and tuples end to end, numpy arrays along their first axis."""
         results = self.results

@@ -55,6 +55,15 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self)}
 
+    def _repr_html_(self) -> str:
+        from evenload.notebook import page, share, table
+
+        rows = [
+            [name, one.items, one.chunks, one.busy_s, share(one.utilisation), one.items_per_s]
+            for name, one in self.devices.items()
+        ]
+        return page(str(self), table(["device", "items", "chunks", "busy s", "at work", "items/s"], rows))
+
     def __str__(self) -> str:
         """The headline, for people: counts, seconds and the distance to the bound."""
         devices = f"{len(self.devices)} device{'s'[: len(self.devices) != 1]}"

@@ -139,5 +139,19 @@ class Plan:
             return None
         return self.makespan_s / self.bound_s
 
+    def _repr_html_(self) -> str:
+        from evenload.notebook import gantt, page, table
+
+        stages = {name: i for i, name in enumerate(dict.fromkeys(one.stage for one in self.slices))}
+        rows: dict[str, list[tuple[float, float, int]]] = {}
+        for one in self.slices:
+            rows.setdefault(one.device, []).append((one.start_s, one.stop_s, stages[one.stage]))
+        took = "" if self.makespan_s is None else f", {self.makespan_s:.4g} s"
+        ratio = "" if self.ratio is None else f", {self.ratio:.2f}x the least possible"
+        tried = [[one.mode, one.label, one.makespan_s, one.why] for one in self.candidates]
+        others = table(["mode", "how", "seconds", "why"], tried) if tried else ""
+        title = f"{self.mode}{took}{ratio}. {self.why}"
+        return page(title, gantt(rows, max((one.stop_s for one in self.slices), default=0.0)), others)
+
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self), "facts": dict(self.facts), "ratio_to_bound": self.ratio}

@@ -1,0 +1,69 @@
+"""Bars, sparklines and histograms in text. Knows nothing of colour; asks what the terminal can show."""
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["bar", "has_blocks", "histogram_lines", "short_seconds", "sparkline"]
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LEVELS = "▁▂▃▄▅▆▇█"
+
+
+def has_blocks() -> bool:
+    """Can standard output show block letters?"""
+    try:
+        (EIGHTHS + LEVELS).encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True
+
+
+def bar(share: float | None, width: int, *, ascii_only: bool = False, empty: str = " ") -> str:
+    """``share`` (0..1) of ``width`` columns, to an eighth of a column where block letters are."""
+    share = 0.0 if share is None else min(1.0, max(0.0, share))
+    if ascii_only:
+        full = round(share * width)
+        return "#" * full + (empty if empty.isascii() else "-") * (width - full)
+    eighths = round(share * width * 8)
+    text = "█" * (eighths // 8) + (EIGHTHS[eighths % 8] if eighths % 8 else "")
+    return text + empty * (width - len(text))
+
+
+def sparkline(shares: Sequence[float | None], width: int, *, ascii_only: bool = False) -> str:
+    """The last ``width`` of ``shares`` (0..1), a column each; None is a gap."""
+    levels = "_.-=*#" if ascii_only else LEVELS
+    letters = [
+        " " if one is None else levels[min(len(levels) - 1, int(min(1.0, max(0.0, one)) * len(levels)))]
+        for one in shares[-width:]
+    ]
+    return "".join(letters).rjust(width)
+
+
+def histogram_lines(
+    bins: Sequence[tuple[float, float, int]], width: int, *, ascii_only: bool = False
+) -> list[str]:
+    """A line per bin ``(from_s, to_s, n)``: its range, a bar, the count. ``width`` columns at the most."""
+    most = max((n for _, _, n in bins), default=0)
+    if not most:
+        return []
+    dash = "-" if ascii_only else "–"
+    names = [f"{short_seconds(low)} {dash} {short_seconds(high)}" for low, high, _ in bins]
+    margin = max(map(len, names)) + 2
+    counts = max(len(str(n)) for _, _, n in bins) + 1
+    columns = max(8, width - margin - counts)
+    return [
+        f"{name:>{margin - 2}}  {bar(n / most, columns, ascii_only=ascii_only).rstrip()} {n}"
+        for name, (_, _, n) in zip(names, bins, strict=True)
+    ]
+
+
+def short_seconds(seconds: float) -> str:
+    """Two figures and a unit: 1.2 ms, 340 us, 15 s, 2.5 h."""
+    for size, unit in ((3600.0, "h"), (60.0, "min"), (1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
+        if seconds >= size * 0.995:
+            return f"{_two(seconds / size)} {unit}"
+    return f"{_two(seconds / 1e-9)} ns"
+
+
+def _two(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}"

@@ -1,0 +1,125 @@
+"""``evenload dash`` and ``--dash``: the page comes with the command, and goes with it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from evenload.cli import main
+from evenload.devices.jobs import announced
+from evenload.events import EventFile, RunFinished, RunStarted, Span
+
+pytest.importorskip("uvicorn", reason="the live page needs evenload[dash]")
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "run").mkdir()
+    with EventFile(tmp_path / "run" / "events.jsonl") as sink:
+        sink(RunStarted(0.0, "two items", 0.0, 2, {"a": {}}))
+        sink(Span("map", "a", "a", 0, 2, 0.0, 2.0))
+        sink(RunFinished(2.0, "done"))
+    return tmp_path / "run"
+
+
+def served(*arguments):
+    """The process and the address that it prints."""
+    command = [sys.executable, "-m", "evenload", "dash", *map(str, arguments)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return process, process.stdout.readline().strip()
+
+
+def end(process):
+    process.stdin.close()
+    process.terminate()
+    process.wait(20)
+    process.stdout.close()
+
+
+def read(url):
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def test_a_run_is_served_with_its_metrics(run):
+    process, url = served(run, "--port", 0)
+    try:
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
+        assert json.loads(read(url + "timeline"))["stages"] == ["map"]
+    finally:
+        end(process)
+
+
+def test_other_machines_need_a_token(run):
+    process, url = served(run, "--port", 0, "--host", "0.0.0.0")
+    try:
+        assert re.fullmatch(r"http://localhost:\d+/\?token=[\w-]{20,}", url)
+    finally:
+        end(process)
+
+
+def test_the_newest_job_is_found(run):
+    with announced("x", events=run / "events.jsonl"):
+        process, url = served("--live", "--port", 0)
+        try:
+            assert json.loads(read(url + "timeline"))["end_s"] == 2.0
+        finally:
+            end(process)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--live"], "no job of yours"),
+        (["no-such-run"], "there is no run"),
+        (["{run}", "--live"], "exclude each other"),
+        (["{run}", "--token", "short"], "shorter than 8"),
+        (["{run}", "--metrics-port", "x"], "is no port"),
+    ],
+)
+def test_what_cannot_be_served_is_said(run, capsys, arguments, said):
+    with pytest.raises(SystemExit) as ended:
+        main(["dash", *(argument.format(run=run) for argument in arguments)])
+    assert ended.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_map_with_a_page(tmp_path):
+    (tmp_path / "work.py").write_text("import time\ndef nap(line):\n    time.sleep(0.05)\n    return line\n")
+    (tmp_path / "items.txt").write_text("".join(f"{i}\n" for i in range(120)))
+    command = [sys.executable, "-m", "evenload", "map", "work.py:nap", "items.txt", "--devices", "cpu*2"]
+    environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [*command, "--dash", "--metrics-port", "0", "-o", "out.jsonl"],
+        cwd=tmp_path,
+        env=environ,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    said, seen = "", None
+    until = time.monotonic() + 60
+    for line in process.stderr:
+        said += line
+        if line.startswith("live page: "):
+            url = line.split()[-1]
+            while time.monotonic() < until and not (seen or {}).get("rows"):
+                seen = json.loads(read(url + "timeline"))
+        if line.startswith("metrics: "):
+            assert "evenload_imbalance_ratio" in read(f"http://127.0.0.1:{line.split()[-1]}/metrics")
+    process.stderr.close()
+    assert process.wait(60) == 0, said
+    assert seen is not None
+    assert seen["rows"]
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 120
+    with pytest.raises(OSError, match="refused"):
+        read(url)
