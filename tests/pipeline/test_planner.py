@@ -193,7 +193,13 @@ def test_the_job_asked_for_layers_split_over_three_devices_each() -> None:
     stages = (
         PlanStage("encode", 0.11, 15.0, Weights(int(15.45 * GIB)), GIB),
         PlanStage(
-            "denoise", 17.8, 30.0, Weights(GIB // 4, int(0.633 * GIB), 60), int(2.5 * GIB), int(0.4 * GIB), 50
+            "denoise",
+            17.8,
+            30.0,
+            Weights(GIB // 4, int(0.633 * GIB), 60),
+            int(2.5 * GIB),
+            int(0.06 * GIB),
+            50,
         ),
         PlanStage("score", 1.0, 15.0, Weights(int(15.45 * GIB)), GIB),
     )

@@ -13,7 +13,7 @@ from evenload.pipeline.simulate_plan import HeldPhase, HeldUnit
 __all__ = ["Candidate", "candidates_of"]
 
 MOST_MIXES = 8
-_STEPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.13, 0.17, 0.22, 0.3)
+_STEPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.13, 0.17, 0.22, 0.3, 0.5, 1.0, 2.0, 4.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,7 @@ def candidates_of(problem: Problem, bound_s: float, mode: str = "auto") -> Itera
         yield from _side_by_side(problem, "data_parallel", "every stage on each device")
     wants = {mode} if mode != "auto" else {"swap", "stage_parallel", "model_parallel"}
     for mix in _mixes(problem, mode):
-        is_split = any(len(held.devices) > 1 for layout in mix for held in layout)
-        name = "model_parallel" if is_split else "swap"
+        name = "swap" if _is_alone(mix) else "model_parallel"
         if name in wants:
             yield Candidate(name, _called("stage after stage on all devices", mix), _all_of(mix), layouts=mix)
             yield from _coupled(problem, mix, name)
@@ -62,10 +61,15 @@ def _mixes(problem: Problem, mode: str) -> list[tuple[Layout, ...]]:
         ways = [[*g, *(w for w in plain if w not in g)] for g, plain in zip(grouped, ways, strict=True)]
     if not all(ways):
         return []
-    mixes = itertools.product(*ways)
+    mixes = sorted(itertools.product(*ways), key=lambda mix: not _is_alone(mix))  # each by itself comes first
     if mode == "model_parallel":
-        mixes = (mix for mix in mixes if any(len(held.devices) > 1 for layout in mix for held in layout))
-    return list(itertools.islice(mixes, MOST_MIXES))
+        mixes = [mix for mix in mixes if not _is_alone(mix)]
+    return mixes[:MOST_MIXES]
+
+
+def _is_alone(mix: Sequence[Layout]) -> bool:
+    """No stage is spread over several devices."""
+    return all(len(held.devices) == 1 for layout in mix for held in layout)
 
 
 def _on_one_device(problem: Problem) -> Iterator[Candidate]:
@@ -134,7 +138,7 @@ def _staggered(
     """Devices that begin with different stages, as many with each as its share of the work asks for."""
     if len(problem.stages) < 2 or not math.isfinite(bound_s):
         return
-    is_split = any(len(held.devices) > 1 for layout in mix for held in layout)
+    is_split = not _is_alone(mix)
     seen: set[tuple[HeldPhase, ...]] = set()
     for name, step, may_change in itertools.product(("fast", "slow"), _STEPS, (True, False)):
         filled = _fill(problem, mix, bound_s * (1 + step), name == "fast", may_change)

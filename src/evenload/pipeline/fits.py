@@ -103,12 +103,19 @@ def _split(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) ->
     if blocks is None:
         return None
     share_s = [stage.item_s * n / weights.n_blocks / d.speed for n, d in zip(blocks, devices, strict=True)]
-    item_s = max(sum(share_s), in_flight * max(share_s)) * (1 + problem.hop_share)
+    hops_s = _hops_s(stage, devices, problem)
+    item_s = max(sum(share_s) + hops_s, in_flight * max(share_s))
     needed = tuple(taken + n * weights.block_bytes for taken, n in zip(fixed, blocks, strict=True))
-    largest = max(needed) - beside
     fit = Fit("layer_split", in_flight, tuple(blocks), None, needed)
-    load_s = stage.load_s * largest / weights.bytes
-    return Held(stage.name, tuple(device.id for device in devices), fit, item_s, load_s)
+    return Held(stage.name, tuple(device.id for device in devices), fit, item_s, stage.load_s)
+
+
+def _hops_s(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> float:
+    """Seconds that one item is on its way between the devices of a group, and back to the first."""
+    if not stage.waiting_bytes:
+        return problem.hop_share * stage.item_s / devices[0].speed * len(devices)
+    slowest = min(device.upload_bytes_s for device in devices)
+    return stage.n_passes * len(devices) * stage.waiting_bytes / slowest
 
 
 def _spread(weights: Weights, speeds: Sequence[float], most: Sequence[int]) -> list[int] | None:

@@ -19,8 +19,11 @@ from evenload.pipeline.yaml_text import Place, dump_yaml, parse_yaml
 __all__ = ["apply_change", "json_schema", "load_spec", "parse_spec", "spec_text"]
 
 
-def load_spec(path: str | Path, changes: Iterable[str] = ()) -> JobSpec:
+def load_spec(path: str | Path, changes: Iterable[str] = (), *, with_inputs: bool = True) -> JobSpec:
     """Read and check a job file. ``changes`` are ``key=value`` texts that win over it, see ``apply_change``.
+
+    Without ``with_inputs`` the job's items need not be there, nor the code and models of its stages: for a
+    plan elsewhere.
 
     Raises SpecError with every fault found, ConfigError if the file cannot be read.
     """
@@ -31,10 +34,18 @@ def load_spec(path: str | Path, changes: Iterable[str] = ()) -> JobSpec:
         raise ConfigError(
             f"cannot read {path}: {error}", hint="give the path of a job file (YAML)"
         ) from error
-    return parse_spec(text, folder=path.resolve().parent, source=str(path), changes=changes)
+    folder = path.resolve().parent
+    return parse_spec(text, folder, source=str(path), changes=changes, with_inputs=with_inputs)
 
 
-def parse_spec(text: str, folder: Path, source: str = "job", changes: Iterable[str] = ()) -> JobSpec:
+def parse_spec(
+    text: str,
+    folder: Path,
+    source: str = "job",
+    changes: Iterable[str] = (),
+    *,
+    with_inputs: bool = True,
+) -> JobSpec:
     """Check the text of a job file; relative paths in it belong to ``folder``. Raises SpecError."""
     document, lines, faults = parse_yaml(text, source)
     if not isinstance(document, dict):
@@ -45,7 +56,7 @@ def parse_spec(text: str, folder: Path, source: str = "job", changes: Iterable[s
     document, notes, older_faults = convert_older_keys(document)
     faults += older_faults
     try:
-        spec = JobSpec.model_validate(document, context={"folder": folder})
+        spec = JobSpec.model_validate(document, context={"folder": folder if with_inputs else None})
     except ValidationError as error:
         faults += [fault for part in error.errors() for fault in _explained(part)]
         spec = None

@@ -22,13 +22,17 @@ def layouts_of(stage: PlanStage, problem: Problem, *, groups_only: bool = False)
     if not groups_only:
         singles = tuple(held for device in devices if (held := single_of(stage, device, problem)))
         found.append(singles)
-    found += [_grouped(stage, devices, size, problem) for size in range(2, len(devices) + 1)]
+    all_whole = len(found) == 1 and [h.fit.name for h in found[0]] == ["whole"] * len(devices)
+    if not all_whole:
+        found += [_grouped(stage, devices, size, problem) for size in range(2, len(devices) + 1)]
     kept: list[Layout] = []
     for layout in found:
         is_group = any(len(held.devices) > 1 for held in layout)
         if layout and layout not in kept and (is_group or not groups_only):
             kept.append(layout)
-    return sorted(kept, key=_slowness)[:MOST_LAYOUTS]
+    ranked = sorted(kept, key=_slowness)
+    alone = [layout for layout in ranked if all(len(held.devices) == 1 for held in layout)]
+    return [*ranked[:MOST_LAYOUTS], *(layout for layout in alone if layout not in ranked[:MOST_LAYOUTS])]
 
 
 def single_of(stage: PlanStage, device: PlanDevice, problem: Problem) -> Held | None:

@@ -69,7 +69,7 @@ def _cost(number: int, problem: Problem) -> _Cost:
     return _Cost(
         n_left=n_left,
         item_s=stage.item_s,
-        load_s=0.0 if is_held else stage.load_s / (len(problem.devices) if is_split else 1),
+        load_s=0.0 if is_held else stage.load_s,
         speeds=speeds,
         work_s=n_left * stage.item_s * (least if problem.done else problem.mean_size),
         longest_s=stage.item_s * (least if problem.done or not sizes else max(sizes)),

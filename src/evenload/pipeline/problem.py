@@ -80,7 +80,7 @@ class Problem:
     sizes          relative work of each item, or None if all are alike
     host_bytes     host memory for streamed weights; None if not known
     context_bytes  what a framework takes on each device before any weight
-    hop_share      what passing an item on within a layer group costs, of its compute time
+    hop_share      what one hop within a layer group costs, of an item's time, where its bytes are not known
     in_flight      items in a layer group; None: one for each of its devices
     done           tasks done already, by stage
     """
@@ -91,7 +91,7 @@ class Problem:
     sizes: tuple[float, ...] | None = None
     host_bytes: int | None = None
     context_bytes: int = 0
-    hop_share: float = 0.02
+    hop_share: float = 0.007
     in_flight: int | None = None
     done: tuple[int, ...] = field(default=())
 

@@ -1,6 +1,5 @@
 """One entry of ``stages`` in a job file. Needs pydantic (extra ``yaml``)."""
 
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -9,6 +8,7 @@ from evenload.errors import EvenloadError
 from evenload.pipeline.artifacts import FILE_TYPES
 from evenload.pipeline.expression import Condition, parse_condition
 from evenload.pipeline.kinds import KINDS
+from evenload.pipeline.model_size import find_model, is_hub_name
 from evenload.pipeline.section import Faults, Name, Section, Size, job_folder, located, one_line
 from evenload.pipeline.target import check_arguments, locate
 
@@ -24,28 +24,13 @@ class Model(Section):
     """The weights of a stage: a folder as diffusers and transformers save it."""
 
     path: str = Field(min_length=1)
-    """The model folder, relative to the job file."""
+    """The model folder, relative to the job file, or the name of a model that the hub's client downloaded."""
     config: str | None = None
     """A folder with the same config files and no weights, to plan with where the model is not."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """What the weights are loaded as; auto takes what the files say."""
     components: tuple[str, ...] | None = None
     """Parts of a pipeline that are loaded (text_encoder, vae, ...); by default what the kind needs."""
-
-    @model_validator(mode="after")
-    def _is_there(self, info: ValidationInfo) -> "Model":
-        folder = job_folder(info)
-        if folder is None:
-            return self
-        for key in ("config", "path"):
-            value = getattr(self, key)
-            is_needed = key == "config" or self.config is None
-            if value is not None and is_needed and not (folder / value).is_dir():
-                where = (folder / Path(value)).resolve()
-                raise Faults(
-                    [((key,), f"there is no folder {where}; download the model and give its folder")]
-                )
-        return self
 
 
 class Estimate(Section):
@@ -169,6 +154,22 @@ class StageSpec(Section):
             return when if when is None else parse_condition(when).text
         except EvenloadError as error:
             raise ValueError(one_line(error)) from error
+
+    @model_validator(mode="after")
+    def _model_is_there(self, info: ValidationInfo) -> "StageSpec":
+        folder, model = job_folder(info), self.model
+        if folder is None or model is None:
+            return self
+        if model.config is not None and find_model(model.config, folder) is None:
+            where = (folder / model.config).resolve()
+            raise Faults([(("model", "config"), f"there is no folder {where}")])
+        may_miss = model.config is not None or self.params.get("download") is True
+        if not may_miss and find_model(model.path, folder) is None:
+            said = f"there is no folder {(folder / model.path).resolve()}"
+            if is_hub_name(model.path):
+                said += f", and {model.path} is not among the downloaded models (hf download {model.path})"
+            raise Faults([(("model", "path"), f"{said}; correct it, or download the model")])
+        return self
 
     @model_validator(mode="after")
     def _kind_has_its_model(self) -> "StageSpec":

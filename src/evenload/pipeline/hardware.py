@@ -1,0 +1,50 @@
+"""What is known of accelerators by name, to plan for machines that are not at hand: vendors' data sheets."""
+
+from dataclasses import dataclass
+
+from evenload.errors import UnknownName
+
+__all__ = ["HARDWARE", "Hardware", "find_hardware", "hardware_named"]
+
+_PCIE4, _PCIE5 = 31.5e9, 63.0e9  # x16, bytes per second each way
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """``tflops``: dense 16-bit matrix products; ``bus_bytes_s``: the host's link as specified."""
+
+    tflops: float
+    memory_gb: float
+    bus_bytes_s: float
+
+
+HARDWARE = {
+    "h100": Hardware(989, 80, _PCIE5),
+    "h200": Hardware(989, 141, _PCIE5),
+    "b200": Hardware(2250, 180, _PCIE5),
+    "a100": Hardware(312, 80, _PCIE4),
+    "l40s": Hardware(362, 48, _PCIE4),
+    "l4": Hardware(121, 24, _PCIE4),
+    "a10": Hardware(125, 24, _PCIE4),
+    "a6000": Hardware(155, 48, _PCIE4),
+    "v100": Hardware(125, 32, _PCIE4 / 2),
+    "t4": Hardware(65, 16, _PCIE4 / 2),
+    "rtx5090": Hardware(209, 32, _PCIE5),
+    "rtx4090": Hardware(165, 24, _PCIE4),
+    "rtx3090": Hardware(71, 24, _PCIE4),
+    "mi300x": Hardware(1307, 192, _PCIE5),
+}
+
+
+def hardware_named(name: str) -> Hardware:
+    """Raises UnknownName."""
+    if name.lower() not in HARDWARE:
+        raise UnknownName("accelerator", name, HARDWARE)
+    return HARDWARE[name.lower()]
+
+
+def find_hardware(product: str) -> Hardware | None:
+    """The entry that a driver's product name means, such as "NVIDIA H100 80GB HBM3"; or None."""
+    squeezed = product.lower().replace(" ", "").replace("geforce", "")
+    names = [name for name in HARDWARE if name in squeezed]
+    return HARDWARE[max(names, key=len)] if names else None

@@ -1,0 +1,52 @@
+"""What an earlier run, or a probe of one or two items, says of a job's stages."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from evenload.errors import ConfigError
+
+__all__ = ["Measured", "read_measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Of one stage; None where the run does not say. ``item_s`` on the devices that it had, on average."""
+
+    item_s: float | None = None
+    load_s: float | None = None
+    activation_bytes: int | None = None
+    n_items: int = 0
+
+
+def read_measured(run_folder: Path) -> dict[str, Measured]:
+    """By stage, from the run's summary. Raises ConfigError if there is none."""
+    path = run_folder / "summary.json"
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        stages = {stage["stage"]: stage for stage in summary["stages"]}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path} says nothing of a run: {type(error).__name__}: {error}",
+            hint="give the folder of a finished run",
+        ) from error
+    loads = _loads(summary.get("measured") or {})
+    return {name: _of_stage(stage, loads.get(name)) for name, stage in stages.items()}
+
+
+def _of_stage(stage: Mapping[str, Any], load_s: float | None) -> Measured:
+    n_items = stage.get("n_done", 0) + stage.get("n_failed", 0)
+    busy_s = stage.get("busy_s") or 0.0
+    return Measured(busy_s / n_items if n_items and busy_s > 0 else None, load_s, None, n_items)
+
+
+def _loads(measured: Mapping[str, Any]) -> dict[str, float]:
+    """The mean over workers of the seconds that each stage's model took to load."""
+    seconds: dict[str, list[float]] = {}
+    for by_stage in (measured.get("load_s") or {}).values():
+        for name, load_s in by_stage.items():
+            seconds.setdefault(name, []).append(float(load_s))
+    return {name: fmean(times) for name, times in seconds.items()}

@@ -1,0 +1,109 @@
+"""How much a stage computes and how much memory its activations take, from configs and call arguments alone.
+
+Estimates, for the architectures that ``parameter_counts`` knows; a probe or an earlier run replaces them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["StageWork", "work_of"]
+
+AREA = 1024 * 1024  # pixels that the edit pipelines scale their input to
+TEXT_TOKENS = 200  # of a prompt with its template; the picture's own tokens come on top
+PIXELS_PER_VISION_TOKEN = 28 * 28
+FLOAT = 2  # bytes of an activation in 16 bits
+LIVE_HIDDEN = 16  # tensors of a block's width that live at once: two streams, q, k, v, and a 4x wide MLP
+LIVE_MAPS = 6  # full-size feature maps that live at once in a convolutional decoder
+
+
+@dataclass(frozen=True, slots=True)
+class StageWork:
+    """For one item: operations, forwards through the blocks, bytes of activations and of one that waits."""
+
+    flop: float
+    n_passes: int
+    activation_bytes: int
+    waiting_bytes: int
+
+
+def work_of(
+    class_name: str, config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | None
+) -> StageWork | None:
+    """What one item costs the component ``class_name``; None if its architecture is not known here."""
+    if class_name == "QwenImageTransformer2DModel":
+        return _denoise(config, call, vae)
+    if class_name == "Qwen2_5_VLForConditionalGeneration":
+        return _read_pictures(config, call)
+    if class_name == "AutoencoderKLQwenImage":
+        return _decode(config, call)
+    return None
+
+
+def _decode(config: Mapping[str, Any], call: Mapping[str, Any]) -> StageWork:
+    """The decoder's convolutions, level by level from the smallest map; one frame, kernels of 27 places."""
+    base, factors = config.get("base_dim", 96), config.get("dim_mult", [1, 2, 4, 4])
+    area = _area(call)
+    maps = area / 4 ** (len(factors) - 1)
+    top = base * factors[-1]
+    flop = 2.0 * 27 * 4 * top * top * maps  # the middle
+    before = top
+    for level, factor in enumerate(reversed(factors)):
+        n_in, n_out = (before if level == 0 else before // 2), base * factor
+        n_convs = 2 * config.get("num_res_blocks", 2) + 1
+        flop += 2.0 * 27 * maps * (n_in * n_out + n_convs * n_out * n_out)
+        if level < len(factors) - 1:
+            maps *= 4
+            flop += 2.0 * 9 * maps * n_out * (n_out // 2)
+        before = n_out
+    return StageWork(flop, 1, LIVE_MAPS * area * base * FLOAT, 0)
+
+
+def _area(call: Mapping[str, Any]) -> int:
+    """Pixels of the picture that is drawn."""
+    if call.get("height") and call.get("width"):
+        return int(call["height"]) * int(call["width"])
+    return int(call.get("area") or AREA)
+
+
+def _denoise(config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | None) -> StageWork:
+    """Two streams with joint attention; the picture to edit adds its tokens to those that are drawn."""
+    dim = config.get("attention_head_dim", 128) * config.get("num_attention_heads", 24)
+    layers = config.get("num_layers", 60)
+    area = _area(call)
+    shrink = (16 if vae is None else 2 ** len(vae.get("temperal_downsample", (0, 0, 0))) * 2) ** 2
+    picture = (area + int(call.get("area") or AREA)) // shrink
+    text = TEXT_TOKENS + int(call.get("area") or AREA) // PIXELS_PER_VISION_TOKEN
+    tokens = picture + text
+    forward = layers * (24.0 * dim * dim * tokens + 4.0 * dim * tokens * tokens)
+    n_passes = int(call.get("num_inference_steps") or 50)
+    n_passes *= (
+        2 if call.get("negative_prompt") is not None and float(call.get("true_cfg_scale") or 4.0) > 1 else 1
+    )
+    hidden_bytes = tokens * dim * FLOAT
+    maps = LIVE_MAPS * area * (96 if vae is None else vae.get("base_dim", 96)) * FLOAT
+    activation_bytes = max(LIVE_HIDDEN * hidden_bytes, maps)
+    return StageWork(forward * n_passes, n_passes, activation_bytes, hidden_bytes)
+
+
+def _read_pictures(config: Mapping[str, Any], call: Mapping[str, Any]) -> StageWork:
+    """One pass over the tokens of the pictures and the prompt."""
+    text = {**config, **config.get("text_config", {})}
+    vision = config.get("vision_config", {})
+    hidden, wide, layers = text["hidden_size"], text["intermediate_size"], text["num_hidden_layers"]
+    n_pictures = int(call.get("n_pictures") or 2)
+    area = int(call.get("area") or AREA)
+    patches = n_pictures * area // vision.get("patch_size", 14) ** 2
+    tokens = TEXT_TOKENS + n_pictures * area // PIXELS_PER_VISION_TOKEN
+    kv = hidden * text.get("num_key_value_heads", 4) / text["num_attention_heads"]
+    per_token = 2.0 * layers * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * wide)
+    eye = vision.get("hidden_size", 1280)
+    per_patch = (
+        2.0 * vision.get("depth", 32) * (4 * eye * eye + 3 * eye * vision.get("intermediate_size", 3420))
+    )
+    flop = per_token * tokens + 4.0 * layers * hidden * tokens * tokens + per_patch * patches
+    live = max(
+        tokens * (4 * hidden + 3 * wide), patches * (4 * eye + 3 * vision.get("intermediate_size", 3420))
+    )
+    logits = tokens * text["vocab_size"] * FLOAT
+    return StageWork(flop, 1, int(live * FLOAT + logits), tokens * hidden * FLOAT)
