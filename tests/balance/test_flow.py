@@ -12,9 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.balance.flow import ReplicaGraph, Router, route
+from evenload.balance.flow import ReplicaGraph, Router, route, spread
 from evenload.balance.flow.highs import least_peak
+from evenload.balance.flow.spread import eliminate
 from evenload.errors import ConfigError
+from evenload.moe import rebalance_experts
 
 
 @st.composite
@@ -259,6 +261,77 @@ def test_wide_and_tight_graphs_reach_the_mean():
     routing = route(phy2log, demand, n)
     graph = ReplicaGraph.from_slots(phy2log, n, n)
     assert routing.certificate().proves(graph, 0, demand)
+
+
+def rows_of(graph, layer):
+    for row in range(graph.row_start[layer], graph.row_start[layer + 1]):
+        yield graph.edge2gpu[graph.row_edge[row] : graph.row_edge[row + 1]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_springs_come_to_rest_where_linear_algebra_says(data):
+    phy2log, slot2gpu, n_gpus, n_experts = data.draw(placements(most_gpus=12))
+    graph = ReplicaGraph.from_slots(np.stack([phy2log] * 2), n_experts, n_gpus, slot2gpu=slot2gpu)
+    n = 2 * n_gpus
+    order, pivots = np.zeros((2, n_gpus), np.int32), np.zeros((2, n_gpus))
+    start, gpus, values = np.zeros(n + 1, np.int32), np.zeros(n * n_gpus, np.int32), np.zeros(n * n_gpus)
+    arrays = (graph.row_start, graph.row_edge, graph.edge2gpu)
+    n_entries = eliminate(*arrays, n_gpus, order, pivots, start, gpus, values)
+    assert (
+        n_entries
+        == start[-1]
+        == eliminate(*arrays, n_gpus, order.copy(), pivots.copy(), start.copy(), gpus[:0], values[:0])
+    )
+
+    matrix = np.zeros((n_gpus, n_gpus))
+    for hosts in rows_of(graph, 1):
+        matrix[np.ix_(hosts, hosts)] += np.eye(len(hosts)) - 1 / len(hosts)
+    linked = np.flatnonzero(matrix.diagonal() > 0)
+    height = np.random.default_rng(0).normal(size=n_gpus)
+    rest = matrix @ height
+    for i in range(n_gpus, n_gpus + len(linked)):
+        entries = slice(start[i], start[i + 1])
+        rest[gpus[entries]] -= values[entries] * rest[order.flat[i]]
+    for i in reversed(range(n_gpus, n_gpus + len(linked))):
+        entries = slice(start[i], start[i + 1])
+        x = rest[order.flat[i]] * pivots.flat[i]
+        rest[order.flat[i]] = x - values[entries] @ rest[gpus[entries]]
+    np.testing.assert_allclose(matrix @ rest, matrix @ height, atol=1e-9)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.data())
+def test_a_spread_start_has_the_same_peak(data):
+    phy2log, slot2gpu, n_gpus, n_experts = data.draw(placements())
+    demands = data.draw(demands_for(n_experts))
+    graph = ReplicaGraph.from_slots(phy2log, n_experts, n_gpus, slot2gpu=slot2gpu)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spread, "FEWEST_GPUS", 0)
+        patch.setattr(spread, "FEWEST_EDGES", 0)
+        router = Router(graph)
+    assert len(router._factors) >= n_gpus
+
+    routing = router.solve(demands)
+
+    assert_serves_all(routing, graph, demands[0])
+    assert routing.loads.max() == Router(graph).solve(demands).loads.max()
+    assert routing.certificate().proves(graph, 0, demands[0])
+
+
+def test_long_ways_are_spread_and_the_mean_is_reached():
+    rng = np.random.default_rng(3)
+    weight = rng.lognormal(0, 0.7, 256)
+    phy2log = rebalance_experts(weight[None], 1024, 1, 1, 256).phy2log
+    graph = ReplicaGraph.from_slots(phy2log, 256, 256)
+    router = Router(graph)
+    assert len(router._factors) > 0
+    odds = weight * rng.lognormal(0, 0.1, 256)
+    demands = rng.multinomial(2**18, odds / odds.sum(), 4)
+    for demand in demands:
+        routing = router.solve(demand)
+        assert_serves_all(routing, graph, demand)
+        assert routing.certificate().peak == routing.loads.max() == math.ceil(routing.bounds[0])
 
 
 def test_no_load_is_perfect_balance():

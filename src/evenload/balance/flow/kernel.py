@@ -1,10 +1,13 @@
 """The router, compiled: integer min-max flow of expert demand over GPUs, layer by layer.
 
 Per layer the state is ``slack[gpu] = limit[gpu] - load[gpu]`` and ``flow[edge]``. The limit starts at a lower
-bound that needs no proof (the mean, or the heaviest load that cannot move) and every expert is cut evenly
-over its replicas. Then, while some slack is negative:
+bound that needs no proof (the mean, or the heaviest load that cannot move). Every expert is cut evenly over
+its replicas, or, where load has far to go (see spread.py), such that excess flows to all sides like a
+current. Trees known beforehand carry off most of what is left. Then, while some slack is negative:
 
-- a *forest pass* walks breadth first from the overloaded GPUs along edges whose flow may shrink, and moves
+- a *walk* goes breadth first from the most overloaded GPU along edges whose flow may shrink, and leads excess
+  to the GPUs with room that it meets;
+- should that take too many of them, a *forest pass* goes from all overloaded GPUs at once and moves
   excess along that forest, up from each subtree that is too full and down into each that has room, one visit
   per GPU;
 - if the GPUs reached so far have no room together, nothing can leave them: they are a certificate, and the
@@ -13,12 +16,15 @@ over its replicas. Then, while some slack is negative:
   which bounds the number of passes (preflow waves after Karzanov; the discrete Newton step on the limit is
   Dinkelbach's).
 
-All arithmetic is in int64, so the same input gives the same bits on every rank.
+What is decided in whole numbers is so in int64; the spread is in float64, by sums, products and quotients in
+a fixed order, which IEEE 754 rounds alike everywhere. So the same input gives the same bits on every rank.
 Nothing here calls a compiled function of another file: numba's cache on disk would not notice when that one
 changes.
 """
 
 from collections import namedtuple
+
+import numpy as np
 
 from .jit import compiled, inlined
 
@@ -29,6 +35,7 @@ UNPLACED = -2  # in ``home``, as in graph.py
 UNSEEN, MET = -1, 0  # in ``distance`` while a forest grows
 ROOT = -1  # in ``above``
 N_TREES = 3  # as in plant.py
+MOST_WALKS = 64  # before forests
 FOREST_PASSES = 3  # before waves, counted anew whenever the limit rises
 MOST_DEMAND = 1 << 39  # in one layer: products with sums of speeds (22 bits) must stay in 64 bits
 FEW = 1 << 31  # factors below this multiply safely
@@ -36,9 +43,11 @@ FEW = 1 << 31  # factors below this multiply safely
 Graph = namedtuple(
     "Graph",
     "n_gpus alive home home_slot row_start row2log row_edge edge2gpu edge2slot gpu_start gpu_edges gpu_rows "
-    "component n_linked forests",
+    "component n_linked forests spread_order fill_start fill_gpu pivots fill_value",
 )
-Work = namedtuple("Work", "slack limit room level order above edge_up edge_down distance seen")
+Work = namedtuple(
+    "Work", "slack limit room level order above edge_up edge_down distance seen rest sums counts"
+)
 
 
 @inlined
@@ -136,6 +145,69 @@ def _start(graph, layer, demand, warm, speeds, capacity, flow, load):
         for edge in range(first, last):
             load[graph.edge2gpu[edge]] += flow[edge]
     return ROUTED
+
+
+@inlined
+def _come_to_rest(graph, layer, rest):
+    """Solve for the springs' rest: ``rest`` [gpus] is what each GPU has too much, and becomes its height."""
+    base, n = layer * graph.n_gpus, graph.n_linked[layer]
+    for i in range(base, base + n):
+        x = rest[graph.spread_order[i]]
+        for j in range(graph.fill_start[i], graph.fill_start[i + 1]):
+            rest[graph.fill_gpu[j]] -= graph.fill_value[j] * x
+    for i in range(base + n - 1, base - 1, -1):
+        gpu = graph.spread_order[i]
+        x, y = rest[gpu] * graph.pivots[i], 0.0
+        first, last = graph.fill_start[i], graph.fill_start[i + 1]
+        for j in range(first, last - 1, 2):  # two sums side by side, in a fixed order
+            x -= graph.fill_value[j] * rest[graph.fill_gpu[j]]
+            y -= graph.fill_value[j + 1] * rest[graph.fill_gpu[j + 1]]
+        if (last - first) % 2:
+            x -= graph.fill_value[last - 1] * rest[graph.fill_gpu[last - 1]]
+        rest[gpu] = x + y
+
+
+@inlined
+def _cut_by_height(first, last, n, edge2gpu, rest, flow, load):
+    """Cut ``n`` over edges first..last: evenly, less for GPUs that stand higher than the others."""
+    middle = 0.0
+    for edge in range(first, last):
+        middle += rest[edge2gpu[edge]]
+    middle = (middle + n) / (last - first)
+    left = n
+    for edge in range(first, last):
+        share = min(np.int64(max(middle - rest[edge2gpu[edge]], 0.0)), left)
+        flow[edge] = share
+        left -= share
+    for edge in range(first, last):
+        flow[edge] += edge - first < left
+        load[edge2gpu[edge]] += flow[edge]
+
+
+@inlined
+def _spread(graph, layer, demand, flow, load, work):
+    """First cut of every row, such that what is too much anywhere flows to all sides like a current."""
+    rest, sums, counts = work.rest, work.sums, work.counts
+    first_row, last_row, base = graph.row_start[layer], graph.row_start[layer + 1], layer * graph.n_gpus
+    for gpu in range(graph.n_gpus):
+        rest[gpu] = load[gpu]
+        sums[gpu] = 0.0
+        counts[gpu] = 0.0
+    for row in range(first_row, last_row):
+        first, last = graph.row_edge[row], graph.row_edge[row + 1]
+        share = demand[graph.row2log[row]] / (last - first)
+        for edge in range(first, last):
+            rest[graph.edge2gpu[edge]] += share
+    for gpu in range(graph.n_gpus):
+        sums[graph.component[base + gpu]] += rest[gpu]
+        counts[graph.component[base + gpu]] += 1.0
+    for gpu in range(graph.n_gpus):
+        where = graph.component[base + gpu]
+        rest[gpu] -= sums[where] / counts[where]
+    _come_to_rest(graph, layer, rest)
+    for row in range(first_row, last_row):
+        first, last = graph.row_edge[row], graph.row_edge[row + 1]
+        _cut_by_height(first, last, demand[graph.row2log[row]], graph.edge2gpu, rest, flow, load)
 
 
 @inlined
@@ -389,6 +461,64 @@ def _wave_pass(graph, layer, speeds, capacity, flow, work, cut, summary):
 
 
 @inlined
+def _lead(root, child, capacity, flow, work):
+    """Lead excess of the walk's root to ``child``. Returns whether the way there is still open."""
+    slack, above, up, down = work.slack, work.above, work.edge_up, work.edge_down
+    step, is_open, gpu = min(slack[child], -slack[root]), True, child
+    while above[gpu] != ROOT:
+        most = flow[up[gpu]]
+        if capacity is not None:
+            most = min(most, capacity[down[gpu]] - flow[down[gpu]])
+        if most <= step:
+            step, is_open = most, False
+        gpu = above[gpu]
+    gpu = child
+    while above[gpu] != ROOT:
+        flow[up[gpu]] -= step
+        flow[down[gpu]] += step
+        gpu = above[gpu]
+    slack[child] -= step
+    slack[root] += step
+    return is_open
+
+
+@inlined
+def _walk_to_room(graph, layer, root, stamp, capacity, flow, work):
+    """Lead excess of ``root`` to the GPUs with room next to it, until none is left or a way is used up.
+
+    Here ``above`` and the edges to there go by GPU; what this walk met has its ``stamp``. Returns 0, or how
+    many GPUs stand in ``order`` if they are all that the excess can be led to and none of them has room.
+    """
+    order, met, seen, above = work.order, work.distance, work.seen, work.above
+    gpu_start, gpu_edges, gpu_rows = graph.gpu_start, graph.gpu_edges, graph.gpu_rows
+    row_edge, edge2gpu = graph.row_edge, graph.edge2gpu
+    first_row, base = graph.row_start[layer], layer * graph.n_gpus
+    met[root], above[root], order[0] = stamp, ROOT, root
+    head, n = 0, 1
+    while head < n:
+        gpu = order[head]
+        head += 1
+        for i in range(gpu_start[base + gpu], gpu_start[base + gpu + 1]):
+            edge, row = gpu_edges[i], gpu_rows[i]
+            if seen[row - first_row] == stamp or flow[edge] <= 0:
+                continue
+            seen[row - first_row] = stamp
+            for other in range(row_edge[row], row_edge[row + 1]):
+                child = edge2gpu[other]
+                if met[child] == stamp or (capacity is not None and flow[other] >= capacity[other]):
+                    continue
+                met[child] = stamp
+                order[n] = child
+                n += 1
+                above[child], work.edge_up[child], work.edge_down[child] = gpu, edge, other
+                if work.slack[child] > 0 and (
+                    not _lead(root, child, capacity, flow, work) or work.slack[root] == 0
+                ):
+                    return 0
+    return n
+
+
+@inlined
 def _most_overloaded(slack):
     worst = 0
     for gpu in range(len(slack)):
@@ -398,10 +528,25 @@ def _most_overloaded(slack):
 
 
 @inlined
+def _walk_from_the_worst(graph, layer, speeds, capacity, flow, work, cut, summary):
+    """Walks from whatever GPU is the most overloaded one, a limited number of them."""
+    slack = work.slack
+    work.distance[: graph.n_gpus] = 0
+    work.seen[: graph.row_start[layer + 1] - graph.row_start[layer]] = 0
+    for stamp in range(1, MOST_WALKS + 1):
+        root = _most_overloaded(slack)
+        if slack[root] >= 0:
+            return
+        n = _walk_to_room(graph, layer, root, stamp, capacity, flow, work)
+        if n > 0:
+            _raise_level(graph, n, speeds, work, cut, summary)
+
+
+@inlined
 def _drain(graph, layer, speeds, capacity, flow, work, cut, summary):
-    """Until no GPU is over its limit: known trees, then forests from the overloaded GPUs, then waves."""
+    """Until no GPU is over its limit: known trees, then walks, then forests and waves."""
     n_gpus, slack = graph.n_gpus, work.slack
-    for tree in range(N_TREES):
+    for tree in range(N_TREES - 1 if len(graph.pivots) > 0 else N_TREES):
         if slack[_most_overloaded(slack)] >= 0:
             return
         at = (layer * N_TREES + tree) * 4 * n_gpus
@@ -412,6 +557,8 @@ def _drain(graph, layer, speeds, capacity, flow, work, cut, summary):
             graph.forests[at + 3 * n_gpus : at + 4 * n_gpus],
         )
         _flow_along(n, order, above, up, down, capacity, flow, slack, work.room)
+    if slack[_most_overloaded(slack)] < 0:
+        _walk_from_the_worst(graph, layer, speeds, capacity, flow, work, cut, summary)
     passes = 0
     while True:
         root = _most_overloaded(slack)
@@ -436,7 +583,10 @@ def _route_layer(graph, layer, demand, fixed, speeds, capacity, warm, flow, load
     if status == ROUTED:
         for gpu in range(graph.n_gpus):
             work.room[gpu] = load[gpu]
-        status = _start(graph, layer, demand, warm, speeds, capacity, flow, load)
+        if speeds is None and capacity is None and not warm and len(graph.pivots) > 0:
+            _spread(graph, layer, demand, flow, load, work)
+        else:
+            status = _start(graph, layer, demand, warm, speeds, capacity, flow, load)
     if status != ROUTED:
         return status
     _first_level(graph, layer, speeds, work, load, work.room, cut, summary)
@@ -460,11 +610,11 @@ def _write_quotas(graph, layer, demand, flow, quotas):
 @compiled
 def route_layers(
     first, last, tables, where, alive, demands, fixed, speeds, capacity, warm, flow, loads, quotas, cuts,
-    summary, longs, ints,
+    summary, longs, ints, factors, floats,
 ):  # fmt: skip
     """Route layers ``first`` to ``last - 1``. Returns the highest status, ROUTED if all is well.
 
-    tables   int32, Graph's arrays from ``home`` to ``forests`` end to end, array i from ``where[i]`` to
+    tables   int32, Graph's arrays from ``home`` to ``fill_gpu`` end to end, array i from ``where[i]`` to
              ``where[i + 1]``
     alive    [gpus] bool
     demands  [layers, experts] int64      fixed  [layers, gpus] int64 or None     speeds  [gpus] int64 or None
@@ -474,13 +624,18 @@ def route_layers(
     summary  [layers, 3] int64, written: status, and the certificate's load and speed
     longs    [4, gpus or 2 at least] int64 and ints [6, gpus or rows of a layer] int32: scratch, one per
              thread
+    factors  float64, ``pivots`` and ``fill_value`` of spread.py end to end; empty for an even first cut
+    floats   [3, gpus] float64: scratch, one per thread
     """
+    plain = tables.view(np.uint32)  # for what is used as an index: no index can be below 0, none is looked at
     graph = Graph(
         len(alive), alive, tables[where[0] : where[1]], tables[where[1] : where[2]],
         tables[where[2] : where[3]], tables[where[3] : where[4]], tables[where[4] : where[5]],
-        tables[where[5] : where[6]], tables[where[6] : where[7]], tables[where[7] : where[8]],
-        tables[where[8] : where[9]], tables[where[9] : where[10]], tables[where[10] : where[11]],
-        tables[where[11] : where[12]], tables[where[12] : where[13]],
+        plain[where[5] : where[6]], plain[where[6] : where[7]], tables[where[7] : where[8]],
+        plain[where[8] : where[9]], plain[where[9] : where[10]], tables[where[10] : where[11]],
+        tables[where[11] : where[12]], tables[where[12] : where[13]], plain[where[13] : where[14]],
+        tables[where[14] : where[15]], plain[where[15] : where[16]], factors[: where[14] - where[13]],
+        factors[where[14] - where[13] :],
     )  # fmt: skip
     work = Work(
         longs[0, : len(alive)],
@@ -493,6 +648,9 @@ def route_layers(
         ints[3],
         ints[4],
         ints[5],
+        floats[0],
+        floats[1],
+        floats[2],
     )
     worst = ROUTED
     for layer in range(first, last):

@@ -68,12 +68,17 @@ class Router:
         n_rows = int(np.diff(graph.row_start).max())
         self._longs = np.zeros((self._parts, 4, max(graph.n_gpus, 2)), dtype=np.int64)
         self._ints = np.zeros((self._parts, 6, max(graph.n_gpus, n_rows, 1)), dtype=np.int32)
-        self._graph_arrays = (*_tables(graph), graph.alive)
+        tables, where, self._factors = _tables(graph)
+        self._graph_arrays = (tables, where, graph.alive)
+        self._floats = np.zeros((self._parts, 3, graph.n_gpus))
         routing = self._routing
         self._results = (self._flow, routing.loads, routing.quotas, routing.cuts, routing.summary)
         self._shape = (graph.n_layers, graph.n_experts)
         self._is_plain = self._speeds is None and self._tile == 1 and not even
-        self._plain_rest = (None, None, None, warm, *self._results, self._longs[0], self._ints[0])
+        self._plain_rest = (
+            None, None, None, warm, *self._results, self._longs[0], self._ints[0], self._factors,
+            self._floats[0],
+        )  # fmt: skip
 
     def solve(
         self,
@@ -144,7 +149,7 @@ class Router:
         routing = self._routing
         status = self._kernel(
             first, last, *self._graph_arrays, costs, routing.fixed, speeds, capacity, self._warm,
-            *self._results, self._longs[part], self._ints[part],
+            *self._results, self._longs[part], self._ints[part], self._factors, self._floats[part],
         )  # fmt: skip
         if self._even and not status:
             from .even import even_out
@@ -248,9 +253,10 @@ def route(
     return Router(graph, **options).solve(demands, fixed=fixed, capacities=capacities)
 
 
-def _tables(graph: ReplicaGraph) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The graph as the kernel reads it: int32 arrays end to end, and where each begins."""
+def _tables(graph: ReplicaGraph) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
+    """The graph as the kernel reads it: int32 arrays end to end, where each begins, and float64 ones."""
     from .plant import N_TREES, plant
+    from .spread import springs
 
     component = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.int32)
     forests = np.zeros((graph.n_layers, N_TREES, 4, graph.n_gpus), dtype=np.int32)
@@ -259,12 +265,14 @@ def _tables(graph: ReplicaGraph) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
         graph.row_start, graph.row_edge, graph.edge2gpu, graph.gpu_start, graph.gpu_edges, graph.gpu_rows,
         component, n_linked, forests,
     )  # fmt: skip
+    *spread, factors = springs(graph)
     arrays = (
         graph.home, graph.home_slot, graph.row_start, graph.row2log, graph.row_edge, graph.edge2gpu,
         graph.edge2slot, graph.gpu_start, graph.gpu_edges, graph.gpu_rows, component, n_linked, forests,
+        *spread,
     )  # fmt: skip
     where = np.cumsum([0] + [array.size for array in arrays])
-    return np.concatenate([array.ravel() for array in arrays], dtype=np.int32), where
+    return np.concatenate([array.ravel() for array in arrays], dtype=np.int32), where, factors
 
 
 def _whole(name: str, values: ArrayLike, shape: tuple[int, int]) -> NDArray[np.int64]:
