@@ -49,6 +49,7 @@ def compress(w: Words, state: Sequence[Any], block: Sequence[Any]) -> list[Any]:
         return by_hardware
     schedule = list(block)
     a, b, c, d, e, f, g, h = state
+    differ = w.xor(b, c)
     for i, constant in enumerate(ROUND):
         if i >= 16:
             schedule.append(_next_word(w, schedule))
@@ -56,7 +57,9 @@ def compress(w: Words, state: Sequence[Any], block: Sequence[Any]) -> list[Any]:
         chosen = w.xor(g, w.and_(e, w.xor(f, g)))
         first = w.add(h, sigma, chosen, w.add(constant, schedule[i]))
         sigma = w.xor(w.rotate(a, 2), w.rotate(a, 13), w.rotate(a, 22))
-        majority = w.xor(w.and_(a, b), w.and_(c, w.xor(a, b)))
+        # b unless a differs from it and c does too; a ^ b is the next round's b ^ c.
+        before, differ = differ, w.xor(a, b)
+        majority = w.xor(b, w.and_(differ, before))
         h, g, f, e, d, c, b, a = g, f, e, w.add(d, first), c, b, a, w.add(first, sigma, majority)
     return [w.add(old, new) for old, new in zip(state, (a, b, c, d, e, f, g, h), strict=True)]
 
