@@ -4,12 +4,12 @@ import contextlib
 import os
 import selectors
 import signal
-import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .fork_server import Forked, Spawned
 from .memory import SharedMemory
 from .messages import Gone, Said, Warned
 from .place import NOT_BEGUN, Place, make_place_file
@@ -22,7 +22,10 @@ LARGE_BYTES = 128 * 1024
 PIPE_BYTES = 1024 * 1024  # asked for; the system may give less
 MOST_LINE_BYTES = 64 * 1024
 N_LAST_LINES = 30
-BOOT = "import sys; sys.path[:] = {path!r}; from evenload.executor.worker import main; main({told})"
+
+
+Start = Callable[[str, Mapping[str, str], Sequence[int], int, int | None], Spawned | Forked]
+"""Device, its environment, file descriptors for the worker, one for its output, cell of its arena."""
 
 
 class Child:
@@ -44,17 +47,19 @@ class Child:
         news: list[Any],
         on_end: "Callable[[Child], None]",
         memory: SharedMemory,
+        start: Start,
         read: Callable[[int, int, Frame], Any] = message_of,
     ):
         self.worker = worker
         self.chunks: deque[int] = deque()
-        self.can_tell_death = hasattr(os, "pidfd_open")
+        self.can_tell_death = True
         self._selector = selector
         self._news = news
         self._on_end = on_end
         self._memory = memory
         self._read = read
         self.is_unsent = False
+        self._is_doomed = False
         self._is_writing = False
         self._has_large_pipes = False
         self._last_lines: deque[str] = deque(maxlen=N_LAST_LINES)
@@ -62,7 +67,7 @@ class Child:
         self._fds: list[int] = []
         theirs: list[int] = []
         try:
-            self._start(device, environment, theirs)
+            self._start(device, environment, theirs, start)
         except BaseException:
             self._close_fds()
             raise
@@ -70,7 +75,7 @@ class Child:
             for fd in theirs:
                 os.close(fd)
 
-    def _start(self, device: str, environment: Mapping[str, str], theirs: list[int]) -> None:
+    def _start(self, device: str, environment: Mapping[str, str], theirs: list[int], start: Start) -> None:
         place_fd = make_place_file()
         theirs.append(place_fd)
         self.place = Place(place_fd)
@@ -84,27 +89,35 @@ class Child:
             theirs.extend(arenas.own)
         else:
             self._warn(self._memory.said_once())
-        path = [entry or os.getcwd() for entry in sys.path]
-        told = (*passed, arenas.theirs if arenas is not None else None)
-        boot = BOOT.format(path=path, told=", ".join(map(repr, told)))
-        self._process = subprocess.Popen(
-            # -P: a file pickle.py in the current folder must not be imported as the library's.
-            [sys.executable, "-P", "-c", boot, "evenload-worker", device],
-            stdin=subprocess.DEVNULL,
-            stdout=their_log,
-            stderr=their_log,
-            env={**os.environ, **environment},
-            pass_fds=(*passed, *(arenas.theirs[:4] if arenas is not None else ())),
-            process_group=0,
-        )
+        fds = (*passed, *(arenas.theirs[:4] if arenas is not None else ()))
+        cell = arenas.theirs[4] if arenas is not None else None
+        self._process = start(device, environment, fds, their_log, cell)
         self._inbox = Inbox(self._in_fd, arenas.borrower if arenas is not None else None)
         self._outbox = Outbox(self._out_fd, arenas.lender if arenas is not None else None)
         self._selector.register(self._in_fd, selectors.EVENT_READ, self._on_frames)
         self._selector.register(self._log_fd, selectors.EVENT_READ, self._on_output)
-        if self.can_tell_death:
-            death_fd = os.pidfd_open(self._process.pid)
+        if isinstance(self._process, Forked):
+            self._fds.append(self._process.status_fd)
+            self._selector.register(self._process.status_fd, selectors.EVENT_READ, self._on_status)
+        else:
+            self._watch_death()
+
+    def _watch_death(self) -> None:
+        death_fd = self._process.death_fd
+        self.can_tell_death = death_fd is not None
+        if death_fd is not None:
             self._fds.append(death_fd)
             self._selector.register(death_fd, selectors.EVENT_READ, self._on_death)
+
+    def _on_status(self) -> None:
+        """The fork server has started it, or never will."""
+        assert isinstance(self._process, Forked)
+        self._unwatch(self._process.status_fd)
+        if not self._process.learn():
+            return self._on_end(self)
+        self._watch_death()
+        if self._is_doomed:
+            self.kill()
 
     def _pipe(self, theirs: list[int], they_read: bool) -> tuple[int, int]:
         """(their end, our end); ours does not block."""
@@ -116,7 +129,7 @@ class Child:
         return their, our
 
     @property
-    def pid(self) -> int:
+    def pid(self) -> int | None:
         return self._process.pid
 
     def _prepare_for(self, frame: Frame) -> None:
@@ -160,11 +173,14 @@ class Child:
 
     def kill(self) -> None:
         """End it and all that it has started."""
+        if self.pid is None:
+            self._is_doomed = True
+            return
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: only zombies are left
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(self.pid, signal.SIGKILL)
 
     def check(self) -> None:
-        if self._process.poll() is not None:
+        if self._process.is_dead():
             self._on_end(self)
 
     def bury(self) -> None:
@@ -179,6 +195,8 @@ class Child:
         self._news.append(Gone(self.worker, exit_code, position, "\n".join(self._last_lines)))
         self._close_fds()
         self.place.close()
+        self._inbox.close()
+        self._outbox.close()
 
     def _on_frames(self) -> bool:
         """Read once. Returns True if there may be more."""
@@ -191,6 +209,8 @@ class Child:
             return self._stop_reading()
         if frames is None:
             return False
+        if self.pid is None:  # it was faster than the news of its start
+            self._on_status()
         for frame in frames:
             self._prepare_for(frame)
             self._news.append(self._message(frame))
@@ -207,6 +227,7 @@ class Child:
     def _message(self, frame: Frame) -> Any:
         if frame.kind in ENDS_A_CHUNK:
             self.chunks.popleft()
+        assert self.pid is not None
         return self._read(self.worker, self.pid, frame)
 
     def _on_output(self) -> bool:

@@ -174,6 +174,12 @@ class Outbox:
         self.add(frame)
         return self.flush()
 
+    def close(self) -> None:
+        """Let go of the arena and of what waits."""
+        self._lender = None
+        self._pieces.clear()
+        self._small.clear()
+
     def add(self, frame: Frame) -> None:
         """Queue it for the next ``flush``: many small frames are one write."""
         body, buffers = frame.body, frame.buffers or ()
@@ -280,6 +286,11 @@ class Inbox:
             raise EOFError
         self._stop += n_read
         return self._take_frames()
+
+    def close(self) -> None:
+        """Let go of the arena. Views of what came in it stay."""
+        self._borrower = None
+        self._large = None
 
     def _take_frames(self) -> list[Frame]:
         frames: list[Frame] = []

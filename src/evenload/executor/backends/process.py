@@ -8,25 +8,30 @@ leave when the executor is gone (see ``worker.leave_with_parent``).
 import contextlib
 import os
 import selectors
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
+from evenload.errors import ConfigError, UnknownName
 from evenload.executor import worker as protocol
 from evenload.executor.apart import pack_apart
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.child import Child
+from evenload.executor.fork_server import Forked, ForkServer, Spawned, can_fork, imports_of
 from evenload.executor.memory import SharedMemory, limit_from
-from evenload.executor.messages import Message
+from evenload.executor.messages import Loaded, Message
 from evenload.executor.replies import message_of
 from evenload.executor.task import Task, dump
+from evenload.executor.threads import ONE_THREAD
 from evenload.executor.wire import Frame, hold, pack
 from evenload.settings import resolve
 
 __all__ = ["ProcessBackend"]
 
+MOST_SERVERS = 3
 DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
@@ -34,21 +39,26 @@ class ProcessBackend:
     """``read`` makes a message of a worker's number, its process id and a frame that it has sent."""
 
     host = "127.0.0.1"
-    host = "127.0.0.1"
     is_threaded = True
 
     def __init__(
         self, options: WorkerOptions | None = None, read: Callable[[int, int, Frame], Any] = message_of
     ) -> None:
         self._read = read
+        settings = resolve()
         self._selector = selectors.DefaultSelector()
         self._children: dict[int, Child] = {}
+        how = options.start if options is not None else None
+        self._forks = _is_fork(settings.start if how is None else how)
+        self._server: ForkServer | None = None
+        self._n_servers = 0
+        self._to_preload: list[str] = []
         self._unsent: list[Child] = []
         self._ended: list[Child] = []
         self._news: list[Message] = []
         self._must_check = False
         limit = options.shared_memory_limit if options is not None else None
-        self._memory = SharedMemory(limit_from(resolve().shared_memory_limit if limit is None else limit))
+        self._memory = SharedMemory(limit_from(settings.shared_memory_limit if limit is None else limit))
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
@@ -66,12 +76,43 @@ class ProcessBackend:
             self._news,
             self._ended.append,
             self._memory,
+            self._start_process,
             self._read,
         )
         self._children[worker] = child
         self._must_check = not child.can_tell_death
 
+    def _start_process(
+        self,
+        device: str,
+        environment: Mapping[str, str],
+        fds: Sequence[int],
+        log: int,
+        cell: int | None,
+    ) -> Spawned | Forked:
+        path = [entry or os.getcwd() for entry in sys.path]
+        whole = {**os.environ, **environment}
+        if self._forks and (self._server is None or not self._server.is_alive):
+            self._renew_server(path)
+        if self._forks and self._server is not None:
+            with contextlib.suppress(OSError):
+                return self._server.fork(device, whole, path, fds, log, cell)
+        return Spawned(device, whole, path, fds, log, cell)
+
+    def _renew_server(self, path: list[str]) -> None:
+        """Another fork server, unless the last one never worked, or they end again and again."""
+        old, self._server = self._server, None
+        if old is not None:
+            old.close()
+        if (old is not None and not old.has_forked) or self._n_servers == MOST_SERVERS:
+            self._forks = False
+        else:
+            self._n_servers += 1
+            self._server = ForkServer(path, {**os.environ, **ONE_THREAD})
+
     def load(self, worker: int, task: Task) -> None:
+        if self._server is not None:
+            self._to_preload = imports_of(task.fn)
         body, buffers = dump(task)
         self.forward(worker, Frame(protocol.LOAD, task.id, 0, body, buffers))
 
@@ -126,6 +167,9 @@ class ProcessBackend:
                 child.bury()
         news = self._news[:]
         self._news.clear()
+        if self._to_preload and self._server is not None and any(type(one) is Loaded for one in news):
+            self._server.preload(self._to_preload)  # now that nobody waits for a first result
+            self._to_preload = []
         return news
 
     def wake(self) -> None:
@@ -147,8 +191,18 @@ class ProcessBackend:
         os.close(self._wake_out)
         os.close(self._wake_in)
         self._memory.close()
+        if self._server is not None:
+            self._server.close()
         return news
 
     def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_out, 4096)
+
+
+def _is_fork(start: str) -> bool:
+    if start not in ("auto", "forkserver", "spawn"):
+        raise UnknownName("start", start, ("auto", "forkserver", "spawn"))
+    if start == "forkserver" and not can_fork():
+        raise ConfigError("start='forkserver' needs Linux 5.3 or later", hint="use 'spawn'")
+    return start != "spawn" and can_fork()
