@@ -58,7 +58,8 @@ def run(
     from evenload.clients import federate
 
     def tell(done: Any) -> None:
-        steps.done(done.round, f"round {done.round + 1}", {"loss": done.loss, **done.test})
+        measured = {"loss": done.loss, **{f"test {name}": value for name, value in done.test.items()}}
+        steps.done(done.round, f"round {done.round + 1}", measured)
         if not quiet:
             click.echo(f"round {done.round + 1}: loss {done.loss:.4f}{_scores(done.test)}", err=True)
 

@@ -1,0 +1,111 @@
+"""A whole FedAvg round of small clients: evenload beside plain torch, Flower, pfl-research, FedJAX and JAX.
+
+    python benchmarks/clients_peers.py --flower PYTHON --pfl PYTHON --jax PYTHON
+        [MODEL ...] [--clients 20 100] [--rounds 12]
+
+Peers pin versions of what others need, so each has an interpreter of its own, named here; what is not named
+is left out:
+    Flower  pip install torch 'flwr[simulation]==1.41.*', and evenload for its apps on evenload's executor
+    pfl     pip install torch 'pfl[pytorch]==0.6.0'
+    JAX     pip install jax fedjax
+
+Every client takes part in each round: 10 SGD steps of 32 rows. Flower runs on two workers, the others on one
+core. A figure is the least of the rounds, the first left out.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import torch
+from clients_models import BATCH, LR, MODELS, STEPS, clients, serial
+from record import print_table, record
+
+from evenload.clients import SGD, Recipe, Trainer
+
+HERE = Path(__file__).parent
+TO_COME = 3000  # rounds that "auto" is told of, so that it may compile
+
+
+def own(model: str, n: int, rounds: int) -> dict[str, dict[str, float]]:
+    data, recipe = clients(model, n), Recipe(optimizer=SGD(LR), batch_size=BATCH, epochs=1)
+    net = MODELS[model]()
+    start = {name: t.clone() for name, t in net.state_dict().items()}
+    found = {"plain torch": least(lambda i: serial(net, start, data), rounds)}
+    with Trainer(MODELS[model], rounds=TO_COME) as trainer:
+        found["evenload"] = least(lambda i: trainer.train(data, recipe, round=i, reduce="mean"), rounds)
+        found["evenload"]["ran"] = str(trainer.train(data, recipe, reduce="mean").plan.strategy)
+    return found
+
+
+def least(run, rounds: int) -> dict:
+    run(0)
+    spent = []
+    for i in range(rounds):
+        cpu, wall = time.process_time(), time.perf_counter()
+        run(i + 1)
+        spent.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return {"round_s": min(s[0] for s in spent), "cpu_s": min(s[1] for s in spent)}
+
+
+def ask(python: str, script: str, *arguments: object) -> dict:
+    """What a script prints last, run by another interpreter with one thread per process."""
+    env = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
+    env |= {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false", "RAY_USAGE_STATS_ENABLED": "0"}
+    command = [python, str(HERE / "clients_peers" / script), *map(str, arguments)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=1200)
+    for line in reversed(done.stdout.splitlines()):
+        if line.startswith("{"):
+            return json.loads(line)
+    raise RuntimeError(f"{script}: {done.stderr[-1500:]}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", default=["64-32-10", "784-128-10"])
+    parser.add_argument("--clients", type=int, nargs="+", default=[20, 100])
+    parser.add_argument("--rounds", type=int, default=12)
+    for name in ("flower", "pfl", "jax"):
+        parser.add_argument(f"--{name}", metavar="PYTHON", help="interpreter that has it")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    rows = []
+    for model in asked.models:
+        for n in asked.clients:
+            found = own(model, n, asked.rounds)
+            if asked.flower:
+                found["Flower"] = ask(asked.flower, "flower_round.py", model, n, asked.rounds, "ray")
+                found["Flower's apps on evenload"] = ask(
+                    asked.flower, "flower_round.py", model, n, asked.rounds, "evenload"
+                )
+            if asked.pfl:
+                found["pfl-research"] = ask(asked.pfl, "pfl_round.py", model, n, asked.rounds)
+            if asked.jax and model[0].isdigit():
+                found |= ask(asked.jax, "jax_round.py", model, n, asked.rounds)
+            ours = found["evenload"]["round_s"]
+            for peer, one in found.items():
+                facts = (
+                    {"clock, ms": 1e3 * one["round_s"], "times evenload": one["round_s"] / ours}
+                    if "round_s" in one
+                    else {}
+                )
+                cpu = {"cpu, ms": 1e3 * one["cpu_s"]} if "cpu_s" in one else {}
+                rows.append(
+                    {
+                        "model": model,
+                        "clients": n,
+                        "peer": peer,
+                        **facts,
+                        **cpu,
+                        "note": one.get("ran") or one.get("error") or "",
+                    }
+                )
+            print_table([row for row in rows if row["model"] == model and row["clients"] == n])
+    record("clients_peers", rows, batch=BATCH, steps=STEPS, torch=torch.__version__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Flower's own simulation: seconds of the clock per round. Run by ``clients_peers.py``."""
+
+import itertools
+import json
+import sys
+import time
+
+import torch
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+MODEL, N, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+KEPT: dict = {}  # an actor keeps the examples between rounds: the best case for Flower
+
+
+def make_apps(times):
+    client, server = ClientApp(), ServerApp()
+
+    @client.train()
+    def train(message, context):
+        from clients_models import MODELS, clients, serial
+
+        torch.set_num_threads(1)
+        if "data" not in KEPT:
+            KEPT["data"] = clients(MODEL, N)
+        state = message.content["arrays"].to_torch_state_dict()
+        own = KEPT["data"][int(context.node_config["partition-id"])]
+        state = serial(MODELS[MODEL](), state, [own])
+        content = RecordDict(
+            {"arrays": ArrayRecord(state), "metrics": MetricRecord({"num-examples": len(own[0])})}
+        )
+        return Message(content, reply_to=message)
+
+    @server.main()
+    def main(grid, context):
+        from clients_models import MODELS
+
+        class Timed(FedAvg):
+            def configure_train(self, *args, **kwargs):
+                times.append(time.perf_counter())
+                return super().configure_train(*args, **kwargs)
+
+        start = ArrayRecord(MODELS[MODEL]().state_dict())
+        strategy = Timed(fraction_evaluate=0.0, min_train_nodes=N, min_available_nodes=N)
+        strategy.start(grid=grid, initial_arrays=start, num_rounds=ROUNDS)
+        times.append(time.perf_counter())
+
+    return server, client
+
+
+if __name__ == "__main__":
+    times: list[float] = []
+    server, client = make_apps(times)
+    if sys.argv[4] == "evenload":
+        from evenload.clients.flower import run_simulation
+
+        run_simulation(server, client, N, devices="cpu*2")
+    else:
+        from flwr.simulation import run_simulation
+
+        resources = {"num_cpus": 1, "num_gpus": 0.0}
+        options = {"num_cpus": 2, "include_dashboard": False}
+        run_simulation(
+            server, client, N, backend_config={"client_resources": resources, "init_args": options}
+        )
+    rounds = [b - a for a, b in itertools.pairwise(times)]
+    print(json.dumps({"first_s": rounds[0], "round_s": min(rounds[1:])}), flush=True)

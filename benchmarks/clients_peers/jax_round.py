@@ -1,0 +1,73 @@
+"""JAX and FedJAX on a two-layer network: what a compiler reaches. Run by ``clients_peers.py``.
+
+vmap + scan   every client and step in one compiled program: an upper reference, not a simulator
+FedJAX        its default back end: a compiled step, clients in turn
+"""
+
+import json
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+WIDTHS, N, ROUNDS = tuple(map(int, sys.argv[1].split("-"))), int(sys.argv[2]), int(sys.argv[3])
+BATCH, STEPS, LR = 32, 10, 0.05
+
+
+def loss(p, x, y):
+    z = jax.nn.relu(x @ p["w1"] + p["b1"]) @ p["w2"] + p["b2"]
+    return -jnp.take_along_axis(jax.nn.log_softmax(z), y[:, None], 1).mean()
+
+
+def step(p, x, y):
+    return {k: p[k] - LR * g for k, g in jax.grad(loss)(p, x, y).items()}
+
+
+def examples():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((N, STEPS, BATCH, WIDTHS[0]), dtype=np.float32)
+    y = rng.integers(0, WIDTHS[2], (N, STEPS, BATCH)).astype(np.int32)
+    sizes = {"w1": WIDTHS[:2], "b1": WIDTHS[1:2], "w2": WIDTHS[1:], "b2": WIDTHS[2:]}
+    return x, y, {k: jnp.asarray(0.1 * rng.standard_normal(s, dtype=np.float32)) for k, s in sizes.items()}
+
+
+def vmap_scan(x, y, start):
+    def client(x, y):
+        return lax.scan(lambda p, b: (step(p, *b), None), start, (x, y))[0]
+
+    x, y = jnp.asarray(x), jnp.asarray(y)
+    fused = jax.jit(lambda x, y: {k: v.mean(0) for k, v in jax.vmap(client)(x, y).items()})
+    return lambda: jax.block_until_ready(fused(x, y))
+
+
+def fedjax_round(x, y, start):
+    import fedjax
+
+    each = fedjax.for_each_client(lambda s, c: s, lambda p, b: step(p, b["x"], b["y"]), lambda s, p: p)
+    clients = [
+        (str(c), [{"x": x[c, i], "y": y[c, i]} for i in range(STEPS)], jnp.zeros(())) for c in range(N)
+    ]
+    return lambda: [jax.block_until_ready(out) for _, out in each(start, clients)]
+
+
+def least(run):
+    run()
+    spent = []
+    for _ in range(ROUNDS):
+        cpu, wall = time.process_time(), time.perf_counter()
+        run()
+        spent.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return {"round_s": min(s[0] for s in spent), "cpu_s": min(s[1] for s in spent)}
+
+
+if __name__ == "__main__":
+    x, y, start = examples()
+    found = {"JAX vmap + scan": least(vmap_scan(x, y, start))}
+    try:
+        found["FedJAX"] = least(fedjax_round(x, y, start))
+    except Exception as error:  # it lags behind JAX: say so, and go on
+        found["FedJAX"] = {"error": f"{type(error).__name__}: {error}"[:200]}
+    print(json.dumps(found), flush=True)
