@@ -1,4 +1,4 @@
-"""Work in submissions of about 100 ms: Windows resets a GPU that takes 2 s, and a screen must not wait.
+"""Work in submissions of about 50 ms: Windows resets a GPU that takes 2 s, and a screen must not wait.
 
 How long an item takes is measured as work goes on. Before anything is known, little is submitted at once.
 """
@@ -17,7 +17,7 @@ from .kernel import WORKGROUP, KernelSource
 
 __all__ = ["BUDGET_S", "FIRST_ITEMS", "Pace", "Queue"]
 
-BUDGET_S = 0.1
+BUDGET_S = 0.05
 FIRST_ITEMS = 64
 LEAST_ITEM_S = 1e-11
 MAX_GROUPS = 65_535
