@@ -23,6 +23,7 @@ COMMANDS = {
         "evenload.cli.doctor:doctor",
         "Say what works on this machine, and what to install for the rest.",
     ),
+    "init": ("evenload.cli.init:init", "Write a small job file to start from."),
     "map": ("evenload.cli.map:map_items", "Run a function over the lines of a file, on every device."),
     "merkle": ("evenload.cli.merkle:merkle", "Roots and proofs of Merkle trees over files."),
     "moe": ("evenload.cli.moe:moe", "Place the experts of a mixture-of-experts model, and route batches."),

@@ -103,7 +103,7 @@ def _vae_up(dims: Sequence[int], n_res: int, temporal: Sequence[bool]) -> int:
 
 
 def qwen2_5_vl(config: Config) -> ParameterCount:
-    """Qwen2_5_VLForConditionalGeneration; its blocks are those of the language model."""
+    """Qwen2_5_VLForConditionalGeneration; its blocks are those of the larger of its two towers."""
     text = {**config, **config.get("text_config", {})}
     hidden, heads = text["hidden_size"], text["num_attention_heads"]
     head = text.get("head_dim") or hidden // heads
@@ -112,11 +112,14 @@ def qwen2_5_vl(config: Config) -> ParameterCount:
     block += 3 * _linear(hidden, text["intermediate_size"], False) + 2 * hidden
     vocabulary = text["vocab_size"] * hidden
     n_tables = 1 if text.get("tie_word_embeddings") else 2
-    rest = n_tables * vocabulary + hidden + _vision_tower(config.get("vision_config", {}))
-    return ParameterCount(rest, block, text["num_hidden_layers"])
+    ends = n_tables * vocabulary + hidden
+    n_blocks, eye = text["num_hidden_layers"], _vision_tower(config.get("vision_config", {}))
+    if eye.n_blocks * eye.per_block > n_blocks * block:
+        return ParameterCount(ends + n_blocks * block + eye.rest, eye.per_block, eye.n_blocks)
+    return ParameterCount(ends + eye.total, block, n_blocks)
 
 
-def _vision_tower(config: Config) -> int:
+def _vision_tower(config: Config) -> ParameterCount:
     hidden, wide = config.get("hidden_size", 3584), config.get("intermediate_size", 3420)
     patch, frames = config.get("patch_size", 14), config.get("temporal_patch_size", 2)
     merged = hidden * config.get("spatial_merge_size", 2) ** 2
@@ -124,7 +127,7 @@ def _vision_tower(config: Config) -> int:
     block += 2 * _linear(hidden, wide) + _linear(wide, hidden)
     entry = config.get("in_channels", 3) * frames * patch * patch * hidden
     merger = hidden + _linear(merged, merged) + _linear(merged, config.get("out_hidden_size", 3584))
-    return entry + config.get("depth", 32) * block + merger
+    return ParameterCount(entry + merger, block, config.get("depth", 32))
 
 
 COUNTS: Mapping[str, Callable[[Config], ParameterCount]] = {

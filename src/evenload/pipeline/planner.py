@@ -20,6 +20,7 @@ MOST_TASKS = 1500  # simulated in the search; more are taken together
 MOST_EXACT_TASKS = 20_000
 TASKS_PER_SEARCH = 120_000  # simulated tasks that an improvement may cost
 N_IMPROVED = 3
+GOOD = 1.02  # times the bound: then no improvement is looked for
 GOOD_ENOUGH = 1.003
 
 
@@ -91,9 +92,8 @@ def _search(problem: Problem, mode: str, effort: float) -> list[_Tried]:
     ranked = sorted(tried.values(), key=lambda one: one.outcome.makespan_s)
     n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
     budget = int(effort * TASKS_PER_SEARCH / max(1, n_tasks))
-    for one in ranked[:N_IMPROVED] if budget else ():
-        if ranked[0].outcome.makespan_s <= bound_s * GOOD_ENOUGH:
-            break
+    is_good = not ranked or ranked[0].outcome.makespan_s <= bound_s * GOOD
+    for one in ranked[:N_IMPROVED] if budget and not is_good else ():
         consider(*improve(one.candidate, one.outcome, problem, budget, bound_s * GOOD_ENOUGH))
     finite = [one for one in tried.values() if math.isfinite(one.outcome.makespan_s)]
     best = sorted(finite, key=lambda one: one.outcome.makespan_s)

@@ -3,11 +3,13 @@
 plan = plan_job(spec, n_items, folder, devices)        devices: a modelled fleet, or ``devices_of(pool)``
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenload.errors import ConfigError
 from evenload.pipeline.hardware import find_hardware
 from evenload.pipeline.job_problem import JobProblem, problem_of
 from evenload.pipeline.measured import Measured
@@ -39,7 +41,10 @@ def plan_job(
     Raises ConfigError with figures in GiB where it does not fit, FormatError on a damaged model folder.
     """
     asked = problem_of(spec, n_items, folder, devices, measured=measured, host_bytes=host_bytes)
-    plan = make_plan(asked.problem, spec.schedule.mode, effort=effort if asked.has_times else 0)
+    if asked.has_times:
+        plan = make_plan(asked.problem, spec.schedule.mode, effort=effort)
+    else:
+        plan = _untimed(asked, spec.schedule.mode)
     notes = (*spec.notes, *asked.notes, *plan.notes)
     if not asked.has_times:
         unknown = ", ".join(stage.name for stage in asked.stages if stage.item_s is None)
@@ -50,6 +55,14 @@ def plan_job(
         )
         plan = replace(plan, makespan_s=None, bound_s=None, why=_why_untimed(plan), candidates=(), slices=())
     return replace(plan, notes=notes, facts=_told(asked))
+
+
+def _untimed(asked: JobProblem, mode: str) -> Plan:
+    """Without times, auto is what needs the least memory: stage after stage."""
+    for name in ("swap", "model_parallel") if mode == "auto" else ():
+        with contextlib.suppress(ConfigError):
+            return make_plan(asked.problem, name, effort=0)
+    return make_plan(asked.problem, mode, effort=0)
 
 
 def _why_untimed(plan: Plan) -> str:
