@@ -15,6 +15,10 @@ __all__ = ["noise_for", "spent_epsilon"]
 
 WHY = "accounting for privacy"
 MOST_NOISE = 1e4
+FINE, COARSE = (
+    1e-4,
+    1e-3,
+)  # grids of privacy losses; losses are rounded up, so a coarse one errs to the safe side
 
 
 def spent_epsilon(noise: float, rate: float, rounds: int, delta: float) -> float:
@@ -25,32 +29,42 @@ def spent_epsilon(noise: float, rate: float, rounds: int, delta: float) -> float
     delta  what epsilon may fail by; below 1 / number of clients
     Raises ConfigError for values out of range, MissingExtra without dp-accounting.
     """
+    return _spent(noise, rate, rounds, delta, FINE)
+
+
+def _spent(noise: float, rate: float, rounds: int, delta: float, grid: float) -> float:
     _check(rate, rounds, delta)
     if noise < 0:
         raise ConfigError(f"noise={noise} is below zero", hint="use 1.0, say")
     if noise == 0:
         return float("inf")
-    accountant = _accountant()
+    accountant: Any = require("dp_accounting.pld", extra="privacy", why=WHY).PLDAccountant(
+        value_discretization_interval=grid
+    )
     accountant.compose(_event(noise, rate), rounds)
     return float(accountant.get_epsilon(delta))
 
 
 def noise_for(epsilon: float, rate: float, rounds: int, delta: float) -> float:
-    """The least noise (in multiples of the clipping norm, to 1e-3) with which ``rounds`` spend ``epsilon``.
+    """The least noise, to 1 %, with which ``rounds`` spend at most ``epsilon``; in clipping norms.
 
     Raises ConfigError for values out of range, or if no noise below 10,000 is enough.
     """
     _check(rate, rounds, delta)
     if not epsilon > 0:
         raise ConfigError(f"epsilon={epsilon} would need endless noise", hint="use 1.0 to 10.0")
-    low, high = 0.0, 1.0
-    while spent_epsilon(high, rate, rounds, delta) > epsilon:
+    low = high = 1.0
+    while _spent(high, rate, rounds, delta, COARSE) > epsilon:
         low, high = high, 2 * high
         if high > MOST_NOISE:
             raise ConfigError(f"no noise below {MOST_NOISE:g} gives epsilon={epsilon}")
-    while high - low > 1e-3:
-        middle = (low + high) / 2
-        low, high = (low, middle) if spent_epsilon(middle, rate, rounds, delta) <= epsilon else (middle, high)
+    while low == high or (low > 1 / MOST_NOISE and _spent(low, rate, rounds, delta, COARSE) <= epsilon):
+        low, high = low / 2, low
+    while high > 1.01 * low:
+        middle = (low * high) ** 0.5
+        low, high = (
+            (low, middle) if _spent(middle, rate, rounds, delta, COARSE) <= epsilon else (middle, high)
+        )
     return high
 
 
@@ -60,10 +74,6 @@ def _check(rate: float, rounds: int, delta: float) -> None:
             f"rate={rate}, rounds={rounds}, delta={delta}",
             hint="use a rate in (0, 1], one round or more, and a delta in (0, 1) such as 1e-5",
         )
-
-
-def _accountant() -> Any:
-    return require("dp_accounting.pld", extra="privacy", why=WHY).PLDAccountant()
 
 
 def _event(noise: float, rate: float) -> Any:
