@@ -38,6 +38,7 @@ __all__ = [
     "page",
     "report_script",
     "view_of",
+    "write_bench",
     "write_comparison",
     "write_report",
 ]
@@ -46,7 +47,7 @@ SCHEMA = 1
 MAX_NOTES = 200
 SCRIPTS = (
     *("dom", "format", "theme", "tracks", "timeline", "pointer", "charts", "measures", "tables", "gallery"),
-    *("live", "compare", "page"),
+    *("live", "compare", "bench", "page"),
 )
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -142,6 +143,18 @@ def write_comparison(runs: Sequence[str | Path | Reading], path: str | Path) -> 
     text = fill(title="Two runs compared", headline=headline, view=both, script=report_script())
     _write_whole(Path(path), text)
     return summaries
+
+
+def write_bench(results: dict[str, Any], path: str | Path) -> None:
+    """Write a page that shows what ``evenload bench`` measured; as ``write_report`` else."""
+    headline = f"{len(results['trials'])} trials on {results['machine'].get('cpu', 'a machine')}."
+    text = fill(
+        title="Bench",
+        headline=headline,
+        view=as_script_text({**results, "version": __version__}),
+        script=report_script(),
+    )
+    _write_whole(Path(path), text)
 
 
 def page(view: dict[str, Any]) -> str:

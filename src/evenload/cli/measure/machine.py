@@ -1,0 +1,58 @@
+"""What was measured on: the processor, the devices, the versions, the day."""
+
+import datetime
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from evenload.devices import DevicePool
+
+__all__ = ["device_specs", "machine_facts"]
+
+PACKAGES = ("evenload", "numpy", "numba", "llvmlite", "torch", "loky", "joblib")
+
+
+def machine_facts() -> dict[str, Any]:
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    with DevicePool.discover() as pool:
+        devices = [f"{device.id}: {device.name}" for device in pool]
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        "devices": devices,
+        "versions": versions,
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+    }
+
+
+def device_specs() -> tuple[str, ...]:
+    """Selections from one device to all: of the GPUs if there are some that compute, else of CPU slots."""
+    with DevicePool.discover() as pool:
+        gpus = [
+            device.id for device in pool if device.family in ("cuda", "rocm", "xpu") and not device.same_as
+        ]
+    if gpus:
+        sizes = sorted({1, 2, 4, 8, 16, len(gpus)} & set(range(1, len(gpus) + 1)))
+        return tuple(",".join(gpus[:n]) for n in sizes)
+    n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    sizes = sorted({1, 2, 4, 8, 16, 32, 64, n_cores} & set(range(1, n_cores + 1)))
+    return tuple(f"cpu*{n}" for n in sizes)
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next(
+        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
+    )
