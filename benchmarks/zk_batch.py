@@ -6,6 +6,7 @@ Each worker loads the key once. Seconds are wall time: run it when the machine h
 """
 
 import argparse
+import os
 import tempfile
 from pathlib import Path
 
@@ -26,7 +27,15 @@ def main() -> None:
         witnesses = [str(witness)] * given.proofs
         rows = [measure(spec, key, witnesses, given.policy) for spec in given.devices or ["cpu*1", "cpu*2"]]
     compare(rows)
-    record("zk_batch", rows, constraints=given.constraints, proofs=given.proofs, unit="seconds, wall")
+    load = os.getloadavg()[0]
+    record(
+        "zk_batch",
+        rows,
+        constraints=given.constraints,
+        proofs=given.proofs,
+        unit="seconds, wall",
+        load_average=load,
+    )
 
 
 if __name__ == "__main__":

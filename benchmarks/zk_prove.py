@@ -178,7 +178,15 @@ def main() -> None:
         print(rows[-1], file=sys.stderr, flush=True)
     name = "zk_prove" if given.backend == "cpu" else "zk_wgsl"
     name += f"_{given.only.replace(' ', '_')}" if given.only else ""
-    record(name, rows, unit="CPU seconds, proof verified", adapter=adapter, stages_wall_s=stages)
+    load = os.getloadavg()[0]
+    record(
+        name,
+        rows,
+        unit="CPU seconds, proof verified",
+        adapter=adapter,
+        stages_wall_s=stages,
+        load_average=load,
+    )
 
 
 if __name__ == "__main__":
