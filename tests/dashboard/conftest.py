@@ -49,7 +49,7 @@ def write_run(tmp_path):
 
 
 @contextmanager
-def served(folder: Path, address: Address | None = None) -> Iterator[str]:
+def served(folder: Path, address: Address | None = None, **options) -> Iterator[str]:
     """The address of the page of ``folder``, served in this process until the block ends."""
     from evenload.dashboard import serve
 
@@ -64,7 +64,8 @@ def served(folder: Path, address: Address | None = None) -> Iterator[str]:
         try:
             with os.fdopen(reader, encoding="utf-8") as ends_with:
                 events = folder / "events.jsonl"
-                serve(events, address or Address(port=0), tell=tell, every_s=0.1, ends_with=ends_with)
+                at = address or Address(port=0)
+                serve(events, at, tell=tell, every_s=0.1, ends_with=ends_with, **options)
         except BaseException as error:
             errors.append(error)
             told.set()

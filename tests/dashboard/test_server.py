@@ -203,3 +203,74 @@ def test_it_ends_with_its_run_and_viewers_see_the_end(write_run, serve_run, samp
         write_run([event for event in sample_run() if type(event).__name__ == "RunFinished"])
     viewer.join()
     assert state["summary"]["status"] == "done"
+
+
+class Job:
+    """A target for ``Control``: what an executor does when it is told to drain and to add."""
+
+    def __init__(self):
+        self.told = []
+        self.ids = ["cuda:0", "cuda:1"]
+
+    @property
+    def devices(self):
+        return self
+
+    def drain(self, *devices, at_once=False):
+        if set(self.ids) <= set(devices):
+            raise ConfigError("nobody would work", hint="add another first")
+        self.told.append(("drain", *devices))
+        self.ids = [one for one in self.ids if one not in devices]
+
+    def add(self, devices):
+        self.told.append(("add", devices))
+        self.ids.append(devices)
+        return (devices,)
+
+
+@pytest.fixture
+def job(write_run, sample_run):
+    from evenload.executor.control import Control
+
+    run = sample_run(speeds={"cuda:0": 2.0, "cuda:1": 1.0}, is_cut=True)
+    folder, made = write_run(run), Job()
+    with Control(folder, made):
+        made.folder = folder
+        yield made
+
+
+def test_devices_are_drained_and_added_from_the_page(job, serve_run, look):
+    with serve_run(job.folder, has_control=True) as url:
+        page = look(url)
+        page.get_by_label("Drain cuda:1").click()
+        page.get_by_label("Add cuda:1").click()
+        page.get_by_label("Drain cuda:1").wait_for()
+    assert job.told == [("drain", "cuda:1"), ("add", "cuda:1")]
+
+
+def test_only_who_may_can_tell_a_run_anything(job, serve_run, get):
+    ask = json.dumps({"action": "drain", "device": "cuda:1"}).encode()
+    plain = {"Content-Type": "application/json"}
+    with serve_run(job.folder) as url:
+        assert get(url + "control", "POST", ask, **plain)[0] == 403
+    with serve_run(job.folder, has_control=True) as url:
+        home = url.partition("?token=")[0]
+        assert get(home + "control", "POST", ask, **plain)[0] == 401
+        cookie = get(url)[1]["set-cookie"].partition(";")[0]
+        mine = {**plain, "Cookie": cookie}
+        time.sleep(1.0)  # the panel has looked which devices there are
+        evil = {"Origin": "http://evil.example"}
+        assert get(home + "control", "POST", ask, **mine, **evil)[0] == 403
+        assert get(home + "control", "POST", ask, Cookie=cookie)[0] == 415
+        assert get(home + "control", "GET", None, **mine)[0] == 405
+        for bad in (b"", b"{", b"[" * 3000, b"3", b"x" * 100_000):
+            assert get(home + "control", "POST", bad, **mine)[0] in (400, 409)
+        for action, device in (("kill", "cuda:0"), ("drain", "../x"), ("drain", 3), ("add", "cpu*64")):
+            wrong = json.dumps({"action": action, "device": device}).encode()
+            assert get(home + "control", "POST", wrong, **mine)[0] == 409
+        assert job.told == []
+        assert get(home + "control", "POST", ask, **mine)[0] == 200
+        last = json.dumps({"action": "drain", "device": "cuda:0"}).encode()
+        status, _, text = get(home + "control", "POST", last, **mine)
+        assert (status, "nobody would work" in text) == (409, True)
+    assert job.told == [("drain", "cuda:1")]

@@ -20,6 +20,9 @@ __all__ = ["dash"]
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: the first free one from 8642; 0: any.")
 @click.option("--token", help="Ask for this token (default: a new one, where one is needed).")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
+@click.option(
+    "--control", "has_control", is_flag=True, help="Let the page drain and add devices; it asks for a token."
+)
 @click.option("--metrics-port", metavar="[HOST:]PORT", help="Also serve the run as Prometheus metrics.")
 @click.option("--until-eof", is_flag=True, hidden=True, help="End with standard input; RUN may come later.")
 def dash(
@@ -29,6 +32,7 @@ def dash(
     port: int | None,
     token: str | None,
     is_opened: bool,
+    has_control: bool,
     metrics_port: str | None,
     until_eof: bool,
 ) -> int:
@@ -57,7 +61,14 @@ def dash(
 
     with reporting(metrics_port, has_otel=False) as sinks:
         ends_with = sys.stdin if until_eof else None
-        serve(events, Address(host, port, token), tell=tell, ends_with=ends_with, sinks=sinks)
+        serve(
+            events,
+            Address(host, port, token),
+            tell=tell,
+            ends_with=ends_with,
+            sinks=sinks,
+            has_control=has_control,
+        )
     return 0
 
 

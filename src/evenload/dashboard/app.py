@@ -1,5 +1,6 @@
 """The page's addresses: page, stream of frames, stretches of the timeline, pictures, report."""
 
+import json
 import math
 from importlib import resources
 
@@ -9,10 +10,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from evenload.errors import EvenloadError
 from evenload.report.html import fill, report_script
 
 from .feed import Feed
 from .guard import Guard
+from .panel import MOST_BYTES
 from .stream import Pulse, Stream
 
 __all__ = ["make_app"]
@@ -46,14 +49,40 @@ def make_app(feed: Feed, *, host: str, token: str | None) -> Guard:
         text = await run_in_threadpool(feed.report)
         return HTMLResponse(text, headers={"content-disposition": 'attachment; filename="report.html"'})
 
+    async def control(request: Request) -> Response:
+        if feed.panel is None:
+            return PlainTextResponse("this page only shows; start it with --control\n", 403)
+        if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+            return PlainTextResponse("send JSON\n", 415)
+        try:
+            asked = json.loads(await _body(request))
+            await run_in_threadpool(feed.panel.act, asked)
+        except EvenloadError as error:
+            return PlainTextResponse(f"{error.message}\n{error.hint or ''}".strip() + "\n", 409)
+        except (ValueError, RecursionError):
+            return PlainTextResponse("that is no JSON\n", 400)
+        await run_in_threadpool(feed.publish)
+        return PlainTextResponse("done\n")
+
     routes = [
         Route("/", page),
         Route("/stream", Stream(feed, pulse), methods=["GET"]),
         Route("/timeline", timeline),
         Route("/picture/{number:int}", picture),
         Route("/report.html", report),
+        Route("/control", control, methods=["POST"]),
     ]
     return Guard(Starlette(routes=routes), host, token)
+
+
+async def _body(request: Request) -> bytes:
+    """What was sent, if it is short. Raises ValueError if not."""
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MOST_BYTES:
+            raise ValueError("too long")
+    return body
 
 
 def _shell() -> str:

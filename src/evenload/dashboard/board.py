@@ -118,7 +118,6 @@ class Board:
         return {
             "n_events": self.n_events,
             "is_running": is_running,
-            "is_paused": False,
             "now_s": round(self._end_s + quiet_s, 1),
             "quiet_s": round(quiet_s),
             "reading": None if reading is None else round(reading, 3),

@@ -13,6 +13,7 @@ from evenload.report.html import page
 from .board import Board
 from .follow import Follower
 from .frames import Frames
+from .panel import Panel
 
 __all__ = ["Feed"]
 
@@ -27,6 +28,7 @@ class Feed:
 
     every_s    least time between two frames
     sinks      get every event as well
+    panel      what the page may tell the run, None for nothing
     on_change  called, in the feed's thread, whenever there is a new frame
     """
 
@@ -37,7 +39,9 @@ class Feed:
         every_s: float = 0.5,
         on_change: Callable[[], None] | None = None,
         sinks: Sequence[Callable[[Event], None]] = (),
+        panel: Panel | None = None,
     ):
+        self.panel = panel
         self._sinks = sinks
         self.frames = Frames()
         self.every_s = every_s
@@ -61,10 +65,14 @@ class Feed:
             return not self._board.is_running(status, self._follower.changed_s) and not self._is_behind()
 
     def start(self) -> None:
+        if self.panel is not None:
+            self.panel.start()
         self._thread.start()
 
     def stop(self) -> None:
         self._stop.set()
+        if self.panel is not None:
+            self.panel.stop()
         if self._thread.is_alive():
             self._thread.join(5.0)
 
@@ -124,6 +132,7 @@ class Feed:
             status = board.view.tally.summary().status
             is_over = not board.is_running(status, follower.changed_s)
             sections = board.sections(follower.changed_s, reading, follower.faults(is_over))
+            sections["control"] = self.panel.state if self.panel and not is_over else None
             self._n_published = board.n_events
         self._published_s = time.monotonic()
         if self.frames.put(sections):

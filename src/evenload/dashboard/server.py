@@ -18,6 +18,7 @@ from evenload.events import Event
 
 from .feed import Feed
 from .guard import is_loopback
+from .panel import Panel
 
 __all__ = ["Address", "serve"]
 
@@ -56,20 +57,24 @@ def serve(
     every_s: float = 0.5,
     ends_with: TextIO | None = None,
     sinks: Sequence[Callable[[Event], None]] = (),
+    has_control: bool = False,
 ) -> None:
     """Serve the page of the run whose events are in ``events`` (there already, or soon), until Ctrl-C.
 
     tell       called with the page's URL once it can be opened
     ends_with  end when this file does (a pipe from the run), once viewers were shown the end of the run
     sinks      get every event that the page reads
+    has_control  viewers may drain and add devices; then there is a token, wherever the page is
     Raises ConfigError if the address cannot be used, MissingExtra without starlette or uvicorn.
     """
     require("starlette", extra="dash", why="serving the live page")
     uvicorn = require("uvicorn", extra="dash", why="serving the live page")
     from .app import make_app
 
+    if has_control and address.token is None:
+        address = Address(address.host, address.port, "")
     address = address.secured()
-    feed = Feed(events, every_s=every_s, sinks=sinks)
+    feed = Feed(events, every_s=every_s, sinks=sinks, panel=Panel(events.parent) if has_control else None)
     config = uvicorn.Config(
         make_app(feed, host=address.host, token=address.token),
         log_level="critical",

@@ -11,15 +11,12 @@ function connectionText(live) {
 
 function liveTools(live) {
   const tools = [];
-  if (live.control && live.run.is_running) {
-    const [label, action] = live.run.is_paused ? ["Resume", "resume"] : ["Pause", "pause"];
-    tools.push(el("button", { class: "button", type: "button", onclick: () => live.act(action) }, label));
-  }
   if (live.report) tools.push(el("a", { class: "button", href: live.report, download: "report.html" }, "Save report"));
   return tools;
 }
 
 function deviceButton(device, live) {
+  if (![...live.control.working, ...live.control.drained].includes(device)) return "";
   const isOut = live.control.drained.includes(device);
   const label = isOut ? "Add" : "Drain";
   const title = isOut ? `Let ${device} work again` : `Let ${device} finish what it has, and give it no more`;

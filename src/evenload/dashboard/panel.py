@@ -1,0 +1,74 @@
+"""What the page may tell a running job, if it was started with ``--control``: drain devices, or add them.
+
+It asks through the job's folder (``executor.control``), as ``evenload devices drain`` does, and only so.
+"""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from evenload.errors import ConfigError, EvenloadError
+from evenload.executor.control import ask
+
+__all__ = ["ACTIONS", "Panel"]
+
+ACTIONS = ("drain", "add")
+LOOK_S = 2.0
+WAIT_S = 10.0
+MOST_BYTES = 4_000
+MOST_NAME = 200
+
+
+class Panel:
+    """``state`` is what the page shows: the devices that work, and those that were drained; None if it cannot
+    ask. It is looked up again every few seconds while ``start()``ed.
+    """
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._working: list[str] | None = None
+        self._seen: dict[str, None] = {}
+        self._stop = threading.Event()
+        self._asks = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="evenload-dash-panel", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    @property
+    def state(self) -> dict[str, Any] | None:
+        working = self._working
+        if working is None:
+            return None
+        return {"working": working, "drained": [one for one in self._seen if one not in working]}
+
+    def act(self, request: Any) -> None:
+        """Do what a viewer asks: ``{"action": "drain" | "add", "device": id}``. Raises ConfigError if not."""
+        action, device = (
+            request.get(name) if isinstance(request, dict) else None for name in ("action", "device")
+        )
+        if action not in ACTIONS:
+            raise ConfigError(f"{str(action)[:40]!r} is no action", hint=f"use {' or '.join(ACTIONS)}")
+        if not isinstance(device, str) or device not in self._seen:
+            raise ConfigError(f"{str(device)[:MOST_NAME]!r} is no device of this run", hint="reload the page")
+        self._take(self._ask(action, [device]))
+
+    def _ask(self, action: str, devices: list[str]) -> list[str]:
+        """One request at a time, whoever asks."""
+        with self._asks:
+            return ask(self._folder, action, devices, wait_s=WAIT_S)
+
+    def _take(self, devices: list[str]) -> None:
+        self._working = devices
+        self._seen.update(dict.fromkeys(devices))
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            try:
+                self._take(self._ask("list", []))
+            except (EvenloadError, OSError):
+                self._working = None  # not begun yet, or over
+            self._stop.wait(LOOK_S)
