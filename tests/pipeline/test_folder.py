@@ -27,6 +27,15 @@ def test_an_earlier_run_is_taken_away_only_if_asked(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_was_half_written_is_swept_and_not_taken_for_a_strangers(tmp_path: Path) -> None:
+    RunFolder.create(tmp_path)
+    (tmp_path / "journal").mkdir()
+    for name in ("config.yaml.2129.tmp", ".report.html.x7.tmp"):
+        (tmp_path / name).write_text("half")
+    assert RunFolder.create(tmp_path).is_resumed
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+
+
 @pytest.mark.parametrize("fresh", [False, True])
 def test_other_files_are_never_touched(tmp_path: Path, fresh: bool) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")

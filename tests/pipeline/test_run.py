@@ -374,6 +374,7 @@ def test_the_folder_holds_the_job_as_it_ran(job: Path) -> None:
         "inputs",
         "job.json",
         "journal",
+        "plan.json",
     }
     assert result.report == job.parent / "other.html"
     assert "brighten" in result.report.read_text()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .artifacts import read_picture
+    from .batch_edit import MultiDeviceImageEdit
     from .run import ItemResult, Pipeline, PipelineResult
     from .seeds import item_seed
     from .stage import Item, Stage, StageContext
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Item": "stage",
     "ItemResult": "run",
+    "MultiDeviceImageEdit": "batch_edit",
     "Pipeline": "run",
     "PipelineResult": "run",
     "Stage": "stage",
@@ -28,6 +30,7 @@ _HOMES = {
 __all__ = [
     "Item",
     "ItemResult",
+    "MultiDeviceImageEdit",
     "Pipeline",
     "PipelineResult",
     "Stage",

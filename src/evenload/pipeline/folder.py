@@ -54,7 +54,8 @@ class RunFolder:
         present = set(os.listdir(path)) if path.is_dir() else set()
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, not a folder", hint="give another run folder with -o")
-        foreign = sorted(present - {*_FILES, *_FOLDERS})
+        partial = {name for name in present if _is_partial(name)}
+        foreign = sorted(present - {*_FILES, *_FOLDERS} - partial)
         if foreign:
             more = ", ..." if len(foreign) > 3 else ""
             raise ConfigError(
@@ -108,6 +109,14 @@ def _sweep(path: Path) -> None:
     """Take away what was half written when a worker was killed."""
     for partial in (path / "outputs").rglob("*.tmp"):
         partial.unlink(missing_ok=True)
+    for partial in path.iterdir():
+        if _is_partial(partial.name):
+            partial.unlink(missing_ok=True)
+
+
+def _is_partial(name: str) -> bool:
+    """A file of ours that was being written when its writer was killed."""
+    return name.endswith(".tmp") and name.lstrip(".").startswith(_FILES)
 
 
 def is_in_use(path: Path) -> bool:

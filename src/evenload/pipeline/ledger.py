@@ -77,13 +77,15 @@ class Ledger:
         """
         path = run_folder / FOLDER
         changes = _changes(path, fingerprint)
-        if changes:
+        is_empty = not any(path.glob("segment-*"))
+        if changes and not is_empty:
             lines = "".join(f"\n  {change}" for change in changes[:20])
             raise ConfigError(
                 f"{run_folder} holds results of another job than this one:{lines}",
                 hint="--fresh does everything again, -o FOLDER keeps both",
             )
-        return cls(run_folder, Journal.open(path, fingerprint))
+        on_change = "rerun" if is_empty else "refuse"
+        return cls(run_folder, Journal.open(path, fingerprint, on_change=on_change))
 
     def find(self, stage: str, strand: "Strand", digest: str) -> Kept | None:
         """The result, if it still is what was made of these inputs. An error counts as well."""

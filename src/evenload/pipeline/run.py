@@ -19,7 +19,7 @@ from evenload._optional import require
 from evenload.balance.policy import policy_from_name
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError, UnknownName
-from evenload.events import Event, EventFile, read_events
+from evenload.events import Event, EventFile, json_text, read_events
 from evenload.executor.backends import BACKENDS
 from evenload.pipeline.folder import RunFolder
 from evenload.pipeline.inputs import read_items
@@ -30,7 +30,7 @@ from evenload.pipeline.results import ItemResult, PipelineResult
 from evenload.pipeline.stage import Item
 
 if TYPE_CHECKING:
-    from evenload.pipeline.plan import Phase
+    from evenload.pipeline.plan import Plan
     from evenload.pipeline.session import Session
     from evenload.pipeline.spec import JobSpec
 
@@ -59,6 +59,24 @@ class Pipeline:
 
         spec = load_spec(path, changes)
         folder = Path(path).resolve().parent
+        return cls(spec, read_items(spec.job.inputs, folder, spec.job.seed, str(path)), folder)
+
+    @classmethod
+    def from_run(cls, path: str | Path) -> "Pipeline":
+        """The job of an earlier run, from its run folder. Raises ConfigError if that holds none."""
+        require("pydantic", extra="yaml", why="reading job files")
+        from evenload.pipeline.job_file import parse_spec
+
+        path = Path(path)
+        try:
+            folder = Path(json.loads((path / "job.json").read_text(encoding="utf-8"))["folder"])
+            text = (path / "config.yaml").read_text(encoding="utf-8")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} is not the folder of a run that can be gone on with ({type(error).__name__})",
+                hint="give the folder that `evenload run` printed",
+            ) from error
+        spec = parse_spec(text, folder, str(path / "config.yaml"))
         return cls(spec, read_items(spec.job.inputs, folder, spec.job.seed, str(path)), folder)
 
     @property
@@ -136,7 +154,6 @@ class Pipeline:
         use = self.spec.devices.use if devices is None else devices
         with DevicePool.discover() as machine, Interrupts() as interrupts:
             pool = machine.select(use)
-            phases = self._phases(pool)
             folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh)
             with contextlib.closing(
                 Ledger.open(folder.path, fingerprint_of(self.spec, self.folder))
@@ -154,24 +171,30 @@ class Pipeline:
                         may_use_cpu=not isinstance(use, str | int) or "cpu" in str(use),
                         retries_failed=retry_failed,
                     )
-                    session.go(pool, phases, policy, backend, sample_s)
+                    session.go(pool, lambda: self._planned(pool, folder), policy, backend, sample_s)
                     interrupts.hold()
                     session.finish()
                 return self._write(session, folder, report, session.lost_events(file))
 
-    def _phases(self, pool: DevicePool) -> "tuple[Phase, ...]":
-        """By the job's mode, the devices of the highest score first."""
-        from evenload.pipeline.unplanned import phases_of_mode
+    def _planned(self, pool: DevicePool, folder: RunFolder) -> "Plan":
+        """By the job's mode, what fits into the memory that is free now, and what is known of times."""
+        from evenload.pipeline.measured import read_measured
+        from evenload.pipeline.planning import devices_of, free_host_bytes, plan_job
 
-        schedule = self.spec.schedule
-        devices = sorted(pool.ids, key=lambda device: -pool.score(device))
-        return phases_of_mode(
-            schedule.mode,
-            [stage.name for stage in self.spec.stages],
-            devices,
-            split=[s.name for s in self.spec.stages if s.model is not None and "layer_split" in s.fit],
-            in_flight=len(devices) if schedule.in_flight == "auto" else schedule.in_flight,
+        measured = None
+        if folder.is_resumed:
+            with contextlib.suppress(ConfigError):  # it was killed before it had a summary
+                measured = read_measured(folder.path)
+        plan = plan_job(
+            self.spec,
+            len(self.items),
+            self.folder,
+            devices_of(pool),
+            measured=measured,
+            host_bytes=free_host_bytes(),
         )
+        folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")
+        return plan
 
     def _config(self) -> str:
         from evenload.pipeline.job_file import spec_text

@@ -39,7 +39,7 @@ from evenload.pipeline.drive import Driver, Ended
 from evenload.pipeline.folder import RunFolder
 from evenload.pipeline.host import RUN, Order, run_folder_path
 from evenload.pipeline.ledger import Kept, Ledger, inputs_digest, made_digest
-from evenload.pipeline.plan import Phase
+from evenload.pipeline.plan import Phase, Plan
 from evenload.pipeline.results import ItemFailure, ItemResult, row_of
 from evenload.pipeline.spec import JobSpec, StageSpec
 from evenload.pipeline.stage import Item, ModelFolder, StageWorker
@@ -73,6 +73,7 @@ class Session:
         self.error: Exception | None = None
         self.headline: dict[str, Any] = {}
         self.measured: dict[str, Any] = {}
+        self.plan: Plan | None = None
         self.n_restored = 0
         self._spec = spec
         items = list(items)
@@ -90,14 +91,14 @@ class Session:
     def go(
         self,
         pool: DevicePool,
-        phases: Sequence[Phase],
+        make_plan: Callable[[], Plan],
         policy: str,
         backend: str,
         sample_s: float = 1.0,
     ) -> None:
-        """Run what is not done yet. Returns also when the run ends early: see ``status`` and ``error``.
+        """Run what is not done yet, as ``make_plan`` says if anything is left.
 
-        What the drivers say of the devices is recorded every ``sample_s`` seconds.
+        Returns also when the run ends early: see ``status`` and ``error``. What the drivers say of the devices is recorded every ``sample_s`` seconds.
         """
         spec, log = self._spec, self._log
         facts: dict[str, Any] = {"seed": spec.job.seed, "policy": policy, "backend": backend}
@@ -112,8 +113,10 @@ class Session:
         try:
             tasks = self._restore(self._course.begin())
             if tasks:
+                self.plan = make_plan()
+                log.emit(Note(log.now(), "info", "plan", f"{self.plan.mode}: {self.plan.why}"))
                 with self._watched(pool, sample_s):
-                    self._run(tasks, pool, phases, policy, backend)
+                    self._run(tasks, pool, self.plan.phases, policy, backend)
         except KeyboardInterrupt:
             self.status = "interrupted"
         except Exception as error:  # the results so far are written, then it is raised
@@ -160,6 +163,7 @@ class Session:
         dispatcher.add(tasks, {task.strand: self._size_of(task) for task in tasks})
         workers = [self._worker(stage) for stage in spec.stages]
         record = Record(self._log)
+        began = self._log.now()
         driver = Driver(make_backend(backend), pool, dispatcher, workers, record, self._order)
         try:
             while self._course.n_open and (self.status == "done" or driver.is_busy):
@@ -169,8 +173,21 @@ class Session:
         finally:
             driver.close()
             self.measured = {"load_s": driver.load_s, "peak_bytes": driver.peak_bytes}
+            self._compare(self._log.now() - began)
             for stage in sorted(self._begun):
                 self._log.emit(StageFinished(self._log.now(), spec.stages[stage].name))
+
+    def _compare(self, seconds: float) -> None:
+        """Plan against reality, where the plan said how long it would take."""
+        plan = self.plan
+        if plan is None:
+            return
+        self.measured |= {"wall_s": seconds, "planned_s": plan.makespan_s, "mode": plan.mode}
+        if plan.makespan_s and self.status == "done":
+            text = (
+                f"planned {plan.makespan_s:.1f} s ({plan.mode}), took {seconds:.1f} s with starting workers"
+            )
+            self._log.emit(Note(self._log.now(), "info", "plan", text))
 
     def _worker(self, stage: StageSpec) -> StageWorker:
         model = stage.model
