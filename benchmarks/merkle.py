@@ -132,7 +132,7 @@ def trees(n: int) -> None:
         table += table_rows(scheme, n, measure(contestants, 20, time.thread_time), "hashlib")
     table += poseidon(1 << 14)
     table += wgsl(1 << 17)
-    record("merkle", table)
+    record("merkle", table, load_average=os.getloadavg()[0])
 
 
 def poseidon(n: int) -> list[dict[str, Any]]:
@@ -196,7 +196,7 @@ def devices(n: int) -> None:
             for strategy in ("measured", "proportional"):
                 pair = [run_on(pool, k, path, scheme, strategy) for k in sorted({1, 2, len(pool)})]
                 table += [compared(pair[0], row) for row in pair]
-    record("merkle_devices", table)
+    record("merkle_devices", table, load_average=os.getloadavg()[0])
 
 
 def run_on(pool: DevicePool, k: int, path: Path, scheme: str, strategy: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ table as it is.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -132,13 +132,13 @@ TABLES: dict[str, Callable[[], str | None]] = {
 }
 
 
-def rewritten(page: str) -> str:
+def rewritten(page: str, tables: Mapping[str, Callable[[], str | None]] = TABLES) -> str:
     """``page`` with every table made anew. Raises SystemExit for a mark that has no table."""
 
     def fresh(match: re.Match[str]) -> str:
-        if match["name"] not in TABLES:
+        if match["name"] not in tables:
             raise SystemExit(f"no table is called {match['name']}")
-        made = TABLES[match["name"]]()
+        made = tables[match["name"]]()
         if made is None:
             return match[0]
         return f"<!-- table: {match['name']} -->\n\n{made}\n{shared(match['name'])}\n<!-- end -->"

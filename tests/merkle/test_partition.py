@@ -106,6 +106,18 @@ def test_a_gpu_hashes_its_blocks(context, tmp_path, rows_for):
     worker.close()
 
 
+def test_a_gpu_named_by_cuda_hashes_with_wgsl_where_wgpu_reaches_it(context):
+    from evenload.devices import DevicePool
+    from evenload.devices.environment import CurrentDevice
+
+    uuid = next(device.uuid for device in DevicePool.discover() if device.family == "wgpu")
+    cuda = CurrentDevice("cuda:0", "cuda:0", 1, None)
+    for adapters, name in (({"cuda:0": uuid}, "wgsl"), ({"cuda:0": None}, None), ({}, None)):
+        worker = HashBlocks(cuda, scheme=Scheme(), adapters=adapters)
+        assert (worker._engine.name == "wgsl") == (name == "wgsl")
+        worker.close()
+
+
 def test_over_processes(rows_for):
     rows = rows_for(20_000)
     done = parallel_root(rows, devices="cpu*2")

@@ -3,7 +3,7 @@
 import functools
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +54,7 @@ def parallel_root(
     The file must not change meanwhile. Raises ConfigError, FormatError, UnknownName or NoUsableDevice.
     """
     from evenload.executor import Executor, run_partitioned
+    from evenload.gpu.wgsl.adapters import adapters_of
 
     chosen = as_scheme(scheme)
     stream = RootStream(chosen, threads=1)  # refuses what cannot be cut before anything is started
@@ -63,7 +64,7 @@ def parallel_root(
     with _as_file(source, width) as leaves:
         height = _block_height(leaves.size, len(executor.devices))
         blocks = Blocks(leaves, height, range(leaves.size >> height))
-        task = functools.partial(HashBlocks, scheme=chosen)
+        task = functools.partial(HashBlocks, scheme=chosen, adapters=adapters_of(executor.devices))
         parts = run_partitioned(task, blocks, strategy, executor=executor)
         for roots, has_twins in parts.results:
             stream.push_roots(height, roots, has_twins)
@@ -108,14 +109,14 @@ class Blocks:
 
 
 class HashBlocks:
-    """The roots of blocks, on the device that it is built for."""
+    """The roots of blocks, on the device that it is built for: WGSL where ``adapters`` has one for it."""
 
-    def __init__(self, device: Any, *, scheme: Scheme):
+    def __init__(self, device: Any, *, scheme: Scheme, adapters: Mapping[str, str | None] | None = None):
         from .engine import make_engine
 
-        self._engine = make_engine(
-            scheme, threads=device.threads, family=device.family, adapter=device.adapter
-        )
+        adapter = (adapters or {}).get(device.id, device.adapter)
+        family = "wgpu" if adapter or device.family == "wgpu" else "cpu"
+        self._engine = make_engine(scheme, threads=device.threads, family=family, adapter=adapter)
 
     def __call__(self, blocks: Blocks) -> tuple[np.ndarray, bool]:
         first, last = blocks.numbers.start << blocks.height, blocks.numbers.stop << blocks.height
