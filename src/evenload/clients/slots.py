@@ -129,10 +129,11 @@ class SlotRun:
         self._put(lane.buffers, at, [t.start for t in entering], own)
         if not self._form.shares_frozen:
             self._put(lane.frozen, at, [t.start for t in entering], own)
-        self._put(lane.anchor, at, [t.anchor or t.start for t in entering], own)
-        self._put(
-            lane.correction, at, [t.correction or {} for t in entering], {n: n for n in self._form.trained}
-        )
+        if self._form.prox:
+            self._put(lane.anchor, at, [t.anchor or t.start for t in entering], own)
+        if self._form.correction:
+            ones = {n: n for n in self._form.trained}
+            self._put(lane.correction, at, [t.correction or {} for t in entering], ones)
         for table in lane.state.values():
             for t in table.values():
                 t[at] = 0
