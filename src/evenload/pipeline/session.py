@@ -98,7 +98,8 @@ class Session:
     ) -> None:
         """Run what is not done yet, as ``make_plan`` says if anything is left.
 
-        Returns also when the run ends early: see ``status`` and ``error``. What the drivers say of the devices is recorded every ``sample_s`` seconds.
+        Returns also when the run ends early: see ``status`` and ``error``. What the drivers say of the
+        devices is recorded every ``sample_s`` seconds.
         """
         spec, log = self._spec, self._log
         facts: dict[str, Any] = {"seed": spec.job.seed, "policy": policy, "backend": backend}
