@@ -17,6 +17,7 @@ EXAMPLES = (
     events.Span("restore", "cpu:0", "w0", 0, 2, 0.1, 0.2, 0.09, "ok", "pull", 0.09, False),
     events.Idle("cpu:0", 0.1, 0.2, "tail guard"),
     events.Moved(0.1, "cpu:0", "cpu:1", 3, 0.5),
+    events.Queued(0.1, "score", 7, {"cpu:0": 2}, {"cpu:0": 4}),
     events.ItemFinished(0.2, "score", 0, "a.png", {"score": 0.8, "path": "outputs/a.png"}),
     events.Restored(0.1, "score", 2, 5),
     events.ItemFailed(0.2, "score", 1, "b.png", "ValueError", "no picture", "cpu:0", "Traceback ..."),

@@ -27,6 +27,7 @@ __all__ = [
     "ItemFinished",
     "Moved",
     "Note",
+    "Queued",
     "Restored",
     "RunFinished",
     "RunStarted",
@@ -143,6 +144,21 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
+class Queued:
+    """How much waits, now and then while a stage runs.
+
+    waiting  items that no device has begun, None if their number is not known yet
+    running  items in work, by device; ``queued``: of those waiting, the ones in a device's own queue
+    """
+
+    t: float
+    stage: str
+    waiting: int | None = None
+    running: Mapping[str, int] = field(default_factory=dict)
+    queued: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class ItemFinished:
     """One item is through all of ``stage``. ``outputs`` are small: numbers, strings, paths in the run folder.
 
@@ -225,6 +241,7 @@ Event = (
     | Span
     | Idle
     | Moved
+    | Queued
     | ItemFinished
     | Restored
     | ItemFailed

@@ -330,6 +330,11 @@ class Dealer:
             return None
         return self._stock.n + max(0, self._total - self.counters.n_added)
 
+    def queued(self) -> dict[str, int]:
+        """Items in each device's own queue; empty where all take from one stock."""
+        queues = self._stock.queues
+        return {} if queues is None else {lane.device: queues[lane.device].n for lane in self._here()}
+
     @property
     def n_in_flight(self) -> int:
         """Chunks that run now."""

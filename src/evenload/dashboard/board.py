@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from evenload._version import __version__
-from evenload.events import Event, Moved, Note, RunStarted
+from evenload.events import Event, Moved, Note, Queued, RunStarted
 from evenload.report.html import RunView
 from evenload.report.pace import Pace
 from evenload.report.source import read_config
@@ -26,6 +26,7 @@ MAX_PICTURES = 24
 MAX_FAILURES = 60
 TRACEBACK_CHARS = 8_000
 MAX_RECENT = 60
+MOST_DEVICES = 1_000
 # A run that does not say its process counts as running this long after its last event, one that does until it
 # is gone; a file that has just grown has a writer, wherever that is.
 SILENT_S = 600.0
@@ -45,6 +46,7 @@ class Board:
         self._moves: deque[Moved] = deque(maxlen=MAX_RECENT)
         self._notes: deque[Note] = deque(maxlen=MAX_RECENT)
         self._started: RunStarted | None = None
+        self._queued: Queued | None = None
         self._end_s = 0.0
 
     def add(self, event: Event) -> None:
@@ -57,6 +59,8 @@ class Board:
             self._moves.append(event)
         elif isinstance(event, Note) and event.level != "debug":
             self._notes.append(event)
+        elif isinstance(event, Queued):
+            self._queued = event
         elif isinstance(event, RunStarted):
             self._started = event
 
@@ -94,6 +98,7 @@ class Board:
                 {**one, "traceback": one["traceback"][-TRACEBACK_CHARS:]} for one in failures[:MAX_FAILURES]
             ],
             "slowest": slowest,
+            "queues": self._queues() if is_running else None,
             "load": self.view.load.to_json(),
             "loads": {name: round(device.load, 3) for name, device in self._pace.devices.items()},
             "moves": [_plain(one, "t", "source", "target", "n_items", "imbalance") for one in self._moves][
@@ -106,6 +111,12 @@ class Board:
             "faults": faults,
             "version": __version__,
         }
+
+    def _queues(self) -> dict[str, Any] | None:
+        one = self._queued
+        if one is None:
+            return None
+        return {"waiting": one.waiting, "running": _counts(one.running), "queued": _counts(one.queued)}
 
     def _run(
         self, summary: Mapping[str, Any], is_running: bool, changed_s: float, reading: float | None
@@ -128,6 +139,10 @@ class Board:
             "items_per_s": round(self._pace.items_per_s, 6),
             "eta_s": None if eta_s is None else round(eta_s, 1),
         }
+
+
+def _counts(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(list(counts.items())[:MOST_DEVICES])
 
 
 def _plain(event: Event, *names: str) -> dict[str, Any]:

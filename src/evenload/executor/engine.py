@@ -3,6 +3,7 @@
 One thread owns everything here. Others talk to it by ``call``, which runs a function in that thread.
 """
 
+import math
 import signal
 import threading
 import time
@@ -31,6 +32,7 @@ __all__ = ["Engine", "serve"]
 
 MOST_TASKS = 32  # that stay built in a worker without being used
 TICK_S = 0.05  # how often a load balancer may look at its queues
+TELL_S = 0.5  # at least so long from one word on what waits to the next
 
 
 class Engine:
@@ -51,6 +53,7 @@ class Engine:
         self._n_jobs = 0
         self._watch = Watch(backend, record)
         self._rest_until: float | None = None
+        self._told_s = -math.inf
         self._handlers: dict[type, Callable[[Seat, Worker, Any], None]] = {
             Answered: self._on_answered,
             Up: self._on_up,
@@ -202,6 +205,8 @@ class Engine:
                     self._balance(run, now)
             except Exception as error:
                 self._fail(run, error)
+        if self.record.listens and now - self._told_s >= TELL_S:
+            self._tell_queues(now)
         self._staff(now)
         idle = [seat for seat in self.seats.values() if seat.may_work]
         if len(idle) > 1 and self.runs:
@@ -340,6 +345,17 @@ class Engine:
         for move in run.tick(now):
             self.record.moved(move.source, move.target, move.n_items, move.imbalance)
         self._rest_until = min(self._rest_until or now + TICK_S, now + TICK_S)
+
+    def _tell_queues(self, now: float) -> None:
+        self._told_s = now
+        for run in self.runs:
+            running = {
+                seat.id: sum(len(job.send.items) for job in seat.worker.jobs if job.run is run)
+                for seat in self.seats.values()
+                if seat.worker is not None
+            }
+            dealer = run.scheduler.dealer
+            self.record.queued(run.options.stage, dealer.remaining, running, dealer.queued())
 
     def _n_running(self, run: Run) -> int:
         workers = (seat.worker for seat in self.seats.values() if seat.worker is not None)

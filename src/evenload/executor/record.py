@@ -11,6 +11,7 @@ from evenload.events import (
     ItemFailed,
     Moved,
     Note,
+    Queued,
     Restored,
     Span,
     StageFinished,
@@ -101,6 +102,17 @@ class Record:
     def restored(self, stage: str, items: tuple[int, ...]) -> None:
         if self._log is not None:
             self._log.emit(Restored(self._now(), stage, items[0], len(items), _scattered(items)))
+
+    @property
+    def listens(self) -> bool:
+        """Is there anybody to tell?"""
+        return self._log is not None
+
+    def queued(
+        self, stage: str, waiting: int | None, running: dict[str, int], queued: dict[str, int]
+    ) -> None:
+        if self._log is not None:
+            self._log.emit(Queued(self._now(), stage, waiting, running, queued))
 
     def item_failed(
         self, stage: str, index: int, error: str, message: str, device: str | None, traceback: str

@@ -5,7 +5,7 @@ The bins start narrow and double their width, two into one, whenever the run out
 
 from typing import Any
 
-from evenload.events import DeviceSample, Event, RunStarted, Span
+from evenload.events import DeviceSample, Event, Queued, RunStarted, Span
 
 __all__ = ["LoadOverTime"]
 
@@ -25,6 +25,7 @@ class LoadOverTime:
         self._busy: dict[str, list[float]] = {}
         self._items = [0.0] * n_bins
         self._samples: dict[str, dict[str, list[float | None]]] = {}
+        self._waiting: list[float | None] = [None] * n_bins
         self._end_s = 0.0
 
     def add(self, event: Event) -> None:
@@ -32,6 +33,8 @@ class LoadOverTime:
             self._add_span(event)
         elif isinstance(event, DeviceSample):
             self._add_sample(event)
+        elif isinstance(event, Queued):
+            self._add_queued(event)
         elif isinstance(event, RunStarted):
             for device in event.devices:
                 self._busy.setdefault(device, [0.0] * self.n_bins)
@@ -71,6 +74,14 @@ class LoadOverTime:
                 now = row[self._bin(sample.t)]
                 row[self._bin(sample.t)] = value if now is None else max(now, value)
 
+    def _add_queued(self, event: Queued) -> None:
+        if event.t < 0 or event.waiting is None:
+            return
+        self._reach(event.t)
+        at = self._bin(event.t)
+        now = self._waiting[at]
+        self._waiting[at] = event.waiting if now is None else max(now, event.waiting)
+
     def _bin(self, t: float) -> int:
         return min(self.n_bins - 1, int(t / self.width_s))
 
@@ -79,6 +90,7 @@ class LoadOverTime:
         while t >= self.n_bins * self.width_s:
             self.width_s *= 2
             self._items = _halved(self._items)
+            self._waiting = _halved_samples(self._waiting)
             self._busy = {name: _halved(row) for name, row in self._busy.items()}
             for rows in self._samples.values():
                 for name, row in rows.items():
@@ -99,6 +111,7 @@ class LoadOverTime:
             "items_per_s": [
                 round(one / width, 4) for one, width in zip(self._items[:n], widths, strict=True)
             ],
+            "waiting": self._waiting[:n],
             "imbalance": [_imbalance([row[i] for row in busy.values()]) for i in range(n)],
             "samples": {
                 device: {name: row[:n] for name, row in rows.items()}

@@ -16,6 +16,7 @@ from evenload.events import (
     Idle,
     ItemFailed,
     Moved,
+    Queued,
     RunStarted,
     Span,
     StageStarted,
@@ -57,6 +58,9 @@ class Metrics:
         self._lost = make("Counter", "workers_lost", "Workers that died.", "device")
         self._startup = make("Counter", "startup_seconds", "Seconds that workers took to start.", "device")
         self._expected = make("Gauge", "items_expected", "Items that a stage expects.", "stage")
+        self._waiting = make("Gauge", "items_waiting", "Items that no device has begun.", "stage")
+        self._running = make("Gauge", "items_running", "Items in work.", "device")
+        self._queued = make("Gauge", "items_queued", "Items in a device's own queue.", "device")
         self._load = make("Gauge", "device_utilization_ratio", "As the driver says, 0..1.", "device")
         self._memory = make("Gauge", "device_memory_bytes", "Memory in use.", "device")
         self._memory_total = make("Gauge", "device_memory_total_bytes", "Memory there is.", "device")
@@ -79,6 +83,7 @@ class Metrics:
             ),
             WorkerExited: self._on_exit,
             StageStarted: self._on_stage,
+            Queued: self._on_queued,
             DeviceSample: self._on_sample,
             RunStarted: self._on_run,
         }
@@ -108,6 +113,13 @@ class Metrics:
     def _on_stage(self, event: StageStarted) -> None:
         if event.total is not None:
             self._expected.labels(self._name("stage", event.stage)).set(event.total)
+
+    def _on_queued(self, event: Queued) -> None:
+        if event.waiting is not None:
+            self._waiting.labels(self._name("stage", event.stage)).set(event.waiting)
+        for gauge, counts in ((self._running, event.running), (self._queued, event.queued)):
+            for device, n in counts.items():
+                gauge.labels(self._name("device", device)).set(n)
 
     def _on_span(self, span: Span) -> None:
         stage, device = self._name("stage", span.stage), self._name("device", span.device)

@@ -215,6 +215,12 @@ def _are_maps(event: Event) -> bool:
         value = getattr(event, name, None)
         if value is not None and not isinstance(value, dict):
             return False
+    for name in ("running", "queued"):
+        counts = getattr(event, name, None)
+        if counts is not None and not (
+            isinstance(counts, dict) and all(isinstance(n, _NUMBERS) for n in counts.values())
+        ):
+            return False
     items = getattr(event, "items", None)
     if items is not None and not (
         isinstance(items, (list, tuple)) and all(type(one) is int for one in items)

@@ -23,6 +23,7 @@ from evenload.events import (
     ItemFailed,
     Moved,
     Note,
+    Queued,
     RunFinished,
     RunStarted,
     Span,
@@ -85,6 +86,10 @@ class TraceWriter:
             case Moved():
                 name = f"moved {event.n_items}: {event.source} to {event.target}"
                 self._instant(event.t, RUN_PID, NOTES_TID, name, {"imbalance": event.imbalance}, scope="g")
+            case Queued():
+                if event.waiting is not None:
+                    self._counter(event.t, RUN_PID, "waiting items", {event.stage: event.waiting})
+                self._counter(event.t, RUN_PID, "running items", dict(event.running))
             case DeviceSample():
                 self._on_sample(event)
             case RunStarted():

@@ -47,6 +47,8 @@ function chartParts(view) {
     series: [{ name: "items/s", points: points(smooth(load.items_per_s)), line: "ink-2" }],
     text: (value) => figures(value),
   });
+  const waiting = points(load.waiting).filter(([, value]) => value !== null);
+  if (waiting.length > 1) parts.push({ id: "waiting", title: ["Items waiting", "not begun by any device"], height: 84, min: 0, series: [{ name: "waiting", points: waiting, line: "ink-2" }], text: (value) => figures(value) });
   return parts.concat(telemetryParts(load, middle));
 }
 
