@@ -12,7 +12,7 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .devices import Device, DevicePool
     from .errors import EvenloadError
-    from .executor import Executor, ParallelResult, gang, map, run_partitioned
+    from .executor import Executor, ParallelResult, Task, gang, map, run_partitioned
     from .pipeline import Pipeline
 
 _HOMES = {
@@ -22,6 +22,7 @@ _HOMES = {
     "Executor": "executor",
     "ParallelResult": "executor",
     "Pipeline": "pipeline",
+    "Task": "executor",
     "gang": "executor",
     "map": "executor",
     "run_partitioned": "executor",
@@ -46,6 +47,7 @@ __all__ = [
     "Executor",
     "ParallelResult",
     "Pipeline",
+    "Task",
     "__version__",
     "gang",
     "map",

@@ -52,6 +52,7 @@ class Dealer:
     repeatable  False: an item is never dealt twice on purpose
     uniform     all items cost about the same and a chunk is run as a whole (slices of an array)
     max_chunk   most items per chunk, for all devices or by device
+    helpers     devices that are probably much slower than the others, such as CPU slots beside GPUs
     balancer    moves queued items between devices on ``tick``; only with ``Static``
     log_size    how many of the latest decisions ``decisions`` keeps
 
@@ -69,6 +70,7 @@ class Dealer:
         repeatable: bool = True,
         uniform: bool = False,
         max_chunk: Mapping[str, int] | int | None = None,
+        helpers: Collection[str] = (),
         balancer: LoadBalancer | None = None,
         log_size: int = 10_000,
     ):
@@ -83,7 +85,9 @@ class Dealer:
             ceiling = max_chunk.get(device) if isinstance(max_chunk, Mapping) else max_chunk
             estimate = Estimate((history or {}).get(device), whole=uniform)
             prior = _checked_prior(device, (priors or {}).get(device, 1.0))
-            self._lanes[device] = Lane(device, prior, estimate, _checked(ceiling))
+            self._lanes[device] = Lane(
+                device, prior, estimate, _checked(ceiling), is_helper=device in helpers
+            )
         self._stock = Stock()
         self._flights = Flights()
         self._total: int | None = None
@@ -202,14 +206,14 @@ class Dealer:
 
     # --- devices ----------------------------------------------------------------------------------
 
-    def join(self, device: str, now: float, prior: float = 1.0) -> None:
+    def join(self, device: str, now: float, prior: float = 1.0, is_helper: bool = False) -> None:
         """A device comes, or comes back. Raises ConfigError on a prior below 0."""
         lane = self._lanes.get(device)
         prior = _checked_prior(device, prior)
         if lane is None:
-            self._lanes[device] = Lane(device, prior, Estimate(whole=self.uniform))
+            self._lanes[device] = Lane(device, prior, Estimate(whole=self.uniform), is_helper=is_helper)
         else:
-            lane.is_here, lane.is_up, lane.prior = True, False, prior
+            lane.is_here, lane.is_up, lane.prior, lane.is_helper = True, False, prior, is_helper
         if self._stock.queues is not None:
             self._stock.queues.join(device, prior)
         self._version += 1
@@ -245,10 +249,11 @@ class Dealer:
 
     # --- decisions --------------------------------------------------------------------------------
 
-    def next(self, device: str, now: float, bundle: int = 1) -> Deal | Wait:
+    def next(self, device: str, now: float, bundle: int = 1, most: int | None = None) -> Deal | Wait:
         """What should ``device``, which is free, do now? Raises UnknownName on a device that never joined.
 
         ``bundle``: chunks of a fixed size are so short that up to so many should travel as one.
+        ``most``: items in this chunk, because they are large.
         A ``Wait`` without ``until`` ends with the next change: a result, an item, a device that comes or
         goes.
         """
@@ -258,6 +263,8 @@ class Dealer:
         if not lane.is_here:
             return Wait("it has left")
         lane.is_up = True
+        if lane.is_helper and lane.rate is None:
+            lane.estimate = self._as_a_like_one(lane)
         if isinstance(self.policy, Static):
             priors = {other.device: other.prior for other in self._here()}
             self._stock.assign(self.policy.partition, priors, self.remaining)
@@ -276,7 +283,7 @@ class Dealer:
             if bundle > 1 and isinstance(self.policy, Pull):
                 fair = ask.n_ready // (2 * len(ask.lanes))
                 answer = Take(max(answer.n, min(answer.n * bundle, fair)), answer.why)
-            flight = self._take(lane, now, answer)
+            flight = self._take(lane, now, answer, most)
         lane.flights[flight.chunk] = flight
         self._version += 1
         self.counters.n_chunks += 1
@@ -386,17 +393,23 @@ class Dealer:
             n_in_flight=len(self._flights),
         )
 
+    def _as_a_like_one(self, lane: Lane) -> Estimate:
+        """What another helper has found out holds for ``lane`` until it knows better."""
+        known = (other.estimate.cost for other in self._here() if other.is_helper)
+        return Estimate(next((cost for cost in known if cost is not None), None), whole=self.uniform)
+
     def _must_take(self, lane: Lane) -> bool:
         """True if nothing runs and nobody else who is up would take what this lane refuses."""
-        if len(self._flights):
+        if len(self._flights) or (lane.is_helper and not all(other.is_helper for other in self._here())):
             return False
         if lane.held_version == self._version:
             return True
         others = (other for other in self._here() if other is not lane and other.is_up)
         return all(other.held_version == self._version for other in others)
 
-    def _take(self, lane: Lane, now: float, take: Take) -> Flight:
+    def _take(self, lane: Lane, now: float, take: Take, most: int | None) -> Flight:
         n = take.n if lane.ceiling is None else min(take.n, lane.ceiling)
+        n = n if most is None else min(n, most)
         indices, work = self._stock.take(lane.device, n, take.work, take.at_most, self.devices_here)
         return self._flights.launch(lane.device, indices, work, self._begin(lane, now))
 

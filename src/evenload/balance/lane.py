@@ -18,6 +18,7 @@ class Lane:
     prior         relative speed before anything is measured, from a score
     ceiling       most items that one chunk may hold, None without limit
     last_n        items in the last chunk that came back
+    is_helper     much slower than others, probably: gets only what it surely ends in time
     is_here       takes work (False once it has left)
     is_up         has asked for work since it came (or came back)
     held_version  the dealer's version when this lane was last told to wait
@@ -29,6 +30,7 @@ class Lane:
     ceiling: int | None = None
     last_n: int = 0
     last_end_s: float = float("-inf")
+    is_helper: bool = False
     is_here: bool = True
     is_up: bool = False
     held_version: int = -1

@@ -1,7 +1,7 @@
 """What a policy would do with these items on these devices: a discrete-event run of the real ``Dealer``."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, count
 from math import ceil, inf
@@ -68,6 +68,7 @@ def simulate(
     repeatable: bool = True,
     balancer: LoadBalancer | None = None,
     uniform: bool = False,
+    helpers: Collection[str] = (),
     shows_busy: bool = True,
 ) -> Simulation:
     """Run ``costs`` (work per item) over ``devices`` as ``policy`` deals them.
@@ -85,6 +86,7 @@ def simulate(
         history=history,
         repeatable=repeatable,
         uniform=uniform,
+        helpers=helpers,
     )
 
 

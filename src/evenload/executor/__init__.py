@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from .backends.ray import Ray
     from .executor import Executor, Stats
     from .gangs import gang
+    from .hybrid import Task
     from .mapping import map
     from .partitioned import ParallelResult, run_partitioned
     from .ranks import Rank
@@ -22,6 +23,7 @@ _HOMES = {
     "Results": "results",
     "Stats": "executor",
     "Summary": "summary",
+    "Task": "hybrid",
     "gang": "gangs",
     "map": "mapping",
     "run_partitioned": "partitioned",
@@ -36,6 +38,7 @@ __all__ = [
     "Results",
     "Stats",
     "Summary",
+    "Task",
     "gang",
     "map",
     "run_partitioned",

@@ -21,10 +21,11 @@ from evenload.events import EventLog
 from .backends import BackendSettings, WorkerOptions, make_backend
 from .delivery import Delivery
 from .engine import Engine, serve
+from .hybrid import Task as HybridTask
 from .prepare import Tasks, pickle_callable
 from .record import Record
 from .results import Results
-from .roster import newcomers
+from .roster import helpers, newcomers
 from .run import Options, Run, Sink
 from .scheduler import Scheduler
 from .source import Source, make_source
@@ -112,7 +113,7 @@ class Executor:
 
     def map(
         self,
-        fn: Callable[[T], R] | type,
+        fn: Callable[[T], R] | type | HybridTask,
         items: Iterable[T],
         *,
         ordered: bool = True,
@@ -133,7 +134,8 @@ class Executor:
     ) -> Results[R]:
         """Run ``fn`` on every item over all devices; iterate over what this returns to get the results.
 
-        fn          a function, or a class: built once per worker on its device, called, and closed at the end
+        fn          a function, or a class: built once per worker on its device, called, closed at the end; or
+                    an ``evenload.Task``, which has one for CPUs and one for GPUs
         ordered     results in input order; False: as they are completed
         batch       call ``fn`` with lists of up to so many items; it returns a list as long
         cost        size hints, one per item or a function of it: the longest are dealt first
@@ -167,7 +169,7 @@ class Executor:
             self._record.note("warning", "timeout_s has no effect inline: nobody could interrupt the task")
         self._check_open()
         if shared:
-            fn = partial(fn, **shared)
+            fn = fn.bind(shared) if isinstance(fn, HybridTask) else partial(fn, **shared)
         task = self._tasks.prepare(fn, batch=batch, may_split=repeatable, sends=self._is_threaded)
         source = make_source(items, cost, self._engine.wake if self._is_threaded else None)
         if source.total is None:
@@ -341,6 +343,7 @@ class Executor:
             history=self._history.get(task.id),
             repeatable=options.repeatable,
             max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
+            helpers=helpers(self.devices),
             balancer=balancer,
         )
         dealer.set_balancing(self._is_balancing)

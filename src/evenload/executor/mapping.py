@@ -11,6 +11,7 @@ from evenload.events import EventLog, RunFinished, RunStarted
 
 from .backends import BackendSettings
 from .executor import DeviceSpec, Executor
+from .hybrid import Task as HybridTask
 from .prepare import name_of
 from .results import Results
 
@@ -21,7 +22,7 @@ R = TypeVar("R")
 
 
 def map(  # the built-in's name on purpose: evenload.map
-    fn: Callable[[T], R] | type,
+    fn: Callable[[T], R] | type | HybridTask,
     items: Iterable[T],
     *,
     devices: DeviceSpec = "all",

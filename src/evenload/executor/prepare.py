@@ -12,6 +12,8 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
+from .hybrid import Choice, Part
+from .hybrid import Task as HybridTask
 from .task import Task
 from .wire import pack
 
@@ -34,19 +36,37 @@ class Tasks:
 
         Raises ConfigError if ``fn`` cannot be called, built or sent, or if ``batch`` is below 1.
         """
+        given = fn
+        if isinstance(given, HybridTask):
+            fn = Choice(str(given), _part(given.cpu, sends), _part(given.gpu, sends))
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
-        key = (_digest(pickled) if sends else id(fn), batch, may_split)
+        key = (_digest(pickled) if sends else id(given), batch, may_split)
         task = self._tasks.get(key)
         if task is None:
             self._n_tasks += 1
-            is_class = is_stateful(fn)
-            device_as = _device_parameter(fn) if is_class else None
-            task = Task(self._n_tasks, name_of(fn), fn, pickled, is_class, device_as, batch, may_split)
+            is_class = isinstance(fn, Choice) or is_stateful(fn)
+            device_as = _device_parameter(fn) if is_class and not isinstance(fn, Choice) else ""
+            name = str(given) if isinstance(fn, Choice) else name_of(fn)
+            device_as = device_as if is_class else None
+            task = Task(self._n_tasks, name, fn, pickled, is_class, device_as, batch, may_split)
             self._tasks[key] = task
             if len(self._tasks) > MOST_TASKS:
                 del self._tasks[next(iter(self._tasks))]
         return task
+
+
+def _part(fn: Any, sends: bool) -> Part | None:
+    """An implementation, to be built where it is needed. Raises as ``Tasks.prepare`` does."""
+    if fn is None:
+        return None
+    _check(fn, None)
+    is_class = is_stateful(fn)
+    device_as = _device_parameter(fn) if is_class else None
+    if not sends:
+        return Part(fn, None, is_class, device_as)
+    body, buffers = pickle_callable(fn)
+    return Part(None, (body, [bytes(buffer) for buffer in buffers]), is_class, device_as)
 
 
 def is_stateful(fn: Any) -> bool:
@@ -56,6 +76,8 @@ def is_stateful(fn: Any) -> bool:
 
 
 def name_of(fn: Any) -> str:
+    if isinstance(fn, HybridTask):
+        return repr(fn)
     inner = fn.func if isinstance(fn, functools.partial) else fn
     return getattr(inner, "__qualname__", None) or type(inner).__name__
 

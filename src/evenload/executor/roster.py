@@ -1,7 +1,7 @@
 """Devices that come and go while the executor works."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from .run import Run
 from .scheduler import Came
 from .seat import Seat
 
-__all__ = ["Roster", "newcomers"]
+__all__ = ["Roster", "helpers", "newcomers"]
 
 LEAVE_S = 5.0  # for a drained device's worker to free what its tasks hold
 
@@ -43,7 +43,8 @@ class Roster:
             for run in runs:
                 if not run.is_over and device.id not in run.devices:
                     run.devices.add(device.id)
-                    run.scheduler.handle(Came(device.id, now, self.pool.score(device.id)))
+                    is_helper = device.id in helpers(self.pool)
+                    run.scheduler.handle(Came(device.id, now, self.pool.score(device.id), is_helper))
 
     def drain(self, ids: Sequence[str], runs: Sequence[Run], at_once: bool) -> None:
         """These get nothing more. Their workers end what they have, or (``at_once``) are killed with it."""
@@ -71,6 +72,14 @@ class Roster:
                 seat.stop_by_s = now + LEAVE_S
             due_s = seat.stop_by_s if due_s is None else min(due_s, seat.stop_by_s)
         return due_s
+
+
+def helpers(devices: Iterable[Device]) -> set[str]:
+    """CPU slots beside accelerators: they get only what they surely end in time."""
+    devices = tuple(devices)
+    if not any(device.is_accelerator for device in devices):
+        return set()
+    return {device.id for device in devices if not device.is_accelerator}
 
 
 def newcomers(

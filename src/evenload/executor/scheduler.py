@@ -63,12 +63,13 @@ class Ended(NamedTuple):
 class Free(NamedTuple):
     """``device`` has a worker that is ready and has nothing to do, or is about to have nothing.
 
-    ``bundle``: so many chunks may travel together.
+    ``bundle``: so many chunks may travel together; ``most``: so many items, if there is a limit.
     """
 
     device: str
     now: float
     bundle: int = 1
+    most: int | None = None
 
 
 class Answered(NamedTuple):
@@ -127,6 +128,7 @@ class Came(NamedTuple):
     device: str
     now: float
     prior: float = 1.0
+    is_helper: bool = False
 
 
 class Withdrawn(NamedTuple):
@@ -298,7 +300,8 @@ class Scheduler:
     # --- devices ask ------------------------------------------------------------------------------
 
     def _free(self, event: Free) -> list[Instruction]:
-        answer = self.dealer.next(event.device, event.now, event.bundle)
+        most = None if event.most is None else max(1, event.most // self._batch)
+        answer = self.dealer.next(event.device, event.now, event.bundle, most)
         if not isinstance(answer, Deal):
             return [Rest(event.device, answer.why, answer.until)]
         units = answer.indices
@@ -488,5 +491,5 @@ class Scheduler:
         return []
 
     def _came(self, event: Came) -> list[Instruction]:
-        self.dealer.join(event.device, event.now, event.prior)
+        self.dealer.join(event.device, event.now, event.prior, event.is_helper)
         return []

@@ -9,6 +9,7 @@ from evenload.balance.lane import Lane
 from evenload.errors import ConfigError
 
 from .base import Ask, Copy, Hold, Take
+from .helping import first_of_a_helper
 from .horizon import common_end, ends_first, helps, overdue_at, overdue_devices
 
 __all__ = ["Measured"]
@@ -18,6 +19,8 @@ REFUSE, REFUSE_WITH_COPIES = 1.5, 3.0
 """An item is refused if it would take this many times what the others need for all that is left."""
 STALLED = 6.0
 """A device has stalled if what it runs has taken this many times as long as was to be expected."""
+REFUSE_HELPING, REFUSE_HELPING_WITH_COPIES = 0.5, 1.0
+"""The same for a helper, whose mistakes the fast devices would have to mend."""
 WORTH_S, WORTH_LAUNCHES = 1.2, 4.0
 """A copy is made if the chunk needs more time still than this many times the copy, with so many launches."""
 
@@ -33,6 +36,9 @@ class Measured:
 
     Near the end a slow device refuses what the others would finish sooner, and an idle one runs again what
     would take longest: a copy, or its share of one if the others can help.
+
+    Devices that are probably far slower (``Dealer(helpers=...)``) wait for the others to show their speed.
+    One of them then tries an item, if the others have enough left to make up for it.
 
     doubt      how far rates may be wrong; whole shares are dealt once so much of the time left is
                below a launch
@@ -68,6 +74,8 @@ class Measured:
     def step(self, state: None, ask: Ask) -> tuple[None, Take | Copy | Hold]:
         if not ask.n_ready:
             return state, self._copy(ask)
+        if ask.lane.rate is None and ask.lane.is_helper:
+            return state, first_of_a_helper(ask)
         if ask.lane.rate is None:
             return state, Take(1, "first item here: nothing is measured yet", at_most=ask.item_work)
         return state, self._rescue(ask) or self._refuse(ask) or self._chunk(ask)
@@ -107,12 +115,16 @@ class Measured:
         if ask.shortest is not None and ask.longest is not None:
             item = min(max(ask.shortest, self.fit * cost.rate * left / (speed + cost.rate)), ask.longest)
         mine = cost.launch_s + item / cost.rate
-        if not speed or left > mine * speed:
+        if not speed or (left > mine * speed and not ask.lane.is_helper):
             return None
         # Rates are uncertain and an idle device is a sure loss: where a copy can mend it, rather take it.
         can_copy = ask.may_repeat and self.copies and len(ask.lanes) - 2 >= self.keep_free
         end_s = common_end(ask, others, left) + 0.5 * item / speed
-        if end_s * (REFUSE_WITH_COPIES if can_copy else REFUSE) >= mine:
+        if ask.lane.is_helper:
+            patience = REFUSE_HELPING_WITH_COPIES if can_copy else REFUSE_HELPING
+        else:
+            patience = REFUSE_WITH_COPIES if can_copy else REFUSE
+        if end_s * patience >= mine:
             return None
         wake_s = min((overdue_at(lane) for lane in others if lane.is_busy), default=ask.now + 0.5 * mine)
         return Hold(f"the others end {mine - end_s:.3g} s sooner", max(wake_s, ask.now + 1e-3))
@@ -141,6 +153,8 @@ class Measured:
         return cost is not None and ask.now - flight.began_s > STALLED * cost.seconds(flight.work)
 
     def _copy(self, ask: Ask) -> Copy | Hold:
+        if ask.lane.rate is None and ask.lane.is_helper:
+            return Hold(NO_ITEMS)
         # A device that came too late to be measured is taken for the slowest.
         rate = ask.lane.rate or min((lane.rate for lane in ask.lanes if lane.rate), default=None)
         if not self.copies or not ask.may_repeat or rate is None or not ask.n_in_flight:
