@@ -32,7 +32,8 @@ from .ray_post import Post
 
 __all__ = ["Ray", "RayBackend"]
 
-START_S = 60.0  # for an actor to be there; Ray waits for ever for what the cluster cannot give
+START_S = 30.0  # for an actor to be there; Ray waits for ever for what the cluster cannot give
+PREPARE_S = 300.0  # more, if its machine has to fetch and install what the program needs
 KILL_S = 5.0  # for an actor to end its worker; then it is ended itself
 LEAVE_S = 1.0  # for the actors' processes to be gone
 PLACE_S = 1.0
@@ -96,7 +97,9 @@ class RayBackend:
         post = self._posts.get(device.id)
         if post is None or post.is_lost:
             guard = self._connected().guard(device)
-            post = self._posts[device.id] = Post(device, guard, self._arrived, time.monotonic() + START_S)
+            post = self._posts[device.id] = Post(
+                device, guard, self._arrived, time.monotonic() + self._start_s
+            )
         self._desks[worker] = _Desk(post)
         post.write(Command("start", (worker, device, dict(environment))))
 
@@ -169,6 +172,10 @@ class RayBackend:
 
     # --- inside -----------------------------------------------------------------------------------
 
+    @property
+    def _start_s(self) -> float:
+        return START_S + (PREPARE_S if self._settings.runtime_env else 0.0)
+
     def _connected(self) -> Cluster:
         if self._cluster is None:
             settings = self._settings
@@ -192,7 +199,7 @@ class RayBackend:
                 if arrived is not None:
                     post, number, answer = arrived
                     if isinstance(answer, BaseException):
-                        self._lose(post, self._cause(answer))
+                        self._lose(post, self._cause(post, answer))
                     for turn in post.take(number, answer) if not post.is_lost else ():
                         self._read(post, turn)
                 arrived = self._arrived.get_nowait()
@@ -230,7 +237,7 @@ class RayBackend:
             if not post.is_lost and post.ready_until_s is not None and now >= post.ready_until_s:
                 post.end()
                 needs = self._connected().needs(post.device)
-                self._lose(post, f"got no actor from Ray in {START_S:.0f} s; it needs {needs}")
+                self._lose(post, f"got no actor from Ray in {self._start_s:g} s. It needs {needs}.")
         for desk in tuple(self._desks.values()):
             if not desk.post.is_lost and desk.kill_until_s is not None and now >= desk.kill_until_s:
                 desk.post.end()
@@ -245,11 +252,14 @@ class RayBackend:
                 position = PACKING if desk.sent_s else NOT_BEGUN
                 self._news.append(Gone(worker, None, position, cause=cause))
 
-    def _cause(self, error: BaseException) -> str:
+    def _cause(self, post: Post, error: BaseException) -> str:
         """Of Ray's page of text, the line that says what happened."""
         lines = [line.strip() for line in str(error).splitlines()]
         told = [line for line in lines if line.startswith("The actor")]
-        return f"was lost with its Ray actor: {told[-1] if told else next(filter(None, lines), repr(error))}"
+        cause = f"was lost with its Ray actor: {told[-1] if told else next(filter(None, lines), repr(error))}"
+        if post.ready_until_s is not None:  # it never came
+            cause = f"{cause} It needs {self._connected().needs(post.device)}."
+        return cause
 
 
 class _Desk:

@@ -1,0 +1,250 @@
+"""What is Ray's own: actors that die, drivers that are killed, two machines, books of resources."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from evenload.devices import Device, DevicePool
+from evenload.errors import ConfigError, NoUsableDevice, WorkerLost
+from evenload.events import EventLog, WorkerExited
+from evenload.executor import Executor, Ray
+from evenload.executor.backends import make_backend
+from evenload.executor.backends import ray as ray_backend
+from evenload.executor.backends.ray_guard import Turn
+from evenload.executor.backends.ray_post import Clock
+from evenload.executor.task import Answer
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_an_actor_that_dies_is_replaced(ray_cluster: str, tmp_path: Path, repeatable: bool) -> None:
+    def fn(x: int, marker: str = str(tmp_path / "marker")) -> int:
+        if x == 4 and not os.path.exists(marker):
+            open(marker, "w").close()
+            import psutil
+
+            actor = next(p for p in psutil.Process().parents() if "ray::" in " ".join(p.cmdline()))
+            actor.kill()
+            time.sleep(100)
+        return x
+
+    events: list[Any] = []
+    with Executor("cpu*2", backend="ray", echo=False, events=EventLog(events.append)) as executor:
+        got = list(executor.map(fn, range(12), repeatable=repeatable, on_error="return", policy="pull"))
+        assert [x for x in got if x != 4 and isinstance(x, int)] == [x for x in range(12) if x != 4]
+        if repeatable:
+            assert got[4] == 4
+        else:
+            assert isinstance(got[4], WorkerLost)
+            assert "unknown" in got[4].message
+            assert "Ray actor" in got[4].message
+            assert got[4].exit_code_of_worker is None
+        assert list(executor.map(abs, range(5))) == list(range(5))
+    reasons = [event.reason for event in events if isinstance(event, WorkerExited)]
+    assert any("lost with its Ray actor" in reason for reason in reasons)
+
+
+def test_large_arrays_go_through_the_object_store_and_may_be_written_to(ray_cluster: str) -> None:
+    def fn(array: np.ndarray) -> np.ndarray:
+        array += 1
+        return array
+
+    with Executor("cpu*2", backend="ray", echo=False) as executor:
+        sent = [np.full(500_000, x, dtype=float) for x in range(6)]
+        for x, got in enumerate(executor.map(fn, sent)):
+            assert (got == x + 1).all()
+            got += 1
+        assert all((array == x).all() for x, array in enumerate(sent)), "ours are our own"
+
+
+def check_what_is_missing() -> None:
+    for threads, words in ((1000, "not schedulable"), (10, "got no actor from Ray in 0.5 s")):
+        pool = DevicePool([Device("cpu:0", "cpu", "cpu", "CPU", threads=threads)])
+        with Executor(pool, backend="ray", echo=False) as executor, pytest.raises(NoUsableDevice) as caught:
+            list(executor.map(abs, range(3)))
+        assert words in caught.value.causes["cpu:0"]
+        assert f"It needs {threads} CPUs and 0 GPUs on this machine" in caught.value.causes["cpu:0"]
+
+
+def test_what_the_cluster_cannot_give_is_named(ray_cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    most = Device("cpu:0", "cpu", "cpu", "CPU", threads=10)
+    with Executor(DevicePool([most]), backend="ray", echo=False) as holder:
+        assert list(holder.map(abs, [-1])) == [1]
+        with Executor(DevicePool([most]), backend=Ray(reserve=False), echo=False) as beside:
+            assert list(beside.map(abs, [-1])) == [1], "books or not"
+        monkeypatch.setattr(ray_backend, "START_S", 0.5)
+        check_what_is_missing()
+
+
+def test_actors_and_workers_are_gone_after_closing(ray_cluster: str) -> None:
+    with Executor("cpu*2", backend="ray", echo=False) as executor:
+        pids = executor.map(lambda x: (time.sleep(0.02), os.getpid())[1], range(20), policy="pull")
+        workers = [psutil.Process(pid) for pid in set(pids)]
+        actors = [worker.parents() for worker in workers]
+        guards = [next(p for p in chain if "ray::" in " ".join(p.cmdline())) for chain in actors]
+    _, left = psutil.wait_procs([*workers, *guards], timeout=20)
+    assert not left
+
+
+def test_addresses_that_cannot_be_used_are_refused(ray_cluster: str) -> None:
+    with pytest.raises(ConfigError, match="Ray Client"):
+        Ray(address="ray://head:10001")
+    with pytest.raises(ConfigError, match="one cluster per process"):
+        Executor("cpu", backend=Ray(address="192.0.2.77:6379"))
+    with pytest.raises(ConfigError, match="neither a name nor a back end"):
+        make_backend(5)  # type: ignore[arg-type]
+    with Executor("cpu", backend=Ray(address=ray_cluster), echo=False) as executor:
+        assert list(executor.map(abs, [-2])) == [2]
+
+
+# --- programs -------------------------------------------------------------------------------------
+
+
+def start(tmp_path: Path, body: str, *arguments: str) -> subprocess.Popen:
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(body))
+    return subprocess.Popen(
+        [sys.executable, path, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        start_new_session=True,
+    )
+
+
+def test_workers_leave_when_the_driver_is_killed(ray_cluster: str, tmp_path: Path) -> None:
+    """Also those that hold the interpreter's lock; the cluster itself stays."""
+    program = start(
+        tmp_path,
+        """
+        import ctypes, os, sys, evenload
+        from evenload.executor import Ray
+        def task(x):
+            print("READY", os.getpid(), flush=True)
+            ctypes.PyDLL(None).sleep(1000)
+        list(evenload.map(task, range(2), devices="cpu*2", backend=Ray(address=sys.argv[1])))
+        """,
+        ray_cluster,
+    )
+    assert program.stderr is not None
+    workers: list[psutil.Process] = []
+    while len(workers) < 2:
+        line = program.stderr.readline()
+        assert line, program.communicate()
+        if "READY" in line:
+            workers.append(psutil.Process(int(line.split()[-1])))
+    program.kill()
+    program.communicate()
+    _, left = psutil.wait_procs(workers, timeout=20)
+    for process in left:
+        process.kill()
+    assert not left
+
+
+def finish(program: subprocess.Popen, timeout_s: float) -> tuple[str, str]:
+    """What it has written; ended if it takes too long."""
+    try:
+        return program.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(program.pid, signal.SIGKILL)
+        return program.communicate()
+
+
+@pytest.mark.slow
+def test_a_cluster_of_our_own_ends_with_its_last_executor(tmp_path: Path) -> None:
+    program = start(
+        tmp_path,
+        """
+        import evenload, psutil, ray
+        from evenload.executor import Executor, Ray
+        with Executor("cpu*1", backend="ray") as one:
+            with Executor("cpu*1", backend=Ray(reserve=False)) as other:
+                print(list(other.map(abs, [-1])), list(one.map(abs, [-2])))
+            print(list(one.map(abs, [-3])), ray.is_initialized())
+        print(ray.is_initialized())
+        _, left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=20)
+        print(left)
+        """,
+    )
+    output, errors = finish(program, 110)
+    assert output.split("\n") == ["[1] [2]", "[3] True", "False", "[]", ""], errors
+
+
+TWO_NODES = """
+    import os, sys, time
+    from ray.cluster_utils import Cluster
+    import numpy as np, evenload
+    from evenload.executor import Executor, Ray
+    node = {"include_dashboard": False, "object_store_memory": 150 * 2**20}
+    cluster = Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 2, "node_name": "head"})
+    east = cluster.add_node(num_cpus=3, node_name="east", **node)
+
+    def where(x):
+        time.sleep(0.05)
+        return evenload.devices.current().id, os.environ["EVENLOAD_DEVICE"]
+
+    def summed(rank):
+        import torch, torch.distributed as dist
+        total = torch.ones(1) * (rank.number + 1)
+        dist.all_reduce(total)
+        return rank.device.id, total.item()
+
+    def slow(x):
+        time.sleep(0.05)
+        return x
+
+    with Executor("cpu*1", backend=Ray(address=cluster.address), echo=False) as executor:
+        assert executor.devices.ids == ("cpu:0", "east/cpu:0"), executor.devices
+        begun = executor.map(where, range(400), policy="pull")
+        assert {next(begun) for _ in range(300)} == {(d, d) for d in executor.devices.ids}
+        begun.close()
+        got = executor.map(lambda a: a + 1, [np.zeros(300_000)] * 8, policy="pull")
+        assert all((a == 1).all() for a in got)
+        assert executor.gang(summed) == [("cpu:0", 3.0), ("east/cpu:0", 3.0)]
+        results = executor.map(slow, range(300), policy="pull:3")
+        first = [next(results) for _ in range(20)]
+        cluster.remove_node(east, allow_graceful=False)
+        assert first + list(results) == list(range(300))
+        summary = results.summary
+        assert list(executor.map(abs, range(-3, 0))) == [3, 2, 1]
+    with Executor("all", backend=Ray(address=cluster.address), echo=False) as executor:
+        assert {device.node for device in executor.devices} == {""}, "the lost machine is none any more"
+    print("OK", summary.failed)
+    cluster.shutdown()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_two_nodes_share_the_work_and_one_may_die(tmp_path: Path) -> None:
+    program = start(tmp_path, TWO_NODES)
+    output, errors = finish(program, 230)
+    assert output.splitlines()[-1:] == ["OK 0"], errors[-4000:]
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+def test_a_clock_is_narrowed_down_by_turns_and_believed_anew_when_it_drifts() -> None:
+    clock = Clock()
+    assert clock.behind_s == 0
+    clock.hear(100.0, Turn(0, [], 40.5, 41.0), 102.0)  # ours is ahead by 59.5 to 61
+    assert clock.behind_s == pytest.approx(60.25)
+    clock.hear(200.0, Turn(1, [], 140.1, 150.0), 210.2)  # by 59.9 to 60.2
+    assert clock.behind_s == pytest.approx(60.05)
+    clock.hear(300.0, Turn(2, [], 235.0, 240.0), 305.2)  # by 65 to 65.2: it has drifted
+    assert clock.behind_s == pytest.approx(65.1)
+    answer = Answer([], {}, 200.0, 210.0, 10.0)
+    clock.translate(answer, 265.2, 275.0)
+    assert (answer.start_s, answer.stop_s) == (265.2, 275.0), "between sending and hearing"
+    clock.is_ours = True
+    assert clock.behind_s == 0
