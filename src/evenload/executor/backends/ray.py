@@ -24,7 +24,7 @@ from evenload.executor.messages import Answered, Gone, Message
 from evenload.executor.place import NOT_BEGUN, PACKING
 from evenload.executor.replies import ENDS_A_CHUNK, message_of
 from evenload.executor.task import Task, dump
-from evenload.executor.wire import Frame, pack
+from evenload.executor.wire import Frame, hold, pack
 
 from .ray_cluster import Cluster
 from .ray_guard import Command, Letter, Turn
@@ -111,7 +111,7 @@ class RayBackend:
         self._send(worker, Frame(protocol.UNLOAD, task))
 
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
-        body, buffers = pack(pack_apart(items, "input") if singly else items)
+        body, buffers = pack(pack_apart(items, "input") if singly else hold(items))
         frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
         self._desks[worker].sent_s[chunk] = time.monotonic()
         self._send(worker, frame)
