@@ -82,7 +82,7 @@ class FutureSink:
     """Fulfils the futures of ``source``, and tells it when there is nothing more to come."""
 
     is_waiting_for_room = False
-    n_bytes = 0
+    n_bytes = n_ready_bytes = 0
 
     def __init__(self, source: CallSource):
         self._source = source

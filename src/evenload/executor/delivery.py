@@ -50,6 +50,7 @@ class Delivery:
         self._handed_over_s = 0.0
         self._next = 0
         self._held: dict[int, Block] = {}
+        self._n_held_bytes = 0
         self._n_put = self._n_put_bytes = 0  # the executor's counts
         self._n_taken = self._n_taken_bytes = 0  # the receiver's
         self.is_waiting_for_room = False
@@ -63,6 +64,11 @@ class Delivery:
     def n_bytes(self) -> int:
         """Bytes of results that wait here, as they were on the way."""
         return self._n_put_bytes - self._n_taken_bytes
+
+    @property
+    def n_ready_bytes(self) -> int:
+        """Of those, what the receiver could fetch now."""
+        return self.n_bytes - self._n_held_bytes
 
     def put(self, block: Block) -> None:
         self._n_put += len(block)
@@ -94,6 +100,7 @@ class Delivery:
         """Let go of all results that wait for an earlier one, which will not come."""
         for start in sorted(self._held):
             self._ready.append(self._held.pop(start))
+        self._n_held_bytes = 0
 
     def close(self, error: BaseException | None = None) -> None:
         """Nothing more will come. ``error`` is raised to the receiver when it has fetched all."""
@@ -121,9 +128,12 @@ class Delivery:
     def _put_in_order(self, block: Block) -> None:
         if block.items[0] != self._next:
             self._held[block.items[0]] = block
+            self._n_held_bytes += block.n_bytes
             return
         held: Block | None = block
         while held is not None:
             self._ready.append(held)
             self._next = held.items[-1] + 1
             held = self._held.pop(self._next, None)
+            if held is not None:
+                self._n_held_bytes -= held.n_bytes

@@ -193,6 +193,10 @@ class Keeper:
         return self._sink.n_bytes + self._n_waiting_bytes
 
     @property
+    def n_ready_bytes(self) -> int:
+        return self._sink.n_ready_bytes
+
+    @property
     def is_waiting_for_room(self) -> bool:
         return self._sink.is_waiting_for_room
 

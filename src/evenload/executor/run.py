@@ -20,7 +20,7 @@ from .messages import Gone
 from .place import QUEUED
 from .record import Record
 from .scheduler import Accept, Fail, Instruction, Rest, Scheduler, Send
-from .source import Source
+from .source import Source, rough_bytes
 from .summary import Summary, Tally
 from .task import Answer, Task
 
@@ -32,6 +32,8 @@ __all__ = ["Job", "Options", "Run", "Sink"]
 TINY_S = 0.0005  # of work at most is sent together
 MOST_TOGETHER = 32
 FORGET = 0.9
+LARGE_ITEM_BYTES = 64 * 1024
+CHUNK_BYTES = 16 * 1024 * 1024
 N_LOOKED_UP = 256  # items at once that are looked for in a journal
 
 
@@ -49,6 +51,9 @@ class Sink(Protocol):
 
     @property
     def n_bytes(self) -> int: ...
+
+    @property
+    def n_ready_bytes(self) -> int: ...
 
     def put(self, block: Block) -> None: ...
 
@@ -125,6 +130,8 @@ class Run:
     item_s: dict[str, float] = field(default_factory=dict)
     n_dealt: int = 0
     n_sent_bytes: int = 0
+    n_answered: int = 0
+    n_result_bytes: int = 0
     largest: int = 1
 
     @property
@@ -212,9 +219,11 @@ class Run:
         return self.n_dealt + n_ahead
 
     def deal(self, device: str, now: float) -> Send | Rest:
-        (instruction,) = self.scheduler.handle(
-            sched.Free(device, now, 1 if self.source.is_apart else self.bundle(device))
-        )
+        if self.sink.n_ready_bytes >= self.options.look_ahead_bytes:
+            self.sink.is_waiting_for_room = True
+            return Rest(device, "results wait to be fetched", None)
+        bundle = 1 if self.source.is_apart else self.bundle(device)
+        (instruction,) = self.scheduler.handle(sched.Free(device, now, bundle, self._most()))
         assert isinstance(instruction, Send | Rest)
         if isinstance(instruction, Send):
             n_items = len(instruction.items)
@@ -241,6 +250,16 @@ class Run:
         n_items = int(TINY_S / max(self.item_s.get(device, math.inf), 1e-6))
         return max(1, min(n_items // self.n_per_call, MOST_TOGETHER))
 
+    def _most(self) -> int | None:
+        """Items per chunk that are large: more would only fill memory that is not warm yet."""
+        if self.n_sent_bytes:
+            item_bytes = self.n_sent_bytes / self.n_dealt + self.n_result_bytes / max(1, self.n_answered)
+        elif self.source.n_ready and not (self.n_dealt or self.source.is_apart):
+            item_bytes = 2 * rough_bytes(self.source.take(range(1))[0])
+        else:
+            return None
+        return max(1, int(CHUNK_BYTES / item_bytes)) if item_bytes > LARGE_ITEM_BYTES else None
+
     def has_work(self) -> bool:
         """Is it worth building the task on one more device?"""
         return not (self.is_over or self.is_stopping) and self.scheduler.dealer.remaining != 0
@@ -255,6 +274,8 @@ class Run:
         event = sched.Answered(job.send.chunk, now, answer.busy_s, no_memory, answer.skipped)
         instructions = self.scheduler.handle(event)
         self._count(job, device, answer, instructions)
+        self.n_answered += len(answer.values)
+        self.n_result_bytes += n_bytes
         if answer.values:  # among items of mixed length the long ones count: nothing should wait behind them
             item_s = answer.busy_s / len(answer.values)
             self.item_s[device] = max(item_s, FORGET * self.item_s.get(device, 0.0))

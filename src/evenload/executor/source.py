@@ -7,7 +7,7 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
-__all__ = ["IteratorSource", "ListSource", "Source", "ThreadedSource", "make_source"]
+__all__ = ["IteratorSource", "ListSource", "Source", "ThreadedSource", "make_source", "rough_bytes"]
 
 Cost = Callable[[Any], float] | Sequence[float] | None
 Indices = range | tuple[int, ...]
@@ -237,6 +237,19 @@ class ThreadedSource(IteratorSource):
 
 
 GONE: Any = object()
+
+
+def rough_bytes(item: Any) -> int:
+    """Of the arrays, tensors and bytes that ``item`` is, or holds if it is a small list, tuple or dict."""
+    parts = item.values() if type(item) is dict else item if type(item) in (list, tuple) else (item,)
+    if len(parts) > 64:
+        return 0
+    return sum(len(part) if isinstance(part, bytes) else _array_bytes(part) for part in parts)
+
+
+def _array_bytes(part: Any) -> int:
+    n_bytes = getattr(part, "nbytes", 0)
+    return n_bytes if isinstance(n_bytes, int) else 0
 
 
 def _checked(hint: Any, index: int) -> float:
