@@ -1,10 +1,12 @@
 """What an executor costs: seconds to the first result, and microseconds per task that does nothing.
 
-    python benchmarks/executor_overhead.py [--peers evenload,loky] [--rounds 5]
+    python benchmarks/executor_overhead.py [--peers "evenload;loky"] [--rounds 5]
 
 Two workers. "start" is import + start + first result, in an interpreter of its own. "one by one" and
 "default" map 10 000 items with a function that returns its argument, workers warm, results in input order,
-best of the rounds: wall and CPU (of all processes) per item. "default" is what the library's first example
+best of the rounds: wall and CPU (of all processes) per item. "One by one" each item is
+dealt on its own; evenload lets what takes less than half a millisecond travel together all the same, and the
+row "a message per item" shows what it costs where it must not. "default" is what the library's first example
 does; for multiprocessing.Pool and mpire that returns a list at the end, for the others results are streamed.
 """
 
@@ -34,11 +36,10 @@ def tree_cpu_s() -> float:
 
 
 def measure_start(peer_name: str) -> dict[str, float]:
-    from peers import PEERS
     from tasks import same
 
     began, cpu = time.perf_counter(), tree_cpu_s()
-    peer = PEERS[peer_name]()
+    peer = contenders()[peer_name]()
     peer.start(N_WORKERS)
     assert next(peer.imap(same, [7], 1)) == 7
     first_s, cpu_s = time.perf_counter() - began, tree_cpu_s() - cpu
@@ -48,10 +49,9 @@ def measure_start(peer_name: str) -> dict[str, float]:
 
 
 def measure_tasks(peer_name: str, mode: str, n_rounds: int) -> dict[str, float]:
-    from peers import PEERS
     from tasks import same, warm_up
 
-    peer = PEERS[peer_name]()
+    peer = contenders()[peer_name]()
     peer.start(N_WORKERS)
     folder = tempfile.mkdtemp(prefix="slots")
     while len(os.listdir(folder)) < N_WORKERS:
@@ -68,10 +68,12 @@ def measure_tasks(peer_name: str, mode: str, n_rounds: int) -> dict[str, float]:
     return {f"{mode}_us": min(wall) / N * 1e6, f"{mode}_cpu_us": min(cpu) / N * 1e6}
 
 
-def in_fresh_interpreter(*one: object) -> dict[str, float]:
+def in_fresh_interpreter(*one: object, script: str = __file__) -> dict[str, float]:
+    """What ``script --one`` prints for these arguments. Raises RuntimeError if it fails."""
     env = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    env["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), env.get("PATH", "")))  # Parsl's programs
     done = subprocess.run(
-        [sys.executable, __file__, "--one", json.dumps(one)],
+        [sys.executable, script, "--one", json.dumps(one)],
         env=env,
         capture_output=True,
         text=True,
@@ -82,22 +84,28 @@ def in_fresh_interpreter(*one: object) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def row_of(name: str, n_rounds: int) -> dict[str, float | str | None]:
-    from peers import PEERS
+def contenders() -> dict[str, type]:
+    from peers import EvenloadAlone, all_peers
 
+    everybody = all_peers()
+    return {"evenload": everybody.pop("evenload"), EvenloadAlone.name: EvenloadAlone, **everybody}
+
+
+def row_of(name: str, n_rounds: int) -> dict[str, float | str | None]:
+    peer = contenders()[name]
+    n_rounds = min(n_rounds, peer.most_rounds)
     starts = [in_fresh_interpreter("start", name) for _ in range(n_rounds)]
     row: dict[str, float | str | None] = {"peer": name}
     row |= {key: min(start[key] for start in starts) for key in starts[0]}
-    row |= in_fresh_interpreter("tasks", name, "one by one", n_rounds)
-    empty = {"default_us": None, "default_cpu_us": None}
-    return row | (
-        in_fresh_interpreter("tasks", name, "default", n_rounds) if PEERS[name].has_own_default else empty
-    )
+    for mode, is_there in (("one by one", peer.has_one_by_one), ("default", peer.has_own_default)):
+        empty = {f"{mode}_us": None, f"{mode}_cpu_us": None}
+        row |= in_fresh_interpreter("tasks", name, mode, n_rounds) if is_there else empty
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--peers", default="")
+    parser.add_argument("--peers", default="", help="names, separated by ;")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -105,10 +113,10 @@ def main() -> None:
         kind, *arguments = json.loads(given.one)
         print(json.dumps((measure_start if kind == "start" else measure_tasks)(*arguments)), flush=True)
         os._exit(0)
-    from peers import PEERS, versions
+    from peers import versions
     from record import print_table, record
 
-    rows = [row_of(name, given.rounds) for name in (given.peers.split(",") if given.peers else PEERS)]
+    rows = [row_of(name, given.rounds) for name in (given.peers.split(";") if given.peers else contenders())]
     if given.peers:
         print_table(rows)
     else:

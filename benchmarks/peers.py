@@ -14,6 +14,8 @@ class Peer:
     name = "?"
     package = ""
     has_own_default = False  # its documented first example is something else than one item at a time
+    has_one_by_one = True
+    most_rounds = 100
 
     def start(self, n_workers: int) -> None:
         self.n_workers = n_workers
@@ -41,6 +43,16 @@ class Evenload(Peer):
 
     def close(self) -> None:
         self.executor.close()
+
+
+class EvenloadAlone(Evenload):
+    """What must not run twice never waits for another: each item has a message of its own, both ways."""
+
+    name = "evenload, a message per item"
+    has_own_default = False
+
+    def imap(self, fn: Callable, items: Sequence[Any], chunk: int | None) -> Iterator[Any]:
+        return iter(self.executor.map(fn, items, policy="pull:1", repeatable=False))
 
 
 class MultiprocessingPool(Peer):
@@ -147,12 +159,22 @@ PEERS: dict[str, type[Peer]] = {
 }
 
 
+def all_peers() -> dict[str, type[Peer]]:
+    """Those of this machine, and those that bring a cluster, as far as they are installed."""
+    from importlib.util import find_spec
+
+    from cluster_peers import CLUSTER_PEERS
+
+    installed = {peer.name: peer for peer in CLUSTER_PEERS if find_spec(peer.package) is not None}
+    return PEERS | installed
+
+
 def versions() -> dict[str, str]:
     """Of every peer that is a package."""
     from importlib import metadata
 
     found = {}
-    for peer in PEERS.values():
+    for peer in all_peers().values():
         if peer.package and peer.package != "evenload":
             with contextlib.suppress(metadata.PackageNotFoundError):
                 found[peer.package] = metadata.version(peer.package)

@@ -70,3 +70,13 @@ def same(x: object) -> object:
 
 def add_one(array):
     return array + 1
+
+
+def make_large(at: int):
+    import numpy
+
+    return numpy.full(1024 * 1024, float(at))
+
+
+def pid_of(_: object) -> int:
+    return os.getpid()

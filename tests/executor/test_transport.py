@@ -6,18 +6,21 @@ import pickle
 import signal
 import sys
 import threading
+import time
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from evenload.errors import WorkerLost
-from evenload.events import EventLog, Note
+from evenload.events import EventLog, Note, Span
 from evenload.executor import Executor
 from evenload.executor.memory import SharedMemory, limit_from
+from evenload.executor.run import CHUNK_BYTES
 from evenload.executor.wire import OUT_OF_BAND_BYTES, Frame, Inbox, Outbox, hold, pack, unpack
 
 LIMIT = 64 * 1024 * 1024
@@ -322,3 +325,44 @@ def test_calls_with_large_arguments_and_functions() -> None:
     with Executor("cpu*1", echo=False) as executor:
         future = executor.submit(functools.partial(np.add, weights), weights)
         assert np.array_equal(future.result(), weights * 2)
+
+
+def large(x: int) -> np.ndarray:
+    return np.full(N_LARGE * 4, float(x))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_results_that_nobody_fetches_are_bounded_in_bytes(ordered: bool) -> None:
+    events: list[Any] = []
+    one = N_LARGE * 4 * 8
+    with Executor("cpu*2", echo=False, events=EventLog(events.append)) as executor:
+        results = executor.map(large, range(200), ordered=ordered, look_ahead_bytes=10 * one)
+        values = iter(results)
+        seen = [float(next(values)[0])]
+        time.sleep(0.5)
+        n_made = sum(event.n_items for event in events if isinstance(event, Span))
+        assert n_made < 10 + 2 * 64, "a limit, and what two workers have of CHUNK_BYTES each"
+        seen += [float(value[0]) for value in values]
+    assert sorted(seen) == list(range(200))
+
+
+def test_chunks_of_large_items_are_bounded_in_bytes() -> None:
+    events: list[Any] = []
+    items = [np.zeros(N_LARGE * 32) for _ in range(40)]
+    with Executor("cpu*1", echo=False, events=EventLog(events.append)) as executor:
+        for _ in range(2):
+            assert all((result == 0).all() for result in executor.map(double, items))
+    sizes = [event.n_items for event in events if isinstance(event, Span)]
+    assert max(sizes) * items[0].nbytes * 2 <= 2 * CHUNK_BYTES
+
+
+def test_a_million_tiny_items_take_little_memory() -> None:
+    n, growth = 300_000, 0
+    with Executor("cpu*2", echo=False) as executor:
+        list(executor.map(abs, range(100)))
+        process = psutil.Process()
+        before = process.memory_info().rss
+        for x in executor.map(abs, (x for x in range(n))):
+            if x % 10_000 == 0:
+                growth = max(growth, process.memory_info().rss - before)
+    assert growth < 50e6

@@ -1,0 +1,83 @@
+"""What it costs to send arrays to workers and back: GB/s both ways together, CPU milliseconds per item.
+
+    python benchmarks/executor_transport.py [--peers "evenload;Ray tasks"] [--mb 8] [--items 48] [--rounds 5]
+
+Two workers, warm; ``array + 1`` on float64 arrays, one by one, results in input order and checked.
+"streamed": a result is dropped before the next is asked for. "kept": all of them are held until the end. Best
+of the rounds; CPU is that of all processes. What the function itself takes is in all figures.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import time
+
+from executor_overhead import N_WORKERS, in_fresh_interpreter, tree_cpu_s
+
+
+def measure(peer_name: str, n_bytes: int, n_items: int, n_rounds: int, keeps: bool) -> dict[str, float]:
+    import numpy as np
+    from peers import all_peers
+    from tasks import add_one, warm_up
+
+    peer = all_peers()[peer_name]()
+    peer.start(N_WORKERS)
+    folder = tempfile.mkdtemp(prefix="slots")
+    while len(os.listdir(folder)) < N_WORKERS:
+        list(peer.imap(warm_up, [(folder, 0.15)] * 4, 1))
+    items = [np.full(n_bytes // 8, float(at)) for at in range(n_items)]
+    wall, cpu = [], []
+    for _ in range(min(n_rounds, peer.most_rounds + 1)):
+        kept = []
+        began, cpu_began = time.perf_counter(), tree_cpu_s()
+        for at, result in enumerate(peer.imap(add_one, items, 1)):
+            assert result[0] == result[-1] == at + 1
+            if keeps:
+                kept.append(result)
+        wall.append(time.perf_counter() - began)
+        cpu.append(tree_cpu_s() - cpu_began)
+        del result
+    peer.close()
+    return {"gb_s": 2 * n_bytes * n_items / min(wall) / 1e9, "cpu_ms": min(cpu) / n_items * 1e3}
+
+
+def row_of(name: str, n_bytes: int, n_items: int, n_rounds: int) -> dict[str, float | str]:
+    row: dict[str, float | str] = {"peer": name}
+    for way in ("streamed", "kept"):
+        got = in_fresh_interpreter(name, n_bytes, n_items, n_rounds, way == "kept", script=__file__)
+        row |= {f"{way}_{key}": value for key, value in got.items()}
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--peers", default="", help="names, separated by ;")
+    parser.add_argument("--mb", type=float, default=8)
+    parser.add_argument("--items", type=int, default=48)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(measure(*json.loads(given.one))), flush=True)
+        os._exit(0)
+    from peers import all_peers, versions
+    from record import print_table, record
+
+    n_bytes = int(given.mb * 1024 * 1024) // 8 * 8
+    rows = []
+    for name in given.peers.split(";") if given.peers else all_peers():
+        if (
+            name == "Ray Data"
+        ):  # rows of a table: arrays travel as lists of a column, another thing altogether
+            continue
+        rows.append(row_of(name, n_bytes, given.items, given.rounds))
+    if given.peers:
+        print_table(rows)
+    else:
+        extra = {"item_bytes": n_bytes, "items": given.items, "load_average": os.getloadavg()[0]}
+        record("executor_transport", rows, peers=versions(), **extra)
+
+
+if __name__ == "__main__":
+    main()
