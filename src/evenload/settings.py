@@ -63,7 +63,7 @@ SETTINGS = {
     setting.name: setting
     for setting in (
         Setting("devices", "all", "Where work runs: all, gpu, cpu, cpu*4, cuda:0,1 or a number of devices."),
-        Setting("backend", "process", "How workers run: process, ray for a cluster, inline to debug in this process."),
+        Setting("backend", "process", "How workers run: process, ray (a cluster), or inline to debug."),
         Setting("shared_memory_limit", "25%", "For arrays that travel: of the memory, or 2 GiB; 0: none."),
         Setting("start", "auto", "How worker processes start.", ("auto", "forkserver", "spawn")),
         Setting("policy", "measured", "How items are dealt: measured, pull, guided, factoring, static, ..."),

@@ -37,7 +37,7 @@ INSTALLED = ("site-packages", "dist-packages")
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the rows here.")
 @click.option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number.")
 @click.option("--policy", help="How items are dealt: measured, pull, pull:4, static, ...")
-@click.option("--backend", help="process | inline (to debug with).")
+@click.option("--backend", help="process | ray (a cluster) | inline (to debug with).")
 @click.option(
     "--ordered/--unordered", default=True, help="Rows in input order (the default), or as completed."
 )
