@@ -4,6 +4,7 @@ Every adapter imports its library when it starts, so that start-up times include
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ class Evenload(Peer):
     def start(self, n_workers: int) -> None:
         from evenload.executor import Executor
 
+        os.environ["EVENLOAD_WARM_START"] = "0"  # no run knows what the one before has measured
         self.executor = Executor(f"cpu*{n_workers}")
         self.executor.start()
 

@@ -67,6 +67,7 @@ SETTINGS = {
         Setting("shared_memory_limit", "25%", "For arrays that travel: of the memory, or 2 GiB; 0: none."),
         Setting("start", "auto", "How worker processes start.", ("auto", "forkserver", "spawn")),
         Setting("policy", "measured", "How items are dealt: measured, pull, guided, factoring, static, ..."),
+        Setting("warm_start", True, "Remember how fast functions ran, for the next program."),
         Setting("color", "auto", "Colour in the terminal.", ("auto", "always", "never")),
         Setting("progress", True, "Show progress while work runs."),
     )

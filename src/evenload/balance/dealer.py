@@ -49,6 +49,7 @@ class Dealer:
     devices     ids, in the order that decides ties
     priors      device -> relative speed before anything is measured (a score); equal if left out
     history     device -> Cost of earlier runs, trusted until this run has measured
+    is_hearsay  the history is of other programs: chunks grow from small ones, as without it
     repeatable  False: an item is never dealt twice on purpose
     uniform     all items cost about the same and a chunk is run as a whole (slices of an array)
     max_chunk   most items per chunk, for all devices or by device
@@ -67,6 +68,7 @@ class Dealer:
         *,
         priors: Mapping[str, float] | None = None,
         history: Mapping[str, Cost] | None = None,
+        is_hearsay: bool = False,
         repeatable: bool = True,
         uniform: bool = False,
         max_chunk: Mapping[str, int] | int | None = None,
@@ -85,9 +87,9 @@ class Dealer:
             ceiling = max_chunk.get(device) if isinstance(max_chunk, Mapping) else max_chunk
             estimate = Estimate((history or {}).get(device), whole=uniform)
             prior = _checked_prior(device, (priors or {}).get(device, 1.0))
-            self._lanes[device] = Lane(
-                device, prior, estimate, _checked(ceiling), is_helper=device in helpers
-            )
+            lane = Lane(device, prior, estimate, _checked(ceiling), is_helper=device in helpers)
+            lane.last_n = int(is_hearsay and estimate.cost is not None)
+            self._lanes[device] = lane
         self._stock = Stock()
         self._flights = Flights()
         self._total: int | None = None
@@ -351,6 +353,10 @@ class Dealer:
     def is_finished(self) -> bool:
         """Closed, and every item is done or forgotten. Duplicates that still run are not needed."""
         return self._is_closed and self._n_open == 0
+
+    def n_measured(self, device: str) -> int:
+        """Chunks whose time this run has measured on ``device``."""
+        return self._lane(device).estimate.n_samples
 
     def cost(self, device: str) -> Cost | None:
         """What ``device`` is measured (or remembered) to need; per average item with size hints."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -45,6 +46,7 @@ class Engine:
         self.seats = self.roster.seats
         self.runs: list[Run] = []
         self.is_closed = False
+        self.ceilings: dict[tuple[int, str], int] = {}  # batches that fit, by task and device
         self._calls: deque[Callable[[], None]] = deque()
         self._is_drained = False
         self._lock = threading.RLock()  # a signal handler may come in while its own thread holds it
@@ -315,7 +317,8 @@ class Engine:
                 del worker.tasks[other.id]
                 self.backend.unload(worker.number, other.id)
         worker.loading = task
-        self.backend.load(worker.number, task)
+        ceiling = self.ceilings.get((task.id, worker.device))
+        self.backend.load(worker.number, task if ceiling is None else replace(task, ceiling=ceiling))
 
     def _send(self, seat: Seat, worker: Worker, run: Run, send: Send, now: float) -> bool:
         self._n_jobs += 1
@@ -436,6 +439,8 @@ class Engine:
         worker.has_worked = True
         assert job.number == message.chunk
         self.pool.task_finished(seat.id, message.answer.busy_s)
+        if job.run.task.batch is not None:
+            self._remember_ceiling(job.run.task, seat.id, message.answer.ceiling)
         if not job.run.is_over:
             try:
                 job.run.answered(job, seat.id, message.answer, message.n_bytes, time.monotonic())
@@ -443,6 +448,12 @@ class Engine:
                     self._drop_superseded(job.run)
             except Exception as error:
                 self._fail(job.run, error)
+
+    def _remember_ceiling(self, task: Task, device: str, ceiling: int | None) -> None:
+        if ceiling is not None:
+            self.ceilings[task.id, device] = ceiling
+        else:
+            self.ceilings.pop((task.id, device), None)
 
     def _drop_superseded(self, run: Run) -> None:
         for seat in self.seats.values():

@@ -121,6 +121,7 @@ class Run:
     first_sent_s: float | None = None
     has_balancer: bool = False
     keeper: "Keeper | None" = None
+    size: str | None = None
     is_over: bool = False
     is_stopping: bool = False
     error: BaseException | None = None

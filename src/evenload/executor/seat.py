@@ -31,6 +31,7 @@ class Worker:
 
     number: int
     name: str
+    device: str
     asked_s: float
     startup_s: float = 0.0
     is_up: bool = False
@@ -83,7 +84,7 @@ class Seat:
 
     def new_worker(self, number: int, now: float) -> Worker:
         self.n_started += 1
-        self.worker = Worker(number, f"{self.id}/{self.n_started}", now)
+        self.worker = Worker(number, f"{self.id}/{self.n_started}", self.id, now)
         return self.worker
 
     def worker_ended(self, reason: str, now: float, last_words: str = "") -> None:

@@ -19,6 +19,8 @@ from .place import PACKING, Place
 
 __all__ = ["Answer", "Runner", "Task", "dump", "load"]
 
+N_GOOD = 20  # batches after which a slightly larger one is tried
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -29,6 +31,7 @@ class Task:
     device_as  name under which the constructor wants the device, "" for its only argument, None if not
     batch      call with lists of up to so many items
     may_split  a batch that failed may be tried again in parts
+    ceiling    so many items per call are known to fit into the memory of the device that it is sent to
     """
 
     id: int
@@ -39,6 +42,7 @@ class Task:
     device_as: str | None = None
     batch: int | None = None
     may_split: bool = True
+    ceiling: int | None = None
 
 
 @dataclass(slots=True)
@@ -69,7 +73,8 @@ class Runner:
         self._lets_through = (KeyboardInterrupt,) if inline else ()
         self._task = task
         self._call: Callable[[Any], Any] = task.fn
-        self._ceiling = task.batch
+        self._ceiling = task.ceiling or task.batch
+        self._n_good = 0  # batches of that size in a row
         if task.is_class:
             if task.device_as is None:
                 self._call = task.fn()
@@ -145,6 +150,8 @@ class Runner:
             place.at(start)
             try:
                 answer.values.extend(self._call_batch(items[start:stop]))
+                if stop - start == self._ceiling != most:
+                    self._try_more(most)
             except self._lets_through:
                 raise
             except BaseException as error:
@@ -154,6 +161,13 @@ class Runner:
                 failure = Failure.of(error, travels=self._travels)
                 answer.failures.update(dict.fromkeys(range(start, stop), failure))
                 answer.values.extend([None] * (stop - start))
+
+    def _try_more(self, most: int) -> None:
+        """What was too much once may fit again: somebody else has let go of the memory."""
+        assert self._ceiling is not None
+        self._n_good += 1
+        if self._n_good >= N_GOOD:
+            self._ceiling, self._n_good = min(most, self._ceiling + max(1, self._ceiling // 10)), 0
 
     def _call_one(self, item: Any) -> Any:
         return self._call_batch([item])[0]
@@ -169,7 +183,7 @@ class Runner:
     def _split(self, error: BaseException, start: int, stop: int, todo: list[tuple[int, int]]) -> None:
         """Too little memory: halve, and remember it. Anything else: one by one, to find the culprit."""
         if is_memory_error(error):
-            self._ceiling = (stop - start) // 2
+            self._ceiling, self._n_good = (stop - start) // 2, 0
             error.__traceback__ = None  # its frames hold the tensors that did not fit
             torch = sys.modules.get("torch")
             if torch is not None:
@@ -186,13 +200,13 @@ def _gone(_: Any) -> Any:
 
 def load(spec: bytes, buffers: list | None, task_id: int) -> Task:
     """The task from a message of ``dump``. Raises whatever the function's module raises on import."""
-    name, body, is_class, device_as, batch, may_split = pickle.loads(spec)
+    name, body, is_class, device_as, batch, may_split, ceiling = pickle.loads(spec)
     fn = pickle.loads(body, buffers=buffers or ())
-    return Task(task_id, name, fn, (b"", []), is_class, device_as, batch, may_split)
+    return Task(task_id, name, fn, (b"", []), is_class, device_as, batch, may_split, ceiling)
 
 
 def dump(task: Task) -> tuple[bytes, list]:
     """A message that ``load`` reads: bytes, and the buffers that belong to it."""
     body, buffers = task.pickled
-    fields = (task.name, body, task.is_class, task.device_as, task.batch, task.may_split)
+    fields = (task.name, body, task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)
     return pickle.dumps(fields, protocol=5), buffers
