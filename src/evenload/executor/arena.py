@@ -235,16 +235,19 @@ class Lender:
         return True
 
     def _trim(self) -> None:
-        """Let the system have the memory that is free."""
+        """Let the system have the memory that is free, where it takes it."""
+        if not hasattr(mmap, "MADV_REMOVE"):
+            return
+        kept = Extents()
         for start, stop in self._warm:
-            if hasattr(mmap, "MADV_REMOVE"):
-                try:
-                    self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
-                except OSError:  # this file system cannot: nothing is gained, nothing is lost
-                    return
-            self._cold.give(start, stop - start)
-        self._ledger.give(self._cell, self._warm.n_bytes)
-        self._warm = Extents()
+            try:
+                self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
+            except OSError:  # this file system cannot
+                kept.give(start, stop - start)
+            else:
+                self._cold.give(start, stop - start)
+        self._ledger.give(self._cell, self._warm.n_bytes - kept.n_bytes)
+        self._warm = kept
 
 
 class Borrower:
