@@ -1,6 +1,7 @@
 """The fork server's side: takes requests, forks workers, collects them when asked to. See ``fork_server``."""
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -39,6 +40,7 @@ def serve(fd: int) -> None:
 
 def _fork(how: dict[str, Any], fds: list[int], requests: socket.socket, statuses: dict[int, int]) -> None:
     status_fd = fds.pop()
+    gc.freeze()  # what is there stays as it is, so that its memory stays shared
     pid = os.fork()
     if not pid:
         try:
