@@ -32,6 +32,7 @@ __all__ = ["plan"]
     metavar="RUN",
     help="Take times from the run in this folder.",
 )
+@click.option("--trace", is_flag=True, help="Trace activations with the real classes (imports torch).")
 @click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a key of the job file.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def plan(
@@ -40,6 +41,7 @@ def plan(
     mode: str | None,
     items: int | None,
     measured: Path | None,
+    trace: bool,
     changes: tuple[str, ...],
     as_json: bool,
 ) -> int:
@@ -66,6 +68,7 @@ def plan(
         fleet,
         measured=read_measured(measured) if measured is not None else None,
         host_bytes=free_host_bytes() if is_here else None,
+        trace=trace,
     )
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))

@@ -25,6 +25,7 @@ CONTEXT_BYTES = int(0.6 * 2**30)  # of a CUDA context with its libraries, before
 DISK_BYTES_S = 2e9  # assumed, for a model that was never loaded here
 EFFICIENCY = 0.55  # of the data sheet's rate: 548 of 989 TFLOP/s on an H200 (vllm-omni #3684)
 BUS_SHARE = 0.57  # of the link's rate: 36 of 63 GB/s when blocks are streamed (sglang #31538)
+_HALVES = {"image_edit_denoise": "encode", "image_edit_decode": "decode"}  # of the autoencoder
 UNKNOWN_S = 1.0  # stands for times of which nothing is known; then no makespan is told
 
 
@@ -62,13 +63,16 @@ def problem_of(
     *,
     measured: Mapping[str, Measured] | None = None,
     host_bytes: int | None = None,
+    trace: bool = False,
 ) -> JobProblem:
-    """The planner's question for this job. Raises FormatError or ConfigError on damaged models."""
+    """The planner's question for this job. Raises FormatError or ConfigError on damaged models.
+
+    trace  run the classes of known architectures on fake tensors, for exact activations; imports torch
+    """
     reference = max((d.hardware.tflops * d.speed for d in devices if d.hardware), default=None)
     notes: list[str] = []
-    facts = [
-        _facts(stage, folder, reference, (measured or {}).get(stage.name), notes) for stage in spec.stages
-    ]
+    seen = measured or {}
+    facts = [_facts(stage, folder, reference, seen.get(stage.name), trace, notes) for stage in spec.stages]
     has_times = all(fact.item_s is not None for fact, _ in facts)
     n_tasks = _tasks(spec)
     stages = tuple(
@@ -122,9 +126,15 @@ def _tasks(spec: "JobSpec") -> list[int]:
 
 
 def _facts(
-    stage: "StageSpec", folder: Path, reference: float | None, seen: Measured | None, notes: list[str]
+    stage: "StageSpec",
+    folder: Path,
+    reference: float | None,
+    seen: Measured | None,
+    trace: bool,
+    notes: list[str],
 ) -> tuple[StageFacts, StageWork | None]:
-    size, work = _model(stage, folder, notes)
+    size, work, found = _model(stage, folder, notes)
+    traced = _traced(stage, size, found) if trace and size is not None and found is not None else None
     stored = size.bytes if size is not None else weight_bytes(stage.params, folder)
     given = stage.estimate
     item_s, item_from = None, "unknown"
@@ -150,6 +160,8 @@ def _facts(
         activation, activation_from = seen.activation_bytes, "measured"
     elif given.activation is not None:
         activation, activation_from = given.activation, "given"
+    elif traced is not None:
+        activation, activation_from = traced, "traced"
     elif work is not None:
         notes.append(
             f"{stage.name}: {gib(activation)} of activations is an estimate (estimate.activation wins)"
@@ -165,23 +177,25 @@ def _scale(measured_on: str | None, reference: float | None) -> float:
     return 1.0 if measured_on is None or reference is None else hardware_named(measured_on).tflops / reference
 
 
-def _model(stage: "StageSpec", folder: Path, notes: list[str]) -> tuple[ModelSize | None, StageWork | None]:
+def _model(
+    stage: "StageSpec", folder: Path, notes: list[str]
+) -> tuple[ModelSize | None, StageWork | None, Path | None]:
     if stage.model is None:
-        return None, None
+        return None, None, None
     found = find_model(stage.model.path, folder)
     if found is None and stage.model.config is not None:
         found = find_model(stage.model.config, folder)
         notes.append(f"{stage.name}: {stage.model.path} is not here, its config is")
     if found is None:
         notes.append(f"{stage.name}: {stage.model.path} is not here, so its size is not known")
-        return None, None
+        return None, None, None
     only = stage.model.components or (KINDS[stage.kind].components if stage.kind in KINDS else ())
     if (found / "model_index.json").is_file() and stage.model.components is None:
         there = json.loads((found / "model_index.json").read_text())
         only = tuple(name for name in only if name in there)
     size = measure_model(found, stage.model.dtype, only)
     notes += [f"{stage.name}: {note}" for note in size.notes]
-    return size, _work(stage, size, found)
+    return size, _work(stage, size, found), found
 
 
 def _work(stage: "StageSpec", size: ModelSize, found: Path) -> StageWork | None:
@@ -189,7 +203,30 @@ def _work(stage: "StageSpec", size: ModelSize, found: Path) -> StageWork | None:
     config = _config(found, largest.name)
     names = [component.name for component in size.components]
     vae = _config(found, "vae") if "vae" in names or (found / "vae").is_dir() else None
-    return work_of(largest.class_name, config, {**stage.params, **stage.call}, vae)
+    return work_of(largest.class_name, config, _arguments(stage, found), vae)
+
+
+def _arguments(stage: "StageSpec", found: Path) -> dict[str, Any]:
+    """What the stage's class and call are given, and what the model's folder asks for."""
+    asked = found / "evenload.json"
+    settings = json.loads(asked.read_text(encoding="utf-8")) if asked.is_file() else {}
+    return {"decodes": stage.kind != "image_edit_denoise", **settings, **stage.params, **stage.call}
+
+
+def _traced(stage: "StageSpec", size: ModelSize, found: Path) -> int | None:
+    """The most that any component of the stage takes at once; None if one of them cannot be traced."""
+    from evenload.pipeline.trace_activation import TRACED, traced_bytes
+
+    if any(component.class_name not in TRACED for component in size.components):
+        return None
+    vae, call, peaks = _config(found, "vae"), _arguments(stage, found), []
+    for component in size.components:
+        config = _config(found, component.name)
+        peak = traced_bytes(component.class_name, config, call, vae, component.dtype)
+        if stage.kind in _HALVES and component.class_name.startswith("Autoencoder"):
+            peak = {_HALVES[stage.kind]: peak[_HALVES[stage.kind]]}
+        peaks += peak.values()
+    return max(peaks)
 
 
 def _config(found: Path, component: str) -> dict[str, Any]:

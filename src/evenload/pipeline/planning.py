@@ -32,15 +32,17 @@ def plan_job(
     *,
     measured: Mapping[str, Measured] | None = None,
     host_bytes: int | None = None,
+    trace: bool = False,
     effort: float = 1.0,
 ) -> Plan:
     """The plan of the job's mode; where it is auto, every other mode is compared with it.
 
     measured    what is known of stages by name, from a probe or an earlier run
     host_bytes  free memory of the host, for blocks that are streamed
+    trace       activations of known architectures from a run on fake tensors, which imports torch
     Raises ConfigError with figures in GiB where it does not fit, FormatError on a damaged model folder.
     """
-    asked = problem_of(spec, n_items, folder, devices, measured=measured, host_bytes=host_bytes)
+    asked = problem_of(spec, n_items, folder, devices, measured=measured, host_bytes=host_bytes, trace=trace)
     if asked.has_times:
         plan = make_plan(asked.problem, spec.schedule.mode, effort=effort)
     else:

@@ -7,14 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["StageWork", "work_of"]
+__all__ = ["StageWork", "area_of", "work_of"]
 
 AREA = 1024 * 1024  # pixels that the edit pipelines scale their input to
 TEXT_TOKENS = 200  # of a prompt with its template; the picture's own tokens come on top
 PIXELS_PER_VISION_TOKEN = 28 * 28
 FLOAT = 2  # bytes of an activation in 16 bits
-LIVE_HIDDEN = 16  # tensors of a block's width that live at once: two streams, q, k, v, and a 4x wide MLP
-LIVE_MAPS = 6  # full-size feature maps that live at once in a convolutional decoder
+# Tensors that live at once, traced at 1 Mpixel in 16 bits (see ``trace_activation``):
+LIVE_HIDDEN = 14.5  # of a block's width: two streams, q, k, v, and a 4x wide MLP
+MAPS_DECODED = 18  # of full size and the first level's width, in the autoencoder's decoder
+MAPS_ENCODED = 10.1  # in its encoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ def work_of(
 def _decode(config: Mapping[str, Any], call: Mapping[str, Any]) -> StageWork:
     """The decoder's convolutions, level by level from the smallest map; one frame, kernels of 27 places."""
     base, factors = config.get("base_dim", 96), config.get("dim_mult", [1, 2, 4, 4])
-    area = _area(call)
+    area = area_of(call)
     maps = area / 4 ** (len(factors) - 1)
     top = base * factors[-1]
     flop = 2.0 * 27 * 4 * top * top * maps  # the middle
@@ -56,10 +58,10 @@ def _decode(config: Mapping[str, Any], call: Mapping[str, Any]) -> StageWork:
             maps *= 4
             flop += 2.0 * 9 * maps * n_out * (n_out // 2)
         before = n_out
-    return StageWork(flop, 1, LIVE_MAPS * area * base * FLOAT, 0)
+    return StageWork(flop, 1, MAPS_DECODED * area * base * FLOAT, 0)
 
 
-def _area(call: Mapping[str, Any]) -> int:
+def area_of(call: Mapping[str, Any]) -> int:
     """Pixels of the picture that is drawn."""
     if call.get("height") and call.get("width"):
         return int(call["height"]) * int(call["width"])
@@ -70,7 +72,7 @@ def _denoise(config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | 
     """Two streams with joint attention; the picture to edit adds its tokens to those that are drawn."""
     dim = config.get("attention_head_dim", 128) * config.get("num_attention_heads", 24)
     layers = config.get("num_layers", 60)
-    area = _area(call)
+    area = area_of(call)
     shrink = (16 if vae is None else 2 ** len(vae.get("temperal_downsample", (0, 0, 0))) * 2) ** 2
     picture = (area + int(call.get("area") or AREA)) // shrink
     text = TEXT_TOKENS + int(call.get("area") or AREA) // PIXELS_PER_VISION_TOKEN
@@ -81,9 +83,9 @@ def _denoise(config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | 
         2 if call.get("negative_prompt") is not None and float(call.get("true_cfg_scale") or 4.0) > 1 else 1
     )
     hidden_bytes = tokens * dim * FLOAT
-    maps = LIVE_MAPS * area * (96 if vae is None else vae.get("base_dim", 96)) * FLOAT
-    activation_bytes = max(LIVE_HIDDEN * hidden_bytes, maps)
-    return StageWork(forward * n_passes, n_passes, activation_bytes, hidden_bytes)
+    maps = area * (96 if vae is None else vae.get("base_dim", 96)) * FLOAT
+    maps *= MAPS_DECODED if call.get("decodes", True) else MAPS_ENCODED
+    return StageWork(forward * n_passes, n_passes, int(max(LIVE_HIDDEN * hidden_bytes, maps)), hidden_bytes)
 
 
 def _read_pictures(config: Mapping[str, Any], call: Mapping[str, Any]) -> StageWork:
