@@ -337,6 +337,32 @@ def test_a_constructor_that_kills_its_worker_is_a_refusal(threaded: str) -> None
         assert list(own.map(abs, range(3))) == list(range(3))
 
 
+def test_a_device_that_disappears_costs_nothing_but_its_speed(tmp_path: Path) -> None:
+    """Its driver has lost it: the worker dies, and those that replace it cannot open it any more."""
+
+    class Model:
+        def __init__(self, device: Any, lost: str = str(tmp_path / "lost")):
+            self.device, self.lost = device.id, lost
+            if self.device == "cpu:1" and os.path.exists(lost):
+                raise RuntimeError("no such device")
+
+        def __call__(self, x: int) -> int:
+            time.sleep(0.005)
+            if self.device == "cpu:1" and x > 20:
+                with open(self.lost, "w"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return x
+
+    events: list[Any] = []
+    with Executor("cpu*3", events=EventLog(events.append), echo=False) as own:
+        while len(set(own.map(lambda x: (time.sleep(0.005), os.getpid())[1], range(12), policy="pull"))) < 3:
+            pass
+        assert list(own.map(Model, range(100), policy="pull")) == list(range(100))
+        warnings = [e.text for e in events if isinstance(e, Note) and e.level == "warning"]
+        assert any("cpu:1 takes no part" in text and "no such device" in text for text in warnings)
+        assert list(own.map(abs, range(10))) == list(range(10))
+
+
 def test_nothing_is_left_behind() -> None:
     def open_files() -> int:
         return len(os.listdir("/proc/self/fd"))

@@ -31,6 +31,7 @@ from evenload.events import (
     Span,
     StageFinished,
     StageStarted,
+    WorkerStarted,
 )
 from evenload.executor import Executor
 
@@ -590,3 +591,36 @@ def test_what_is_no_policy_is_refused_by_name(executor: Executor, policy: Any) -
     with pytest.raises(ConfigError, match="neither a name nor a policy"):
         executor.set_policy(policy)
     assert list(executor.map(abs, [-1])) == [1]
+
+
+def test_there_are_never_more_workers_than_items() -> None:
+    def started(n: int, **options: Any) -> int:
+        events: list[Any] = []
+        task = (lambda xs: xs) if "batch" in options else abs
+        got = evenload.map(task, range(n), devices="cpu*6", events=EventLog(events.append), **options)
+        assert list(got) == list(range(n))
+        return sum(isinstance(e, WorkerStarted) for e in events)
+
+    assert started(1) == 1
+    assert started(2, policy="pull") <= 2
+    assert started(6, batch=4) <= 2
+
+
+def test_an_item_that_the_first_device_cannot_run_finds_another() -> None:
+    class Picky:
+        def __init__(self, device: Any):
+            if device.id == "cpu:0":
+                raise RuntimeError("not here")
+            self.device = device.id
+
+        def __call__(self, x: int) -> str:
+            return self.device
+
+    assert list(evenload.map(Picky, [1], devices="cpu*2", echo=False)) == ["cpu:1"]
+
+    def short_of_memory(x: int) -> str:
+        if os.environ["EVENLOAD_DEVICE"] == "cpu:0":
+            raise MemoryError
+        return os.environ["EVENLOAD_DEVICE"]
+
+    assert list(evenload.map(short_of_memory, [1], devices="cpu*2")) == ["cpu:1"]

@@ -237,15 +237,26 @@ class Engine:
 
     def _staff(self, now: float) -> None:
         """Replace workers that are gone; tell the runs of devices that will not come back."""
-        for seat in self.seats.values():
-            if seat.worker is None and seat.may_start(now):
+        missing = [seat for seat in self.seats.values() if seat.worker is None and seat.may_start(now)]
+        for seat in sorted(missing, key=lambda seat: -self.pool.score(seat.id)):
+            if any(seat.id in run.devices and self._lacks_workers(run) for run in self.runs):
                 self._start(seat, now)
+        for seat in self.seats.values():
             if seat.lost is not None or seat.refusals:
                 for run in tuple(self.runs):
                     why = seat.lost or seat.refusals.get(run.task.id)
                     if why is not None and seat.id in run.devices:
                         self.record.note("warning", f"{seat.id} takes no part in {run.options.stage}: {why}")
                         run.leave(seat.id, why, now)
+
+    def _lacks_workers(self, run: Run) -> bool:
+        """Has it fewer than items, or only such as will not take what is left?"""
+        if run.source.total is None:
+            return True
+        seats = [seat for seat in self.seats.values() if seat.worker is not None and seat.id in run.devices]
+        if len(seats) * run.n_per_call < max(run.source.total, run.source.n_ready):
+            return True
+        return run.has_work() and all(seat.may_work and seat.rest is not None for seat in seats)
 
     def _start(self, seat: Seat, now: float) -> None:
         self._n_workers += 1
