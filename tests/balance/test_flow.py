@@ -353,6 +353,8 @@ def test_the_second_copy_on_a_gpu_gets_nothing():
         ([0, 1, 2], {}, "do not divide"),
         ([0, 1, 2, 5], {}, "names expert 5"),
         ([0, 1, 2, -2], {}, "names expert -2"),
+        ([0, 1, 2, 2**32], {}, "holds 4294967296"),
+        ([0, 1, 2, 0], {"slot2gpu": [0, 0, 1, 2**32]}, "slot2gpu holds"),
         ([0, 1, 1, 0], {}, "no slot"),
         ([-1, -1, -1, -1], {}, "no slot"),
         ([0.0, 1.0, 2.0, 0.0], {}, "dtype"),
@@ -382,6 +384,7 @@ def test_bad_placements_are_refused(phy2log, options, says):
         ([1, 2, 3], {"cost": 0}, "cost"),
         ([2**39, 2, 3], {}, "too many"),
         ([2**62, 2**62, 2**62], {}, "too many"),
+        ([2**63 - 1, 2**63 - 1, 2], {}, "too many"),  # a sum that wraps round to 0
     ],
 )
 def test_bad_demands_are_refused(demands, options, says):

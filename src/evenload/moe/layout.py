@@ -25,7 +25,15 @@ class Layout:
         self, redundant_to_original: Any, n_slots: int, n_experts: int, n_ranks: int | None, n_nodes: int
     ):
         given = redundant_to_original
-        pattern = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        try:
+            pattern = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        except ValueError as error:
+            raise ConfigError("redundant_to_original has rows of different lengths") from error
+        if pattern.dtype.kind not in "iu":
+            raise ConfigError(
+                f"redundant_to_original has dtype {pattern.dtype}",
+                hint="give whole numbers, in rows of one length",
+            )
         self.n_slots, self.n_experts, self.n_nodes = n_slots, n_experts, n_nodes
         self._topology: NDArray[np.int32] | None = None
         if pattern.ndim == 2:

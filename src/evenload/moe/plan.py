@@ -166,7 +166,12 @@ def _answer(windows: NDArray, fleet: Fleet, objective: str, layers: list) -> Pla
 
 
 def _windows(load_windows: ArrayLike) -> NDArray[np.float64]:
-    windows = np.asarray(load_windows, np.float64)
+    try:
+        windows = np.asarray(load_windows, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"load_windows is no block of numbers: {error}", hint="give [windows, layers, experts] counts"
+        ) from error
     windows = windows[None] if windows.ndim == 2 else windows
     if windows.ndim != 3 or not windows.size:
         raise ConfigError(

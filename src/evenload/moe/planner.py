@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchPlan", "Planner"]
 
+MOST_COUNT = 1 << 39  # as the router's; so that sums over ranks stay in 64 bits
+
 
 class Planner:
     """Routes one MoE layer's ids, batch after batch, over a fixed pattern of replicas; LPLB's interface.
@@ -40,6 +42,8 @@ class Planner:
                               "cpu"; or "triton"
     speeds, cost, dead        as in ``balance.flow``: relative speeds [ranks]; "tokens", "experts" or a tile;
                               dead ranks
+
+    Not for use from two threads at once: batches share its arrays. Make one for each thread.
 
     Raises ConfigError if sizes do not fit together, or ranks of the group were given different ones.
     """
@@ -108,7 +112,12 @@ class Planner:
         torch = require("torch", extra="torch", why="the Planner")
         self._agree(load=_digest(load))
         if load is not None:
-            load = np.asarray(load.detach().cpu() if hasattr(load, "detach") else load, dtype=np.float64)
+            try:
+                load = np.asarray(load.detach().cpu() if hasattr(load, "detach") else load, dtype=np.float64)
+            except (TypeError, ValueError) as error:
+                raise ConfigError(
+                    f"load is no list of numbers: {error}", hint="give a load for each expert"
+                ) from error
             if (
                 load.shape != (self.n_logical_routed_experts,)
                 or not np.isfinite(load).all()
@@ -217,6 +226,8 @@ class Planner:
                 f"counts have shape {counts.shape} and dtype {counts.dtype}",
                 hint=f"give whole numbers, [{self.n_logical_routed_experts}] or [ranks, experts]",
             )
+        if counts.size and counts.max() >= MOST_COUNT:
+            raise ConfigError(f"a count of {counts.max()}", hint=f"give counts below {MOST_COUNT}")
         rank, n_ranks = (0, 1) if self._exchange is None else (self._exchange.rank, self._exchange.n_ranks)
         return BatchPlan(self._router, self.dispatcher, counts.astype(np.int64), rank, n_ranks)
 

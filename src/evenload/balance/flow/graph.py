@@ -94,6 +94,10 @@ def _integers(name: str, values: ArrayLike, dtype: type) -> NDArray:
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and array.size:
         raise ConfigError(f"{name} has dtype {array.dtype}", hint=f"give {name} as integers")
+    limits = np.iinfo(dtype)
+    if array.size and (array.min() < limits.min or array.max() > limits.max):
+        wrong = array.min() if array.min() < limits.min else array.max()
+        raise ConfigError(f"{name} holds {wrong}", hint="ids count from 0, and -1 is an empty slot")
     return np.ascontiguousarray(array, dtype=dtype)
 
 

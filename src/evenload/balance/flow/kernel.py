@@ -60,19 +60,23 @@ def _place_homes(graph, layer, demand, fixed, load):
         for gpu in range(graph.n_gpus):
             if fixed[gpu] < 0 or (fixed[gpu] > 0 and not graph.alive[gpu]):
                 return NEGATIVE
+            if fixed[gpu] >= MOST_DEMAND:
+                return OVERFLOW
             load[gpu] = fixed[gpu]
             total += fixed[gpu]
     for expert in range(len(demand)):
         n = demand[expert]
         if n < 0:
             return NEGATIVE
+        if n >= MOST_DEMAND:  # each by itself: their sum might wrap round to anything
+            return OVERFLOW
         total += n
         home = graph.home[layer * len(demand) + expert]
         if home >= 0:
             load[home] += n
         elif home == UNPLACED and n > 0:
             return UNPLACED_DEMAND
-    return OVERFLOW if total < 0 or total >= MOST_DEMAND else ROUTED
+    return OVERFLOW if total >= MOST_DEMAND else ROUTED
 
 
 @inlined

@@ -248,6 +248,8 @@ def route(
 
     phy2log [slots] or [layers, slots], demands [experts] or [layers, experts] integers.
     """
+    if not np.ndim(demands):
+        raise ConfigError(f"demands are {demands!r}", hint="give one for each expert")
     n_experts = np.shape(demands)[-1]
     graph = ReplicaGraph.from_slots(phy2log, n_experts, n_gpus, slot2gpu=slot2gpu, dead=dead)
     return Router(graph, **options).solve(demands, fixed=fixed, capacities=capacities)
