@@ -1,6 +1,12 @@
-"""Make sample reports and look at them: pictures by a headless Chromium, light, dark and narrow.
+"""Pictures of the pages, by a headless Chromium: reports and live pages, light, dark and narrow.
 
-python scripts/screenshots.py OUT [RUN ...]     # RUN: run folders to show as well
+python scripts/screenshots.py OUT [RUN ...]        # sample runs, and RUN: run folders to show as well
+python scripts/screenshots.py --docs RUN           # the pictures of the README and the docs, of a real run
+
+The pictures in docs/pictures are of the restore example:
+
+    python examples/restore/pictures.py && evenload run examples/restore/job.yaml --devices cpu*2
+    python scripts/screenshots.py --docs examples/restore/runs/restore
 """
 
 import importlib.util
@@ -9,13 +15,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import sync_playwright
 
 from evenload.events import EventFile
-from evenload.report.html import write_report
+from evenload.report.html import write_comparison, write_report
 
 ROOT = Path(__file__).resolve().parent.parent
-SIZES = {"wide": (1280, 4400), "narrow": (390, 4200)}
+SIZES = {1280: "wide", 390: "narrow"}
 
 
 def sample_run_class():
@@ -82,39 +94,111 @@ def make_runs(folder: Path) -> list[Path]:
     return list(runs.values())
 
 
-def shoot(page: Path, out: Path, size: tuple[int, int], dark: bool) -> None:
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    if chromium is None:
-        sys.exit("no chromium on this machine")
-    with tempfile.TemporaryDirectory() as profile:
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-        flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-        flags += [
-            f"--user-data-dir={profile}",
-            f"--window-size={size[0]},{size[1]}",
-            "--virtual-time-budget=4000",
-        ]
-        flags += ["--hide-scrollbars", f"--screenshot={out}"]
-        if dark:
-            flags += ["--blink-settings=preferredColorScheme=0"]
-        subprocess.run(
-            [chromium, *flags, page.resolve().as_uri()], check=True, capture_output=True, timeout=120
-        )
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of the live page of ``folder``, in a process of its own."""
+    command = [sys.executable, "-m", "evenload", "dash", str(folder), "--until-eof", "--port", "0"]
+    page = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield page.stdout.readline().strip()
+    finally:
+        page.stdin.close()
+        page.wait(20)
 
 
-def main() -> None:
-    out = Path(sys.argv[1])
+def play(folder: Path, seconds: float) -> subprocess.Popen:
+    """Write a sample run into ``folder`` as it happens, for a live page to show."""
+    program = (
+        "import sys, time, dataclasses\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from screenshots import sample_run_class, EventFile, Path\n"
+        "make, began = sample_run_class(), time.time()\n"
+        "with EventFile(Path(sys.argv[2]) / 'events.jsonl') as sink:\n"
+        "    for event in make(n_items=400, fails=(3, 41), loses=(6,), moves=9):\n"
+        "        t = getattr(event, 'stop_s', None) or getattr(event, 't', 0.0)\n"
+        "        late = began + t - float(sys.argv[3]) - time.time()\n"
+        "        time.sleep(max(0.0, late))\n"
+        "        sink(event)\n"
+    )
+    folder.mkdir(exist_ok=True)
+    return subprocess.Popen([sys.executable, "-c", program, str(ROOT / "scripts"), str(folder), str(seconds)])
+
+
+class Camera:
+    """Takes pictures of pages with Debian's Chromium."""
+
+    def __init__(self, playwright: Any):
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+        if chromium is None:
+            sys.exit("no chromium on this machine")
+        self._browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+    def shoot(
+        self, url: str, out: Path, width: int, *, dark: bool = False, height: int | None = None
+    ) -> None:
+        """The whole page, or its first ``height`` pixels."""
+        size = {"width": width, "height": height or 900}
+        page = self._browser.new_page(viewport=size, color_scheme="dark" if dark else "light")
+        page.goto(url)
+        page.wait_for_selector("h1")
+        page.wait_for_timeout(2500 if url.startswith("http") else 600)
+        page.screenshot(path=out, full_page=height is None)
+        page.close()
+        print(f"  {out}")
+
+    def everything(self, url: str, name: str, out: Path) -> None:
+        for width, kind in SIZES.items():
+            for dark in (False, True) if kind == "wide" else (False,):
+                self.shoot(url, out / f"{name}-{kind}{'-dark' if dark else ''}.png", width, dark=dark)
+
+
+def shoot_all(camera: Camera, out: Path, runs: list[Path]) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        for run in [*make_runs(Path(folder)), *map(Path, sys.argv[2:])]:
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        made = make_runs(folder)
+        for run in [*made, *runs]:
             page = out / f"{run.name}.html"
             write_report(run, page)
             print(f"{page}  {page.stat().st_size:,} bytes")
-            for name, size in SIZES.items():
-                for dark in (False, True) if name == "wide" else (False,):
-                    picture = out / f"{run.name}-{name}{'-dark' if dark else ''}.png"
-                    shoot(page, picture, size, dark)
-                    print(f"  {picture}")
+            camera.everything(page.resolve().as_uri(), run.name, out)
+        write_comparison(made[:2], out / "compare.html")
+        camera.everything((out / "compare.html").resolve().as_uri(), "compare", out)
+        for run in made[:2]:
+            with served(run) as url:
+                camera.everything(url, f"page-{run.name}", out)
+        player = play(folder / "live", 20.0)
+        try:
+            with served(folder / "live") as url:
+                time.sleep(3)
+                camera.everything(url, "page-live", out)
+        finally:
+            player.kill()
+            player.wait()
+
+
+def shoot_docs(camera: Camera, run: Path) -> None:
+    """The first screen of a report in both themes, and that of the live page."""
+    out = ROOT / "docs" / "pictures"
+    out.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "report.html"
+        write_report(run, page)
+        camera.shoot(page.as_uri(), out / "report.png", 1120, height=760)
+        camera.shoot(page.as_uri(), out / "report-dark.png", 1120, height=760, dark=True)
+    with served(run) as url:
+        camera.shoot(url, out / "page.png", 1120, height=760)
+
+
+def main() -> None:
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    with sync_playwright() as playwright:
+        camera = Camera(playwright)
+        if sys.argv[1] == "--docs":
+            shoot_docs(camera, Path(sys.argv[2]))
+        else:
+            shoot_all(camera, Path(sys.argv[1]), [Path(run) for run in sys.argv[2:]])
 
 
 if __name__ == "__main__":

@@ -2,11 +2,11 @@
 
 // [label, value(summary), text(value), +1 if more is better, -1 if less is, 0 if neither]
 const COMPARED = [
-  ["× of the best possible", (s) => s.ratio, (x) => (x === null ? "–" : `${x.toFixed(2)}×`), -1],
+  ["× of the best", (s) => s.ratio, (x) => (x === null ? "–" : `${x.toFixed(2)}×`), -1],
   ["The work took", (s) => s.work_s, time, -1],
   ["Best possible", (s) => s.bound_s || null, time, 0],
   ["Time in all", (s) => s.wall_s, time, -1],
-  ["Until the first chunk", (s) => s.startup_s, time, -1],
+  ["Start-up", (s) => s.startup_s, time, -1],
   ["Items per second", (s) => s.items_per_s, figures, 1],
   ["Imbalance", (s) => s.imbalance, (x) => x.toFixed(2), -1],
   ["Utilisation", (s) => s.utilisation, percent, 1],
@@ -81,7 +81,7 @@ function change(a, b, sense) {
   if (a === null || b === null || a === undefined || b === undefined) return "–";
   if (a === b) return el("span", { class: "quiet" }, "same");
   const share = a ? (b - a) / Math.abs(a) : null;
-  const text = share === null ? `${b > 0 ? "+" : "−"}${figures(Math.abs(b))}` : `${share > 0 ? "+" : "−"}${figures(Math.abs(100 * share), 2)}\u202f%`;
+  const text = share === null ? `${b > 0 ? "+" : "−"}${Number.isInteger(b) ? whole(Math.abs(b)) : figures(Math.abs(b))}` : `${share > 0 ? "+" : "−"}${figures(Math.abs(100 * share), 2)}\u202f%`;
   const isSmall = share !== null && Math.abs(share) < 0.005;
   if (!sense || isSmall) return el("span", { class: "quiet" }, isSmall ? "about the same" : text);
   const isBetter = sense * (b - a) > 0;

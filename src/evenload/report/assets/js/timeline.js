@@ -292,7 +292,7 @@ class TimelineView {
       pen.lineTo(this.gutter + ((i * width_s) / this.end) * this.plot, y);
       pen.lineTo(this.gutter + (Math.min(this.end, (i + 1) * width_s) / this.end) * this.plot, y);
     }
-    pen.lineTo(this.gutter + this.plot, top + height);
+    pen.lineTo(this.gutter + (Math.min(this.end, total.length * width_s) / this.end) * this.plot, top + height);
     pen.fillStyle = color("load");
     pen.globalAlpha = 0.6;
     pen.fill();
