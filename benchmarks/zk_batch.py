@@ -1,6 +1,6 @@
 """A batch of 16 proofs over one worker process and over two, as ``evenload bench prove`` measures it.
 
-    python benchmarks/zk_batch.py [--constraints 60000] [--devices cpu*1 --devices cpu*2 ...]
+    python benchmarks/zk_batch.py [--constraints 60000] [--devices cpu*2 ...]
 
 Each worker loads the key once. Seconds are wall time: run it when the machine has nothing else to do.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from record import record
 
-from evenload.cli.prove_bench import compare, make_circuit, measure
+from evenload.cli.prove_bench import make_circuit, measure_all
 
 
 def main() -> None:
@@ -20,13 +20,12 @@ def main() -> None:
     options.add_argument("--constraints", type=int, default=60_000)
     options.add_argument("--proofs", type=int, default=16)
     options.add_argument("--policy", default="measured")
-    options.add_argument("--devices", action="append", help="default: cpu*1 and cpu*2")
+    options.add_argument("--devices", action="append", help="default: cpu*2")
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         key, witness = make_circuit(Path(folder), given.constraints)
         witnesses = [str(witness)] * given.proofs
-        rows = [measure(spec, key, witnesses, given.policy) for spec in given.devices or ["cpu*1", "cpu*2"]]
-    compare(rows)
+        rows = measure_all(given.devices or ["cpu*2"], key, witnesses, given.policy)
     load = os.getloadavg()[0]
     record(
         "zk_batch",

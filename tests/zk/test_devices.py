@@ -72,6 +72,7 @@ def test_a_batch_over_the_cpu_and_a_gpu(public8, context):
         assert prover.spawn_worker("cpu:0").key is prover.key
         assert len({prover.spawn_worker().key.level for _ in range(2)}) == 2  # in turn
         assert prover.prove(good).public == results[0].public
+        assert prover.prove_batch_parallel([]) == []
         with pytest.raises(ConfigError, match="none of this prover's devices"):
             prover.spawn_worker("cuda:7")
         with pytest.raises(ConfigError, match="each of 2 devices has one worker"):

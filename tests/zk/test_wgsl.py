@@ -234,6 +234,13 @@ def test_levels_and_backends_are_names(public8):
             Prover(public8 / "circuit.zkey", **options)
     with pytest.raises(ConfigError, match="does not run backend"):
         Prover(public8 / "circuit.zkey", "cpu*1", backend="wgsl")
+    for options in (
+        {"level": "u64"},
+        {"level": "word64", "backend": "wgsl"},
+        {"level": "u64", "devices": "cpu*2"},
+    ):
+        with pytest.raises(ConfigError, match="do not run"):
+            Prover(public8 / "circuit.zkey", **options)
 
 
 @pytest.mark.slow

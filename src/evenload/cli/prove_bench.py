@@ -3,8 +3,9 @@
 import json
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +13,10 @@ from evenload.errors import ConfigError
 
 from .table import format_table
 
-__all__ = ["compare", "make_circuit", "measure", "prove_bench"]
+if TYPE_CHECKING:
+    from evenload.devices import DevicePool
+
+__all__ = ["make_circuit", "measure_all", "prove_bench"]
 
 
 @click.command("prove")
@@ -20,7 +24,7 @@ __all__ = ["compare", "make_circuit", "measure", "prove_bench"]
     "--devices",
     "specs",
     multiple=True,
-    help="A device selection to measure, wgpu:0 or cpu*2 or both; repeat it. Default: cpu*1, cpu*2.",
+    help="Devices to measure, one of them alone and all together; repeat it. Default: all.",
 )
 @click.option("--proofs", "n_proofs", type=click.IntRange(1), default=16, show_default=True)
 @click.option("--constraints", type=click.IntRange(1), default=20_000, show_default=True)
@@ -39,21 +43,22 @@ def prove_bench(
     witness: Path | None,
     as_json: bool,
 ) -> int:
-    """Time a batch of Groth16 proofs over each selection of devices; every proof is verified.
+    """Time a batch of Groth16 proofs on one device of a selection and on all of it; every proof is verified.
 
-    Seconds are wall time. The run includes the workers' start and the load of the key; the work is the time
-    in which proofs were made. The speed-up compares with the first selection; Amdahl's prediction takes what
-    is not the work as the share that does not get faster.
+    Seconds are wall time. The start is that of the workers, the load of the key and the first proof; the work
+    is the batch. Speed-up and Amdahl's prediction compare with the selection's first device, which has the
+    same threads in both rows; Amdahl takes the start as the share that does not get faster.
+
+    \b
+    evenload bench prove --devices cpu*2
+    evenload bench prove --devices wgpu:0,cpu --zkey circuit.zkey --witness w.wtns
     """
     if (zkey is None) != (witness is None):
         raise ConfigError("--zkey and --witness belong together", hint="give both, or neither")
     with tempfile.TemporaryDirectory() as folder:
         if zkey is None or witness is None:
             zkey, witness = make_circuit(Path(folder), constraints)
-        rows = [
-            measure(spec, zkey, [str(witness)] * n_proofs, policy) for spec in specs or ("cpu*1", "cpu*2")
-        ]
-    compare(rows)
+        rows = measure_all(specs or ("all",), zkey, [str(witness)] * n_proofs, policy)
     if as_json:
         page = {"schema": 1, "proofs": n_proofs, "constraints": constraints, "policy": policy, "rows": rows}
         click.echo(json.dumps(page, indent=2))
@@ -78,15 +83,30 @@ def make_circuit(folder: Path, constraints: int) -> tuple[Path, Path]:
     return folder / "circuit.zkey", folder / "witness.wtns"
 
 
-def measure(spec: str, zkey: Path, witnesses: list[str], policy: str) -> dict[str, Any]:
+def measure_all(specs: Sequence[str], zkey: Path, witnesses: list[str], policy: str) -> list[dict[str, Any]]:
+    """For every selection a row for its first device and one for all of it, compared."""
+    from evenload.devices import DevicePool
+
+    rows = []
+    for spec in specs:
+        pool, base = DevicePool.find(spec), None
+        for n_devices in sorted({1, len(pool)}):
+            devices = tuple(pool)[:n_devices]
+            label = spec if n_devices == len(pool) else f"{devices[0].id} of {spec}"
+            row = _measure(pool.select(devices), zkey, witnesses, policy)
+            base = base or row
+            rows.append({"devices": label, **row, **_compared(base, row)})
+    return rows
+
+
+def _measure(pool: "DevicePool", zkey: Path, witnesses: list[str], policy: str) -> dict[str, Any]:
     """Start the workers, load the key and compile the kernels (one proof each), then time the batch."""
     from evenload.balance.metrics import utilisation_deviation
-    from evenload.devices import DevicePool
     from evenload.executor import Executor
     from evenload.zk.batch import prover_task
     from evenload.zk.place import places_of
 
-    pool, started = DevicePool.find(spec), time.perf_counter()
+    started = time.perf_counter()
     task, n_devices = prover_task(zkey, places=places_of(pool)), len(pool)
     with Executor(pool, policy=policy) as executor:
         list(executor.map(task, witnesses[:1] * n_devices, repeatable=False, policy="static"))
@@ -98,7 +118,6 @@ def measure(spec: str, zkey: Path, witnesses: list[str], policy: str) -> dict[st
     if summary is None:
         raise AssertionError("a finished run has a summary")
     return {
-        "devices": spec,
         "n_devices": n_devices,
         "start_s": ready - started,
         "work_s": done - ready,
@@ -109,15 +128,15 @@ def measure(spec: str, zkey: Path, witnesses: list[str], policy: str) -> dict[st
     }
 
 
-def compare(rows: list[dict[str, Any]]) -> None:
-    """Add speed-up, efficiency and Amdahl's prediction, all against the first row."""
+def _compared(base: dict[str, Any], row: dict[str, Any]) -> dict[str, float]:
+    """Speed-up, efficiency and Amdahl's prediction against one device."""
     from evenload.balance.metrics import amdahl, speed_up
 
-    base = rows[0]
-    whole = base["start_s"] + base["work_s"]
-    for row in rows:
-        n = row["n_devices"] / base["n_devices"]
-        row["speed_up"] = speed_up(base["work_s"], row["work_s"])
-        row["efficiency"] = row["speed_up"] / n
-        row["speed_up_with_start"] = speed_up(whole, row["start_s"] + row["work_s"])
-        row["amdahl_with_start"] = amdahl(base["work_s"] / whole, max(n, 1.0))
+    n, whole = row["n_devices"], base["start_s"] + base["work_s"]
+    faster = speed_up(base["work_s"], row["work_s"])
+    return {
+        "speed_up": faster,
+        "efficiency": faster / n,
+        "speed_up_with_start": speed_up(whole, row["start_s"] + row["work_s"]),
+        "amdahl_with_start": amdahl(base["work_s"] / whole, n),
+    }

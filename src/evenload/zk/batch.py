@@ -26,7 +26,8 @@ def prover_task(zkey: Any, level: str | None = None, places: "Sequence[Place]" =
     """A task class for ``evenload.map``: built once in each worker, called with one witness at a time, or
     with what ``as_task`` makes of a request.
 
-    places  which kernels each device runs; a device that is not named runs those of the CPU
+    places  which kernels each device runs; a device that is not named runs those of the CPU, on as many
+            threads as are its own
     """
     source = os.fspath(zkey) if isinstance(zkey, str | os.PathLike) else zkey
     wgsl = {place.device: place.adapter for place in places if place.backend == "wgsl"}
@@ -37,7 +38,8 @@ def prover_task(zkey: Any, level: str | None = None, places: "Sequence[Place]" =
             from evenload.zk.prover import Prover
 
             place = Place(device.id, "wgsl", wgsl[device.id]) if device.id in wgsl else CPU
-            self.prover = Prover(source, place, level=_level_for(place.backend, level))
+            threads = device.threads if place.backend == "cpu" else 1
+            self.prover = Prover(source, place, threads=threads, level=_level_for(place.backend, level))
             self.worker = self.prover.spawn_worker()
 
         def __call__(self, task: Any) -> "ProvedStatement":
@@ -91,14 +93,16 @@ def prove_batch(
 
     witnesses  paths, bytes of .wtns, arrays or integers, as ``ProveRequest.witness``
     devices    CPU slots run CPU kernels, all others WGSL
+    level      of the kernels, as for ``Prover``; concerns the devices that have it
     options    those of ``evenload.map``: policy, on_error, backend, events, ...
     """
     from evenload.devices import DevicePool
     from evenload.executor import map as map_over_devices
 
-    from .place import places_of, split_level
+    from .place import places_of, refuse_unused
 
-    split_level(level)
     pool = devices if isinstance(devices, DevicePool) else DevicePool.find(devices)
-    task = prover_task(zkey, level, places_of(pool))
+    places = places_of(pool)
+    refuse_unused(level, places)
+    task = prover_task(zkey, level, places)
     return map_over_devices(task, witnesses, devices=pool, **options)

@@ -1,5 +1,6 @@
 """Where proofs are made: the devices that a prover was given, and the kernels for each."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from evenload.errors import ConfigError, NoUsableDevice, UnknownName
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
 
-__all__ = ["BACKENDS", "CPU", "Place", "places_of", "pool_of", "split_level"]
+__all__ = ["BACKENDS", "CPU", "Place", "places_of", "pool_of", "refuse_unused", "split_level"]
 
 BACKENDS = ("cpu", "wgsl")
 CPU_LEVELS = ("ifma52", "word64")
@@ -74,3 +75,15 @@ def split_level(level: str | None) -> tuple[str | None, str | None]:
     if level in WGSL_VARIANTS:
         return None, level
     raise UnknownName("level", level, (*CPU_LEVELS, *WGSL_VARIANTS))
+
+
+def refuse_unused(level: str | None, places: Sequence[Place]) -> None:
+    """Raises UnknownName for a level that does not exist, ConfigError for one that no device has."""
+    backend = "wgsl" if split_level(level)[1] else "cpu"
+    if level is not None and all(place.backend != backend for place in places):
+        known = CPU_LEVELS if places[0].backend == "cpu" else WGSL_VARIANTS
+        named = ", ".join(place.device for place in places)
+        raise ConfigError(
+            f"level {level!r} is of {backend} kernels, which {named} do not run",
+            hint=f"use {' or '.join(known)}, or leave it out",
+        )

@@ -22,7 +22,7 @@ from evenload.gpu.llvm import programs
 from .formats.container import Source
 from .formats.zkey import ZKey, read_zkey
 from .key import LoadedKey, ReadyKey
-from .place import Place, places_of, pool_of, split_level
+from .place import Place, places_of, pool_of, refuse_unused, split_level
 from .worker import InvalidProof, ProvedStatement, ProveRequest, ProverStats, Witness, Worker
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Prover:
         self._level, self._policy = level, policy
         self._pool = None if isinstance(devices, Place) else pool_of(devices, backend)
         self.places = (devices,) if isinstance(devices, Place) else places_of(self._pool, backend)
+        refuse_unused(level, self.places)
         # A file is read once: the key is needed again if a proof fails, and for workers of other processes.
         is_file = not isinstance(zkey, str | os.PathLike | bytes | bytearray | ZKey)
         self._source: Any = zkey.read() if is_file else zkey
