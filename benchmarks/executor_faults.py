@@ -102,7 +102,11 @@ def observe(fault: str, name: str) -> dict[str, Any]:
                 process.kill()
         program.kill()
         program.communicate()
-    seen["memory_left"] = len({name for name in shared_memory() - memory_before if not is_mapped(name)})
+    left_behind = shared_memory() - memory_before
+    for _ in range(3):  # what passes through the hands of other programs at this moment is gone at the next
+        time.sleep(0.3)
+        left_behind = unused(left_behind)
+    seen["memory_left"] = len(left_behind)
     return seen
 
 
@@ -151,13 +155,16 @@ def shared_memory() -> set[str]:
     return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
 
 
-def is_mapped(name: str) -> bool:
-    """Does a process of somebody else use it?"""
+def unused(names: set[str]) -> set[str]:
+    """Those that are there and that no process has mapped or open: what other programs use is theirs."""
+    used: set[str] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if f"/dev/shm/{name}" in Path(f"/proc/{process.pid}/maps").read_text():
-                return True
-    return False
+            folder = Path(f"/proc/{process.pid}")
+            seen = (folder / "maps").read_text()
+            seen += "\n".join(os.readlink(entry) for entry in (folder / "fd").iterdir())
+            used |= {name for name in names if f"/dev/shm/{name}" in seen}
+    return (names - used) & shared_memory()
 
 
 # --- one case, from inside --------------------------------------------------------------------------
