@@ -14,6 +14,7 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import record
@@ -133,32 +134,36 @@ def _row(folder: Path, number: int) -> tuple[dict[str, Any], Item]:
 def time_rows(runs: Runs, folder: Path, spec: Any, n_items: int) -> list[dict]:
     """Stage after stage, as one worker does it: first a probe of two items, then all of them."""
     rows_in = [_row(folder, number) for number in range(n_items)]
-    probe = [_row(folder, 100 + number) for number in range(2)]
+    probe = [_row(folder, 100 + number) for number in range(3)]
     planned = []
     for stage in spec.stages:
         runs.load(stage)
-        _, seconds = [_seconds(runs, stage, inputs, item) for inputs, item in probe]  # the first warms up
-        planned.append(PlanStage(stage.name, seconds, runs.load_s[stage.name], fits=("whole",)))
+        _, *seconds = [_seconds(runs, stage, inputs, item) for inputs, item in probe]  # the first warms up
+        planned.append(PlanStage(stage.name, fmean(seconds), runs.load_s[stage.name], fits=("whole",)))
     plan = make_plan(Problem(tuple(planned), (PlanDevice("cpu:0"),), n_items), "single")
-    start = time.process_time()
-    for stage in spec.stages:
+    rows, start = [], time.process_time()
+    for stage, known in zip(spec.stages, planned, strict=True):
+        begun = time.process_time()
         runs.load(stage)
         for inputs, item in rows_in:
             runs.run(stage, inputs, item)
-    measured = time.process_time() - start
+        took = time.process_time() - begun
+        rows.append(_time_row(stage.name, n_items, known.load_s + n_items * known.item_s, took))
     assert plan.makespan_s is not None
-    return [
-        {
-            "what": "time",
-            "stage": "all",
-            "kind": f"{n_items} items",
-            "from": "probe",
-            "predicted": plan.makespan_s,
-            "measured": measured,
-            "unit": "CPU s",
-            "off": plan.makespan_s / measured - 1,
-        }
-    ]
+    return [*rows, _time_row("all", n_items, plan.makespan_s, time.process_time() - start)]
+
+
+def _time_row(stage: str, n_items: int, predicted: float, measured: float) -> dict:
+    return {
+        "what": "time",
+        "stage": stage,
+        "kind": f"{n_items} items",
+        "from": "probe",
+        "predicted": predicted,
+        "measured": measured,
+        "unit": "CPU s",
+        "off": predicted / measured - 1,
+    }
 
 
 def _seconds(runs: Runs, stage: StageSpec, inputs: dict[str, Any], item: Item) -> float:

@@ -160,3 +160,38 @@ def test_ids_that_are_no_utf_8_have_seeds(tmp_path: Path) -> None:
     [(from_row, _)] = read(tmp_path, jsonl="rows.jsonl")
     assert (from_file.id, from_row.id) == ("a\udcff", "a\ud800")
     assert from_file.seed != from_row.seed
+
+
+def test_rows_of_parquet_with_paths_and_nothing_where_null(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    import pyarrow.parquet as parquet
+
+    columns = {
+        "id": ["a", "b"],
+        "path": ["in/a.png", "in/b.png"],
+        "sigma": [0.5, None],
+        "tags": [["x"], []],
+        "kind": ["x", "y"],
+    }
+    parquet.write_table(arrow.table(columns), tmp_path / "rows.parquet")
+    items = read(tmp_path, parquet="rows.parquet", group_by="kind")
+    assert [(item.id, item.group) for item, _ in items] == [("a", "x"), ("b", "y")]
+    assert items[0][1] == {"path": str(tmp_path / "in/a.png"), "sigma": 0.5, "tags": ["x"], "kind": "x"}
+    assert "sigma" not in items[1][1]
+    touch(tmp_path, "in/a.png")
+    (_, values), *_ = read(tmp_path, folder="in", table="rows.parquet", paths=())
+    assert values["sigma"] == 0.5
+
+
+def test_what_is_no_parquet_and_what_json_cannot_hold(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    import pyarrow.parquet as parquet
+
+    touch(tmp_path, "empty.parquet")
+    assert "no parquet file that can be read" in faults(tmp_path, parquet="empty.parquet")
+    parquet.write_table(arrow.table({"id": ["a"], "raw": [b"\xff"]}), tmp_path / "raw.parquet")
+    said = faults(tmp_path, parquet="raw.parquet")
+    assert "raw.parquet line 1" in said
+    assert "values that JSON cannot hold: raw (bytes)" in said
+    parquet.write_table(arrow.table({"id": ["a"]}), tmp_path / "named.parquet")
+    assert "has no 'name'" in faults(tmp_path, parquet="named.parquet", id="name")
