@@ -103,6 +103,28 @@ def test_where_no_server_can_work_workers_are_spawned(monkeypatch: pytest.Monkey
         assert executor._engine.backend._forks is False  # type: ignore[attr-defined]
 
 
+def test_a_server_with_a_second_thread_forks_no_more_and_keeps_its_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    (tmp_path / "starts_a_thread.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Executor("cpu*2", start="forkserver", policy="static", echo=False) as executor:
+        before = set(executor.map(pid_of, range(2)))
+        backend: Any = executor._engine.backend
+        backend._server.preload(["starts_a_thread"])
+        os.kill(max(before), signal.SIGKILL)
+        after = set(executor.map(slow_pid_of, range(10)))
+        assert after & before == {min(before)}
+        assert not backend._forks
+        assert psutil.Process(max(after - before)).ppid() == os.getpid()
+
+
+def slow_pid_of(_: int) -> int:
+    time.sleep(0.3)
+    return os.getpid()
+
+
 def test_nothing_is_left_of_the_server() -> None:
     before = {process.pid for process in psutil.Process().children(recursive=True)}
     with Executor("cpu*2", start="forkserver", echo=False) as executor:

@@ -11,7 +11,7 @@ import traceback
 from typing import Any
 
 from . import worker
-from .fork_server import PRELOADABLE, STATUS
+from .fork_server import STATUS
 from .threads import set_threads
 
 __all__ = ["serve"]
@@ -25,17 +25,21 @@ def serve(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = socket.socket(fileno=fd)
     statuses: dict[int, int] = {}
+    is_safe = True
     while True:
         body, fds, _, _ = socket.recv_fds(requests, MOST_BYTES, MOST_FDS)
         if not body:
             os._exit(0)
         kind, argument = pickle.loads(body)
-        if kind == "fork":
+        if kind == "fork" and is_safe:
             _fork(argument, fds, requests, statuses)
+        elif kind == "fork":
+            for one in fds:
+                os.close(one)
         elif kind == "collect":
             _collect(argument, statuses)
         elif kind == "import":
-            _import(argument)
+            is_safe = _import(argument)
 
 
 def _fork(how: dict[str, Any], fds: list[int], requests: socket.socket, statuses: dict[int, int]) -> None:
@@ -96,12 +100,14 @@ def _collect(pid: int, statuses: dict[int, int]) -> None:
     os.close(status_fd)
 
 
-def _import(names: list[str]) -> None:
-    """For workers to come. What cannot be imported here, they will tell of themselves."""
+def _import(names: list[str]) -> bool:
+    """For workers to come. What cannot be imported here, they will tell of themselves.
+
+    Returns False if it is not safe to fork any more.
+    """
     for name in names:
-        if name in PRELOADABLE:
-            with contextlib.suppress(Exception):
-                __import__(name)
+        with contextlib.suppress(Exception):
+            __import__(name)
     torch = sys.modules.get("torch")
-    if len(os.listdir("/proc/self/task")) > 1 or (torch is not None and torch.cuda.is_initialized()):
-        os._exit(3)  # not safe to fork any more: the executor goes on without
+    touches_device = torch is not None and torch.cuda.is_initialized()
+    return len(os.listdir("/proc/self/task")) == 1 and not touches_device

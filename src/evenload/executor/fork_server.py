@@ -18,7 +18,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from struct import Struct
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 __all__ = ["PRELOADABLE", "STATUS", "ForkServer", "Forked", "Spawned", "can_fork", "imports_of"]
@@ -43,11 +43,17 @@ def imports_of(fn: Any) -> list[str]:
     inner = getattr(fn, "func", fn)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     scope = dict(vars(module)) if module is not None else {}
-    homes = (
-        v.__name__ if isinstance(v, ModuleType) else getattr(v, "__module__", None) for v in scope.values()
-    )
-    used = {home.partition(".")[0] for home in homes if isinstance(home, str)}
+    used = {home.partition(".")[0] for home in map(_home, scope.values())}
     return [name for name in PRELOADABLE if name in used]
+
+
+def _home(value: Any) -> str:
+    """The module that ``value`` is or comes from; "" for what is no module, class or function."""
+    if type(value) is ModuleType:
+        return value.__name__
+    is_plain = issubclass(type(value), type) or type(value) in (FunctionType, BuiltinFunctionType)
+    home = value.__module__ if is_plain else None
+    return home if isinstance(home, str) else ""
 
 
 class Spawned:
@@ -104,6 +110,7 @@ class Forked:
         """Read its number. Returns False if the server has ended without starting it."""
         read = os.read(self.status_fd, STATUS.size)
         if len(read) < STATUS.size:
+            self._server.refuses = self._server.is_running()
             return False
         (pid,) = STATUS.unpack(read)
         self.pid = pid
@@ -131,13 +138,14 @@ class ForkServer:
 
     is_alive    no request has failed yet
     has_forked  it works: at least one worker was started
+    refuses     it keeps the workers that it has, but forks no more: what it has imported makes that unsafe
     """
 
     def __init__(self, path: Sequence[str], environment: Mapping[str, str]):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         self.is_alive = True
-        self.has_forked = False
+        self.has_forked = self.refuses = False
         self._socket = ours
         self._imported: set[str] = set()
         boot = BOOT_SERVER.format(path=path, fd=theirs.fileno())
@@ -184,6 +192,9 @@ class ForkServer:
         finally:
             os.close(theirs)
         return Forked(self, status_fd)
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
 
     def preload(self, names: Sequence[str]) -> None:
         """Import these packages, for workers to come."""

@@ -44,12 +44,14 @@ class ProcessBackend:
     def __init__(
         self, options: WorkerOptions | None = None, read: Callable[[int, int, Frame], Any] = message_of
     ) -> None:
-        self._read = read
         settings = resolve()
-        self._selector = selectors.DefaultSelector()
-        self._children: dict[int, Child] = {}
         how = options.start if options is not None else None
         self._forks = _is_fork(settings.start if how is None else how)
+        limit = options.shared_memory_limit if options is not None else None
+        self._memory = SharedMemory(limit_from(settings.shared_memory_limit if limit is None else limit))
+        self._read = read
+        self._selector = selectors.DefaultSelector()
+        self._children: dict[int, Child] = {}
         self._server: ForkServer | None = None
         self._n_servers = 0
         self._to_preload: list[str] = []
@@ -57,8 +59,6 @@ class ProcessBackend:
         self._ended: list[Child] = []
         self._news: list[Message] = []
         self._must_check = False
-        limit = options.shared_memory_limit if options is not None else None
-        self._memory = SharedMemory(limit_from(settings.shared_memory_limit if limit is None else limit))
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
         os.set_blocking(self._wake_in, False)
@@ -92,6 +92,8 @@ class ProcessBackend:
     ) -> Spawned | Forked:
         path = [entry or os.getcwd() for entry in sys.path]
         whole = {**os.environ, **environment}
+        if self._server is not None and self._server.refuses:
+            self._forks = False
         if self._forks and (self._server is None or not self._server.is_alive):
             self._renew_server(path)
         if self._forks and self._server is not None:
