@@ -211,6 +211,15 @@ class Job:
     def __init__(self):
         self.told = []
         self.ids = ["cuda:0", "cuda:1"]
+        self.is_paused = False
+
+    def pause(self):
+        self.told.append("pause")
+        self.is_paused = True
+
+    def resume(self):
+        self.told.append("resume")
+        self.is_paused = False
 
     @property
     def devices(self):
@@ -245,7 +254,11 @@ def test_devices_are_drained_and_added_from_the_page(job, serve_run, look):
         page.get_by_label("Drain cuda:1").click()
         page.get_by_label("Add cuda:1").click()
         page.get_by_label("Drain cuda:1").wait_for()
-    assert job.told == [("drain", "cuda:1"), ("add", "cuda:1")]
+        page.get_by_role("button", name="Pause").click()
+        page.wait_for_selector("text=paused")
+        page.get_by_role("button", name="Resume").click()
+        page.get_by_role("button", name="Pause").wait_for()
+    assert job.told == [("drain", "cuda:1"), ("add", "cuda:1"), "pause", "resume"]
 
 
 def test_only_who_may_can_tell_a_run_anything(job, serve_run, get):

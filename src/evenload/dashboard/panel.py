@@ -1,4 +1,4 @@
-"""What the page may tell a running job, if it was started with ``--control``: drain devices, or add them.
+"""What the page may tell a running job, if it was started with ``--control``: drain devices, add them, pause.
 
 It asks through the job's folder (``executor.control``), as ``evenload devices drain`` does, and only so.
 """
@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from evenload.errors import ConfigError, EvenloadError
-from evenload.executor.control import ask
+from evenload.executor.control import exchange
 
 __all__ = ["ACTIONS", "Panel"]
 
-ACTIONS = ("drain", "add")
+ACTIONS = ("drain", "add", "pause", "resume")
 LOOK_S = 2.0
 WAIT_S = 10.0
 MOST_BYTES = 4_000
@@ -27,6 +27,7 @@ class Panel:
     def __init__(self, folder: Path):
         self._folder = folder
         self._working: list[str] | None = None
+        self._is_paused = False
         self._seen: dict[str, None] = {}
         self._stop = threading.Event()
         self._asks = threading.Lock()
@@ -43,7 +44,8 @@ class Panel:
         working = self._working
         if working is None:
             return None
-        return {"working": working, "drained": [one for one in self._seen if one not in working]}
+        drained = [one for one in self._seen if one not in working]
+        return {"working": working, "drained": drained, "is_paused": self._is_paused}
 
     def act(self, request: Any) -> None:
         """Do what a viewer asks: ``{"action": "drain" | "add", "device": id}``. Raises ConfigError if not."""
@@ -52,18 +54,20 @@ class Panel:
         )
         if action not in ACTIONS:
             raise ConfigError(f"{str(action)[:40]!r} is no action", hint=f"use {' or '.join(ACTIONS)}")
-        if not isinstance(device, str) or device not in self._seen:
+        is_known = isinstance(device, str) and device in self._seen
+        if action in ("drain", "add") and not is_known:
             raise ConfigError(f"{str(device)[:MOST_NAME]!r} is no device of this run", hint="reload the page")
-        self._take(self._ask(action, [device]))
+        self._take(self._ask(action, [str(device)] if is_known else []))
 
-    def _ask(self, action: str, devices: list[str]) -> list[str]:
+    def _ask(self, action: str, devices: list[str]) -> dict[str, Any]:
         """One request at a time, whoever asks."""
         with self._asks:
-            return ask(self._folder, action, devices, wait_s=WAIT_S)
+            return exchange(self._folder, action, devices, wait_s=WAIT_S)
 
-    def _take(self, devices: list[str]) -> None:
-        self._working = devices
-        self._seen.update(dict.fromkeys(devices))
+    def _take(self, answer: dict[str, Any]) -> None:
+        self._working = answer["devices"]
+        self._is_paused = bool(answer.get("is_paused"))
+        self._seen.update(dict.fromkeys(answer["devices"]))
 
     def _run(self) -> None:
         while not self._stop.is_set():

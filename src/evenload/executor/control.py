@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 from evenload.errors import ConfigError, EvenloadError
 
-__all__ = ["Control", "ask"]
+__all__ = ["Control", "ask", "exchange"]
 
 LOOK_S = 0.25
 WAIT_S = 20.0
@@ -36,6 +36,13 @@ class Target(Protocol):
     def drain(self, *devices: str, at_once: bool = False) -> None: ...
 
     def add(self, devices: Any) -> tuple[str, ...]: ...
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+    @property
+    def is_paused(self) -> bool: ...
 
 
 class Control:
@@ -97,9 +104,14 @@ class Control:
             self._target.drain(*devices, at_once=bool(asked.get("at_once")))
         elif action == "add":
             devices = list(self._target.add(",".join(devices)))
+        elif action == "pause":
+            self._target.pause()
+        elif action == "resume":
+            self._target.resume()
         elif action != "list":
-            raise ConfigError(f"unknown action {action!r}", hint="use drain, add or list")
-        return {"done": devices, "devices": list(self._target.devices.ids)}
+            raise ConfigError(f"unknown action {action!r}", hint="use drain, add, pause, resume or list")
+        is_paused = action == "pause" or (action != "resume" and self._target.is_paused)
+        return {"done": devices, "devices": list(self._target.devices.ids), "is_paused": is_paused}
 
 
 def ask(
@@ -115,6 +127,19 @@ def ask(
 
     Raises ConfigError if no job of this user runs there, if it refuses, or if it does not answer in time.
     """
+    return exchange(folder, action, devices, at_once=at_once, wait_s=wait_s, sleep=sleep)["devices"]
+
+
+def exchange(
+    folder: str | os.PathLike,
+    action: str,
+    devices: Sequence[str] = (),
+    *,
+    at_once: bool = False,
+    wait_s: float = WAIT_S,
+    sleep: Callable[[float], None] = time.sleep,
+) -> dict[str, Any]:
+    """As ``ask``, also "pause" and "resume"; returns ``devices`` and ``is_paused``."""
     control = Path(folder) / "control"
     _check_owner(Path(folder), control)
     name = f"{os.getpid()}-{time.monotonic_ns()}"
@@ -138,7 +163,7 @@ def ask(
                 file.unlink(missing_ok=True)
     if "error" in answer:
         raise ConfigError(f"the job in {folder} refuses: {answer['error']}", hint=answer.get("hint"))
-    return answer["devices"]
+    return answer
 
 
 def _check_owner(folder: Path, control: Path) -> None:

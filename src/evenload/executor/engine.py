@@ -46,6 +46,7 @@ class Engine:
         self.seats = self.roster.seats
         self.runs: list[Run] = []
         self.is_closed = False
+        self.is_paused = False
         self.ceilings: dict[tuple[int, str], int] = {}  # batches that fit, by task and device
         self._calls: deque[Callable[[], None]] = deque()
         self._is_drained = False
@@ -133,6 +134,10 @@ class Engine:
         """These take part no more; see ``Executor.drain``."""
         self.roster.drain(ids, tuple(self.runs), at_once)
 
+    def pause(self, on: bool) -> None:
+        """Deal nothing more until it is switched off again; what runs comes to its end."""
+        self.is_paused = on
+
     def set_policy(self, run: Run | None, policy: Policy) -> None:
         """For ``run``, or for all."""
         now = time.monotonic()
@@ -210,12 +215,12 @@ class Engine:
         if self.record.listens and now - self._told_s >= TELL_S:
             self._tell_queues(now)
         self._staff(now)
-        idle = [seat for seat in self.seats.values() if seat.may_work]
+        idle = [] if self.is_paused else [seat for seat in self.seats.values() if seat.may_work]
         if len(idle) > 1 and self.runs:
             idle = self._fastest_first(idle)
         for seat in idle:
             self._deal(seat, now)
-        if self.backend.is_threaded:
+        if self.backend.is_threaded and not self.is_paused:
             for seat in self.seats.values():
                 if seat.worker is not None and seat.worker.may_queue:
                     self._deal_ahead(seat, seat.worker, now)

@@ -129,6 +129,7 @@ class Executor:
         balancer: LoadBalancer | None = None,
         repeatable: bool = True,
         timeout_s: float | None = None,
+        retries: int = 0,
         look_ahead: int | None = None,
         look_ahead_bytes: int | None = None,
         total: int | None = None,
@@ -148,6 +149,7 @@ class Executor:
         balancer    moves queued items between devices, for ``policy="static..."``; see ``set_balancing``
         repeatable  False: no item is run twice, not even if a worker died with it
         timeout_s   an item that runs longer fails with TaskTimeout, and its worker is replaced
+        retries     so often an item is tried again whose task raises, elsewhere and after a growing pause
         look_ahead  items that may be begun beyond the last result fetched
         look_ahead_bytes  what results may take that are not fetched yet, and items that are read ahead;
                     512 MiB by default
@@ -162,6 +164,9 @@ class Executor:
         """
         if on_error not in ("raise", "return"):
             raise ConfigError(f"on_error={on_error!r} is unknown", hint="use 'raise' or 'return'")
+        _check_count("retries", retries, 0)
+        if retries and not repeatable:
+            raise ConfigError("retries would run items twice, which repeatable=False forbids")
         if timeout_s is not None and not timeout_s > 0:
             raise ConfigError(f"timeout_s={timeout_s} leaves no time", hint="give seconds, or None")
         _check_count("look_ahead", look_ahead, 1)
@@ -184,7 +189,7 @@ class Executor:
             most = max(most, source.total)  # every device has its slice from the start
         delivery = Delivery(ordered, self._engine.wake, None if self._is_threaded else self._engine.step)
         most_bytes = look_ahead_bytes or LOOK_AHEAD_BYTES
-        options = Options(stage, most, timeout_s, repeatable, look_ahead_bytes=most_bytes)
+        options = Options(stage, most, timeout_s, repeatable, look_ahead_bytes=most_bytes, retries=retries)
         run = self._new_run(task, source, delivery, chosen, options, balancer)
         if journal is not None:
             self._keep(run, fn, delivery, journal, on_change)
@@ -241,6 +246,31 @@ class Executor:
             self._drained |= {device: self.devices.device(device) for device in devices}
             self.devices = self.devices.with_devices(kept)
             self._engine.call(partial(self._engine.drain, devices, at_once))
+
+    def pause(self) -> None:
+        """Begin nothing more until ``resume``; chunks that run come to their end. Twice is as once.
+
+        Raises ConfigError where the work is done by whoever waits for it: it would wait for ever.
+        """
+        self._set_paused(True)
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        self._set_paused(False)
+
+    @property
+    def is_paused(self) -> bool:
+        return self._engine.is_paused
+
+    def _set_paused(self, on: bool) -> None:
+        with self._lock:
+            self._check_open()
+            if not self._engine.backend.is_threaded:
+                raise ConfigError(
+                    "this backend runs in the caller's own thread, which cannot be paused",
+                    hint="use backend='process'",
+                )
+            self._engine.call(partial(self._engine.pause, on))
 
     def add(self, devices: DeviceSpec) -> tuple[str, ...]:
         """Have these work, too, also on what runs already; returns their ids.
@@ -362,6 +392,7 @@ class Executor:
             repeatable=options.repeatable,
             max_worker_deaths=self._max_worker_deaths,
             memory_bytes={device.id: device.memory_bytes or 0 for device in self.devices},
+            most_retries=options.retries,
         )
         run = Run(task, source, scheduler, sink, Tally(ids), self._record, options, set(ids), self._learn)
         run.has_balancer = balancer is not None

@@ -11,6 +11,11 @@ function connectionText(live) {
 
 function liveTools(live) {
   const tools = [];
+  if (live.control && live.run.is_running) {
+    const isPaused = live.control.is_paused;
+    const title = isPaused ? "Begin new chunks again" : "Let what runs come to its end, and begin nothing more";
+    tools.push(el("button", { class: "button", type: "button", title, onclick: () => live.act(isPaused ? "resume" : "pause") }, isPaused ? "Resume" : "Pause"));
+  }
   if (live.report) tools.push(el("a", { class: "button", href: live.report, download: "report.html" }, "Save report"));
   return tools;
 }

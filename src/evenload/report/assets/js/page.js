@@ -133,7 +133,7 @@ function brand() {
 function headPart(view) {
   const { summary } = view;
   const { live } = view;
-  const [mark, word] = live && live.run.is_running ? ["◉", "running"] : STATUS[summary.status] || ["", summary.status];
+  const [mark, word] = live && live.run.is_running ? live.control?.is_paused ? ["❚❚", "paused"] : ["◉", "running"] : STATUS[summary.status] || ["", summary.status];
   const isGoing = live && live.run.is_running;
   const isBad = !isGoing && (["failed", "failures", "interrupted"].includes(summary.status) || summary.n_failed > 0);
   const when = summary.unix_s > 0 ? new Date(summary.unix_s * 1000) : null;
