@@ -58,11 +58,13 @@ Action = Start | Stop | Load | Run
 
 @dataclass(frozen=True, slots=True)
 class _Post:
-    """One unit of the plan, seen from its group."""
+    """One unit of the plan, seen from its group. ``is_help``: not planned, but better than to stand idle."""
 
     phase: int
     stage: int
     fit: Fit
+    limit: int | None = None
+    is_help: bool = False
 
 
 @dataclass(slots=True)
@@ -79,6 +81,7 @@ class Group:
     running: dict[Task, float] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     item_s: dict[int, float] = field(default_factory=dict)
+    n_taken: dict[int, int] = field(default_factory=dict)
     n_early_deaths: int = 0
     n_load_deaths: int = 0
     not_before_s: float = 0.0
@@ -94,6 +97,9 @@ class Dispatcher:
     holds     a slow group leaves the last tasks to faster ones that will be done sooner
     fits      ways to hold each stage that may be tried when memory runs out, in their order
     oom       what is tried then: smaller_in_flight, next_fit, other_device
+    free      device -> bytes that it may use, where that is known
+    item_s    stage -> seconds for an item and to load, as far as known before
+    load_s
     """
 
     def __init__(
@@ -105,6 +111,9 @@ class Dispatcher:
         holds: bool = True,
         fits: Mapping[str, Sequence[str]] | None = None,
         oom: Sequence[str] = (),
+        free: Mapping[str, int] | None = None,
+        item_s: Mapping[int, float] | None = None,
+        load_s: Mapping[int, float] | None = None,
     ):
         self.stages = tuple(stages)
         self.groups: dict[str, Group] = {}
@@ -115,12 +124,31 @@ class Dispatcher:
         self._deaths: dict[Task, int] = {}
         self._costs: dict[int, float] = {}
         self._streams: set[tuple[int, int]] = set()
+        self._item_s, self._load_s = dict(item_s or {}), dict(load_s or {})
+        self._n_phases = len(phases)
         number = {name: at for at, name in enumerate(stages)}
         for at, phase in enumerate(phases):
             for unit in phase.units:
                 group = self._group(unit.devices)
-                group.posts.append(_Post(at, number[unit.stage], unit.fit))
+                group.posts.append(_Post(at, number[unit.stage], unit.fit, unit.limit))
             self._streams |= {(at, stage) for stage in self._streaming(phase, number)}
+
+        self._add_help(free or {})
+
+    def _add_help(self, free: Mapping[str, int]) -> None:
+        """Groups of one device may do what others of one device do, if the model fits: plans can be wrong."""
+        fits: dict[int, Fit] = {}
+        for group in self.groups.values():
+            if len(group.devices) == 1:
+                for post in group.posts:
+                    fits.setdefault(post.stage, post.fit)
+        for group in self.groups.values():
+            has = {post.stage for post in group.posts}
+            for stage, fit in fits.items() if len(group.devices) == 1 else ():
+                room = free.get(group.devices[0])
+                needed = fit.device2bytes[0] if fit.device2bytes else 0
+                if stage not in has and (room is None or needed <= room):
+                    group.posts.append(_Post(2 * self._n_phases, stage, fit, is_help=True))
 
     def _group(self, devices: tuple[str, ...]) -> Group:
         name = "+".join(devices)
@@ -195,6 +223,7 @@ class Dispatcher:
             return None
         task = self._take(group, post.stage)
         group.is_ordered = True
+        group.n_taken[post.stage] = group.n_taken.get(post.stage, 0) + 1
         group.running[task] = now
         return Run(group.id, task, "longest first" if self._costs else "next in line")
 
@@ -203,13 +232,39 @@ class Dispatcher:
         open_ = [post for post in group.posts if self._may(group, post, now)]
         if not open_:
             return None
-        first = min(post.phase for post in open_)
-        mine = [post for post in open_ if post.phase == first]
+        here = self._first([post for post in open_ if post.stage in group.resident], group)
+        other = self._first([post for post in open_ if post.stage not in group.resident], group)
+        if here is None or other is None:
+            return here or other
+        if self._turn(other, group) == self._turn(here, group):
+            return self._first([here, other], group)
+        is_sooner = self._turn(other, group) < self._turn(here, group)
+        return other if is_sooner and self._is_worth_loading(group, other.stage) else here
+
+    def _turn(self, post: _Post, group: Group) -> int:
+        """When it is the turn of ``post``: in its phase; beyond its limit, after all phases."""
+        is_beyond = post.limit is not None and group.n_taken.get(post.stage, 0) >= post.limit
+        return post.phase + (self._n_phases if is_beyond else 0)
+
+    def _first(self, posts: list[_Post], group: Group) -> _Post | None:
+        if not posts:
+            return None
+        first = min(self._turn(post, group) for post in posts)
+        mine = [post for post in posts if self._turn(post, group) == first]
         # Through to the end while there is plenty, so that results come early; at the end what has most
         # before it goes first.
         is_plenty = sum(map(len, self._ready[: mine[0].stage + 1])) > 2 * len(self.groups)
-        mine.sort(key=lambda post: -post.stage if is_plenty else post.stage)
-        return mine[0]
+        return min(mine, key=lambda post: -post.stage if is_plenty else post.stage)
+
+    def _is_worth_loading(self, group: Group, stage: int) -> bool:
+        """Is there more work of ``stage`` than those who have it will do while ``group`` loads it?"""
+        holders = [g for g in self.groups.values() if g is not group and stage in g.resident]
+        known = [g.item_s[stage] for g in holders if stage in g.item_s]
+        item_s = sum(known) / len(known) if known else self._item_s.get(stage)
+        if not holders or item_s is None:
+            return True
+        without_s = len(self._ready[stage]) * item_s / len(holders)
+        return without_s > self._load_s.get(stage, 0.0) + group.item_s.get(stage, item_s)
 
     def _may(self, group: Group, post: _Post, now: float) -> bool:
         if post.stage in group.refused or not self._has_task(group, post.stage):
@@ -217,9 +272,14 @@ class Dispatcher:
         others = [g for g in self.groups.values() if g is not group and g.state == "up" and not g.is_draining]
         holders = [g for g in others if post.stage in g.resident and post.stage not in g.refused]
         if post.stage not in group.resident and group.resident and holders:
-            is_back = any(p.phase > post.phase for p in group.posts if p.stage in group.resident)
+            mine = [p for p in group.posts if p.stage in group.resident and not p.is_help]
+            is_back = any(p.phase > post.phase for p in mine)
             if is_back:
                 return False  # those who still have the model there do it
+        if post.is_help and post.stage not in group.resident:
+            is_planned = any(self._is_coming(p.stage) for p in group.posts if not p.is_help)
+            if (is_planned and group.state == "off") or not self._is_worth_loading(group, post.stage):
+                return False
         if (post.phase, post.stage) in self._streams:
             n_coming = sum(task.stage == post.stage for g in self.groups.values() for task in g.running)
             if len(self._ready[post.stage + 1]) + n_coming >= self._queue:
@@ -240,6 +300,12 @@ class Dispatcher:
             last, seconds = heapq.heappop(ends)
             heapq.heappush(ends, (last + seconds, seconds))
         return now + mine_s > last
+
+    def _is_coming(self, stage: int) -> bool:
+        """Are there tasks of ``stage``, or will there be soon: is the stage before it under way?"""
+        return bool(self._ready[stage]) or any(
+            task.stage == stage - 1 for group in self.groups.values() for task in group.running
+        )
 
     def _is_fed(self, stage: int) -> bool:
         """May more tasks of ``stage`` come?"""
@@ -300,8 +366,10 @@ class Dispatcher:
     def answered(self, group_id: str) -> None:
         self.groups[group_id].is_ordered = False
 
-    def loaded(self, group_id: str, stage: int, fit: Fit) -> None:
+    def loaded(self, group_id: str, stage: int, fit: Fit, seconds: float | None = None) -> None:
         group = self.groups[group_id]
+        if seconds is not None:
+            self._load_s[stage] = seconds
         group.resident[stage] = fit
         group.loading = None
         group.n_load_deaths = 0

@@ -28,6 +28,7 @@ from evenload.pipeline.stage import StageWorker
 __all__ = ["Driver", "Ended"]
 
 GRACE_S = 1.0
+LONGEST_START_S = 300.0  # a worker that is not up by then is given up
 POLL_S = 0.5  # at most, so that a drained device or a control file is seen soon
 
 
@@ -99,6 +100,7 @@ class Driver:
             limits = [limit for limit in (wait_s, timeout_s, POLL_S) if limit is not None]
             for message in self._backend.poll(min(limits)):
                 self._receive(message)
+            self._look_at_starts(time.monotonic())
             if all(one.outcome.kind == "done" for one in self._ended):
                 self._deal(time.monotonic(), deals)  # nobody waits while results are written
         ended = list(self._ended)
@@ -149,6 +151,12 @@ class Driver:
         assert isinstance(action, Run)
         self._idle(worker, now, "nothing was ready")
         self._send(worker, self._order_for(action.task)._replace(kind=RUN))
+
+    def _look_at_starts(self, now: float) -> None:
+        for worker in tuple(self._workers.values()):
+            if not worker.is_up and now - worker.asked_s > LONGEST_START_S:
+                self._on_lost(worker, f"was not up after {LONGEST_START_S:.0f} s")
+                self._backend.kill(worker.number)
 
     def _idle(self, worker: _Worker, now: float, why: str) -> None:
         if worker.idle_since_s is not None:
@@ -218,6 +226,7 @@ class Driver:
             self._on_loaded(worker)
         elif isinstance(message, Refused):
             self._on_lost(worker, message.failure.summary)
+            self._backend.kill(worker.number)
         elif isinstance(message, Spoilt):
             self._on_spoilt(worker, message)
         elif isinstance(message, Said):
@@ -267,7 +276,7 @@ class Driver:
         if outcome.kind == "loaded":
             self.load_s.setdefault(worker.group, {})[name] = seconds
             self._record.idle(worker.group, outcome.start_s, outcome.stop_s, f"loads {name}")
-            self.dispatcher.loaded(worker.group, outcome.stage, fit)
+            self.dispatcher.loaded(worker.group, outcome.stage, fit, seconds)
             if outcome.must_replace:
                 self._replace(worker)
             return

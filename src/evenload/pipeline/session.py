@@ -160,6 +160,9 @@ class Session:
             holds=policy.startswith("measured"),
             fits={stage.name: stage.fit for stage in spec.stages},
             oom=spec.errors.oom,
+            free=self._free_bytes(),
+            item_s={at: s.estimate.item_s for at, s in enumerate(spec.stages) if s.estimate.item_s},
+            load_s={at: s.estimate.load_s for at, s in enumerate(spec.stages) if s.estimate.load_s},
         )
         dispatcher.add(tasks, {task.strand: self._size_of(task) for task in tasks})
         workers = [self._worker(stage) for stage in spec.stages]
@@ -177,6 +180,10 @@ class Session:
             self._compare(self._log.now() - began)
             for stage in sorted(self._begun):
                 self._log.emit(StageFinished(self._log.now(), spec.stages[stage].name))
+
+    def _free_bytes(self) -> dict[str, int]:
+        memory = self.plan.memory if self.plan is not None else ()
+        return {one.device: one.free_bytes for one in memory if one.free_bytes is not None}
 
     def _compare(self, seconds: float) -> None:
         """Plan against reality, where the plan said how long it would take."""
