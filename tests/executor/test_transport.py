@@ -366,3 +366,22 @@ def test_a_million_tiny_items_take_little_memory() -> None:
             if x % 10_000 == 0:
                 growth = max(growth, process.memory_info().rss - before)
     assert growth < 50e6
+
+
+def test_items_are_not_read_far_ahead_if_they_are_large() -> None:
+    n_read = 0
+
+    def read():
+        nonlocal n_read
+        for x in range(100):
+            n_read += 1
+            yield np.full(N_LARGE * 4, float(x))
+
+    one = N_LARGE * 4 * 8
+    with Executor("cpu*2", echo=False, policy="pull:4") as executor:
+        most = 0
+        results = executor.map(double, read(), look_ahead_bytes=4 * one)
+        for n_seen, result in enumerate(results):
+            assert result[0] == 2 * n_seen
+            most = max(most, n_read - n_seen)
+    assert most < 40
