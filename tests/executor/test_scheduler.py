@@ -1,5 +1,6 @@
 """Whatever happens to the workers, every item meets exactly one fate: faults as lists of events."""
 
+import itertools
 from dataclasses import dataclass, field
 
 import pytest
@@ -294,6 +295,50 @@ def test_an_item_too_large_for_a_device_goes_to_larger_ones_only() -> None:
     assert tried == [DEVICES[0], DEVICES[1]]
     assert world.fates == {0: "accepted"}, "with its memory error"
     assert world.scheduler.retries == {"memory": 1}
+
+
+def test_an_item_that_raises_is_tried_again_elsewhere_after_a_growing_pause() -> None:
+    world = make("pull", n=1, most_retries=2)
+    tried: list[tuple[str, float]] = []
+    world.now = 1.0
+    while not world.scheduler.is_finished:
+        dues = []
+        for device in DEVICES:
+            if world.scheduler.is_finished:
+                break
+            (answer,) = world.scheduler.handle(Free(device, world.now))
+            if isinstance(answer, Send):
+                tried.append((device, world.now))
+                event = Answered(answer.chunk, world.now, 1e-3, raised=(0,))
+                world.note(world.scheduler.handle(event), [0])
+            elif answer.until is not None:
+                dues.append(answer.until)
+        world.now = min(dues, default=world.now)
+    assert [device for device, _ in tried] == ["a", "b", "a"]
+    assert [round(b[1] - a[1], 3) for a, b in itertools.pairwise(tried)] == [0.1, 0.2]
+    assert world.fates == {0: "accepted"}, "with its error"
+    assert world.scheduler.retries == {"raised": 2}
+
+
+@given(st.integers(1, 12), st.integers(1, 3), st.integers(0, 2), st.data())
+@settings(max_examples=80, deadline=None)
+def test_items_that_raise_now_and_then_all_meet_their_fate(n, batch, most_retries, data) -> None:
+    world = make("measured", n, batch, most_retries=most_retries)
+    for _ in range(400):
+        if world.scheduler.is_finished:
+            break
+        world.now += 0.2
+        for device in DEVICES:
+            world.ask(device)
+            send = world.held.pop(device, None)
+            if send is not None:
+                raised = tuple(at for at in range(len(send.items)) if data.draw(st.booleans()))
+                event = Answered(send.chunk, world.now, 1e-3, raised=raised)
+                world.note(world.scheduler.handle(event), list(send.items))
+            if world.scheduler.is_finished:
+                break
+    assert sorted(world.fates) == list(range(n))
+    assert world.scheduler.retries["raised"] <= n * most_retries
 
 
 @pytest.mark.parametrize("position", [NOT_BEGUN, UNPACKING])

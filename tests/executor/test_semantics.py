@@ -624,3 +624,24 @@ def test_an_item_that_the_first_device_cannot_run_finds_another() -> None:
         return os.environ["EVENLOAD_DEVICE"]
 
     assert list(evenload.map(short_of_memory, [1], devices="cpu*2")) == ["cpu:1"]
+
+
+def test_what_raises_may_be_tried_again(executor: Executor, tmp_path: Any) -> None:
+    def shaky(x: int, folder: str = str(tmp_path)) -> int:
+        n = len([name for name in os.listdir(folder) if name.startswith(f"{x}-")])
+        open(f"{folder}/{x}-{n}", "w").close()
+        if n < x % 3:
+            raise ConnectionError(f"attempt {n}")
+        return x
+
+    results = executor.map(shaky, range(9), retries=1, on_error="return")
+    got = list(results)
+    assert [x for x in range(9) if isinstance(got[x], TaskError)] == [2, 5, 8]
+    assert [got[x] for x in range(9) if x % 3 < 2] == [x for x in range(9) if x % 3 < 2]
+    assert "attempt 1" in got[2].message
+    assert results.summary is not None
+    assert results.summary.retries == {"raised": 6}
+    with pytest.raises(ConfigError, match="repeatable=False forbids"):
+        executor.map(abs, [1], retries=1, repeatable=False)
+    with pytest.raises(ConfigError, match="retries=-1"):
+        executor.map(abs, [1], retries=-1)

@@ -183,16 +183,25 @@ class Dealer:
         return first
 
     def failed(
-        self, chunk: int, now: float, redo: Iterable[int], alone: bool = False, avoid: Avoid = None
+        self,
+        chunk: int,
+        now: float,
+        redo: Iterable[int],
+        alone: bool = False,
+        avoid: Avoid = None,
+        later: Collection[int] = (),
     ) -> None:
-        """The chunk ended without results. ``redo`` of its items are dealt again, the rest are forgotten."""
+        """The chunk ended without results. ``redo`` of its items are dealt again, the rest are forgotten.
+
+        ``later``: these wait for a ``requeue``.
+        """
         flight = self._land(chunk, now)
         if flight is None:
             return
         again = set(redo)
         self._flights.release(flight)
         self.requeue([index for index in flight.indices if index in again], alone=alone, avoid=avoid)
-        self.forget(index for index in flight.indices if index not in again)
+        self.forget(index for index in flight.indices if index not in again and index not in later)
 
     def lost(self, device: str, now: float) -> tuple[Deal, ...]:
         """The device's worker died. Its chunks are given up and returned: requeue or forget their items."""

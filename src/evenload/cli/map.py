@@ -43,6 +43,7 @@ INSTALLED = ("site-packages", "dist-packages")
 )
 @click.option("--batch", type=click.IntRange(1), help="Call the function with lists of up to so many items.")
 @click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up an item after so long.")
+@click.option("--retries", type=click.IntRange(0), default=0, help="Try an item that fails so often again.")
 @click.option("--once", is_flag=True, help="Never run an item twice, not even after a crash.")
 @click.option(
     "--journal", type=click.Path(path_type=Path), help="Keep results in this folder, and do none again."
@@ -84,6 +85,7 @@ def map_items(
     ordered: bool,
     batch: int | None,
     timeout_s: float | None,
+    retries: int,
     once: bool,
     journal: Path | None,
     folder: Path | None,
@@ -138,6 +140,7 @@ def map_items(
                 batch=batch,
                 repeatable=not once,
                 timeout_s=timeout_s,
+                retries=retries,
                 on_error="return",
                 total=total,
                 journal=journal,

@@ -99,6 +99,7 @@ class Options:
     repeatable: bool = True
     may_change: bool = True
     look_ahead_bytes: int = 512 * 1024 * 1024
+    retries: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -272,7 +273,10 @@ class Run:
 
     def answered(self, job: Job, device: str, answer: Answer, n_bytes: int, now: float) -> None:
         no_memory = tuple(at for at, failure in answer.failures.items() if failure.kind == "memory")
-        event = sched.Answered(job.send.chunk, now, answer.busy_s, no_memory, answer.skipped)
+        raised: tuple[int, ...] = ()
+        if self.options.retries:
+            raised = tuple(at for at, failure in answer.failures.items() if failure.kind == "raised")
+        event = sched.Answered(job.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
         instructions = self.scheduler.handle(event)
         self._count(job, device, answer, instructions)
         self.n_answered += len(answer.values)

@@ -11,6 +11,7 @@ With ``batch`` the dealer deals batches, not items; everything outside speaks of
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from evenload.balance.deal import Deal
@@ -40,6 +41,7 @@ __all__ = [
     "Withdrawn",
 ]
 
+BACK_OFF_S, MOST_BACK_OFF_S = 0.1, 30.0  # before an item is tried again whose task raised: doubles
 Indices = range | tuple[int, ...]
 
 
@@ -76,6 +78,7 @@ class Answered(NamedTuple):
     """A chunk came back. ``no_memory``: positions that need more memory than the device has.
 
     ``skipped``: from this position on nothing was run, because it was told to drop the chunk.
+    ``raised``: positions where the task raised something else, if that is ever tried again.
     """
 
     chunk: int
@@ -83,6 +86,7 @@ class Answered(NamedTuple):
     busy_s: float
     no_memory: tuple[int, ...] = ()
     skipped: int | None = None
+    raised: tuple[int, ...] = ()
 
 
 class Spoilt(NamedTuple):
@@ -191,8 +195,9 @@ class Scheduler:
     repeatable         an item that began may be run again
     max_worker_deaths  an item that has ended so many workers is given up
     memory_bytes       of the devices whose memory is known
+    most_retries       of an item whose task raises; each waits twice as long as the one before
 
-    ``retries`` counts items that are run again, by cause: died | overtime | memory | spoilt.
+    ``retries`` counts items that are run again, by cause: died | overtime | memory | spoilt | raised.
     """
 
     def __init__(
@@ -203,6 +208,7 @@ class Scheduler:
         repeatable: bool = True,
         max_worker_deaths: int = 2,
         memory_bytes: Mapping[str, int] | None = None,
+        most_retries: int = 0,
     ):
         self.dealer = dealer
         self.fated = Spans()
@@ -221,6 +227,9 @@ class Scheduler:
         self._strikes: dict[int, int] = {}
         self._suspects: set[int] = set()  # units whose items are to travel singly
         self._partial: set[int] = set()  # units of which some items are known
+        self._most_retries = most_retries
+        self._n_raised: dict[int, int] = {}  # item -> how often its task has raised
+        self._later: list[tuple[float, int, str]] = []  # heap: when due, unit, device that it shall not go to
         self._memory_bytes = memory_bytes or {}
         self._short_of_memory: dict[int, int] = {}  # item -> memory of the largest device that had too little
         self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
@@ -300,10 +309,16 @@ class Scheduler:
     # --- devices ask ------------------------------------------------------------------------------
 
     def _free(self, event: Free) -> list[Instruction]:
+        while self._later and self._later[0][0] <= event.now:
+            _, unit, device = heappop(self._later)
+            self.dealer.requeue([unit], avoid=device)
         most = None if event.most is None else max(1, event.most // self._batch)
         answer = self.dealer.next(event.device, event.now, event.bundle, most)
         if not isinstance(answer, Deal):
-            return [Rest(event.device, answer.why, answer.until)]
+            until = answer.until
+            if self._later and (until is None or until > self._later[0][0]):
+                until = self._later[0][0]
+            return [Rest(event.device, answer.why, until)]
         units = answer.indices
         singly = bool(self._suspects) and not self._suspects.isdisjoint(units)
         items = units if self._batch == 1 else self._items(units)
@@ -335,8 +350,9 @@ class Scheduler:
             self.dealer.failed(event.chunk, event.now, flight.units)
             return []
         retry = [p for p in event.no_memory if self._may_retry_elsewhere(flight.items[p], flight.device)]
-        if retry:
-            return self._accept_part(event, flight, retry)
+        again = [p for p in event.raised if self._may_try_again(flight.items[p])]
+        if retry or again:
+            return self._accept_part(event, flight, retry, again)
         first = self.dealer.done(event.chunk, event.now, event.busy_s)
         if len(first) == len(flight.units) and isinstance(flight.items, range) and not self._suspects:
             self.fated.add(flight.items.start, flight.items.stop)
@@ -374,16 +390,36 @@ class Scheduler:
     def _larger_than(self, n_bytes: int) -> set[str]:
         return {d for d in self.dealer.devices_here() if self._memory_bytes.get(d, 0) > n_bytes}
 
-    def _accept_part(self, event: Answered, flight: _Flight, retry: list[int]) -> list[Instruction]:
-        again = {flight.items[position] for position in retry}
-        units = {item // self._batch for item in again}
-        self.retries["memory"] += len(again)
-        self._suspects |= units
-        open_ = [at for at, item in enumerate(flight.items) if item not in self.fated and item not in again]
+    def _may_try_again(self, item: int) -> bool:
+        if item in self.fated:
+            return False
+        n = self._n_raised[item] = self._n_raised.get(item, 0) + 1
+        return n <= self._most_retries
+
+    def _accept_part(
+        self, event: Answered, flight: _Flight, retry: list[int], again: list[int]
+    ) -> list[Instruction]:
+        """``retry`` where there is more memory, ``again`` after a while; the rest has come."""
+        short = {flight.items[position] for position in retry}
+        unlucky = {flight.items[position] for position in again} - short
+        units, later = ({item // self._batch for item in items} for items in (short, unlucky))
+        later -= units
+        self.retries += Counter(memory=len(short), raised=len(unlucky))
+        self._suspects |= units | later
+        open_ = [
+            at
+            for at, item in enumerate(flight.items)
+            if item not in self.fated and item not in short and item not in unlucky
+        ]
         accepted = self._accept(flight, open_)
-        larger = self._larger_than(max(self._short_of_memory[item] for item in again))
+        larger = self._larger_than(max((self._short_of_memory[item] for item in short), default=0))
         avoid = set(self.dealer.devices_here()) - larger if larger else {flight.device}
-        self.dealer.failed(event.chunk, event.now, units, avoid=avoid)
+        self.dealer.failed(event.chunk, event.now, units, avoid=avoid, later=later)
+        for item in unlucky:
+            if item // self._batch in later:
+                pause_s = min(BACK_OFF_S * 2 ** (self._n_raised[item] - 1), MOST_BACK_OFF_S)
+                heappush(self._later, (event.now + pause_s, item // self._batch, flight.device))
+                later.discard(item // self._batch)
         return accepted
 
     def _spoilt(self, event: Spoilt) -> list[Instruction]:
