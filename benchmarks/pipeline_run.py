@@ -1,0 +1,243 @@
+"""Makespan of a two-stage job on real workers, beside a replica per device and a barrier per batch.
+
+    python benchmarks/pipeline_run.py [--items 100] [--fleet even|unequal|both] [--draws 1]
+
+Stages sleep for as long as an item takes on that device: 5.0 s to edit and 3.4 s to score, 20 and 15 s to
+load (the times of the job that this was built for), all divided by ``--faster``. Sleeping takes no core, so
+that one machine plays several devices; processes, files, journal and messages are real. Four ways, one after
+the other, with the same items:
+
+    evenload           evenload run, planned from the stages' estimates; it takes the devices for alike
+    evenload, pull     the same, and no device leaves a late item to a faster one
+    replicas           a process per device, items dealt in turn and edited there; then scored on the first
+    barrier per batch  the recipe of accelerate: equal slices, all wait for the slowest after each batch; then
+                       the same for scores
+
+``bound_s`` is the least that any plan could need on these devices, loads included. ``wall_s`` begins when the
+worker processes are up, for all ways. The last row says what evenload adds to the stages' own time for an
+item and a stage, in milliseconds: with stages that do nothing, all seconds over all tasks.
+"""
+
+import argparse
+import json
+import multiprocessing
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from record import record
+
+Items = Sequence[tuple[float, float]]
+FLEETS = {"even": [1.0, 1.0, 1.0, 1.0], "unequal": [1.0, 1.0, 1.0, 0.5, 0.5, 0.25]}
+EDIT_S, SCORE_S, LOAD_EDIT_S, LOAD_SCORE_S = 5.0, 3.4, 20.0, 15.0
+STAGES = """
+import time
+
+class Sleep:
+    def __init__(self, context, *, load_s, item_s, speeds, column):
+        self.slower = item_s / speeds[context.device.id]
+        self.column = column
+        time.sleep(load_s)
+    def __call__(self, inputs, item):
+        time.sleep(self.slower * inputs[self.column])
+        return {"edited": "an edited picture"} if self.column == "edit" else {"score": inputs["edit"]}
+
+class Nothing:
+    def __call__(self, inputs, item):
+        return {"first": "text"} if "first" not in inputs else {"second": 1.0}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--items", type=int, default=100)
+    parser.add_argument("--fleet", choices=[*FLEETS, "both"], default="both")
+    parser.add_argument("--faster", type=float, default=20.0)
+    parser.add_argument("--draws", type=int, default=1)
+    args = parser.parse_args()
+    rows = []
+    for fleet in FLEETS if args.fleet == "both" else [args.fleet]:
+        for draw in range(args.draws):
+            rows += compare(fleet, args.items, args.faster, draw)
+    rows.append(overhead())
+    record("pipeline_run", rows, faster=args.faster)
+
+
+def compare(fleet: str, n_items: int, faster: float, draw: int) -> list[dict]:
+    """One row for each way, on one draw of item times (x0.5 .. x2 about the mean)."""
+    rng = random.Random(draw)
+    items = [(rng.uniform(0.6, 1.4), rng.uniform(0.6, 1.4)) for _ in range(n_items)]
+    speeds, scale = FLEETS[fleet], 1 / faster
+    bound_s = scale * bound(items, speeds)
+    rows = []
+    for way in ("evenload", "evenload, pull", "replicas", "barrier per batch"):
+        if way == "replicas":
+            wall_s = replicas(items, speeds, scale)
+        elif way == "barrier per batch":
+            wall_s = barriers(items, speeds, scale)
+        else:
+            wall_s = evenload_run(items, speeds, scale, "pull" if "pull" in way else "measured")
+        rows.append(
+            {"fleet": fleet, "devices": len(speeds), "items": n_items, "draw": draw, "way": way,
+             "wall_s": round(wall_s, 3), "bound_s": round(bound_s, 3), "ratio": round(wall_s / bound_s, 3)}
+        )  # fmt: skip
+        print(rows[-1], flush=True)
+    return rows
+
+
+def bound(items: Items, speeds: Sequence[float]) -> float:
+    """Seconds that no plan can go below: the ``T`` in which the devices can just do all work.
+
+    Each device that works loads at least one model, the one of 15 s; whoever edits loads the one of 20 s.
+    """
+    edit, score = (sum(item[stage] for item in items) for stage in (0, 1))
+    work = EDIT_S * edit + SCORE_S * score
+    low, high = 0.0, work / min(speeds) + LOAD_EDIT_S + LOAD_SCORE_S
+    for _ in range(60):
+        middle = (low + high) / 2
+        given = sum(speed * max(0.0, middle - LOAD_SCORE_S) for speed in speeds)
+        for_edits = sum(speed * max(0.0, middle - LOAD_EDIT_S) for speed in speeds)
+        is_enough = given >= work and for_edits >= EDIT_S * edit
+        low, high = (low, middle) if is_enough else (middle, high)
+    return high
+
+
+def evenload_run(items: Items, speeds: Sequence[float], scale: float, policy: str) -> float:
+    """Seconds from the first order to the last result, the start of the worker processes left out."""
+    from evenload.events import read_events
+    from evenload.pipeline import Pipeline
+
+    folder = Path(tempfile.mkdtemp())
+    try:
+        (folder / "stages.py").write_text(STAGES)
+        rows = [{"id": str(at), "edit": edit, "score_": score} for at, (edit, score) in enumerate(items)]
+        (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        by_device = {f"cpu:{at}": speed for at, speed in enumerate(speeds)}
+        (folder / "job.yaml").write_text(
+            json.dumps(
+                {
+                    "version": 1,
+                    "job": {"name": "bench", "inputs": {"jsonl": "rows.jsonl"}},
+                    "devices": f"cpu*{len(speeds)}",
+                    "schedule": {"policy": policy},
+                    "stages": [
+                        stage("edit", EDIT_S * scale, LOAD_EDIT_S * scale, by_device),
+                        stage("score", SCORE_S * scale, LOAD_SCORE_S * scale, by_device),
+                    ],
+                    "report": {"html": False, "trace": False},
+                }
+            )
+        )
+        result = Pipeline.from_yaml(folder / "job.yaml").run(out=folder / "run")
+        assert result.n_done == len(items)
+        events = list(read_events(folder / "run"))
+        first = max(event.t for event in events if type(event).__name__ == "WorkerStarted")
+        last = max(event.stop_s for event in events if type(event).__name__ == "Span")
+        return last - first
+    finally:
+        shutil.rmtree(folder)
+
+
+def stage(name: str, item_s: float, load_s: float, speeds: dict) -> dict:
+    """One entry of the job file's stages."""
+    column = "edit" if name == "edit" else "score_"
+    outputs = {"edited": "txt"} if name == "edit" else {"score": "number"}
+    return {
+        "name": name,
+        "target": "stages.py:Sleep",
+        "params": {"load_s": load_s, "item_s": item_s, "speeds": speeds, "column": column},
+        "outputs": outputs,
+        "estimate": {"item_s": item_s, "load_s": load_s},
+    }
+
+
+def _sleeper(jobs: list, seconds_per_item: float, load_s: float, barrier, every: int, n_batches: int) -> None:
+    barrier.wait()
+    time.sleep(load_s)
+    for batch in range(n_batches):
+        for size in jobs[batch * every : (batch + 1) * every]:
+            time.sleep(seconds_per_item * size)
+        if every < 10**9:
+            barrier.wait()
+
+
+def _phase(slices: list[list[float]], item_s: Sequence[float], load_s: float, every: int) -> float:
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(len(slices) + 1 if every >= 10**9 else len(slices))
+    start = context.Barrier(len(slices) + 1)
+    n_batches = max(1, -(-max(map(len, slices)) // every)) if every < 10**9 else 1
+    workers = [
+        context.Process(target=_first_wait, args=(start, jobs, seconds, load_s, barrier, every, n_batches))
+        for jobs, seconds in zip(slices, item_s, strict=True)
+    ]
+    for worker in workers:
+        worker.start()
+    start.wait()
+    if every >= 10**9:
+        barrier.wait()
+    began = time.monotonic()
+    for worker in workers:
+        worker.join()
+    return time.monotonic() - began
+
+
+def _first_wait(start, *rest) -> None:
+    start.wait()
+    _sleeper(*rest)
+
+
+def replicas(items: Items, speeds: Sequence[float], scale: float) -> float:
+    """Items in turn to the devices' edit models; then all scores on the first device."""
+    edits = [[edit for edit, _ in items[at :: len(speeds)]] for at in range(len(speeds))]
+    wall_s = _phase(edits, [EDIT_S * scale / speed for speed in speeds], LOAD_EDIT_S * scale, 10**9)
+    scores = [[score for _, score in items]]
+    return wall_s + _phase(scores, [SCORE_S * scale / speeds[0]], LOAD_SCORE_S * scale, 10**9)
+
+
+def barriers(items: Items, speeds: Sequence[float], scale: float) -> float:
+    """Both stages over equal slices in input order, with a barrier after every item of each."""
+    n = len(speeds)
+    cut = [items[at * len(items) // n : (at + 1) * len(items) // n] for at in range(n)]
+    edits, scores = ([[item[stage] for item in part] for part in cut] for stage in (0, 1))
+    wall_s = _phase(edits, [EDIT_S * scale / speed for speed in speeds], LOAD_EDIT_S * scale, 1)
+    return wall_s + _phase(scores, [SCORE_S * scale / speed for speed in speeds], LOAD_SCORE_S * scale, 1)
+
+
+def overhead(n_items: int = 500) -> dict:
+    """Stages that do nothing on one worker: wall and CPU seconds for each item and stage, a file for each."""
+    from evenload.events import read_events
+    from evenload.pipeline import Pipeline
+
+    folder = Path(tempfile.mkdtemp())
+    try:
+        (folder / "stages.py").write_text(STAGES)
+        (folder / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(n_items)))
+        (folder / "job.yaml").write_text(
+            "version: 1\njob: {name: nothing, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*1\n"
+            "stages:\n  - {name: first, target: 'stages.py:Nothing', outputs: {first: txt}}\n"
+            "  - {name: second, target: 'stages.py:Nothing', outputs: {second: number}}\n"
+            "report: {html: false, trace: false}\n"
+        )
+        cpu_s = time.process_time()
+        result = Pipeline.from_yaml(folder / "job.yaml").run(out=folder / "run")
+        cpu_s = time.process_time() - cpu_s
+        assert result.n_done == n_items
+        spans = [event for event in read_events(folder / "run") if type(event).__name__ == "Span"]
+        wall_s = max(span.stop_s for span in spans) - min(span.start_s for span in spans)
+        print(f"overhead: {1000 * wall_s / 2 / n_items:.2f} ms of wall for an item and stage, "
+              f"{1000 * cpu_s / 2 / n_items:.2f} ms of the driver's CPU")  # fmt: skip
+        return {
+            "fleet": "overhead", "devices": 1, "items": n_items, "draw": 0, "way": "ms per item and stage",
+            "wall_s": round(1000 * wall_s / 2 / n_items, 3), "bound_s": 0.0, "ratio": 0.0,
+        }  # fmt: skip
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
