@@ -32,7 +32,7 @@ def main() -> int:
         str(HERE / "job.yaml"),
         "--out",
         str(RUN),
-        "--overwrite",
+        "--fresh",
     ]
     code = subprocess.run([*command, *options], stdout=subprocess.DEVNULL).returncode
     if code not in (0, 1):
