@@ -14,7 +14,6 @@ import pytest
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor import Executor
-from evenload.executor.calls import run_call
 from evenload.executor.fork_server import can_fork, imports_of
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
@@ -205,7 +204,6 @@ def test_what_a_task_uses_is_known() -> None:
     assert imports_of(np.sum) == ["numpy"]
     assert imports_of(summary.summarise) == []
     assert imports_of(abs) == []
-    assert imports_of(run_call) == [name for name in ("numpy", "torch") if name in sys.modules]
     assert imports_of(lambda: psutil) == []
 
 

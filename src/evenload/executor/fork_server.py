@@ -36,10 +36,6 @@ def can_fork() -> bool:
 
 def imports_of(fn: Any) -> list[str]:
     """The preloadable packages that are used where ``fn`` is defined."""
-    from .calls import run_call
-
-    if fn is run_call:  # whatever is submitted: then what this process uses
-        return [name for name in PRELOADABLE if name in sys.modules]
     inner = getattr(fn, "func", fn)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     scope = dict(vars(module)) if module is not None else {}
