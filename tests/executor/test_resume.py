@@ -322,12 +322,15 @@ def test_a_driver_killed_while_what_may_run_once_runs(tmp_path: Path) -> None:
         textwrap.dedent(
             f"""
             import os, signal, time, evenload
+            from pathlib import Path
+
+            Path("driver.pid").write_text(str(os.getpid()))
 
             def work(x):
                 with open({str(tmp_path / "log")!r}, "a") as file:
                     file.write(f"{{x}}\\n")
                 if x == 3:
-                    os.kill(os.getppid(), signal.SIGKILL)
+                    os.kill(int(open("driver.pid").read()), signal.SIGKILL)
                     time.sleep(100)
                 return x
 
