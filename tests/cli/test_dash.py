@@ -123,3 +123,35 @@ def test_a_map_with_a_page(tmp_path):
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 120
     with pytest.raises(OSError, match="refused"):
         read(url)
+
+
+@pytest.fixture
+def replay(tmp_path):
+    np = pytest.importorskip("numpy")
+    pytest.importorskip("numba", reason="routing needs evenload[kernels]")
+    from evenload.moe.fleet import Fleet
+    from evenload.moe.replay import replay as run
+
+    batches = np.random.default_rng(0).integers(0, 50, (4, 2, 8))
+    made = run(batches, Fleet.even(4, 8), history=2, strategies=["EPLB"], name="</script><b>bold")
+    (tmp_path / "replay.json").write_text(json.dumps(made.to_json()))
+    return tmp_path / "replay.json"
+
+
+def test_a_replay_of_expert_routing_is_a_page(replay):
+    process, url = served(replay, "--port", 0)
+    try:
+        text = read(url)
+        assert "Replay of" in text
+        assert "<b>bold" not in text
+    finally:
+        end(process)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"courses": 3}', '{"courses": []}', "[" * 100_000])
+def test_what_is_no_replay_is_said(tmp_path, capsys, text):
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main(["dash", str(tmp_path / "x.json")])
+    assert ended.value.code == 2
+    assert "x.json is no JSON" in (err := capsys.readouterr().err) or "no replay" in err

@@ -1,5 +1,6 @@
 """``evenload dash RUN``: the live page of a run, while it runs or after."""
 
+import json
 import sys
 import webbrowser
 from pathlib import Path
@@ -38,6 +39,7 @@ def dash(
 ) -> int:
     """Serve the live page of RUN, a run folder or its events.jsonl, until Ctrl-C.
 
+    RUN may also be a replay of expert routing, what `evenload moe replay --json` wrote.
     Without RUN, or with --live, it is the run that was started last here. The page reads what the run writes:
     it shows a finished run as well, and watching never slows one. It prints the page's address on stdout.
 
@@ -51,7 +53,6 @@ def dash(
         raise click.UsageError("RUN and --live exclude each other.")
     if token is not None and len(token) < 8:
         raise ConfigError("the token is shorter than 8 characters", hint="leave --token out: one is made up")
-    events = newest() if run is None else events_of(run, may_come=until_eof)
 
     def tell(url: str) -> None:
         click.echo(url)
@@ -59,7 +60,14 @@ def dash(
         if is_opened:
             webbrowser.open(url)
 
+    replay = replay_in(run) if run is not None else None
+    if replay is not None:
+        from evenload.dashboard import serve_page
+
+        serve_page(replay, Address(host, port, token), tell=tell)
+        return 0
     with reporting(metrics_port, has_otel=False) as sinks:
+        events = newest() if run is None else events_of(run, may_come=until_eof)
         ends_with = sys.stdin if until_eof else None
         serve(
             events,
@@ -70,6 +78,19 @@ def dash(
             has_control=has_control,
         )
     return 0
+
+
+def replay_in(path: Path) -> str | None:
+    """The page of a replay of expert routing, if that is what ``path`` holds."""
+    if path.suffix != ".json" or not path.is_file():
+        return None
+    from evenload.moe.replay_html import page_of
+
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is no JSON: {error}", hint="give a run folder, or a replay") from error
+    return page_of(found if isinstance(found, dict) else {})
 
 
 def events_of(run: Path, *, may_come: bool) -> Path:

@@ -10,6 +10,6 @@ whenever it has taken the last one, so one that stalls misses frames and costs n
 from .board import Board
 from .feed import Feed
 from .follow import Follower
-from .server import Address, serve
+from .server import Address, serve, serve_page
 
-__all__ = ["Address", "Board", "Feed", "Follower", "serve"]
+__all__ = ["Address", "Board", "Feed", "Follower", "serve", "serve_page"]

@@ -18,7 +18,7 @@ from .guard import Guard
 from .panel import MOST_BYTES
 from .stream import Pulse, Stream
 
-__all__ = ["make_app"]
+__all__ = ["make_app", "make_static_app"]
 
 WIDTHS = (100, 4000)
 
@@ -83,6 +83,15 @@ async def _body(request: Request) -> bytes:
         if len(body) > MOST_BYTES:
             raise ValueError("too long")
     return body
+
+
+def make_static_app(text: str, *, host: str, token: str | None) -> Guard:
+    """One page that is complete, and nothing else."""
+
+    async def page(request: Request) -> Response:
+        return HTMLResponse(text)
+
+    return Guard(Starlette(routes=[Route("/", page)]), host, token)
 
 
 def _shell() -> str:

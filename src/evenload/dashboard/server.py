@@ -20,7 +20,7 @@ from .feed import Feed
 from .guard import is_loopback
 from .panel import Panel
 
-__all__ = ["Address", "serve"]
+__all__ = ["Address", "serve", "serve_page"]
 
 DEFAULT_PORT = 8642
 TRIED_PORTS = 20
@@ -67,28 +67,15 @@ def serve(
     has_control  viewers may drain and add devices; then there is a token, wherever the page is
     Raises ConfigError if the address cannot be used, MissingExtra without starlette or uvicorn.
     """
-    require("starlette", extra="dash", why="serving the live page")
-    uvicorn = require("uvicorn", extra="dash", why="serving the live page")
+    _require()
     from .app import make_app
 
     if has_control and address.token is None:
         address = Address(address.host, address.port, "")
     address = address.secured()
     feed = Feed(events, every_s=every_s, sinks=sinks, panel=Panel(events.parent) if has_control else None)
-    config = uvicorn.Config(
-        make_app(feed, host=address.host, token=address.token),
-        log_level="critical",
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        http="h11",
-        server_header=False,
-        limit_concurrency=256,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=1,
-    )
     with _bound(address) as bound:
-        server = uvicorn.Server(config)
+        server = _server(make_app(feed, host=address.host, token=address.token))
         feed.start()
         try:
             if ends_with is not None:
@@ -100,6 +87,43 @@ def serve(
             feed.stop()
     if feed.error is not None:
         raise feed.error
+
+
+def serve_page(text: str, address: Address, *, tell: Callable[[str], None]) -> None:
+    """Serve one page that is complete, until Ctrl-C. Raises as ``serve``."""
+    _require()
+    from .app import make_static_app
+
+    address = address.secured()
+    with _bound(address) as bound:
+        server = _server(make_static_app(text, host=address.host, token=address.token))
+        tell(address.url(bound.getsockname()[1]))
+        with contextlib.suppress(KeyboardInterrupt):
+            asyncio.run(server.serve(sockets=[bound]))
+
+
+def _require() -> None:
+    for package in ("starlette", "uvicorn"):
+        require(package, extra="dash", why="serving the live page")
+
+
+def _server(app: Any) -> Any:
+    import uvicorn
+
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_level="critical",
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            server_header=False,
+            limit_concurrency=256,
+            timeout_keep_alive=5,
+            timeout_graceful_shutdown=1,
+        )
+    )
 
 
 def _bound(address: Address) -> socket.socket:

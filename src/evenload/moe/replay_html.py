@@ -8,6 +8,7 @@ import os
 import tempfile
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 from evenload._version import __version__
 from evenload.errors import ConfigError
@@ -15,7 +16,7 @@ from evenload.report.html import as_script_text, asset
 
 from .replay import Replay
 
-__all__ = ["page", "write_replay"]
+__all__ = ["page", "page_of", "write_replay"]
 
 SCRIPTS = ("dom", "format", "theme")  # of the report, before our own
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -23,19 +24,31 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 
 def page(replay: Replay) -> str:
     """The page. What comes from the trace is one JSON block; scripts write it as text, never as markup."""
+    return page_of(replay.to_json())
+
+
+def page_of(view: dict[str, Any]) -> str:
+    """The page of what ``Replay.to_json`` gave. Raises ConfigError if it is no such object."""
+    try:
+        best = min(view["courses"], key=lambda course: course["mean"])
+        headline = f"Busiest GPU over the mean: {best['mean']:.3f} by {best['name']}."
+        title = f"Replay of {view['trace']}"
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"this is no replay: {error!r}", hint="give what moe replay --json wrote"
+        ) from error
     shared = "\n".join(asset(f"js/{name}.js") for name in SCRIPTS)
     scripts = {
         "echarts": asset("echarts.min.js"),
         "report": '(() => {\n"use strict";\n' + shared + _own("replay.js") + "})();\n",
     }
     hashes = " ".join(f"'sha256-{_hash(text)}'" for text in scripts.values())
-    best = min(replay.courses, key=lambda course: course.mean)
     parts = {
         "policy": f"{_POLICY}; script-src {hashes}",
-        "title": _escaped(f"Replay of {replay.trace}"),
+        "title": _escaped(title),
         "style": asset("report.css") + _own("replay.css"),
-        "headline": _escaped(f"Busiest GPU over the mean: {best.mean:.3f} by {best.name}."),
-        "view": as_script_text(replay.to_json() | {"version": __version__}),
+        "headline": _escaped(headline),
+        "view": as_script_text(view | {"version": __version__}),
         **scripts,
     }
     content = []
