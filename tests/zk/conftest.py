@@ -46,3 +46,11 @@ def context():
         pytest.skip(f"no adapter for WGSL kernels: {error.message}")
     yield opened
     opened.close()
+
+
+@pytest.fixture(scope="session")
+def gpu(context):
+    """The adapter with one lock and one pace, for provers that share it."""
+    from evenload.zk.wgsl_device import WgslDevice
+
+    return WgslDevice(context=context)

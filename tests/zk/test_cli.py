@@ -135,6 +135,7 @@ class TestWriting:
         assert not (out / "witness.proof.json").is_symlink()
 
 
+@pytest.mark.timeout(400)
 def test_prove_over_a_gpu(multiplier, tmp_path, context):
     done = run(
         "prove",

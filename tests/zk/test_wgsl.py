@@ -28,6 +28,8 @@ from evenload.zk.wgsl_domain import WgslDomain
 from evenload.zk.wgsl_key import WgslKey
 from evenload.zk.wgsl_sums import WgslBases, plan_runs
 
+# A driver in software compiles a kernel for seconds, more where many tests run side by side.
+pytestmark = pytest.mark.timeout(400)
 R = FR.modulus
 GROUPS = {1: G1, 2: G2}
 # Compiling both groups without 64-bit integers takes a software driver half a minute.
@@ -39,11 +41,6 @@ def device(request, context):
     if request.param == "u64" and not context.has_int64:
         pytest.skip(f"{context.name} has no 64-bit integers")
     return WgslDevice(variant=request.param, context=context)
-
-
-@pytest.fixture
-def gpu(context):
-    return WgslDevice(context=context)
 
 
 # --- transforms -----------------------------------------------------------------------------------
@@ -199,10 +196,10 @@ def test_a_device_that_is_lost_between_stages_is_opened_again(chain, context):
     assert oracle.verify(prover.verification_key, done.public, done.proof)
 
 
-def test_a_device_that_computes_wrongly_gives_no_proof_away(chain, context, monkeypatch):
+def test_a_device_that_computes_wrongly_gives_no_proof_away(chain, gpu, monkeypatch):
     """What it returns is verified, made again on the CPU, and counted."""
     zkey, witness = chain
-    with Prover(zkey, backend="wgsl") as prover:
+    with Prover(zkey, gpu) as prover:
         right = WgslBases.multiply
         monkeypatch.setattr(WgslBases, "multiply", lambda self, s, w=None: right(self, s ^ np.uint64(1), w))
         done = prover.prove(witness)
@@ -214,18 +211,18 @@ def test_a_device_that_computes_wrongly_gives_no_proof_away(chain, context, monk
         assert (prover.stats.n_proved, prover.stats.n_failed) == (1, 1)
 
 
-def test_workers_share_one_device(chain, context):
+def test_workers_share_one_device(chain, gpu):
     zkey, witness = chain
-    with Prover(zkey, backend="wgsl") as prover:
+    with Prover(zkey, gpu) as prover:
         results = prover.prove_batch_parallel([witness] * 3, num_workers=2)
     assert all(oracle.verify(prover.verification_key, done.public, done.proof) for done in results)
 
 
-def test_keys_are_checked_before_they_reach_the_device(public8, context):
+def test_keys_are_checked_before_they_reach_the_device(public8, gpu):
     zkey = read_zkey(public8 / "circuit.zkey")
     zkey.sections["H"][3, 0] ^= np.uint64(1)
     with pytest.raises(FormatError, match=r"section 9 \(H points\) at byte \d+: point 3 is not on the curve"):
-        Prover(zkey, backend="wgsl")
+        Prover(zkey, gpu)
 
 
 def test_levels_and_backends_are_names(public8):

@@ -23,12 +23,12 @@ from .formats.container import Source
 from .formats.zkey import ZKey, read_zkey
 from .key import LoadedKey, ReadyKey
 from .place import Place, places_of, pool_of, refuse_unused, split_level
+from .wgsl_device import WgslDevice
 from .worker import InvalidProof, ProvedStatement, ProveRequest, ProverStats, Witness, Worker
 
 if TYPE_CHECKING:
+    from evenload.devices import DevicePool
     from evenload.executor import Executor
-
-    from .wgsl_device import WgslDevice
 
 __all__ = ["InvalidProof", "ProveRequest", "ProvedStatement", "Prover", "ProverStats", "Worker"]
 
@@ -38,7 +38,8 @@ class Prover:
 
     zkey     a path, bytes, an open binary file, or a ZKey
     devices  "cpu" (default): this process; "wgpu:0": this process and that GPU; several ("cpu*2",
-             "wgpu:0,cpu", "all", a DevicePool): batches run in a worker process for each
+             "wgpu:0,cpu", "all", a DevicePool): batches run in a worker process for each; or a
+             ``WgslDevice`` that several provers share and that stays open
     backend  "cpu" or "wgsl" instead of devices: "wgsl" alone takes the best adapter
     threads  how many CPU threads one proof may use in this process (default 1: best for batches)
     level    "ifma52" or "word64" for CPU kernels, "u64" or "limb13" for WGSL; default: the best there is
@@ -63,8 +64,15 @@ class Prover:
             raise ConfigError(f"threads is {threads}, must be at least 1")
         self._cpu_level, self._variant = split_level(level)
         self._level, self._policy = level, policy
-        self._pool = None if isinstance(devices, Place) else pool_of(devices, backend)
-        self.places = (devices,) if isinstance(devices, Place) else places_of(self._pool, backend)
+        self._opened = devices if isinstance(devices, WgslDevice) else None
+        self._pool: DevicePool | None = None
+        if self._opened:
+            self.places: tuple[Place, ...] = (Place("wgpu", "wgsl"),)
+        elif isinstance(devices, Place):
+            self.places = (devices,)
+        else:
+            self._pool = pool_of(devices, backend)
+            self.places = places_of(self._pool, backend)
         refuse_unused(level, self.places)
         # A file is read once: the key is needed again if a proof fails, and for workers of other processes.
         is_file = not isinstance(zkey, str | os.PathLike | bytes | bytearray | ZKey)
@@ -173,9 +181,10 @@ class Prover:
     def _load(self, key: ZKey, place: Place) -> ReadyKey:
         if place.backend == "cpu":
             return LoadedKey.load(key, self._cpu_level or programs.best_level())
-        from .wgsl_device import WgslDevice
         from .wgsl_key import WgslKey
 
+        if self._opened:
+            return WgslKey.load(key, self._opened)
         gpu = WgslDevice(place.adapter, cast(Any, self._variant))
         self._gpus.append(gpu)
         return WgslKey.load(key, gpu)
