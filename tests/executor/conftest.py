@@ -19,6 +19,7 @@ def ray_cluster() -> Iterator[str]:
     with warnings.catch_warnings():
         context = ray.init(
             num_cpus=16,
+            num_gpus=2,  # in Ray's books, whatever there is
             include_dashboard=False,
             log_to_driver=False,
             logging_level="ERROR",

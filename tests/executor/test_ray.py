@@ -1,11 +1,13 @@
 """What is Ray's own: actors that die, drivers that are killed, two machines, books of resources."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,9 @@ from evenload.events import EventLog, WorkerExited
 from evenload.executor import Executor, Ray
 from evenload.executor.backends import make_backend
 from evenload.executor.backends import ray as ray_backend
+from evenload.executor.backends import ray_cluster as ray_cluster_module
 from evenload.executor.backends.ray_guard import Turn
+from evenload.executor.backends.ray_nodes import Seen
 from evenload.executor.backends.ray_post import Clock
 from evenload.executor.task import Answer
 
@@ -82,6 +86,48 @@ def test_what_the_cluster_cannot_give_is_named(ray_cluster: str, monkeypatch: py
             assert list(beside.map(abs, [-1])) == [1], "books or not"
         monkeypatch.setattr(ray_backend, "START_S", 0.5)
         check_what_is_missing()
+
+
+def test_gpus_are_those_that_ray_gives(ray_cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The books are real; the GPUs are made up, and nothing is run on them that would notice."""
+    import ray
+
+    def two_gpus() -> Seen:
+        gpus = tuple(
+            Device(f"cuda:{n}", "discrete", "cuda", "GPU", 10**10, uuid=f"GPU-{n}") for n in range(2)
+        )
+        cpu = Device("cpu:0", "cpu", "cpu", "CPU", threads=2)
+        return Seen((*gpus, cpu), (), {"cuda:0": 3 * 10**9, "cuda:1": 9 * 10**9})
+
+    monkeypatch.setattr(ray_cluster_module, "look", two_gpus)
+
+    def environment(x: int) -> tuple:
+        time.sleep(0.02)
+        return tuple(map(os.environ.get, ("EVENLOAD_DEVICE", "CUDA_VISIBLE_DEVICES")))
+
+    with Executor("cuda", backend="ray", echo=False) as executor:
+        seen: set[tuple] = set()
+        results = executor.map(environment, itertools.count(), policy="pull", ordered=False)
+        while len(seen) < 2:
+            seen.add(next(results))
+        results.close()
+        assert seen == {("cuda:0", "GPU-0"), ("cuda:1", "GPU-1")}
+        assert ray.available_resources().get("GPU", 0) == 0, "both are taken in Ray's books"
+        with pytest.raises(NoUsableDevice, match="Ray has given it to others"):
+            Executor("cuda", backend="ray")
+        with Executor(1, backend=Ray(reserve=False, min_free_bytes=4 * 10**9), echo=False) as beside:
+            assert beside.devices.ids == ("cuda:1",), "the one with free memory"
+    with Executor(1, backend="ray", echo=False) as executor:
+        assert executor.devices.ids == ("cuda:1",)
+        assert list(executor.map(abs, [-1])) == [1]
+        assert wait_for(lambda: ray.available_resources().get("GPU") == 1), "the other was given back"
+
+
+def wait_for(condition: Callable[[], bool]) -> bool:
+    until = time.monotonic() + 20
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.05)
+    return condition()
 
 
 def test_actors_and_workers_are_gone_after_closing(ray_cluster: str) -> None:

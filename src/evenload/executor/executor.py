@@ -94,9 +94,9 @@ class Executor:
         if max_worker_deaths < 1:
             raise ConfigError(f"max_worker_deaths={max_worker_deaths} would give up every item", hint="use 2")
         self._backend = backend
+        self._policy = policy_from_name(policy)
         reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
         self.devices = devices if isinstance(devices, DevicePool) else reached.devices(devices)
-        self._policy = policy_from_name(policy)
         self._record = Record(events, echo)
         self._engine = Engine(self.devices, reached, self._record)
         self._is_threaded = self._engine.backend.is_threaded

@@ -91,7 +91,11 @@ class RayBackend:
         return self._ray.util.get_node_ip_address()
 
     def devices(self, spec: Spec) -> DevicePool:
-        return self._connected().devices(spec)
+        try:
+            return self._connected().devices(spec)
+        except BaseException:
+            self.close(0.0)
+            raise
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         post = self._posts.get(device.id)
@@ -168,6 +172,7 @@ class RayBackend:
         self._posts.clear()
         if self._cluster is not None:
             self._cluster.leave()
+            self._cluster = None
         return news
 
     # --- inside -----------------------------------------------------------------------------------

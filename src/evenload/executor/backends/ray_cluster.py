@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,8 @@ from .ray_nodes import Node, choose_on, look, name_nodes
 __all__ = ["Cluster"]
 
 PROBE_S = 120.0  # for a machine to say what it has; the first process there has to start
-CLAIM_S = 20.0  # for Ray to hand over a GPU that its books call free
+CLAIM_S = 60.0  # for the actor on a GPU that Ray's books call free
+BOOKS_S = 2.0  # for the books to be true
 THREADS_OF_GUARD = 8
 
 
@@ -167,14 +169,26 @@ class Cluster:
                 reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
                 self._nodes[name] = replace(node, silence=reason)
 
+    def _n_free_gpus(self, n_most: int) -> int:
+        """How many Ray can give. Its books are a moment late: who has just left may still be in them."""
+        until = time.monotonic() + BOOKS_S
+        while True:
+            n_free = int(self._ray.available_resources().get("GPU", 0))
+            if n_free >= n_most or time.monotonic() >= until:
+                return n_free
+            time.sleep(0.1)
+
     def _claim_gpus(self) -> None:
         """Have an actor take each GPU that Ray calls free, to learn which they are, and hold them."""
-        held = {}
-        for name, node in self._nodes.items():
-            for _ in range(int(node.n_gpus) if node.accelerators else 0):
+        held: dict[Any, tuple[str, Any]] = {}
+        wanted = {name: int(node.n_gpus) for name, node in self._nodes.items() if node.accelerators}
+        n_free = self._n_free_gpus(sum(wanted.values()))
+        for name, n in wanted.items() if n_free else ():
+            for _ in range(n):
                 guard = self._start_guard(name, 0, 1)
                 held[guard.hello.remote()] = (name, guard)
-        ready, _ = self._ray.wait(list(held), num_returns=len(held), timeout=CLAIM_S) if held else ([], [])
+        n_likely = min(len(held), n_free)
+        ready = self._ray.wait(list(held), num_returns=n_likely, timeout=CLAIM_S)[0] if n_likely else []
         given: dict[str, set[str]] = {name: set() for name in self._nodes}
         for answer, (name, guard) in held.items():
             device = None
