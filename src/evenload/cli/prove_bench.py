@@ -93,13 +93,13 @@ def measure_all(specs: Sequence[str], zkey: Path, witnesses: list[str], policy: 
         for n_devices in sorted({1, len(pool)}):
             devices = tuple(pool)[:n_devices]
             label = spec if n_devices == len(pool) else f"{devices[0].id} of {spec}"
-            row = _measure(pool.select(devices), zkey, witnesses, policy)
+            row = measure(pool.select(devices), zkey, witnesses, policy)
             base = base or row
             rows.append({"devices": label, **row, **_compared(base, row)})
     return rows
 
 
-def _measure(pool: "DevicePool", zkey: Path, witnesses: list[str], policy: str) -> dict[str, Any]:
+def measure(pool: "DevicePool", zkey: Path, witnesses: list[str], policy: str) -> dict[str, Any]:
     """Start the workers, load the key and compile the kernels (one proof each), then time the batch."""
     from evenload.balance.metrics import utilisation_deviation
     from evenload.executor import Executor

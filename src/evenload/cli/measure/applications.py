@@ -46,7 +46,7 @@ def prove(setting: Setting) -> Trial:
     with tempfile.TemporaryDirectory() as folder:
         key, witness = make_circuit(Path(folder), constraints)
         for spec in setting.specs:
-            row = measure(spec, key, [str(witness)] * n_proofs, "measured")
+            row = measure(DevicePool.find(spec), key, [str(witness)] * n_proofs, "measured")
             rows.append(_row(spec, row["n_devices"], row["work_s"], n_proofs, row))
     note = f"{n_proofs} proofs of {constraints:,} constraints, workers warm; per_s: proofs, each verified."
     return Trial("prove", "", compared(rows), note)
