@@ -50,6 +50,21 @@ def test_dispatches_see_what_those_before_them_wrote(context):
     assert int(context.download(a, 4).view(np.uint32)[0]) == first
 
 
+def test_buffers_that_their_maker_forgets_are_not_mixed_up(context):
+    """Python gives the address of an object that is gone to the next one: a cache by address must keep it."""
+    queue, kept = Queue(context), []
+    queue.dispatch(ADD, [context.upload(np.zeros(64, np.uint32))], 64, amount=0)  # compiled and measured
+    for k in range(50):
+        buffer = context.upload(np.full(64, k, np.uint32))
+        queue.dispatch(ADD, [buffer], 64, amount=1)
+        if k % 7 == 0:
+            kept.append((k, buffer))
+        del buffer
+    queue.finish()
+    for k, buffer in kept:
+        assert context.download(buffer).view(np.uint32).tolist() == [k + 1] * 64
+
+
 def test_a_slow_kernel_is_submitted_in_small_portions(context, monkeypatch):
     pace = Pace()
     pace.learn({ADD: 1}, BUDGET_S)

@@ -77,7 +77,7 @@ class Queue:
     def __init__(self, context: Context, pace: Pace | None = None):
         self._context, self._pace = context, pace or Pace()
         self._uniforms = context.uniforms(N_SLOTS * SLOT_BYTES)
-        self._groups: dict[tuple, Any] = {}
+        self._groups: dict[tuple, tuple[Any, list[Any]]] = {}
         self._encoder: Any = None
         self._slots: list[list[int]] = []
         self._items: dict[KernelSource, int] = {}
@@ -152,8 +152,10 @@ class Queue:
             entries = binding_entries(buffers)
             uniform = {"buffer": self._uniforms, "offset": 0, "size": SLOT_BYTES}
             entries.append({"binding": len(buffers), "resource": uniform})
-            self._groups[key] = self._context.device.create_bind_group(layout=layout, entries=entries)
-        return self._groups[key]
+            made = self._context.device.create_bind_group(layout=layout, entries=entries)
+            # A group does not keep its buffers alive, and the next buffer may get the id of one that is gone.
+            self._groups[key] = made, [buffer.raw for buffer in buffers]
+        return self._groups[key][0]
 
     def _submit(self) -> float:
         """Seconds until the GPU was done."""
