@@ -9,16 +9,18 @@ What was written stays in memory to be used again: fresh pages cost several time
 """
 
 import contextlib
-import ctypes
 import errno
 import mmap
 import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .extents import Extents
+
+if TYPE_CHECKING:
+    import ctypes
 
 __all__ = [
     "Borrower",
@@ -269,8 +271,10 @@ class Borrower:
     def n_leases(self) -> int:
         return len(self._leases)
 
-    def open(self, piece: Piece) -> ctypes.Array:
+    def open(self, piece: Piece) -> "ctypes.Array":
         """What was lent, in place and writable. It is given back when the last view of it dies."""
+        import ctypes  # takes a while, and not every worker needs it
+
         slot = piece.slot
         block = (ctypes.c_ubyte * piece.n).from_buffer(self._map, piece.offset)
         leases, returns, arena, pid = self._leases, self._returns, self._map, self._pid

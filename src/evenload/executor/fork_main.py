@@ -7,15 +7,15 @@ import pickle
 import signal
 import socket
 import sys
-import traceback
+from struct import Struct
 from typing import Any
 
 from . import worker
-from .fork_server import STATUS
 from .threads import set_threads
 
-__all__ = ["serve"]
+__all__ = ["STATUS", "serve"]
 
+STATUS = Struct("<q")  # a worker's number, and later its exit code
 MOST_BYTES = 4 * 1024 * 1024
 MOST_FDS = 32
 
@@ -54,6 +54,8 @@ def _fork(how: dict[str, Any], fds: list[int], requests: socket.socket, statuses
             requests.close()
             _become_worker(how, fds)
         except BaseException:
+            import traceback
+
             traceback.print_exc()
         finally:
             os._exit(1)

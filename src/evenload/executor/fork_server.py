@@ -17,14 +17,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from struct import Struct
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["PRELOADABLE", "STATUS", "ForkServer", "Forked", "Spawned", "can_fork", "imports_of"]
+from .fork_main import STATUS
+
+__all__ = ["PRELOADABLE", "ForkServer", "Forked", "Spawned", "can_fork", "imports_of"]
 
 PRELOADABLE = ("numpy", "torch")  # whose import starts nothing that a fork would break
-STATUS = Struct("<q")
 SEND_BYTES = 1024 * 1024
 BOOT_WORKER = "import sys; sys.path[:] = {path!r}; from evenload.executor.worker import main; main({told})"
 BOOT_SERVER = "import sys; sys.path[:] = {path!r}; from evenload.executor.fork_main import serve; serve({fd})"

@@ -3,7 +3,6 @@
 Usually variables such as OMP_NUM_THREADS say it, which are read once, when a library is loaded.
 """
 
-import ctypes
 import os
 import sys
 
@@ -35,6 +34,8 @@ def set_threads() -> None:
         torch.set_num_threads(n)
     if torch is None and "numpy" not in sys.modules:
         return
+    import ctypes
+
     for path in _libraries():
         for part, (variable, setters) in SETTERS.items():
             n = _number(variable)

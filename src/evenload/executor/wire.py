@@ -11,9 +11,7 @@ frame.
 """
 
 import copyreg
-import ctypes
 import io
-import mmap
 import os
 import pickle
 import sys
@@ -21,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .arena import Borrower, Lender, Piece, open_copy
 from .tensors import reducers
@@ -37,7 +35,13 @@ PIECE = Struct("<IQQ")  # slot, offset, bytes; slot 0: they follow in the frame
 COMMON = 1 << 31  # in a slot: a piece of the arena that all workers share
 MOST_HELD = 256  # values in a message that are looked at one by one
 
-Buffer = bytes | bytearray | memoryview | ctypes.Array | mmap.mmap
+if TYPE_CHECKING:
+    import ctypes
+    import mmap
+
+    Buffer = bytes | bytearray | memoryview | ctypes.Array | mmap.mmap
+else:
+    Buffer = Any
 
 
 @dataclass(slots=True)
