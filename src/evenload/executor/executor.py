@@ -11,17 +11,16 @@ from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenload.balance.dealer import Dealer
-from evenload.balance.estimate import Cost
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, Static, policy_from_name
 from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, ExecutorClosed
 from evenload.events import EventLog
-from evenload.settings import resolve
 
 from .backends import BackendSettings, WorkerOptions, make_backend
 from .delivery import Delivery
 from .engine import Engine, serve
+from .experience import Experience
 from .hybrid import Task as HybridTask
 from .prepare import Tasks, pickle_callable
 from .record import Record
@@ -30,9 +29,8 @@ from .roster import helpers, newcomers
 from .run import Options, Run, Sink
 from .scheduler import Scheduler
 from .source import Source, make_source
-from .summary import Summary, Tally
+from .summary import Tally
 from .task import Task
-from .warmth import Learned, Warmth, size_bucket, user_cache
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -49,7 +47,6 @@ LOOK_AHEAD = 100_000
 LOOK_AHEAD_BYTES = 512 * 1024 * 1024
 GRACE_S = 1.0
 KEEP_S = 30.0
-WORTH_TELLING_S = 0.1  # a device that was busy for less has not shown what it can do
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +100,7 @@ class Executor:
         self._max_worker_deaths = max_worker_deaths
         self._tasks = Tasks()
         self._drained: dict[str, Device] = {}
-        self._history: dict[int, dict[str, Cost]] = {}
-        self._warmth = Warmth(user_cache() / "learned.json") if resolve().warm_start else None
-        self._prints: dict[int, str] = {}  # of tasks
+        self._experience = Experience(self._engine.ceilings, self._record, is_kept=self._is_threaded)
         self._stats = Stats()
         self._lock = threading.RLock()
         self._calls: CallSource | None = None
@@ -351,8 +346,7 @@ class Executor:
             _shut_down(self._engine, self._threads)  # leaves the finalizer to whoever can wait
         else:
             self._finalizer()
-        if self._warmth is not None:
-            self._warmth.save()
+        self._experience.save()
 
     def __enter__(self) -> "Executor":
         self.start()
@@ -373,13 +367,13 @@ class Executor:
         balancer: LoadBalancer | None,
     ) -> Run:
         ids = list(self.devices.ids)
-        size, heard = self._hear(task, source)
+        size, costs, is_hearsay = self._experience.of(task, source, self.devices)
         dealer = Dealer(
             policy,
             ids,
             priors={device: self.devices.score(device) for device in ids},
-            history=self._history.get(task.id, heard),
-            is_hearsay=task.id not in self._history,
+            history=costs,
+            is_hearsay=is_hearsay,
             repeatable=options.repeatable,
             max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
             helpers=helpers(self.devices),
@@ -398,43 +392,6 @@ class Executor:
         run.has_balancer = balancer is not None
         run.size = size
         return run
-
-    def _hear(self, task: Task, source: Source) -> tuple[str | None, dict[str, Cost]]:
-        """The size of the items (None: not worth remembering) and what other programs have found out."""
-        if self._warmth is None or source.total is None or not source.n_ready or not self._is_threaded:
-            return None, {}
-        size = size_bucket(source.take(range(1))[0], source.costs(0, min(100, source.n_ready)), task.batch)
-        if task.id in self._history or not self._warmth.path.exists():
-            return size, {}
-        known = self._warmth.known(self._print_of(task), size, self.devices)
-        if self._warmth.damage is not None:
-            text = f"{self._warmth.path} is damaged, and left out: {self._warmth.damage}"
-            self._record.note("warning", text)
-            self._warmth.damage = None
-        for device, learned in known.items():
-            if learned.ceiling is not None and task.batch is not None and learned.ceiling < task.batch:
-                self._engine.ceilings.setdefault((task.id, device), learned.ceiling)
-        return size, {device: one.cost for device, one in known.items() if one.cost is not None}
-
-    def _print_of(self, task: Task) -> str:
-        if task.id not in self._prints:
-            from .fingerprint import fingerprint_code
-
-            self._prints[task.id] = fingerprint_code(task.fn)
-        return self._prints[task.id]
-
-    def _tell(self, run: Run, summary: Summary) -> None:
-        """Let other programs know what a run has found out, if it was long enough to be believed."""
-        if self._warmth is None or run.size is None or run.error is not None:
-            return
-        dealer = run.scheduler.dealer
-        for device in dealer.devices_here():
-            cost, share = dealer.cost(device), summary.devices.get(device)
-            is_sure = share is not None and share.busy_s >= WORTH_TELLING_S and dealer.n_measured(device) >= 2
-            if cost is not None and is_sure and device in self.devices:
-                ceiling = self._engine.ceilings.get((run.task.id, device))
-                learned = Learned(cost, ceiling)
-                self._warmth.learn(self._print_of(run.task), run.size, self.devices.device(device), learned)
 
     def _keep(
         self, run: Run, fn: Any, delivery: Delivery, journal: str | os.PathLike, on_change: str
@@ -478,11 +435,8 @@ class Executor:
 
     def _learn(self, run: Run) -> None:
         """Keep what a finished run has measured, for the next one of the same task."""
-        dealer = run.scheduler.dealer
-        costs = {device: dealer.cost(device) for device in dealer.devices_here()}
-        self._history[run.task.id] = {device: cost for device, cost in costs.items() if cost is not None}
         assert run.summary is not None
-        self._tell(run, run.summary)
+        self._experience.learn(run, run.summary, self.devices)
         old, new = self._stats, run.summary
         self._stats = Stats(
             old.n_runs + 1,
