@@ -385,3 +385,32 @@ def test_items_are_not_read_far_ahead_if_they_are_large() -> None:
             assert result[0] == 2 * n_seen
             most = max(most, n_read - n_seen)
     assert most < 40
+
+
+def nap(seconds: float) -> float:
+    if seconds:
+        time.sleep(seconds)
+    return seconds
+
+
+def sizes_of(policy: str, items: list[float], **options: Any) -> list[int]:
+    """Items per message, in the order in which they came back."""
+    events: list[Any] = []
+    with Executor("cpu*1", echo=False, policy=policy, events=EventLog(events.append)) as executor:
+        list(executor.map(nap, items, **options))
+    return [event.n_items for event in events if isinstance(event, Span)]
+
+
+def test_tiny_items_share_messages_and_others_do_not() -> None:
+    tiny = sizes_of("pull", [0.0] * 2000)
+    assert tiny[0] == 1
+    assert 2 <= max(tiny) <= 32
+    assert set(sizes_of("pull", [0.002] * 50)) == {1}
+    assert set(sizes_of("pull", [0.0] * 200, repeatable=False)) == {1}
+    assert max(sizes_of("pull:16", [0.0] * 2000)) <= 32 * 16
+    assert set(sizes_of("pull:16", [0.0005] * 320)) == {16}
+
+
+def test_items_that_differ_are_judged_by_the_long_ones() -> None:
+    sizes = sizes_of("pull", [0.05 if at % 20 == 0 else 0.0 for at in range(400)])
+    assert max(sizes[3:]) <= 4

@@ -246,11 +246,11 @@ class Run:
         Only where their size is fixed: other policies make them longer instead. Only what may run twice:
         what waits there might have to be taken back.
         """
-        is_fixed = isinstance(self.scheduler.dealer.policy, Pull)
-        if not (is_fixed and self.options.repeatable):
+        policy = self.scheduler.dealer.policy
+        if not (isinstance(policy, Pull) and self.options.repeatable):
             return 1
-        n_items = int(TINY_S / max(self.item_s.get(device, math.inf), 1e-6))
-        return max(1, min(n_items // self.n_per_call, MOST_TOGETHER))
+        chunk_s = self.item_s.get(device, math.inf) * self.n_per_call * policy.chunk
+        return max(1, min(int(TINY_S / max(chunk_s, 1e-6)), MOST_TOGETHER))
 
     def _most(self) -> int | None:
         """Items per chunk that are large: more would only fill memory that is not warm yet."""
