@@ -2,6 +2,7 @@
 
 import base64
 import io
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -135,3 +136,14 @@ def test_problems_are_listed(tmp_path):
     gallery.add(item(0, before="../x.png", restored="gone.png"))
     shown = gallery.to_json(tmp_path)
     assert (shown["items"], shown["n_problems"]) == ([], 2)
+
+
+def test_the_group_of_an_item_is_shown_with_it(tmp_path: Path) -> None:
+    gallery = Gallery()
+    gallery.add(ItemFinished(0.0, "encode", 0, "a", {"group": "style"}))  # no picture yet
+    gallery.add(ItemFinished(1.0, "decode", 0, "a", {"edited": "a.png"}))
+    gallery.add(ItemFinished(1.0, "decode", 1, "b", {"edited": "b.png"}))
+    for name in ("a", "b"):
+        Image.new("RGB", (4, 4)).save(tmp_path / f"{name}.png")
+    shown = gallery.to_json(tmp_path)["items"]
+    assert [one["group"] for one in shown] == ["style", None]

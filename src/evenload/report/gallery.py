@@ -34,6 +34,7 @@ class _Item:
     name: str
     pictures: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
+    group: str | None = None
 
     def ordered(self) -> list[tuple[str, str]]:
         """What went in first, then outputs in the order of their stages; at most four."""
@@ -53,6 +54,7 @@ class Gallery:
         self.max_items = max_items
         # By name: an index counts within its stage, which does not see the items that failed earlier.
         self._items: dict[str, _Item] = {}
+        self._groups: dict[str, str] = {}
         self._n_seen = 0
         self._stride = 1
 
@@ -61,6 +63,9 @@ class Gallery:
             return
         if event.item not in self._items and event.index % self._stride:
             return
+        group = event.outputs.get("group")
+        if isinstance(group, str) and len(self._groups) < MAX_KEPT:
+            self._groups[event.item] = group[:200]
         pictures = {key: path for key, path in event.outputs.items() if _is_picture(path)}
         numbers = {key: float(number) for key, number in event.outputs.items() if _is_number(number)}
         if not pictures and event.item not in self._items:
@@ -68,6 +73,7 @@ class Gallery:
         one = self._items.setdefault(event.item, _Item(event.index, event.item))
         one.pictures.update(pictures)
         one.numbers.update(numbers)
+        one.group = self._groups.get(event.item, one.group)
         if len(self._items) > MAX_KEPT:
             self._stride *= 2
             self._items = {name: kept for name, kept in self._items.items() if kept.index % self._stride == 0}
@@ -83,9 +89,8 @@ class Gallery:
                 elif problem:
                     problems.append(f"{path[:120]}: {problem}")
             if pictures:
-                shown.append(
-                    {"index": one.index, "item": one.name, "numbers": one.numbers, "pictures": pictures}
-                )
+                row = {"index": one.index, "item": one.name, "group": one.group, "numbers": one.numbers}
+                shown.append({**row, "pictures": pictures})
         return {
             "n_items": self.n_items,
             "items": shown,

@@ -1,8 +1,10 @@
-// The pictures: before and after under one divider, sorted by any of their numbers.
+// The pictures: before and after under one divider, sorted by any of their numbers or by group, one group or all.
 
 const FIRST_SHOWN = 12;
 // How a person sorted the pictures; kept when new ones come.
-const galleryOrder = { by: "order", isDown: false, isAll: false };
+const galleryOrder = { by: "order", isDown: false, isAll: false, group: "", open: null };
+// Cards that stay the same stay: their pictures are not fetched again, nor their dividers put back.
+const galleryCards = new Map();
 
 function galleryPart(view) {
   const { gallery } = view;
@@ -11,11 +13,16 @@ function galleryPart(view) {
   const state = galleryOrder;
   const grid = el("div", { class: "gallery" });
   const viewer = new Viewer(view);
-  const cards = new Map(gallery.items.map((one) => [one, card(one, view, names, () => viewer.open(one, sorted()))]));
+  const cards = new Map(gallery.items.map((one) => [one, cardOf(one, view, names)]));
+  const groups = [...new Set(gallery.items.map((one) => one.group).filter(Boolean))].sort();
+  if (!groups.includes(state.group)) state.group = "";
   const sorted = () => {
+    const mine = gallery.items.filter((one) => !state.group || one.group === state.group);
+    if (state.by === "group") return mine.sort((a, b) => (state.isDown ? -1 : 1) * (a.group ?? "").localeCompare(b.group ?? "") || a.index - b.index);
     const value = (one) => (state.by === "order" ? one.index : (one.numbers[state.by] ?? Number.NEGATIVE_INFINITY));
-    return [...gallery.items].sort((a, b) => (state.isDown ? value(b) - value(a) : value(a) - value(b)) || a.index - b.index);
+    return mine.sort((a, b) => (state.isDown ? value(b) - value(a) : value(a) - value(b)) || a.index - b.index);
   };
+  state.open = (one) => viewer.open(one, sorted());
   const more = el("button", { class: "button more", type: "button" }, `Show all ${gallery.items.length}`);
   more.hidden = state.isAll || gallery.items.length <= FIRST_SHOWN;
   more.addEventListener("click", () => {
@@ -23,8 +30,16 @@ function galleryPart(view) {
     redraw();
   });
   const redraw = () => grid.replaceChildren(...sorted().slice(0, more.hidden ? undefined : FIRST_SHOWN).map((one) => cards.get(one)));
-  const choose = el("select", { "aria-label": "Sort pictures by" }, el("option", { value: "order" }, "input order"), names.map((name) => el("option", { value: name }, measure(name, 0).label)));
-  if (state.by !== "order" && !names.includes(state.by)) state.by = "order";
+  const choose = el("select", { "aria-label": "Sort pictures by" }, el("option", { value: "order" }, "input order"), groups.length > 0 && el("option", { value: "group" }, "group"), names.map((name) => el("option", { value: name }, measure(name, 0).label)));
+  if (!["order", groups.length > 0 ? "group" : "order", ...names].includes(state.by)) state.by = "order";
+  const only = groups.length > 0 && el("select", { "aria-label": "Group of pictures" }, el("option", { value: "" }, "all groups"), groups.map((name) => el("option", { value: name }, name)));
+  if (only) {
+    only.value = state.group;
+    only.addEventListener("change", () => {
+      state.group = only.value;
+      redraw();
+    });
+  }
   choose.value = state.by;
   choose.addEventListener("change", () => {
     state.by = choose.value;
@@ -39,7 +54,16 @@ function galleryPart(view) {
   redraw();
   const shown = gallery.items.length < gallery.n_items ? `${gallery.items.length} of ${whole(gallery.n_items)}, evenly over the scores` : "";
   const problems = gallery.n_problems ? el("p", { class: "small quiet", style: { "margin-top": "14px" } }, `Not shown: ${gallery.problems.join("; ")}${gallery.n_problems > gallery.problems.length ? "; and others" : ""}.`) : null;
-  return part("pictures", "Pictures", [el("span", { class: "quiet small" }, shown), choose, turn], grid, more, problems);
+  return part("pictures", "Pictures", [el("span", { class: "quiet small" }, shown), only, choose, turn], grid, more, problems);
+}
+
+function cardOf(one, view, names) {
+  const shown = JSON.stringify([one, names]);
+  const kept = galleryCards.get(one.item);
+  if (kept?.shown === shown) return kept.node;
+  const node = card(one, view, names, () => galleryOrder.open(one));
+  galleryCards.set(one.item, { shown, node });
+  return node;
 }
 
 function card(one, view, names, open) {
@@ -53,7 +77,7 @@ function card(one, view, names, open) {
     "figure",
     { class: "card" },
     frame,
-    el("figcaption", {}, el("span", { class: "who", title: one.item }, one.item), lead && el("span", { class: "score", title: lead.label }, lead.text)),
+    el("figcaption", {}, el("span", { class: "who", title: one.item }, one.item), one.group && el("span", { class: "quiet small" }, one.group), lead && el("span", { class: "score", title: lead.label }, lead.text)),
     rest.length > 0 && el("div", { class: "rest" }, rest.slice(0, 3).map((name) => measure(name, one.numbers[name])).map((m) => `${m.label} ${m.text}`).join(" · ")),
   );
 }
@@ -95,7 +119,7 @@ class Viewer {
 
   open(one, items) {
     this.items = items;
-    this.draw(items.indexOf(one));
+    this.draw(items.findIndex((other) => other.item === one.item));
     this.dialog.showModal();
   }
 
