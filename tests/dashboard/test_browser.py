@@ -217,3 +217,40 @@ def test_twenty_pages_of_a_thousand_events_a_second(tmp_path, serve_run, look):
         for page in pages:
             page.wait_for_selector(".figures >> text=20\u2009000", timeout=60_000)
     print(f"20,000 events took {wrote_s:.2f} s to write at 1,000 a second")  # noqa: T201
+
+
+def test_pictures_come_and_stay(tmp_path, write_run, serve_run, look):
+    from PIL import Image
+
+    def finished(i):
+        for name in ("in", "out"):
+            (tmp_path / "run" / name).mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (32, 24), (40 * i, 90, 200)).save(tmp_path / "run" / name / f"{i}.png")
+        outputs = {"before": f"in/{i}.png", "restored": f"out/{i}.png", "score": 0.5 + i / 10}
+        return ItemFinished(i + 1.0, "restore", i, f"picture {i}", outputs)
+
+    (tmp_path / "run").mkdir()
+    write_run(
+        [
+            RunStarted(0.0, "pictures", 0.0, 3, {"a": {}}),
+            Span("restore", "a", "a", 0, 1, 0.0, 1.0),
+            finished(0),
+        ]
+    )
+    asked = []
+    with serve_run(tmp_path / "run") as url:
+        page = look(url)
+        page.on("request", lambda one: asked.append(one.url) if "/picture/" in one.url else None)
+        page.wait_for_selector("#pictures .card img")
+        page.locator("#pictures .card input").first.fill("20")
+        write_run([finished(1), finished(2)])
+        page.locator("#pictures .card").nth(2).wait_for()
+        assert page.locator("#pictures .card input").first.input_value() == "20"
+        page.get_by_label("Enlarge picture 1").click(force=True)
+        assert "picture 1" in text_of(page, "dialog.viewer")
+        assert len(set(asked)) == len(asked)
+        damaged = tmp_path / "run" / "events.jsonl"
+        damaged.write_bytes(damaged.read_bytes() + b'{"event": "Hologram", "t": 1}\n{half\n')
+        page.keyboard.press("Escape")
+        page.wait_for_selector("text=1 × 'Hologram'")
+        page.wait_for_selector("text=1 line was damaged")

@@ -21,6 +21,8 @@ from .stream import Pulse, Stream
 __all__ = ["make_app", "make_static_app"]
 
 WIDTHS = (100, 4000)
+# A number is given to one picture only, so it may be kept.
+PICTURE = {"content-security-policy": "sandbox", "cache-control": "private, max-age=3600, immutable"}
 
 
 def make_app(feed: Feed, *, host: str, token: str | None) -> Guard:
@@ -43,7 +45,7 @@ def make_app(feed: Feed, *, host: str, token: str | None) -> Guard:
         if found is None:
             return PlainTextResponse("there is no such picture\n", 404)
         kind, content = found
-        return Response(content, media_type=kind, headers={"content-security-policy": "sandbox"})
+        return Response(content, media_type=kind, headers=PICTURE)
 
     async def report(request: Request) -> Response:
         text = await run_in_threadpool(feed.report)

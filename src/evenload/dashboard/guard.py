@@ -110,7 +110,9 @@ def _equal(given: str, token: str) -> bool:
 def _with_headers(send: Send) -> Send:
     async def sent(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *HEADERS]
+            given = list(message.get("headers", []))
+            names = {name.lower() for name, _ in given}
+            message["headers"] = [*given, *(one for one in HEADERS if one[0] not in names)]
         await send(message)
 
     return sent

@@ -49,7 +49,13 @@ class Pictures:
                     shown.append({"label": label, "path": path, **self._thumbs[path]})
             if shown:
                 items.append(
-                    {"index": one.index, "item": one.name, "numbers": one.numbers, "pictures": shown}
+                    {
+                        "index": one.index,
+                        "item": one.name,
+                        "group": one.group,
+                        "numbers": one.numbers,
+                        "pictures": shown,
+                    }
                 )
         problems = [f"{path[:120]}: {why}" for path, why in self._problems.items()]
         return {

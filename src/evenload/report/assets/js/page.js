@@ -193,7 +193,7 @@ function headlineFigures(summary, live) {
   const [eta, etaUnit] = timeParts(live ? live.run.eta_s : null);
   const isGoing = live && live.run.is_running;
   const rows = [
-    ["Done", whole(summary.n_done), of, summary.n_failed ? el("span", { class: "bad" }, `✕ ${plural(summary.n_failed, "failure")}`) : "no failures"],
+    [isGoing && live.run.n_stages > 1 ? "Through all stages" : "Done", whole(summary.n_done), of, summary.n_failed ? el("span", { class: "bad" }, `✕ ${plural(summary.n_failed, "failure")}`) : "no failures"],
     isGoing
       ? [live.run.n_stages > 1 ? `Left of ${live.run.stage}` : "Time left", eta, etaUnit, `running for ${time(live.run.now_s)}`]
       : ["Time", wall, wallUnit, summary.startup_s > 0 ? `${time(summary.startup_s)} until the first chunk` : ""],
