@@ -179,6 +179,14 @@ class Worker:
 
 def load_witness(witness: Witness, n_vars: int, key_name: str) -> np.ndarray:
     """[n_vars, 4] uint64 on a cache line, canonical. Raises FormatError or ConfigError."""
+
+    def accept(n: int) -> None:
+        if n != n_vars:
+            raise ConfigError(
+                f"the witness has {n} values, {key_name} needs {n_vars}",
+                hint="the witness and the key must come from the same circuit",
+            )
+
     if isinstance(witness, np.ndarray):
         if witness.ndim != 2 or witness.shape[1] != 4 or witness.dtype != np.uint64 or not len(witness):
             raise ConfigError(f"a witness array must be [n, 4] uint64, not {witness.shape} {witness.dtype}")
@@ -187,12 +195,8 @@ def load_witness(witness: Witness, n_vars: int, key_name: str) -> np.ndarray:
     elif isinstance(witness, (list, tuple)):
         values = witness_from_integers(witness)
     else:
-        values = read_witness(witness)
-    if len(values) != n_vars:
-        raise ConfigError(
-            f"the witness has {len(values)} values, {key_name} needs {n_vars}",
-            hint="the witness and the key must come from the same circuit",
-        )
+        values = read_witness(witness, accept=accept)
+    accept(len(values))
     aligned = rows.empty(len(values), 32)
     aligned[:] = values
     return aligned

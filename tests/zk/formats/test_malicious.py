@@ -2,6 +2,7 @@
 crash."""
 
 import importlib.util
+import os
 import random
 import struct
 import sys
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from evenload.errors import FormatError
+from evenload.errors import ConfigError, FormatError
 from evenload.gpu.field import FQ
 from evenload.zk import Prover, read_witness, read_zkey
 from evenload.zk.formats.r1cs import read_r1cs
@@ -50,6 +51,35 @@ def test_refused_at_once(file, name, content, words):
     assert str(caught.value).startswith("evil")
     assert peak < 4_000_000
     assert time.process_time() - started < 5  # not a measurement: a hang would take minutes
+
+
+@pytest.mark.parametrize("file", sorted(READERS))
+def test_a_pipe_is_refused_and_not_waited_for(file, tmp_path):
+    pipe = tmp_path / "evil"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path):
+        with pytest.raises(FormatError, match="not a regular file"):
+            READERS[file](path)
+
+
+def test_a_huge_witness_is_refused_before_its_values_are_read(tmp_path):
+    """A file with a hole: 64 GB that cost its maker nothing."""
+    good, path, n = GOOD["witness.wtns"], tmp_path / "evil", 1 << 31
+    at = {kind: entry[:2] for kind, entry in malicious.sections(good).items()}
+    assert at[2][0] > at[1][0]
+    content = malicious.changed(good, at[1][1] + 36, "<I", n)
+    content = malicious.changed(content, at[2][0] + 4, "<Q", 32 * n)
+    with path.open("wb") as file:
+        file.write(content)
+        file.truncate(at[2][1] + 32 * n)
+    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    tracemalloc.start()
+    try:
+        with Prover(GOOD["circuit.zkey"]) as prover, pytest.raises(ConfigError, match=f"has {n} values"):
+            prover.prove(path)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def bad_points():

@@ -7,6 +7,7 @@ length, payload. Sizes are checked against the file before anything of that size
 import hashlib
 import io
 import os
+import stat
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -95,7 +96,10 @@ def open_container(
     """
     file: BinaryIO
     if isinstance(source, (str, os.PathLike)):
-        file, name = open(source, "rb"), name or str(Path(source))  # noqa: SIM115 (Container.close)
+        name = name or str(Path(source))
+        if not stat.S_ISREG(os.stat(source).st_mode):  # whoever opened a pipe would wait for ever
+            raise FormatError(f"{name}: at byte 0: is not a regular file")
+        file = open(source, "rb")  # noqa: SIM115 (Container.close)
     elif isinstance(source, (bytes, bytearray)):
         file, name = io.BytesIO(source), name or "<bytes>"
     else:

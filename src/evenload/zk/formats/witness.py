@@ -1,7 +1,7 @@
 """The .wtns format: the value of every wire of a circuit, plain (not Montgomery) integers below r."""
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,8 +17,13 @@ __all__ = ["check_witness", "read_witness", "witness_from_integers", "write_witn
 TITLES = {1: "header", 2: "values"}
 
 
-def read_witness(source: Source, name: str | None = None) -> np.ndarray:
+def read_witness(
+    source: Source, name: str | None = None, accept: Callable[[int], None] | None = None
+) -> np.ndarray:
     """[n, 4] uint64 little-endian words, every value below r, the first one 1.
+
+    accept  called with the number of values before they are read, and may raise: a file of another size than
+            wanted is not worth the memory
 
     Raises FormatError naming section and byte if the file is damaged, of another field, or a value is not
     canonical.
@@ -34,6 +39,8 @@ def read_witness(source: Source, name: str | None = None) -> np.ndarray:
                 1, 0, "the field is not BN254's Fr", hint="only circuits over bn128 are supported"
             )
         box.length(2, 32 * n, f"{n} values")
+        if accept:
+            accept(n)
         if not n:
             raise box.fault(2, 0, "holds no value, but wire 0 must be 1")
         values = box.rows(2, 32).view(np.uint64)
