@@ -2,6 +2,8 @@
 
 import pickle
 
+import pytest
+
 from evenload.errors import ResourceExhausted, ResultNotSendable, TaskError
 from evenload.executor.failure import MOST_TEXT, Failure, is_memory_error
 
@@ -81,3 +83,29 @@ def test_memory_errors_are_told_from_others() -> None:
     assert all(map(is_memory_error, (MemoryError(), ResourceExhausted("x"), OutOfMemoryError("CUDA"))))
     assert not is_memory_error(RuntimeError("memory"))
     assert travelled(MemoryError()).kind == "memory"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB)"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+            True,
+        ),
+        (RuntimeError("shapes do not fit"), False),
+        (ValueError("the word list is out of memory words"), False),
+    ],
+)
+def test_errors_that_smaller_batches_may_mend(error: BaseException, is_one: bool) -> None:
+    assert is_memory_error(error) == is_one
+
+
+def test_the_error_of_a_real_allocator_is_recognised() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert is_memory_error(refused.value)

@@ -10,6 +10,7 @@ from .wire import pack
 
 __all__ = ["Failure", "is_memory_error"]
 
+NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED", "RESOURCE_EXHAUSTED")
 MOST_TEXT = 20_000  # characters of a traceback that travel; the end of it matters
 
 
@@ -73,8 +74,16 @@ class Failure:
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Did a device or the host run out of memory? Smaller batches may help then."""
-    return isinstance(error, MemoryError | ResourceExhausted) or type(error).__name__ == "OutOfMemoryError"
+    """Did a device or the host run out of memory? Smaller batches may help then.
+
+    torch has a class for CUDA and ROCm; MPS, the host's allocator, cuBLAS, cuDNN and XLA only say so.
+    """
+    if isinstance(error, MemoryError | ResourceExhausted) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    said = _text(error)
+    return any(phrase in said for phrase in NO_MEMORY)
 
 
 def _text(error: BaseException) -> str:
