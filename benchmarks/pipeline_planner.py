@@ -1,6 +1,6 @@
 """How near the least possible time plans come, on modelled fleets, beside what others do with the same job.
 
-    python benchmarks/pipeline_planner.py [--draws 8] [--effort 0.3]
+    python benchmarks/pipeline_planner.py [--draws 8] [--effort 1]
 
 Times of the cases: edits per second as the job's author gave them, 50 steps (17.8 s on an H200, vllm-omni
 #3684), 40 steps with guidance, an 8-step distillation, and three stages; loads of 15 to 30 s. Fleets: 6 equal
@@ -116,7 +116,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--draws", type=int, default=8, help="random fleets")
-    parser.add_argument("--effort", type=float, default=0.3, help="of the planner's improvements")
+    parser.add_argument("--effort", type=float, default=1.0, help="of the planner's improvements")
     options = parser.parse_args()
     rows = []
     print(f"{'case':31} {'fleet':26} items   bound   plan  round-robin  barrier  fixed pools")

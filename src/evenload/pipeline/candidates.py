@@ -13,7 +13,26 @@ from evenload.pipeline.simulate_plan import HeldPhase, HeldUnit
 __all__ = ["Candidate", "candidates_of"]
 
 MOST_MIXES = 8
-_STEPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.13, 0.17, 0.22, 0.3, 0.5, 1.0, 2.0, 4.0)
+_STEPS = (
+    0.0,
+    0.01,
+    0.02,
+    0.03,
+    0.04,
+    0.05,
+    0.06,
+    0.07,
+    0.085,
+    0.1,
+    0.13,
+    0.17,
+    0.22,
+    0.3,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+)
 
 
 @dataclass(frozen=True, slots=True)

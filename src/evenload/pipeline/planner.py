@@ -18,8 +18,8 @@ __all__ = ["MODES", "make_plan"]
 MODES = ("single", "data_parallel", "model_parallel", "stage_parallel", "swap")
 MOST_TASKS = 1500  # simulated in the search; more are taken together
 MOST_EXACT_TASKS = 20_000
-TASKS_PER_SEARCH = 120_000  # simulated tasks that an improvement may cost
-N_IMPROVED = 3
+TASKS_PER_SEARCH = 30_000  # simulated tasks that an improvement may cost
+N_IMPROVED = 2
 GOOD = 1.02  # times the bound: then no improvement is looked for
 GOOD_ENOUGH = 1.003
 
@@ -99,7 +99,7 @@ def _search(problem: Problem, mode: str, effort: float) -> list[_Tried]:
     best = sorted(finite, key=lambda one: one.outcome.makespan_s)
     fewer = _without_slowest(problem) if mode != "single" else None
     if best and fewer is not None and least_time(fewer) < best[0].outcome.makespan_s:
-        below = _search(fewer, mode, effort)
+        below = _search(fewer, mode, 0)
         if below and below[0].outcome.makespan_s < best[0].outcome.makespan_s * (1 - 1e-9):
             return [below[0], *best]
     return best
