@@ -125,6 +125,7 @@ class Run:
     size: str | None = None
     is_over: bool = False
     is_stopping: bool = False
+    is_held_up: bool = False
     error: BaseException | None = None
     summary: Summary | None = None
     causes: dict[str, str] = field(default_factory=dict)
@@ -263,8 +264,9 @@ class Run:
         return max(1, int(CHUNK_BYTES / item_bytes)) if item_bytes > LARGE_ITEM_BYTES else None
 
     def has_work(self) -> bool:
-        """Is it worth building the task on one more device?"""
-        return not (self.is_over or self.is_stopping) and self.scheduler.dealer.remaining != 0
+        """Is it worth building the task on one more device? Not for copies only, unless an item hangs."""
+        may_deal = self.scheduler.dealer.remaining != 0 or self.is_held_up
+        return may_deal and not (self.is_over or self.is_stopping)
 
     def tick(self, now: float) -> tuple[Move, ...]:
         return self.scheduler.dealer.tick(now)
@@ -314,6 +316,7 @@ class Run:
 
     def release_rest(self, job: Job, device: str, position: int, now: float, *, has_queue: bool) -> bool:
         """The item at ``position`` takes very long: others get what waits behind it, if anything does."""
+        self.is_held_up = True
         has_rest = has_queue or len(job.send.items) > self.n_per_call
         if self.is_over or not self.options.repeatable or not has_rest:
             return False
