@@ -98,6 +98,24 @@ def test_a_run_that_is_left_can_be_taken_up_at_once(tmp_path: Path, backend: str
 
 
 @BACKENDS
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_stopped_run_gives_and_keeps_what_was_finished(tmp_path: Path, backend: str, ordered: bool) -> None:
+    log, fn = tmp_path / "log", Calls(tmp_path / "log")
+    options: dict = {"journal": tmp_path / "j", "policy": "pull", "ordered": ordered}
+    with Executor("cpu*2", backend=backend) as executor:
+        results = executor.map(fn, iter(range(10**6)), look_ahead=50, **options)
+        got = [next(results) for _ in range(5)]
+        results.stop()
+        got += list(results)
+        assert results.status == "interrupted"
+        ran = calls(log)
+        assert sorted(-x for x in got) == ran
+        again = executor.map(fn, range(len(ran)), **options)
+        assert sorted(-x for x in again) == list(range(len(ran)))
+        assert len(calls(log)) == len(set(range(len(ran))) - set(ran))
+
+
+@BACKENDS
 def test_failed_items_are_tried_again(tmp_path: Path, backend: str) -> None:
     log, fn = tmp_path / "log", Calls(tmp_path / "log", fails=(2,))
     options: dict = {"journal": tmp_path / "j", "devices": "cpu*2", "on_error": "return", "backend": backend}
