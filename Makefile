@@ -40,4 +40,4 @@ $(STAMP)%: pyproject.toml constraints.txt scripts/setup.py
 	$(PYTHON) scripts/setup.py $*
 
 clean:
-	rm -rf .venv .venv-flower site runs .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-flower node_modules site runs .pytest_cache .ruff_cache .hypothesis
