@@ -486,6 +486,17 @@ class Dispatcher:
             if device in group.devices:
                 group.is_draining = True
 
+    def join(self, device: str) -> None:
+        """``device`` comes back after a drain, or is new: then it does what others of one device do."""
+        known = [group for group in self.groups.values() if device in group.devices]
+        for group in known:
+            group.is_draining = False
+            if group.state == "lost":
+                group.state, group.n_early_deaths = "off", 0
+        if not known:
+            self._group((device,))
+            self._add_help({})
+
     def _reset(self, group: Group) -> None:
         group.running.clear()
         group.resident.clear()

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenload.devices import DevicePool, worker_environment
-from evenload.errors import NoUsableDevice
+from evenload.devices import Device, DevicePool, worker_environment
+from evenload.errors import ConfigError, NoUsableDevice
 from evenload.executor.backends import Backend
 from evenload.executor.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
 from evenload.executor.prepare import Tasks
@@ -76,7 +76,8 @@ class Driver:
         self.load_s: dict[str, dict[str, float]] = {}
         self.peak_bytes: dict[str, int] = {}
         self.notes: list[tuple[str, str]] = []
-        self._backend, self._pool, self._record = backend, pool, record
+        self.pool = pool
+        self._backend, self._record = backend, record
         self._stages = tuple(stages)
         self._order_for = order_for
         self._tasks = Tasks()
@@ -92,6 +93,7 @@ class Driver:
         Raises NoUsableDevice if tasks are left that no device can run.
         """
         now = time.monotonic()
+        self._free_drained()
         actions = self._deal(now, deals)
         if deals and not actions and not self.dispatcher.n_running and not self._has_orders():
             self._refuse_if_stuck(now)
@@ -117,6 +119,41 @@ class Driver:
     @property
     def is_busy(self) -> bool:
         return bool(self.dispatcher.n_running)
+
+    def active_devices(self) -> list[str]:
+        """Devices that take work."""
+        groups = [g for g in self.dispatcher.groups.values() if g.state != "lost" and not g.is_draining]
+        return [device.id for device in self.pool if any(device.id in group.devices for group in groups)]
+
+    def drain(self, devices: Sequence[str], at_once: bool) -> None:
+        """See ``Fleet.drain``."""
+        for device in devices:
+            self.pool.device(device)
+        left = [device for device in self.active_devices() if device not in devices]
+        if not left:
+            raise ConfigError(f"{', '.join(devices)} are all that works", hint="add another device first")
+        for device in devices:
+            self.dispatcher.drain(device)
+        for worker in tuple(self._of_group.values()):
+            if at_once and self.dispatcher.groups[worker.group].is_draining:
+                self.dispatcher.restart(worker.group)
+                self._stop(worker)
+
+    def join(self, found: Sequence[Device]) -> None:
+        """See ``Fleet.add``."""
+        new = [device for device in found if device.id not in self.pool]
+        if new:
+            self.pool = DevicePool([*self.pool, *new], n_cores=self.pool.n_cores)
+        for device in found:
+            self.dispatcher.join(device.id)
+
+    def _free_drained(self) -> None:
+        """Workers of drained devices end when they have nothing left."""
+        for worker in tuple(self._of_group.values()):
+            group = self.dispatcher.groups[worker.group]
+            if group.is_draining and not group.running and not group.is_ordered:
+                self.dispatcher.restart(worker.group)
+                self._stop(worker)
 
     def close(self, grace_s: float = GRACE_S) -> None:
         for message in self._backend.close(grace_s):
@@ -179,9 +216,9 @@ class Driver:
         self._n_workers += 1
         worker = _Worker(self._n_workers, f"{group_id}/{self._n_workers}", group_id, now)
         self._workers[worker.number] = self._of_group[group_id] = worker
-        environment = group_environment(self._pool, group.devices)
+        environment = group_environment(self.pool, group.devices)
         try:
-            self._backend.start(worker.number, self._pool.device(group.devices[0]), self._pool, environment)
+            self._backend.start(worker.number, self.pool.device(group.devices[0]), self.pool, environment)
             self._backend.load(worker.number, self._host_for(len(group.devices)))
         except OSError as error:
             del self._workers[worker.number], self._of_group[group_id]
@@ -201,8 +238,8 @@ class Driver:
         self._backend.run(worker.number, task.id, self._n_chunks, [order], False)
 
     def _stop(self, worker: _Worker) -> None:
-        """Its devices are wanted: what it has is on disk, so that there is nothing to wait for."""
-        self._idle(worker, time.monotonic(), "its devices were wanted together")
+        """What it has is on disk, so that there is nothing to wait for."""
+        self._idle(worker, time.monotonic(), "its devices were wanted elsewhere")
         self._forget(worker)
         self._record.worker_exited(worker.group, worker.name, "closed")
         self._backend.kill(worker.number)

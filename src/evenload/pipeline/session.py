@@ -32,10 +32,12 @@ from evenload.events import (
     read_events,
 )
 from evenload.executor.backends import make_backend
+from evenload.executor.control import Control
 from evenload.executor.record import Record
 from evenload.pipeline.course import Course, StageRule, Strand, Task
 from evenload.pipeline.dispatch import Dispatcher
 from evenload.pipeline.drive import Driver, Ended
+from evenload.pipeline.fleet import Fleet
 from evenload.pipeline.folder import RunFolder
 from evenload.pipeline.host import RUN, Order, run_folder_path
 from evenload.pipeline.ledger import Kept, Ledger, inputs_digest, made_digest
@@ -169,13 +171,18 @@ class Session:
         record = Record(self._log)
         began = self._log.now()
         driver = Driver(make_backend(backend), pool, dispatcher, workers, record, self._order)
+        fleet = Fleet(driver)
         try:
-            while self._course.n_open and (self.status == "done" or driver.is_busy):
-                ended = driver.step(deals=self.status == "done")
-                if ended:
-                    dispatcher.add(self._take(ended))
+            with Control(self._run_folder.path, fleet):
+                while self._course.n_open and (self.status == "done" or driver.is_busy):
+                    fleet.attend()
+                    ended = driver.step(deals=self.status == "done" and not fleet.is_paused)
+                    if ended:
+                        dispatcher.add(self._take(ended))
         finally:
             driver.close()
+            with contextlib.suppress(OSError):
+                (self._run_folder.path / "control").rmdir()
             self.measured = {"load_s": driver.load_s, "peak_bytes": driver.peak_bytes}
             self._compare(self._log.now() - began)
             for stage in sorted(self._begun):
