@@ -190,7 +190,9 @@ def test_many_chunks_are_zoomed_and_moved(n_chunks, write_run, serve_run, sample
             page.keyboard.press("+")
         for _ in range(5):
             page.keyboard.press("Shift+ArrowRight")
-        page.wait_for_timeout(700)
+        until = time.monotonic() + 20
+        while not any("from=" in one.url for one in asked) and time.monotonic() < until:
+            page.wait_for_timeout(100)
         sizes = [len(one.body()) for one in asked]
         assert any("from=" in one.url for one in asked)
         assert max(sizes) < 1_500_000

@@ -14,7 +14,7 @@ function liveTools(live) {
   if (live.control && live.run.is_running) {
     const isPaused = live.control.is_paused;
     const title = isPaused ? "Begin new chunks again" : "Let what runs come to its end, and begin nothing more";
-    tools.push(el("button", { class: "button", type: "button", title, onclick: () => live.act(isPaused ? "resume" : "pause") }, isPaused ? "Resume" : "Pause"));
+    tools.push(el("button", { class: "button", type: "button", title, "data-key": isPaused ? "resume" : "pause", onclick: () => live.act(isPaused ? "resume" : "pause") }, isPaused ? "Resume" : "Pause"));
   }
   if (live.report) tools.push(el("a", { class: "button", href: live.report, download: "report.html" }, "Save report"));
   return tools;
@@ -25,7 +25,7 @@ function deviceButton(device, live) {
   const isOut = live.control.drained.includes(device);
   const label = isOut ? "Add" : "Drain";
   const title = isOut ? `Let ${device} work again` : `Let ${device} finish what it has, and give it no more`;
-  return el("button", { class: "button", type: "button", title, "aria-label": `${label} ${device}`, onclick: () => live.act(isOut ? "add" : "drain", device) }, label);
+  return el("button", { class: "button", type: "button", title, "data-key": `${label} ${device}`, "aria-label": `${label} ${device}`, onclick: () => live.act(isOut ? "add" : "drain", device) }, label);
 }
 
 function progressBar(summary, live) {

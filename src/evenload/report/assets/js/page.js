@@ -59,9 +59,12 @@ class Page {
     const old = this.slots.get(id);
     const shown = JSON.stringify(inputs);
     if (old && old.shown === shown) return old.node;
-    const node = make();
+    let node = make();
+    if (old && old.node && node) {
+      if (MORPHED.has(id)) node = morph(old.node, node);
+      else keepState(old.node, node);
+    }
     this.slots.set(id, { shown, node });
-    if (old && old.node && node) keepState(old.node, node);
     return node;
   }
 
@@ -81,6 +84,28 @@ class Page {
     this.measures ||= new MeasureCharts(this.measuresHost);
     this.measures.update(view.measures);
   }
+}
+
+// Parts that are only text and bars are changed in place: a button may be pressed while news come.
+const MORPHED = new Set(["head", "hero", "failures", "devices", "stages", "slowest", "moves", "notes"]);
+
+// `old` becomes like `fresh`, and stays the node that it is, with its listeners. Nodes of another `data-key`
+// are not the same thing. Returns what is in the page then.
+function morph(old, fresh) {
+  if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName || old.dataset?.key !== fresh.dataset?.key) {
+    old.replaceWith(fresh);
+    return fresh;
+  }
+  if (old.nodeType !== Node.ELEMENT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return old;
+  }
+  for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+  for (const { name, value } of [...fresh.attributes]) if (name !== "open" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  const [before, after] = [[...old.childNodes], [...fresh.childNodes]];
+  after.forEach((node, i) => (i < before.length ? morph(before[i], node) : old.append(node)));
+  for (const node of before.slice(after.length)) node.remove();
+  return old;
 }
 
 let thePage = null;
