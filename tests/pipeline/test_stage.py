@@ -1,5 +1,7 @@
 """What the worker does with a stage: builds it, calls it, checks and keeps what it returns."""
 
+import dataclasses
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.pipeline.stage import Item, Stage, StageRunner, StageWorker
-from evenload.pipeline.target import load_target, locate
+from evenload.pipeline.target import Target, load_target, locate
 
 STAGES = """
 import sibling
@@ -75,6 +77,43 @@ def test_params_go_to_the_constructor_and_call_to_each_call(folder: Path) -> Non
     index, outputs = run(folder, "Scale", {"n": 5}, params={"by": 2}, call={"plus": 1})
     assert index == 3
     assert outputs["value"] == 11
+
+
+def test_a_stage_with_its_own_interpreter(folder: Path) -> None:
+    from evenload.pipeline.elsewhere import ElsewhereRunner
+    from evenload.pipeline.plan import Fit
+
+    (folder / "apart.py").write_text(
+        "import os, sys\n"
+        "class Apart:\n"
+        "    def __init__(self, context, *, by): self.by, self.torch = by, context.device.torch\n"
+        "    def __call__(self, inputs, item):\n"
+        "        print('talk, not an answer')\n"
+        "        if inputs.get('x') == 'die': os._exit(3)\n"
+        "        if inputs.get('x') is None: raise LookupError('no x')\n"
+        "        return {'pid': os.getpid(), 'y': inputs['x'] * self.by, 'text': 'words', 'on': self.torch}\n"
+    )
+    apart = StageWorker(
+        "apart", Target("apart", "Apart", folder / "apart.py"), folder, folder / "run", {"by": 3},
+        outputs={"text": "txt"}, python=sys.executable,
+    )  # fmt: skip
+    runner = ElsewhereRunner(apart, DEVICE, Fit(), 1)
+    try:
+        outputs, files = runner.run({"x": 4}, Item(0, "a\ud800", 5))
+        assert (outputs["y"], outputs["on"]) == (12, DEVICE.torch)
+        assert outputs["pid"] != os.getpid()
+        assert (folder / "run" / outputs["text"]).is_file()
+        assert files["text"][0] == (folder / "run" / outputs["text"]).stat().st_size
+        with pytest.raises(RuntimeError, match="no x") as caught:
+            runner.run({}, Item(0, "a"))
+        assert type(caught.value).__name__ == "LookupError"
+        with pytest.raises(ConfigError, match="exit code 3"):
+            runner.run({"x": "die"}, Item(0, "a"))
+        assert runner.run({"x": 1}, Item(1, "b"))[0]["y"] == 3  # a new one was started
+    finally:
+        runner.close()
+    with pytest.raises(ConfigError, match="cannot be started"):
+        ElsewhereRunner(dataclasses.replace(apart, python="no/python"), DEVICE, Fit(), 1)
 
 
 def test_the_context_says_device_folder_and_seed(folder: Path) -> None:

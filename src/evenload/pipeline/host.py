@@ -98,7 +98,8 @@ class StageHost:
                     must_replace |= not self._drop(stage)
             free = _free_bytes()
             worker = self._spec.stages[order.stage]
-            runner = StageRunner(worker, self._device, order.fit, self._spec.n_devices)
+            make = StageRunner if worker.python is None else _elsewhere()
+            runner = make(worker, self._device, order.fit, self._spec.n_devices)
             self._held[order.stage] = _Held(runner, order.stage, order.fit.in_flight, free)
         except Exception as error:
             kind = "memory" if is_memory_error(error) else "refused"
@@ -120,6 +121,12 @@ class StageHost:
         after = _free_bytes()
         is_ours = torch.cuda.memory_allocated() > MOST_LEFT_BYTES  # not another tenant's
         return free is None or after is None or after >= free - MOST_LEFT_BYTES or not is_ours
+
+
+def _elsewhere() -> Any:
+    from evenload.pipeline.elsewhere import ElsewhereRunner
+
+    return ElsewhereRunner
 
 
 class _Held:
