@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .devices import Device, DevicePool
     from .errors import EvenloadError
     from .executor import Executor, ParallelResult, Task, gang, map, run_partitioned
-    from .pipeline import Pipeline
+    from .pipeline import MultiDeviceImageEdit, Pipeline
 
 _HOMES = {
     "Device": "devices",
@@ -21,6 +21,7 @@ _HOMES = {
     "EvenloadError": "errors",
     "Executor": "executor",
     "ParallelResult": "executor",
+    "MultiDeviceImageEdit": "pipeline",
     "Pipeline": "pipeline",
     "Task": "executor",
     "gang": "executor",
@@ -45,6 +46,7 @@ __all__ = [
     "DevicePool",
     "EvenloadError",
     "Executor",
+    "MultiDeviceImageEdit",
     "ParallelResult",
     "Pipeline",
     "Task",
