@@ -268,3 +268,23 @@ def test_what_cannot_be_planned(change, said) -> None:
 def test_an_unknown_mode_is_named() -> None:
     with pytest.raises(ConfigError, match="unknown mode 'fast'"):
         make_plan(problem_of([(1.0, 0.0)], [1.0], 3), "fast")
+
+
+def test_host_memory_is_a_budget_for_all_devices_that_stream() -> None:
+    stage = PlanStage(
+        "denoise", 17.8, 30.0, Weights(GIB, GIB, 40), GIB, n_passes=50, fits=("resident_stream",)
+    )
+    devices = tuple(PlanDevice(f"cuda:{n}", 1.0, 22 * GIB) for n in range(4))
+    problem = Problem((stage,), devices, 12, host_bytes=100 * GIB)
+    plan = make_plan(problem)
+    held = {unit.fit.host_bytes for phase in plan.phases for unit in phase.units}
+    assert held == {22 * GIB}
+    assert "18 blocks resident, the rest streamed" in {str(u.fit) for p in plan.phases for u in p.units}
+    with pytest.raises(ConfigError, match="denoise needs"):
+        make_plan(replace(problem, host_bytes=80 * GIB))
+
+
+def test_more_than_one_of_the_samples_goes_on() -> None:
+    stages = (PlanStage("make", 1.0, n_tasks=4), PlanStage("end", 1.0, n_tasks=2))
+    problem = Problem(stages, (PlanDevice("a"), PlanDevice("b")), 3)
+    check_complete(problem, make_plan(problem, effort=0))

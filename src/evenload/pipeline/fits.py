@@ -78,13 +78,19 @@ def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> Held | No
     if n_resident < 0:
         return None
     host_bytes = (weights.n_blocks - n_resident) * weights.block_bytes
-    if problem.host_bytes is not None and host_bytes > problem.host_bytes:
+    if problem.host_bytes is not None and host_bytes * _n_too_small(stage, problem) > problem.host_bytes:
         return None
     pass_s = max(stage.item_s / stage.n_passes / device.speed, host_bytes / device.upload_bytes_s)
     kept = (n_resident + STREAM_BUFFERS) * weights.block_bytes + weights.rest_bytes
     needed = kept + stage.activation_bytes + problem.context_bytes
     fit = Fit("resident_stream", resident_blocks=n_resident, device2bytes=(needed,), host_bytes=host_bytes)
     return Held(stage.name, (device.id,), fit, pass_s * stage.n_passes, stage.load_s)
+
+
+def _n_too_small(stage: PlanStage, problem: Problem) -> int:
+    """Devices that cannot hold the stage whole: each that streams it has a pinned copy of its own."""
+    needed = needed_bytes(stage, problem) or 0
+    return sum(d.free_bytes is not None and d.free_bytes < needed for d in problem.devices)
 
 
 def _split(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> Held | None:

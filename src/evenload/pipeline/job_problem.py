@@ -119,7 +119,7 @@ def _tasks(spec: "JobSpec") -> list[int]:
     """How often an item goes through each stage."""
     counts, now = [], 1
     for stage in spec.stages:
-        now = stage.samples if stage.samples > 1 else now
+        now *= stage.samples
         counts.append(now)
         now = min(now, stage.best.n) if stage.best is not None else now
     return counts
