@@ -261,3 +261,33 @@ def test_the_package_costs_nothing_until_it_is_used():
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["inline/fused:16 True", "MissingExtra pip install 'evenload[torch]'"]
+
+
+@pytest.mark.parametrize("strategy", ["serial", "fused:5"])
+@pytest.mark.parametrize("beyond", [7, 100, -20])
+def test_an_index_beyond_a_clients_table_is_that_clients_error(strategy, beyond):
+    """Under vmap the tables lie one behind another: the index would read and train a neighbour's."""
+
+    def net():
+        return nn.Sequential(nn.Embedding(11, 6), nn.Flatten(), nn.Linear(30, 3))
+
+    g = torch.Generator().manual_seed(1)
+    data = [
+        (torch.randint(4, 11, (9, 5), generator=g), torch.randint(0, 3, (9,), generator=g)) for _ in "12345"
+    ]
+    healthy = train(net, data, RECIPE, strategy="serial")
+    data[2] = (data[2][0] + beyond, data[2][1])
+    run = train(net, data, RECIPE, strategy=strategy, on_error="return")
+    assert [r.status for r in run] == ["ok", "ok", "failed", "ok", "ok"]
+    assert "index out of range" in str(run[2].error)
+    assert str(run.plan.strategy) == str(Strategy.parse(strategy))
+    assert max(difference(run[i].state, healthy[i].state) for i in (0, 1, 3, 4)) <= 1e-6
+
+
+def test_only_the_rows_that_a_client_has_are_asked_about():
+    x = torch.tensor([[3], [50], [10], [0]])
+    net = nn.Sequential(nn.Embedding(11, 6), nn.Flatten(), nn.Linear(6, 3))
+    y = torch.zeros(4, dtype=torch.int64)
+    data = [Rows(x, y, np.array([0, 2])), Rows(x, y, np.array([1, 3]))]
+    run = train(net, data, RECIPE, strategy="fused:2", on_error="return")
+    assert [r.status for r in run] == ["ok", "failed"]

@@ -18,12 +18,13 @@ from .losses import refuse_labels
 from .recipe import Recipe, check_together
 from .result import ClientResult
 from .serial import failed, untouched
-from .survey import class_count
+from .survey import ask, class_count
 from .task import Task
 
 __all__ = ["Loaded", "Reader", "Wanted", "is_lazy", "load_tasks", "recipes_for", "states_for", "with_seeds"]
 
 State = Mapping[str, Tensor]
+ROWS = 256  # that the model is asked about at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Reader:
 
     def read(self, dataset: Any, recipe: Recipe) -> tuple[Rows, Exception | None]:
         """The rows, and what is wrong with them. A dataset is known by identity: it must not change."""
-        key = (id(dataset), recipe.loss)
+        key = (id(dataset), recipe.loss, recipe.augment, recipe.step is None)
         if key in self._known:
             return self._known[key][1:]
         try:
@@ -74,11 +75,13 @@ class Reader:
         return rows, error
 
     def _refuse(self, rows: Rows, recipe: Recipe) -> Exception | None:
-        key = (recipe.loss, recipe.step is None, rows.x.shape[1:], rows.x.dtype)
+        key = (recipe.loss, recipe.augment, recipe.step is None, rows.x.shape[1:], rows.x.dtype)
         if key not in self._n_classes:
             self._n_classes[key] = _n_classes(self._model, recipe, rows)
         reason = _bad_labels(rows, self._n_classes[key])
-        return ConfigError(reason) if reason else None
+        if reason:
+            return ConfigError(reason)
+        return _bad_indices(self._model, recipe, rows) if recipe.step is None else None
 
 
 def is_lazy(dataset: Any) -> bool:
@@ -171,6 +174,25 @@ def _n_classes(model: nn.Module, recipe: Recipe, rows: Rows) -> int | None:
         return class_count(model, recipe, rows.at(np.zeros(1, np.int64))[0])
     except Exception:
         return None  # the model refuses this client's rows: training will say so, client by client
+
+
+def _bad_indices(model: nn.Module, recipe: Recipe, rows: Rows) -> Exception | None:
+    """What the model raises on the rows that hold the least and the largest whole numbers, or None.
+
+    Whole numbers may index a table, and in a fused step one table lies behind another: an index beyond a
+    client's own would read and train its neighbour's, and nothing would say so.
+    """
+    if rows.x.is_floating_point() or rows.x.is_complex() or rows.x.dtype == torch.bool or not rows.x.numel():
+        return None
+    x = rows.x if rows.rows is None else rows.x[torch.from_numpy(rows.rows)]
+    flat = x.reshape(len(x), -1)
+    extreme = torch.unique(torch.cat([flat.argmax(0), flat.argmin(0)]))
+    try:
+        for at in extreme.split(ROWS):
+            ask(model, recipe, x[at])
+    except Exception as error:
+        return error
+    return None
 
 
 def _bad_labels(rows: Rows, n_classes: int | None) -> str | None:

@@ -14,7 +14,7 @@ from .losses import loss_of
 from .recipe import Recipe
 from .task import Task
 
-__all__ = ["Survey", "class_count", "form_of", "survey_model"]
+__all__ = ["Survey", "ask", "class_count", "form_of", "survey_model"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,23 @@ def class_count(model: nn.Module, recipe: Recipe, x: Tensor) -> int | None:
     """How many classes the model tells apart, asked with one row; None if the loss has no classes."""
     if recipe.loss != "cross_entropy" or recipe.step is not None:
         return None
+    outputs = ask(model, recipe, x[:1])
+    return outputs.shape[1] if outputs.dim() > 1 else None
+
+
+@torch.no_grad()
+def ask(model: nn.Module, recipe: Recipe, x: Tensor) -> Tensor:
+    """The model's outputs for rows ``x`` as the recipe shows them; model and generator stay as they are.
+
+    Raises whatever the model and the augmentation raise.
+    """
     was_training = model.training
     model.eval()
-    with torch.no_grad():
-        outputs = model(x[:1])
-    model.train(was_training)
-    return outputs.shape[1] if outputs.dim() > 1 else None
+    try:
+        with torch.random.fork_rng(devices=[]), precision_of(recipe, str(x.device)):
+            return model(augmented(recipe, x, torch.tensor(0)))
+    finally:
+        model.train(was_training)
 
 
 def survey_model(model: nn.Module, task: Task) -> Survey:
