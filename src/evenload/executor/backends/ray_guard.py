@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -87,7 +88,7 @@ class Guard:
         self._news: list[Any] = []
         self._n_begun = self._n_ended = 0
         self._is_closed = False
-        threading.Thread(target=self._pump, name="evenload-guard", daemon=True).start()
+        threading.Thread(target=self._serve, name="evenload-guard", daemon=True).start()
 
     def hello(self) -> dict[str, Any]:
         """Who this is: the machine's run, and the accelerators that Ray has given it."""
@@ -132,6 +133,13 @@ class Guard:
             self._backend.wake()
 
     # --- the thread that owns the back end --------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            self._pump()
+        except BaseException:  # a mistake of ours: the driver hears of an actor that died, and makes another
+            traceback.print_exc()
+            os._exit(1)
 
     def _pump(self) -> None:
         while not self._is_closed:
