@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from evenload.clients import SGD, AdamW, Constant, Recipe, Rows, Strategy, train
+from evenload.clients import SGD, AdamW, Constant, Recipe, Rows, Strategy, Trainer, train
 from evenload.clients.trial import difference
 from evenload.errors import ConfigError, TaskError, UnknownName
 
@@ -189,6 +189,41 @@ def test_what_cannot_be_fused_is_named_and_trained_serially(how, reason):
     assert reason in run.plan.reasons["fused"], run.plan.explain()
     assert reason in run.plan.why
     assert max(difference(a.state, b.state) for a, b in zip(run, serial, strict=True)) == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kwargs"),
+    [((8, 6, 4), {}), ((9, 9), {"steps": 4}), ((8, 8, 8, 7), {}), ((9, 8, 5), {"steps": 9})],
+)
+def test_a_short_batch_is_always_among_what_is_checked(sizes, kwargs):
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, **kwargs)
+    data = [pair(n, seed=n) for n in sizes]
+    run = train(lambda: Cased("batch"), data, recipe, strategy="fused:3")
+    serial = train(lambda: Cased("batch"), data, recipe, strategy="serial")
+    assert "away from serial" in run.plan.why
+    assert max(difference(a.state, b.state) for a, b in zip(run, serial, strict=True)) == 0
+
+
+def test_a_verdict_on_full_batches_does_not_serve_short_ones():
+    full, short = [pair(8, seed=i) for i in range(4)], [pair(n, seed=n) for n in (8, 7, 6, 5)]
+    with Trainer(lambda: Cased("batch"), strategy="fused:4") as trainer:
+        assert trainer.train(full, RECIPE).plan.strategy.inner == "fused"
+        assert trainer.train(short, RECIPE).plan.strategy.inner == "eager"
+
+
+def test_an_augmentation_whose_numbers_depend_on_padding_is_not_fused():
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, augment=lambda x, draws: x + draws.uniform(5, len(x)).T)
+    run = train(model, [pair(n, seed=n) for n in (8, 6, 4)], recipe, strategy="fused:3")
+    assert "away from serial" in run.plan.why
+
+
+def test_running_statistics_per_row_are_not_fused_over_padding():
+    net = lambda: nn.Sequential(  # noqa: E731
+        nn.Unflatten(1, (1, 5)), nn.InstanceNorm1d(1, track_running_stats=True), nn.Flatten(), nn.Linear(5, 3)
+    )
+    run = train(net, [pair(n, seed=n) for n in (8, 6, 4)], RECIPE, strategy="fused:3")
+    assert run.plan.strategy.inner == "eager"
+    assert run.plan.reasons["fused"]
 
 
 def test_threads_do_not_share_torchs_generator():

@@ -46,7 +46,7 @@ class Chooser:
         if not tasks:
             return Plan(self._asked or Strategy(), "there was no client to train")
         first = tasks[0]
-        key = (first.recipe, first.rows.kind, len(tasks), first.correction is None)
+        key = (first.recipe, first.rows.kind, len(tasks), first.correction is None, _is_padded(tasks))
         if key not in self._plans:
             self._plans[key] = self._settle(self._asked, tasks) if self._asked else self._tune(tasks)
         plan = self._plans[key]
@@ -75,7 +75,7 @@ class Chooser:
         bench = self._spread.bench()
         engine = bench.engine(survey, strategy, together)
         n_rows = strategy.rows_for(len(tasks), n_workers(strategy)) if strategy.is_compiled else 1
-        key = (id(engine), together[0].rows.kind, n_rows)
+        key = (id(engine), together[0].rows.kind, n_rows, _is_padded(together))
         if key not in self._trials:
             with intra_op(self._spread.threads):
                 self._trials[key] = try_engine(engine, bench.model, sample(together), n_rows)
@@ -130,6 +130,11 @@ class Chooser:
             elif has_norm and (task.batches.counts == 1).any():
                 solo[task.client] = "a batch of one row, and the model has batch statistics"
         return solo
+
+
+def _is_padded(tasks: Sequence[Task]) -> bool:
+    """Is any batch short? Then a fused step has padding rows, and must be tried with some."""
+    return any(bool((task.batches.counts < task.recipe.batch_size).any()) for task in tasks)
 
 
 def why_not_compiled() -> str | None:

@@ -39,11 +39,12 @@ class Trial:
     difference: float | None = None
 
 
-def sample(tasks: Sequence[Task], n: int = 2) -> list[Task]:
-    """The clients of most and of fewest steps, cut to their first and last batch."""
+def sample(tasks: Sequence[Task]) -> list[Task]:
+    """The clients of most and of fewest steps and that of the shortest batch, each cut to a few batches."""
     ranked = longest_first(tasks)
-    chosen = [ranked[0], ranked[-1]][:n] if len(ranked) > 1 else [ranked[0]]
-    return [_cut(task) for task in chosen]
+    shortest = min(tasks, key=lambda task: task.batches.counts.min() / task.recipe.batch_size)
+    chosen = {task.client: task for task in (ranked[0], ranked[-1], shortest)}
+    return [_cut(task) for task in chosen.values()]
 
 
 def try_engine(engine: Engine, model: nn.Module, tasks: Sequence[Task], n_rows: int) -> Trial:
@@ -106,9 +107,16 @@ def _norms(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 
 
 def _cut(task: Task) -> Task:
-    steps = [0, task.batches.n_steps - 1] if task.batches.n_steps > 1 else [0]
+    """Its first, its shortest and its last batch: what mixes rows is seen only where some are padding.
+
+    Padding is another row than the batch's first: a batch of one row and copies of it would show nothing.
+    """
     b = task.batches
-    return dataclasses.replace(task, batches=Batches(b.rows[steps], b.counts[steps], b.draws[steps]))
+    steps = sorted({0, int(b.counts.argmin()), b.n_steps - 1})
+    rows, counts = b.rows[steps], b.counts[steps]
+    is_real = np.arange(rows.shape[1]) < counts[:, None]
+    rows = np.where(is_real, rows, (rows[:, :1] + 1) % len(task.rows))
+    return dataclasses.replace(task, batches=Batches(rows, counts, b.draws[steps]))
 
 
 def _meaning(error: Exception) -> str:
