@@ -12,9 +12,12 @@ from typing import Any
 import psutil
 import pytest
 
+from evenload.devices import DevicePool, worker_environment
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor import Executor
+from evenload.executor.backends.process import ProcessBackend
 from evenload.executor.fork_server import can_fork, imports_of
+from evenload.executor.messages import Up
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
 
@@ -217,3 +220,24 @@ def test_unknown_ways_to_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         Executor("cpu*1", start="forkserver")
     with Executor("cpu*1") as executor:
         assert executor._engine.backend._forks is False  # type: ignore[attr-defined]
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_may_speak_before_the_server_has_told_of_it() -> None:
+    backend = ProcessBackend()
+    pool = DevicePool.find("cpu*1")
+    (device,) = pool
+    look = backend._selector.select
+
+    def seen() -> list[str]:
+        return sorted(key.data.__name__ for key, _ in look(0.0))
+
+    backend.start(1, device, pool, worker_environment(device, pool))
+    while not {"_on_frames", "_on_status"} <= set(seen()):
+        time.sleep(0.01)
+    backend._selector.select = lambda timeout: sorted(  # type: ignore[method-assign]
+        look(timeout), key=lambda event: event[0].data.__name__
+    )
+    assert seen().index("_on_frames") < seen().index("_on_status")
+    assert any(isinstance(message, Up) for message in backend.poll(5.0))
+    backend.close(1.0)

@@ -112,6 +112,8 @@ class Child:
     def _on_status(self) -> None:
         """The fork server has started it, or never will."""
         assert isinstance(self._process, Forked)
+        if self.pid is not None:
+            return  # learned already: a frame was faster, and both were seen in the same look
         self._unwatch(self._process.status_fd)
         if not self._process.learn():
             return self._on_end(self)
