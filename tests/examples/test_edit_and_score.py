@@ -36,7 +36,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     try:
         import build
 
-        assert build.build(folder, each=2) == 10
+        assert build.build(folder, each=1) == 5
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop("build", None)
@@ -66,11 +66,11 @@ def first(example: Path) -> PipelineResult:
     return run(example, "one", devices="cpu*1")
 
 
-def test_ten_pictures_of_five_categories(first: PipelineResult) -> None:
-    assert (first.status, first.n_done) == ("done", 10)
-    assert [row.group for row in first][::2] == ["color", "object", "style", "background", "text"]
+def test_a_picture_of_each_of_five_categories(first: PipelineResult) -> None:
+    assert (first.status, first.n_done) == ("done", 5)
+    assert [row.group for row in first] == ["color", "object", "style", "background", "text"]
     assert all(0 <= row.outputs["score"] <= 9 for row in first)
-    assert len({row.outputs["score"] for row in first}) == 10
+    assert len({row.outputs["score"] for row in first}) == 5
     assert set(first.headline) == {
         "score", *(f"score_{name}" for name in ("color", "object", "style", "background", "text"))
     }  # fmt: skip
@@ -98,32 +98,32 @@ def test_the_same_bytes_on_any_devices_in_any_mode(
 def test_it_goes_on_where_it_was_and_retries_what_failed(
     example: Path, first: PipelineResult, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    picture = example / "pictures" / "style-1.png"
+    picture = example / "pictures" / "style-0.png"
     good = picture.read_bytes()
     picture.write_bytes(good[:50])
     try:
         broken = run(example, "retried", devices="cpu*1")
     finally:
         picture.write_bytes(good)
-    assert [(row.id, row.status) for row in broken if row.status != "done"] == [("style-1", "failed")]
-    error = broken.items[5].error
+    assert [(row.id, row.status) for row in broken if row.status != "done"] == [("style-0", "failed")]
+    error = broken.items[2].error
     assert error is not None
     assert (error.stage, error.type) == ("encode", "FormatError")
     status = told(capsys, broken.folder)
-    assert (status["status"], status["n_failed"], status["groups"]["style"]["score"]) == ("failures", 1, 1)
+    assert (status["status"], status["n_failed"], "style" in status["groups"]) == ("failures", 1, False)
     seen: list[Event] = []
     again = Pipeline.from_run(broken.folder).run(
         "cpu*1", out=broken.folder, backend="inline", retry_failed=True, sinks=[seen.append]
     )
-    assert {event.item for event in seen if isinstance(event, ItemFinished)} == {"style-1"}
+    assert {event.item for event in seen if isinstance(event, ItemFinished)} == {"style-0"}
     assert again.status == "done"
     assert outputs_of(again.folder) == outputs_of(first.folder)
     status = told(capsys, broken.folder)
-    assert (status["status"], status["stages"]["score"]) == ("done", {"n_done": 10, "n_failed": 0})
+    assert (status["status"], status["stages"]["score"]) == ("done", {"n_done": 5, "n_failed": 0})
 
 
 def test_only_what_scores_well_goes_on_and_the_best_of_several(example: Path, first: PipelineResult) -> None:
-    """Four samples of each picture, the best of them by score; then only those above the median."""
+    """Three samples of each picture, the best of them by score; then only those that score 4 or more."""
     text = (example / "job.yaml").read_text()
     text = text.replace("kind: image_edit_denoise", "kind: image_edit_denoise\n    samples: 3")
     text = text.replace(
@@ -145,7 +145,7 @@ def test_only_what_scores_well_goes_on_and_the_best_of_several(example: Path, fi
         assert row.outputs["score"] == max(scores)
         assert (row.status == "done") == (max(scores) >= 4)
         assert sum(sample["status"] == "not chosen" for sample in row.samples) == 2
-    assert pipeline.run("cpu*1", out=example / "samples", backend="inline").n_restored == 10 + 30 * 3 + sum(
+    assert pipeline.run("cpu*1", out=example / "samples", backend="inline").n_restored == 5 + 15 * 3 + sum(
         row.status == "done" for row in result
     )
 
@@ -160,12 +160,12 @@ def test_a_landing_on_the_cpu_is_refused_unless_asked(example: Path) -> None:
 def test_from_python(example: Path, first: PipelineResult) -> None:
     from PIL import Image
 
-    rows = [json.loads(line) for line in (example / "pairs.jsonl").read_text().splitlines()][:3]
+    rows = [json.loads(line) for line in (example / "pairs.jsonl").read_text().splitlines()][:2]
     pictures = [Image.open(example / row["path"]) for row in rows]
-    editor = MultiDeviceImageEdit(example / "models" / "edit", devices="cpu*2", backend="inline")
+    editor = MultiDeviceImageEdit(example / "models" / "edit", devices="cpu*1", backend="inline")
     words = [row["instruction"] for row in rows]
     edited = editor.batch_edit(pictures, words, seed=3, num_inference_steps=2)
-    assert [picture.size for picture in edited] == [(64, 64)] * 3 or len(edited) == 3
+    assert len(edited) == 2
     kept = example / "batch"
     again = editor.batch_edit(pictures, words, seed=3, num_inference_steps=2, out=kept)
     assert [one.tobytes() for one in again] == [one.tobytes() for one in edited]
