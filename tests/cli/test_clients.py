@@ -103,3 +103,20 @@ def test_a_run_folder_gets_the_loss_curves_and_is_not_mixed_with_another_run(cap
     assert code == 2
     assert "holds another run" in err
     assert call(capsys, "run", job, "--run", folder, "--checkpoint", saved, "--resume", "--rounds", 3)[0] == 0
+
+
+def test_clients_that_fail_are_listed_and_the_exit_code_says_so(capsys, job, tmp_path):
+    text = TASK.replace(
+        "for _ in range(6)]", "for _ in range(5)] + [(torch.randn(9, 4), torch.full((9,), 8))]"
+    )
+    (tmp_path / "task.py").write_text(text)
+    job.write_text(JOB.replace("cohort: 4", "cohort: 6"))
+    code, out, err = call(capsys, "run", job, "--json", "-q")
+    page = json.loads(out)
+    assert code == 1
+    assert list(page["failed"]) == ["round 1, client 5", "round 2, client 5"]
+    assert "round 1, client 5 failed:" in err
+    assert "label 8 is out of range" in err
+    code, _, err = call(capsys, "run", job, "--resume")
+    assert code == 2
+    assert "--checkpoint" in err

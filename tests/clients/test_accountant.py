@@ -48,7 +48,7 @@ def test_the_noise_that_is_needed_is_needed():
     [
         (lambda: spent_epsilon(1.0, 0.0, 1, 1e-5), "rate=0.0"),
         (lambda: spent_epsilon(1.0, 0.1, 0, 1e-5), "rounds=0"),
-        (lambda: spent_epsilon(-1.0, 0.1, 1, 1e-5), "below zero"),
+        (lambda: spent_epsilon(-1.0, 0.1, 1, 1e-5), "not a number"),
         (lambda: noise_for(0.0, 0.1, 1, 1e-5), "endless noise"),
         (lambda: Cohort(size=3, poisson=True), "probability"),
         (lambda: PrivateFedAvg(expected=0), "expected=0"),

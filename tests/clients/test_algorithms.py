@@ -257,7 +257,7 @@ def test_fedbuff_takes_whoever_comes_back_first():
 
 @pytest.mark.parametrize(
     "algorithm",
-    [FedAvg(), FedAdam(), Scaffold(), FedDyn(), Ditto(), FedBuff(2, 4), PrivateFedAvg()],
+    [FedAvg(), FedAdam(), Scaffold(), FedDyn(), Ditto(), FedBuff(2, 4), PrivateFedAvg(noise_seed=3)],
     ids=lambda a: type(a).__name__,
 )
 def test_a_resumed_run_is_bit_for_bit_the_run_that_was_not_stopped(algorithm, tmp_path):

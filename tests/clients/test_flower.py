@@ -67,7 +67,7 @@ def test_rounds_are_flowers_rounds_and_contexts_stay_with_their_clients(backend)
 
     server, client, out = apps(n_rounds=3, n_clients=5)
     run_simulation(server, client, 5, devices="cpu*2", backend=backend)
-    assert np.array_equal(out["weights"], np.full(3, 3 * 2.0))  # the mean of 0..4, three times
+    assert np.allclose(out["weights"], 3 * 2.0)  # the mean of 0..4, three times
     assert out["asked"] == [[1] * 5, [2] * 5, [3] * 5]
 
 
@@ -78,7 +78,8 @@ def test_a_client_that_raises_is_a_failure_for_the_strategy_and_nobody_else():
     server, client, out = apps(n_rounds=1, n_clients=4, fails=(2,))
     run_simulation(server, client, 4, devices="cpu*2")
     assert np.allclose(out["weights"], (0 + 1 + 3) / 3)
-    assert out["errors"] == [["ValueError: client 2 has no examples"]] or "no examples" in out["errors"][0][0]
+    assert [len(reasons) for reasons in out["errors"]] == [1]
+    assert "client 2 has no examples" in out["errors"][0][0]
 
 
 @needs_flower
@@ -148,7 +149,7 @@ def test_what_has_not_come_in_time_is_left_out():
     from evenload.clients.flower import ClientRunner, ExecutorGrid
 
     def slow(message, context):
-        if context.node_config["partition-id"]:
+        if not context.node_config["partition-id"]:
             time.sleep(60)
         return Message(RecordDict(), reply_to=message)
 
@@ -156,5 +157,6 @@ def test_what_has_not_come_in_time_is_left_out():
         grid = ExecutorGrid(executor, functools.partial(ClientRunner, slow), 2)
         messages = [Message(RecordDict(), node, "train") for node in grid.get_node_ids()]
         replies = grid.send_and_receive(messages, timeout=20)
+        assert grid.pull_messages([m.metadata.message_id for m in messages]) == []
         executor.close(cancel=True)
-    assert [r.metadata.src_node_id for r in replies] == grid.get_node_ids()[:1]
+    assert [r.metadata.src_node_id for r in replies] == grid.get_node_ids()[1:]

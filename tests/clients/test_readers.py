@@ -34,6 +34,7 @@ def test_leaf_users_of_several_files_are_one_client_each(tmp_path):
     assert torch.equal(found["f1"].x, torch.arange(8.0).view(2, 2, 2))
     assert found["f1"].y.tolist() == [1, 0]
     assert (len(found["f2"]), found["f2"].y.dtype) == (3, torch.int64)
+    assert found["f2"].x.dtype == found["f1"].x.dtype == torch.float32
 
 
 @pytest.mark.parametrize(
@@ -89,9 +90,34 @@ def test_npz_files_that_are_wrong_say_what_they_have(tmp_path):
     np.savez(tmp_path / "b.npz", x=np.array([{}], object), y=np.zeros(1), client=np.zeros(1))
     with pytest.raises(FormatError, match="not an npz file of plain arrays"):
         read_npz(tmp_path / "b.npz")
-    (tmp_path / "c.npz").write_text("no")
-    with pytest.raises(FormatError):
-        read_npz(tmp_path / "c.npz")
+    whole = (tmp_path / "a.npz").read_bytes()
+    for content in (b"no", b"", whole[: len(whole) // 2]):
+        (tmp_path / "c.npz").write_bytes(content)
+        with pytest.raises(FormatError, match="not an npz file"):
+            read_npz(tmp_path / "c.npz")
+    np.save(tmp_path / "d.npy", np.zeros(3))
+    with pytest.raises(FormatError, match="not an npz file"):
+        read_npz(tmp_path / "d.npy")
+    np.savez(tmp_path / "e.npz", x=np.zeros(()), y=np.zeros(1), client=np.zeros(1))
+    with pytest.raises(FormatError, match="single value"):
+        read_npz(tmp_path / "e.npz")
+    np.savez(tmp_path / "f.npz", x=np.array(["a"]), y=np.zeros(1), client=np.zeros(1))
+    with pytest.raises(FormatError, match="not numbers"):
+        read_npz(tmp_path / "f.npz")
+
+
+def test_leaf_rows_that_change_shape_between_files_are_named(tmp_path):
+    leaf(tmp_path / "a.json", {"u": {"x": [[1.0, 2]], "y": [0]}})
+    leaf(tmp_path / "b.json", {"u": {"x": [[1.0, 2, 3]], "y": [0]}})
+    with pytest.raises(FormatError, match="user 'u' differ in shape"):
+        read_leaf(tmp_path)
+
+
+def test_bytes_are_pictures_and_wider_integers_are_tokens(tmp_path):
+    for kind, expected in ((np.uint8, torch.float32), (np.int32, torch.int64), (np.float64, torch.float32)):
+        np.savez(tmp_path / "a.npz", x=np.zeros((2, 2), kind), y=np.zeros(2, np.uint8), client=np.zeros(2))
+        rows = read_npz(tmp_path / "a.npz")["0.0"]
+        assert (rows.x.dtype, rows.y.dtype) == (expected, torch.int64)
 
 
 @pytest.mark.skipif(not is_installed("datasets"), reason="datasets is not installed")

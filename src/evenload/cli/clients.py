@@ -12,6 +12,8 @@ from evenload.cli.watched import recorded, reporting, watch_options
 
 __all__ = ["clients"]
 
+MOST_FAILED = 5  # that are listed
+
 
 @click.group()
 def clients() -> None:
@@ -53,7 +55,14 @@ def run(
     metrics_port: str | None,
     has_otel: bool,
 ) -> int:
-    """Train the global model that the file JOB describes."""
+    """Train the global model that the file JOB describes.
+
+    Clients that fail or diverge are left out of their rounds and listed; the exit code is then 1.
+    """
+    if resume and checkpoint is None:
+        raise click.UsageError("--resume goes on from a checkpoint: name it with --checkpoint")
+    from evenload.events import json_text
+
     asked, model, datasets, test = _load(job)
     from evenload.clients import federate
 
@@ -95,7 +104,8 @@ def run(
 
         write_report(folder)
         click.echo(f"report: {folder / 'report.html'}", err=True)
-    lost = sum(len(r.cohort) - len(r.returned) for r in result.history)
+    failed = {f"round {r.round + 1}, client {c}": why for r in result.history for c, why in r.failed.items()}
+    lost = sum(len(r.cohort) - len(r.returned) - len(r.failed) for r in result.history)
     privacy = _privacy(asked, len(datasets), len(result.history))
     if as_json:
         page = {
@@ -112,9 +122,10 @@ def run(
             ],
             "strategy": str(result.plan.strategy) if result.plan else None,
             "lost": lost,
+            "failed": failed,
             **privacy,
         }
-        click.echo(json.dumps(page))
+        click.echo(json_text(page))
     else:
         rows = [
             [str(r.round + 1), str(len(r.returned)), f"{r.loss:.4f}", *(f"{v:.4f}" for v in r.test.values())]
@@ -128,7 +139,11 @@ def run(
             click.echo(
                 f"privacy: epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:.2g}, per client"
             )
-    return 0
+    for where, why in list(failed.items())[:MOST_FAILED]:
+        click.echo(f"{where} failed: {why}", err=True)
+    if len(failed) > MOST_FAILED:
+        click.echo(f"and {len(failed) - MOST_FAILED} more", err=True)
+    return 1 if failed else 0
 
 
 @clients.command()
@@ -175,7 +190,8 @@ def _privacy(asked: Any, n_clients: int, rounds: int) -> dict[str, float]:
     from evenload.clients.algorithms import PrivateFedAvg
 
     is_private = isinstance(asked.algorithm, PrivateFedAvg)
-    if not is_private or not asked.cohort.poisson or not is_installed("dp_accounting"):
+    is_known = is_private and asked.cohort.poisson and asked.algorithm.expected is not None
+    if not is_known or not is_installed("dp_accounting"):
         return {}
     from evenload.clients.accountant import spent_epsilon
 

@@ -34,8 +34,8 @@ def spent_epsilon(noise: float, rate: float, rounds: int, delta: float) -> float
 
 def _spent(noise: float, rate: float, rounds: int, delta: float, grid: float) -> float:
     _check(rate, rounds, delta)
-    if noise < 0:
-        raise ConfigError(f"noise={noise} is below zero", hint="use 1.0, say")
+    if not noise >= 0:
+        raise ConfigError(f"noise={noise} is not a number of 0 or more", hint="use 1.0, say")
     if noise == 0:
         return float("inf")
     accountant: Any = require("dp_accounting.pld", extra="privacy", why=WHY).PLDAccountant(

@@ -54,7 +54,8 @@ class Cohort:
         luck = _luck(keys(SAMPLE, seed, round, np.array(ids) + 1, 7))
         came = luck >= self.drop_out
         if self.deadline_s is not None:
-            came &= np.array([self.seconds(i, n) <= self.deadline_s for i, n in zip(ids, steps, strict=True)])
+            in_time = [self.seconds(i, n) <= self.deadline_s for i, n in zip(ids, steps, strict=True)]
+            came &= np.array(in_time, dtype=bool)
         return came.tolist()
 
     def seconds(self, client: int, steps: int) -> float:

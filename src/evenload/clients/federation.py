@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from evenload.errors import ConfigError, FormatError
 
-from .algorithms import FedAvg, FedBuff, Server
+from .algorithms import FedAvg, FedBuff, PrivateFedAvg, Server
 from .algorithms.base import Orders, usable
 from .cohort import Cohort
 from .data import size_of
@@ -39,6 +39,7 @@ class Round:
 
     loss     mean of the returned clients' last batch losses, weighted by rows; NaN if nobody came back
     test     what ``evaluate`` gave for the global model, if it was evaluated in this round
+    failed   client -> what went wrong, for those that failed or diverged
     """
 
     round: int
@@ -47,6 +48,7 @@ class Round:
     loss: float
     seconds: float
     test: Mapping[str, float] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,13 +86,18 @@ def federate(
     test            examples for the global model, of any kind that a client may have
     checkpoint      file written after every round; ``resume`` begins after the last round in it
     Raises ConfigError for arguments that cannot be used, FormatError for a checkpoint of something else.
-    A client that fails, diverges or is empty is left out of its round.
+    A client that fails, diverges or is empty is left out of its round, which says why.
     """
     algorithm = algorithm or FedAvg()
     rule = cohort if isinstance(cohort, Cohort) else Cohort(size=cohort)
     if rounds < 1 or evaluate_every < 1 or not len(datasets):
         raise ConfigError(
             f"rounds={rounds}, evaluate_every={evaluate_every}, {len(datasets)} clients: use 1 or more"
+        )
+    if isinstance(algorithm, PrivateFedAvg) and rule.poisson and algorithm.expected is None:
+        raise ConfigError(
+            "Poisson cohorts differ in size, and dividing by it would tell who came",
+            hint=f"give PrivateFedAvg(expected=...): {rule.size} x {len(datasets)} clients",
         )
     with Trainer(model, strategy=strategy, devices=devices, seed=seed, rounds=rounds) as trainer:
         run = _Run(trainer, datasets, recipe, algorithm, rule, seed)
@@ -129,7 +136,9 @@ class _Run:
     def mark(self, server: Server) -> str:
         """What a checkpoint must have been made with."""
         shapes = {name: tuple(t.shape) for name, t in server.state.items()}
-        return repr((self.algorithm, self.recipe, self.rule, self.seed, len(self.datasets), shapes))
+        parts = (self.algorithm, self.recipe, self.rule)
+        fixed = (self.seed, len(self.datasets), shapes, str(self.trainer.model))
+        return repr((*(_named(part) for part in parts), *fixed))
 
     def round(self, server: Server) -> tuple[Server, Round]:
         began = time.perf_counter()
@@ -141,18 +150,30 @@ class _Run:
             ids = self.rule.draw(server.n_clients, self.seed, server.round)
             came = self.rule.returns(ids, [self._steps(i) for i in ids], self.seed, server.round)
             back = [i for i, is_back in zip(ids, came, strict=True) if is_back]
-        passes, results = [], []
+        passes, results, failed = [], [], {}
         orders: list[Orders] = self.algorithm.orders(server, back, self.recipe) if back else []
         for number, order in enumerate(orders):
             trained = self._train(order, back, server.round * 8 + number)
             results = results or [r for r in trained if r.is_usable]
+            failed |= {r.client: _reason(r) for r in trained if r.status in ("failed", "diverged")}
             passes.append(trained.reduced if order.reduce is not None else usable(trained))
             self.plan = trained.plan
         acts = bool(results) or getattr(self.algorithm, "acts_alone", False)
         fresh = self.algorithm.step(server, passes, self.recipe) if acts else server.after(server.state)
+        fresh = self._with_ties(fresh)
         seconds = time.perf_counter() - began
         names = tuple(r.client for r in results)
-        return fresh, Round(server.round, tuple(ids), names, _mean_loss(results), seconds)
+        return fresh, Round(
+            server.round, tuple(ids), names, _mean_loss(results), seconds, failed=dict(sorted(failed.items()))
+        )
+
+    def _with_ties(self, server: Server) -> Server:
+        """A tied parameter has several names, of which algorithms know the first: the others follow it."""
+        own: dict[int, str] = {}
+        state = dict(server.state)
+        for name, t in self.trainer.model.state_dict(keep_vars=True).items():
+            state[name] = state[own.setdefault(id(t), name)]
+        return dataclasses.replace(server, state=state)
 
     def _train(self, order: Orders, ids: list[int], round: int) -> Any:
         reducer = _Tolerant(order.reduce) if order.reduce is not None else None
@@ -187,6 +208,20 @@ class _Tolerant:
 
     def value(self) -> Any:
         return self._inner.value() if self._any else None
+
+
+def _named(value: Any) -> str:
+    """Like repr, but functions go by their names: their addresses differ in every process."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = ", ".join(f"{f.name}={_named(getattr(value, f.name))}" for f in dataclasses.fields(value))
+        return f"{type(value).__name__}({fields})"
+    if callable(value):
+        return f"{value.__module__}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+    return repr(value)
+
+
+def _reason(result: ClientResult) -> str:
+    return str(result.error) if result.error is not None else f"{result.status} after {result.steps} steps"
 
 
 def _mean_loss(results: Sequence[ClientResult]) -> float:

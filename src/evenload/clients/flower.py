@@ -34,22 +34,23 @@ FIRST_NODE = 1 << 32  # so that no id is one that Flower keeps for its server
 
 
 class ClientRunner:
-    """In a worker: the ClientApp, called with (message, context), returns (reply, context)."""
+    """In a worker: the ClientApp, called with (place, message, context), returns (place, reply, context)."""
 
     def __init__(self, client_app: Callable[[Any, Any], Any]):
         self._client_app = client_app
 
-    def __call__(self, sent: tuple[Any, Any]) -> tuple[Any, Any]:
-        message, context = sent
-        return self._client_app(message, context), context
+    def __call__(self, sent: tuple[int, Any, Any]) -> tuple[int, Any, Any]:
+        place, message, context = sent
+        return place, self._client_app(message, context), context
 
 
 class ExecutorGrid(_serverapp.Grid):
     """Flower's ``Grid`` over an executor.
 
-    Every client has a node id that follows from its number; ``get_node_ids`` gives them in order. A client
-    whose app raises, or whose worker dies, is answered for with Flower's own error message, which its
-    strategies count as a failure.
+    Every client has a node id that follows from its number; ``get_node_ids`` gives them in order, and replies
+    come in the order of their messages, so that sums do not depend on who was faster. A client whose app
+    raises, or whose worker dies, is answered for with Flower's own error message, which its strategies count
+    as a failure.
     """
 
     def __init__(
@@ -71,7 +72,10 @@ class ExecutorGrid(_serverapp.Grid):
             )
             for at in range(num_supernodes)
         }
+        self._order: dict[str, int] = {}  # message id -> its turn, while its reply is wanted
         self._replies: dict[str, Any] = {}
+        self._n_sent = 0
+        self._one_at_a_time = threading.Lock()
         self._news = threading.Condition()
         self._failure: BaseException | None = None
 
@@ -104,6 +108,10 @@ class ExecutorGrid(_serverapp.Grid):
                     hint="send to what grid.get_node_ids() returns",
                 )
             message.metadata.__dict__["_message_id"] = str(uuid.uuid4())
+        with self._news:
+            for message in batch:
+                self._n_sent += 1
+                self._order[message.metadata.message_id] = self._n_sent
         threading.Thread(target=self._answer, args=(batch,), name="evenload-flower", daemon=True).start()
         return [message.metadata.message_id for message in batch]
 
@@ -113,43 +121,56 @@ class ExecutorGrid(_serverapp.Grid):
             return self._take(set(message_ids))
 
     def send_and_receive(self, messages: Iterable[Any], *, timeout: float | None = None) -> list[Any]:
-        """Send and wait for all replies, or for those that come within ``timeout`` seconds."""
-        missing = set(self.push_messages(messages))
+        """Send and wait for all replies; after ``timeout`` seconds for no more, and later ones are lost."""
+        ids = self.push_messages(messages)
         until = None if timeout is None else time.monotonic() + timeout
-        replies: list[Any] = []
         with self._news:
-            while True:
-                fresh = self._take(missing)
-                replies += fresh
-                missing -= {reply.metadata.reply_to_message_id for reply in fresh}
+            while self._failure is None and not self._replies.keys() >= set(ids):
                 left = None if until is None else until - time.monotonic()
-                if not missing or (left is not None and left <= 0):
-                    return replies
+                if left is not None and left <= 0:
+                    break
                 self._news.wait(left)
+            replies = self._take(set(ids))
+            for one in ids:
+                self._order.pop(one, None)
+            return replies
 
     def _take(self, ids: set[str]) -> list[Any]:
         if self._failure is not None:
             raise self._failure
-        return [self._replies.pop(one) for one in ids & self._replies.keys()]
+        there = sorted(ids & self._replies.keys(), key=lambda one: self._order[one])
+        replies = [self._replies.pop(one) for one in there]
+        for one in there:
+            del self._order[one]
+        return replies
 
     def _answer(self, batch: list[Any]) -> None:
-        sent = [(message, self._contexts[message.metadata.dst_node_id]) for message in batch]
+        contexts = [self._contexts[message.metadata.dst_node_id] for message in batch]
+        sent = [
+            (at, message, context) for at, (message, context) in enumerate(zip(batch, contexts, strict=True))
+        ]
         stage = batch[0].metadata.message_type if batch else "flower"
         try:
-            results = self._executor.map(self._runner, sent, on_error="return", stage=stage)
-            for message, result in zip(batch, results, strict=True):
-                reply = self._reply(message, result)
-                with self._news:
-                    self._replies[message.metadata.message_id] = reply
-                    self._news.notify_all()
+            with self._one_at_a_time:  # rounds follow one another: what a client keeps is what it kept last
+                self._collect(batch, sent, stage)
         except BaseException as error:
             with self._news:
                 self._failure = error
                 self._news.notify_all()
 
+    def _collect(self, batch: list[Any], sent: list[tuple[int, Any, Any]], stage: str) -> None:
+        results = self._executor.map(self._runner, sent, on_error="return", ordered=False, stage=stage)
+        for result in results:
+            at: Any = result.index if isinstance(result, TaskError) else result[0]
+            reply = self._reply(batch[at], result)
+            with self._news:
+                if batch[at].metadata.message_id in self._order:
+                    self._replies[batch[at].metadata.message_id] = reply
+                    self._news.notify_all()
+
     def _reply(self, message: Any, result: Any) -> Any:
         if not isinstance(result, TaskError):
-            reply, self._contexts[message.metadata.dst_node_id] = result
+            _, reply, self._contexts[message.metadata.dst_node_id] = result
             return reply
         cause = result.__cause__
         reason = f"{type(cause).__name__}: {cause}" if cause is not None else str(result)

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["DROPOUT", "MODEL", "SAMPLE", "SHUFFLE", "key", "keys", "mix", "orders"]
+__all__ = ["DROPOUT", "MODEL", "NOISE", "SAMPLE", "SHUFFLE", "key", "keys", "mix", "orders"]
 
-SHUFFLE, DROPOUT, SAMPLE, MODEL = 1, 2, 3, 4
+SHUFFLE, DROPOUT, SAMPLE, MODEL, NOISE = 1, 2, 3, 4, 5
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _A, _B = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
 

@@ -8,6 +8,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -42,31 +43,33 @@ def read_leaf(path: str | Path, *, shape: tuple[int, ...] | None = None) -> Clie
             raise FormatError(f"{file} has no 'user_data'", hint="LEAF's files map users to x and y there")
         for user, rows in page["user_data"].items():
             found.setdefault(user, []).append(_leaf_rows(file, user, rows, shape))
-    return {
-        user: _rows(*(np.concatenate(c) for c in zip(*parts, strict=True))) for user, parts in found.items()
-    }
+    return {user: _joined(root, user, parts) for user, parts in found.items()}
 
 
 def read_npz(path: str | Path, *, x: str = "x", y: str = "y", client: str = "client") -> Clients:
     """An npz file with arrays ``x`` [n, ...], ``y`` [n, ...] and ``client`` [n]: who owns each row.
 
-    Clients share the two arrays. Raises FormatError if one is missing or their lengths differ.
+    Clients share the two arrays. Bytes (uint8) become float32, as for pictures; tokens are int32 or int64.
+    Raises FormatError if one is missing, is no array of numbers, or their lengths differ.
     """
     try:
-        with np.load(path, allow_pickle=False) as page:
+        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as page:
             arrays = {name: page[name] for name in (x, y, client) if name in page}
             known = ", ".join(page.files)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, TypeError, AttributeError, BadZipFile) as error:
         raise FormatError(f"{path} is not an npz file of plain arrays: {error}") from error
     for name in (x, y, client):
         if name not in arrays:
             raise FormatError(
                 f"{path} has no array {name!r}; it has: {known}", hint="name it: x=, y=, client="
             )
+    for name, array in arrays.items():
+        if not array.ndim:
+            raise FormatError(f"{path}: {name!r} is a single value", hint="one row for each example")
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise FormatError(f"{path}: lengths differ: {lengths}", hint="one target and one owner for each row")
-    return _by_owner(_numbers(arrays[x]), _numbers(arrays[y]), arrays[client])
+    return _by_owner(_inputs(path, x, arrays[x]), _targets(path, y, arrays[y]), arrays[client])
 
 
 def read_dataset(path: str | Path, *, x: str, y: str, client: str | None = None) -> Clients:
@@ -91,7 +94,7 @@ def read_dataset(path: str | Path, *, x: str, y: str, client: str | None = None)
     table = table.with_format("numpy")
     inputs, targets = _column(path, x, table[:][x]), _column(path, y, table[:][y])
     owners = np.zeros(len(inputs), np.int64) if client is None else np.asarray(table[:][client])
-    return _by_owner(_numbers(inputs), _numbers(targets), owners)
+    return _by_owner(_inputs(path, x, inputs), _targets(path, y, targets), owners)
 
 
 def read_text(files: Iterable[str | Path], *, length: int = 64, most_bytes: int = 1 << 16) -> Clients:
@@ -167,11 +170,32 @@ def _by_owner(x: torch.Tensor, y: torch.Tensor, owners: np.ndarray) -> Clients:
     return {str(owners[rows[0]]): Rows(x, y, rows) for rows in by_key(owners)}
 
 
-def _rows(x: np.ndarray, y: np.ndarray) -> Rows:
-    return Rows(_numbers(x), _numbers(y))
+def _joined(root: Path, user: str, parts: list[tuple[np.ndarray, np.ndarray]]) -> Rows:
+    try:
+        x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
+    except ValueError as error:
+        raise FormatError(f"{root}: the rows of user {user!r} differ in shape from file to file") from error
+    return Rows(_numbers(x, np.float32), _targets(root, "y", y))
 
 
-def _numbers(array: np.ndarray) -> torch.Tensor:
+def _inputs(path: Any, name: str, array: np.ndarray) -> torch.Tensor:
+    """Floating numbers and bytes as float32, all others as int64."""
+    _check_numbers(path, name, array)
+    return _numbers(array, np.float32 if array.dtype.kind == "f" or array.dtype == np.uint8 else np.int64)
+
+
+def _targets(path: Any, name: str, array: np.ndarray) -> torch.Tensor:
     """Floating numbers as float32, all others as int64."""
-    kind = np.float32 if array.dtype.kind == "f" else np.int64
+    _check_numbers(path, name, array)
+    return _numbers(array, np.float32 if array.dtype.kind == "f" else np.int64)
+
+
+def _check_numbers(path: Any, name: str, array: np.ndarray) -> None:
+    if array.dtype.kind not in "biuf":
+        raise FormatError(
+            f"{path}: {name!r} holds {array.dtype}, not numbers", hint="turn text into numbers first"
+        )
+
+
+def _numbers(array: np.ndarray, kind: Any) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, kind))

@@ -41,6 +41,11 @@ class FedBuff:
                 f"buffer={self.buffer}, concurrency={self.concurrency}: the buffer would never fill"
             )
 
+    @property
+    def acts_alone(self) -> bool:
+        """Clients that have landed leave, also if none of them came to anything."""
+        return True
+
     def init(self, server: Server) -> Server:
         if self.concurrency > server.n_clients:
             raise ConfigError(f"{self.concurrency} clients at a time, of {server.n_clients}")
@@ -71,7 +76,7 @@ class FedBuff:
         return [Orders(recipe, [starts[i] for i in ids])]
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
-        results: list[ClientResult] = passes[0]
+        results: list[ClientResult] = passes[0] if passes else []
         landed = self.landing(server)
         began = {client: (version, start) for _, _, client, version, start in landed}
         total = {n: torch.zeros_like(server.state[n]) for n in server.params}

@@ -2,13 +2,14 @@
 models", ICLR 2018: each client's change is clipped, all count equally, and the mean gets Gaussian noise.
 """
 
+import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from evenload.clients.keys import MODEL, key
+from evenload.clients.keys import NOISE, key
 from evenload.clients.recipe import Recipe
 from evenload.clients.result import ClientResult
 from evenload.errors import ConfigError
@@ -25,17 +26,21 @@ class PrivateFedAvg:
     expected  clients expected in a round, which the sum is divided by; None: by those that came back, which
            is right for cohorts of fixed size. With ``Cohort(size=q, poisson=True)`` say q times all clients:
            how many came is then private as well
+    noise_seed  what the noise follows from; None: drawn from the operating system when a run begins, and kept
+           in its checkpoint. Whoever knows it can take the noise off: give one for tests only
 
-    Buffers are not private, so models that have any are refused with a ConfigError. What epsilon this gives
-    depends on sampling and rounds: see ``evenload.clients.accountant``.
+    Only parameters that are trained are private, so models with anything else in their state (buffers, frozen
+    or tied parameters) are refused with a ConfigError. What epsilon this gives depends on sampling and
+    rounds: see ``evenload.clients.accountant``.
     """
 
     clip: float = 1.0
     noise: float = 1.0
     expected: float | None = None
+    noise_seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.clip > 0 or self.noise < 0:
+        if not self.clip > 0 or not self.noise >= 0:
             raise ConfigError(
                 f"clip={self.clip}, noise={self.noise}: use a clip above 0 and a noise of 0 or more"
             )
@@ -48,16 +53,21 @@ class PrivateFedAvg:
         return self.expected is not None
 
     def init(self, server: Server) -> Server:
-        if set(server.state) != set(server.params):
-            raise ConfigError("the model has buffers, which would leave the clients in the clear")
-        return server
+        others = sorted(set(server.state) - set(server.params))
+        if others:
+            raise ConfigError(
+                f"{', '.join(others[:3])}: no trained parameter of its own, and would show what clients have",
+                hint="use a model without buffers (GroupNorm for BatchNorm), frozen or tied parameters",
+            )
+        own = secrets.randbits(62) if self.noise_seed is None else self.noise_seed
+        return replace(server, memory={**server.memory, "noise_seed": own})
 
     def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
         return [Orders(recipe, server.state)]
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         results: list[ClientResult] = passes[0] if passes else []
-        generator = torch.Generator().manual_seed(key(MODEL, server.seed, server.round, 99))
+        generator = torch.Generator().manual_seed(key(NOISE, server.memory["noise_seed"], server.round))
         total = {n: torch.zeros_like(server.state[n], dtype=torch.float64) for n in server.params}
         for r in results:
             change = minus(r.state, server.state, server.params)
