@@ -1,5 +1,6 @@
 """What is wrong with one client is said of that client; the others are trained."""
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -12,8 +13,9 @@ from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from evenload.clients import SGD, AdamW, Constant, Recipe, Rows, Strategy, Trainer, train
+from evenload.clients.spread import _arrays, _tensors
 from evenload.clients.trial import difference
-from evenload.errors import ConfigError, TaskError, UnknownName
+from evenload.errors import ConfigError, EvenloadError, TaskError, UnknownName
 
 RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)
 
@@ -326,3 +328,37 @@ def test_only_the_rows_that_a_client_has_are_asked_about():
     data = [Rows(x, y, np.array([0, 2])), Rows(x, y, np.array([1, 3]))]
     run = train(net, data, RECIPE, strategy="fused:2", on_error="return")
     assert [r.status for r in run] == ["ok", "failed"]
+
+
+def own_loss(outputs, targets):
+    return F.cross_entropy(outputs, targets, reduction="none")
+
+
+@pytest.mark.parametrize("strategy", ["fused:2", "threads*2/fused:2"])
+def test_what_ends_a_whole_strategy_loses_no_client(strategy):
+    """A label that only the loss refuses, of a client that the check does not see."""
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, loss=own_loss)
+    data = [pair(n, seed=n + i) for i, n in enumerate((12, 8, 8, 8, 8, 4))]
+    healthy = train(model, data, recipe, strategy="serial")
+    data[3] = (data[3][0], data[3][1] + 1000)
+    run = train(model, data, recipe, strategy=strategy, on_error="return")
+    assert [r.status for r in run] == ["ok", "ok", "ok", "failed", "ok", "ok"]
+    assert "the other clients were trained serially" in run.plan.explain()
+    assert max(difference(run[i].state, healthy[i].state) for i in (0, 1, 2, 4, 5)) <= 1e-6
+
+
+def test_devices_that_are_not_there_are_not_trained_around():
+    with pytest.raises(EvenloadError, match="cuda:77"):
+        train(model, [pair()], RECIPE, strategy="devices/eager", devices="cuda:77")
+
+
+def test_bfloat16_travels_to_other_processes():
+    state = {
+        "w": torch.randn(3, 4).to(torch.bfloat16),
+        "n": torch.tensor(3),
+        "b": torch.tensor(1.5).bfloat16(),
+    }
+    there = pickle.loads(pickle.dumps(_arrays(state)))
+    back = _tensors(there)
+    assert back is not None
+    assert all(torch.equal(back[n], state[n]) and back[n].dtype == state[n].dtype for n in state)

@@ -1,6 +1,7 @@
 """No finished client is stepped, however ragged the clients are."""
 
 import dataclasses
+from collections import deque
 
 import numpy as np
 import pytest
@@ -92,3 +93,26 @@ def test_halves_end_in_one_and_hold_any_number():
         assert halves(n)[0] == 1
         assert halves(n)[-1] == n
         assert all(b <= 2 * a for a, b in zip(halves(n), halves(n)[1:], strict=False))
+
+
+class Raced(deque):
+    """Says that a client waits when none does any more: another thread was faster."""
+
+    def __bool__(self):
+        return True
+
+
+def test_threads_may_take_the_last_client_from_one_another():
+    tasks = tasks_of([4, 12, 8])
+    engine = Bench(MODEL).engine(survey_model(MODEL, tasks[0]), Strategy("inline", "fused", 2), tasks)
+    results = [r for batch in engine.run(tasks, Raced(longest_first(tasks)), 2) for r in batch]
+    assert sorted(r.client for r in results) == [0, 1, 2]
+
+
+def test_rows_beyond_the_live_ones_hold_a_live_clients_examples():
+    """The first row of the pool may be a client's that was refused for its labels."""
+    tasks = tasks_of([4, 12, 8], shared=True)
+    tasks[0].rows.y[:] = 99
+    engine = Bench(MODEL).engine(survey_model(MODEL, tasks[1]), Strategy("inline", "fused", 4), tasks)
+    results = [r for batch in engine.run(tasks[1:], longest_first(tasks[1:]), 4, pads=True) for r in batch]
+    assert [r.status for r in results] == ["ok", "ok"]

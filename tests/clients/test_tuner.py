@@ -1,6 +1,8 @@
 """The tuner, on work whose times are known: a clock that only engines move."""
 
+import gc
 import json
+import weakref
 
 import pytest
 import torch
@@ -11,10 +13,11 @@ from evenload.clients.choose import why_not_compiled
 from evenload.clients.dropout import with_keyed_dropout
 from evenload.clients.load import Reader, Wanted, load_tasks
 from evenload.clients.memory import bytes_per_client, most_clients
+from evenload.clients.slots import SlotRun
 from evenload.clients.strategy import Strategy
 from evenload.clients.survey import survey_model
 from evenload.clients.trial import Trial
-from evenload.clients.tuner import Tuner
+from evenload.clients.tuner import Tuner, _Probe
 
 RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
 
@@ -193,6 +196,51 @@ def test_out_of_memory_halves_the_chunk_and_changes_nothing(monkeypatch):
     first = train(net, data[:1], RECIPE, strategy="fused:2", seed=1)
     assert float((split[0].state["weight"] - first[0].state["weight"]).abs().max()) < 1e-6
     assert whole.plan.strategy.chunk == 7
+
+
+def test_a_chunk_that_found_no_memory_is_freed_before_the_next_is_tried(monkeypatch):
+    real, failed = SlotRun._run_segment, []
+
+    def small(self):
+        assert all(run() is None for run in failed)
+        if self.n_slots > 2 and len(self._lane.params["weight"]) == 8:
+            failed.append(weakref.ref(self))
+            raise MemoryError
+        return real(self)
+
+    monkeypatch.setattr(SlotRun, "_run_segment", small)
+    _, tasks = tasks_of(16)
+    gc.disable()
+    try:
+        run = train(nn.Linear(3, 2), [(t.rows.x, t.rows.y) for t in tasks], RECIPE, strategy="fused:8")
+    finally:
+        gc.enable()
+    assert len(failed) == 1
+    assert len(run) == 16
+
+
+def test_a_strategy_that_fails_is_a_reason_and_not_the_end():
+    def cost(strategy):
+        if strategy.outer != "inline" or strategy.chunk == 8:
+            raise TypeError("Got unsupported ScalarType")
+        return launch_bound(strategy)
+
+    made, _ = tuner(cost, rounds=2000, refuse=("fused-compiled",))
+    verdict = made.decide()
+    assert str(verdict.strategy) == "inline/fused:4"
+    assert verdict.reasons["inline/fused:8"] == "it fails: TypeError: Got unsupported ScalarType"
+    assert any(name.startswith("threads") for name in verdict.reasons)
+
+
+def test_starting_processes_counts_what_the_best_strategy_took_to_compile():
+    """Not what the last one did that was measured."""
+    made, _ = tuner(lambda s: (1e-4, 1e-3), rounds=1)
+    made.probes = [
+        _Probe(Strategy("inline", "fused-compiled", 4), 1e-3, 50.0),
+        _Probe(Strategy("inline", "fused", 4), 2e-3, 0.0),
+    ]
+    made._try_processes()
+    assert "about 53.0 s" in " ".join(made._reasons.values())
 
 
 @pytest.mark.parametrize(("rounds", "outer"), [(3, "inline"), (4000, "processes")])

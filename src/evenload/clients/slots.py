@@ -117,8 +117,11 @@ class SlotRun:
     def _enter(self, slots: list[int]) -> int:
         """Give the next waiting clients these slots, behind the live prefix or freed; says how many."""
         entering = []
-        while self._waiting and len(entering) < len(slots):
-            entering.append(self._waiting.popleft())
+        while len(entering) < len(slots):
+            try:
+                entering.append(self._waiting.popleft())
+            except IndexError:  # none is left: another thread may have been faster
+                break
         if not entering:
             return 0
         slots = slots[: len(entering)]
@@ -207,6 +210,7 @@ class SlotRun:
             rows[:, k] = self._pool.places(o.task, o.task.batches.rows[steps], o.offset)
             counts[:, k] = o.task.batches.counts[steps]
             draws[:, k] = o.task.batches.draws[steps]
+        rows[:, len(self._slots) :] = rows[:, :1]  # a live client's: another's may have been refused
         weights = (np.arange(batch) < counts[..., None]) / counts[..., None]
         return (
             torch.from_numpy(rows).to(self._device),

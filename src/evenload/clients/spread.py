@@ -27,7 +27,7 @@ from .bench import Bench, intra_op
 from .data import Rows
 from .engine import longest_first
 from .result import ClientResult
-from .strategy import Strategy
+from .strategy import Strategy, n_workers
 from .survey import Survey
 from .task import Task
 
@@ -54,6 +54,11 @@ class Spread:
         while len(self._benches) <= worker:
             self._benches.append(Bench(self.model))
         return self._benches[worker]
+
+    def open(self, strategy: Strategy) -> None:
+        """Make what the strategy runs on. Raises as ``Executor`` does for devices that cannot be had."""
+        if strategy.outer in ("processes", "devices"):
+            self._executor(self._spec(strategy, n_workers(strategy)))
 
     def run(
         self, strategy: Strategy, survey: Survey | None, tasks: Sequence[Task], n_workers: int
@@ -100,10 +105,9 @@ class Spread:
                     thread.join()
 
     def _in_processes(
-        self, strategy: Strategy, survey: Survey | None, tasks: Sequence[Task], n_workers: int
+        self, strategy: Strategy, survey: Survey | None, tasks: Sequence[Task], n_slots: int
     ) -> Iterator[list[ClientResult]]:
-        spec = f"cpu*{n_workers}" if strategy.outer == "processes" else self.devices
-        executor = self._executor(spec)
+        executor = self._executor(self._spec(strategy, n_slots))
         fn: Any = functools.partial(
             RemoteBench, model=_Sent(self.model), strategy=strategy, survey=survey, threads=self.threads
         )
@@ -118,6 +122,9 @@ class Spread:
         batches: Any = executor.map(fn, items, cost=total, ordered=False, stage="clients")
         for batch in batches:
             yield [_received(*sent) for sent in batch]
+
+    def _spec(self, strategy: Strategy, n_slots: int) -> Any:
+        return f"cpu*{n_slots}" if strategy.outer == "processes" else self.devices
 
     def _executor(self, spec: Any) -> Executor:
         key = str(spec)
@@ -171,7 +178,10 @@ def _until_all_end(results: "queue.SimpleQueue[Any]", n: int) -> Iterator[list[C
         if item is None:
             n -= 1
         elif isinstance(item, BaseException):
-            raise item
+            try:
+                raise item
+            finally:
+                del item  # else its traceback and this frame would keep each other, and the failed run
         else:
             yield item
 
@@ -179,14 +189,24 @@ def _until_all_end(results: "queue.SimpleQueue[Any]", n: int) -> Iterator[list[C
 # Tensors travel as arrays: those go out of band, without a copy.
 
 
-def _arrays(state: Mapping[str, Tensor] | None) -> dict[str, np.ndarray] | None:
-    return (
-        None if state is None else {name: state[name].detach().cpu().contiguous().numpy() for name in state}
-    )
+def _array(t: Tensor) -> "np.ndarray | tuple[np.ndarray]":
+    """A bare array, or in brackets the bits of numbers that numpy has no type for (bfloat16)."""
+    t = t.detach().cpu().contiguous()
+    return (t.view(torch.int16).numpy(),) if t.dtype == torch.bfloat16 else t.numpy()
 
 
-def _tensors(arrays: Mapping[str, np.ndarray] | None) -> dict[str, Tensor] | None:
-    return None if arrays is None else {name: torch.from_numpy(_writable(a)) for name, a in arrays.items()}
+def _tensor(array: "np.ndarray | tuple[np.ndarray]") -> Tensor:
+    if isinstance(array, tuple):
+        return torch.from_numpy(_writable(array[0])).view(torch.bfloat16)
+    return torch.from_numpy(_writable(array))
+
+
+def _arrays(state: Mapping[str, Tensor] | None) -> dict[str, Any] | None:
+    return None if state is None else {name: _array(state[name]) for name in state}
+
+
+def _tensors(arrays: Mapping[str, Any] | None) -> dict[str, Tensor] | None:
+    return None if arrays is None else {name: _tensor(a) for name, a in arrays.items()}
 
 
 def _writable(array: np.ndarray) -> np.ndarray:
@@ -198,7 +218,7 @@ def _to_send(task: Task) -> tuple:
     return (
         task.client,
         task.recipe,
-        (rows.x.numpy(), rows.y.numpy()),
+        (_array(rows.x), _array(rows.y)),
         task.batches,
         _arrays(task.start),
         _arrays(task.anchor),
@@ -208,7 +228,7 @@ def _to_send(task: Task) -> tuple:
 
 
 def _task(client, recipe, xy, batches, start, anchor, correction, seed) -> Task:
-    x, y = (torch.from_numpy(_writable(part)) for part in xy)
+    x, y = (_tensor(part) for part in xy)
     state = _tensors(start)
     assert state is not None
     return Task(client, recipe, Rows(x, y), batches, state, _tensors(anchor), _tensors(correction), seed)

@@ -96,13 +96,15 @@ class Trainer:
         results: dict[int, ClientResult] = {}
         order = {client: at for at, client in enumerate(wanted.ids)}
         plan: Plan | None = None
+        reasons: dict[str, str] = {}
         for part in _windows(wanted):
             loaded = load_tasks(self._reader, part, self._seed, round)
             plan = self._chooser.plan(loaded.tasks)
-            for batch in self._run(plan, loaded, round):
+            for batch in self._run(plan, loaded, round, reasons):
                 for result in reducer.take(batch) if reducer else batch:
                     results[order[result.client]] = result
         plan = plan or self._chooser.plan([])
+        plan = dataclasses.replace(plan, reasons={**plan.reasons, **reasons}) if reasons else plan
         found = TrainResult(
             tuple(results[at] for at in sorted(results)), plan, reducer.value() if reducer else None
         )
@@ -138,7 +140,9 @@ class Trainer:
             states_for("correction", corrections, n, params, None, is_whole=False),
         )
 
-    def _run(self, plan: Plan, loaded: Loaded, round: int) -> Iterator[list[ClientResult]]:
+    def _run(
+        self, plan: Plan, loaded: Loaded, round: int, reasons: dict[str, str]
+    ) -> Iterator[list[ClientResult]]:
         yield loaded.ended
         tasks, strategy = loaded.tasks, plan.strategy
         if not tasks:
@@ -146,6 +150,7 @@ class Trainer:
         if strategy.inner == "merged":
             yield train_merged(self._spread.bench().model, tasks)
             return
+        self._spread.open(strategy)  # devices that are not there are the caller's to hear of
         survey = self._chooser.survey(tasks)
         if not isinstance(survey, str) and survey.draws:
             tasks = with_seeds(tasks, self._seed, round)
@@ -153,24 +158,37 @@ class Trainer:
         alone = [task for task in tasks if task.client in plan.solo]
         yield from self._spread.run(Strategy(), None, alone, 1)
         known = None if isinstance(survey, str) else survey
-        yield from self._with_room(strategy, known, together)
+        yield from self._to_the_end(strategy, known, together, reasons)
 
-    def _with_room(
-        self, strategy: Strategy, survey: Survey | None, tasks: list[Task]
+    def _to_the_end(
+        self, strategy: Strategy, survey: Survey | None, tasks: list[Task], reasons: dict[str, str]
     ) -> Iterator[list[ClientResult]]:
-        """Out of memory: the rest again in chunks of half the size. Nothing depends on the chunk."""
+        """Nothing that has ended is lost.
+
+        Out of memory: the rest again in chunks of half the size, as nothing depends on the chunk. Any other
+        trouble of a strategy: the rest serially, where a bad client harms no other; ``reasons`` say so.
+        """
         done: set[int] = set()
-        try:
-            for batch in self._spread.run(strategy, survey, tasks, n_workers(strategy)):
-                done.update(result.client for result in batch)
-                yield batch
-        except (MemoryError, RuntimeError) as error:
-            if not _is_memory_error(error) or strategy.rows == 1:
-                raise
+        while True:
             rest = [task for task in tasks if task.client not in done]
-            yield from self._with_room(
-                dataclasses.replace(strategy, chunk=-(-strategy.chunk // 2)), survey, rest
-            )
+            try:
+                for batch in self._spread.run(strategy, survey, rest, n_workers(strategy)):
+                    done.update(result.client for result in batch)
+                    yield batch
+                return
+            except Exception as error:
+                if strategy == Strategy():
+                    raise
+                is_memory, trouble = (
+                    _is_memory_error(error),
+                    f"{type(error).__name__}: {error}".splitlines()[0],
+                )
+            # The exception is gone by now, and with its traceback the tensors of the run that failed.
+            if is_memory and strategy.rows > 1:
+                strategy = dataclasses.replace(strategy, chunk=-(-strategy.chunk // 2))
+            else:
+                reasons[str(strategy)] = f"it ended with {trouble}; the other clients were trained serially"
+                strategy = Strategy()
 
 
 def template_of(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:

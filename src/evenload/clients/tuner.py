@@ -101,7 +101,10 @@ class Tuner:
             if not self._affordable(strategy):
                 self._reasons[str(strategy)] = "measuring it would cost more than it could save"
                 return
-            step_s = self._probe(strategy).step_s
+            probe = self._probe(strategy)
+            if probe is None:
+                return
+            step_s = probe.step_s
             worse = worse + 1 if step_s > best else 0
             best = min(best, step_s)
             if chunk == self._most:
@@ -130,8 +133,11 @@ class Tuner:
                 self._reasons[inner] = refusal
                 return
             first_s = self._clock() - began
-            self._probe(strategy).first_s += first_s
-            cost_s = max(0.05, self.probes[-1].first_s)
+            probe = self._probe(strategy)
+            if probe is None:
+                return
+            probe.first_s += first_s
+            cost_s = max(0.05, probe.first_s)
 
     def _compiled(self) -> list[_Probe]:
         return [p for p in self.probes if p.strategy.is_compiled]
@@ -161,10 +167,10 @@ class Tuner:
         cores = n_workers(Strategy("processes"))
         if cores == 1 or len(self._tasks) == 1:
             return
-        best = min(self.probes, key=lambda p: p.step_s).strategy
-        chunk = max(1, min(best.chunk, -(-len(self._tasks) // cores)))
-        strategy = dataclasses.replace(best, outer="processes", workers=cores, chunk=chunk)
-        start_s = START_S + (self.probes[-1].first_s if strategy.is_compiled else 0.0)
+        best = min(self.probes, key=lambda p: p.step_s)
+        chunk = max(1, min(best.strategy.chunk, -(-len(self._tasks) // cores)))
+        strategy = dataclasses.replace(best.strategy, outer="processes", workers=cores, chunk=chunk)
+        start_s = START_S + (best.first_s if strategy.is_compiled else 0.0)
         if self._best_s() * 0.3 < start_s:
             self._reasons[str(strategy)] = (
                 f"starting workers takes about {start_s:.1f} s: it would not be repaid"
@@ -182,14 +188,21 @@ class Tuner:
                 if self._affordable(probe.strategy):
                     tasks, workers = self._sample(probe.strategy)
                     spent = self._time(probe.strategy, tasks, workers)
-                    probe.step_s = min(probe.step_s, spent / sum(t.batches.n_steps for t in tasks))
+                    steps = sum(t.batches.n_steps for t in tasks)
+                    probe.step_s = float("inf") if spent is None else min(probe.step_s, spent / steps)
 
     # --- measuring --------------------------------------------------------------------------------
 
-    def _probe(self, strategy: Strategy) -> _Probe:
+    def _probe(self, strategy: Strategy) -> _Probe | None:
+        """None if the strategy fails."""
         tasks, workers = self._sample(strategy)
         steps = sum(task.batches.n_steps for task in tasks)
-        samples = [self._time(strategy, tasks, workers) for _ in range(1 + REPEATS)]
+        samples: list[float] = []
+        for _ in range(1 + REPEATS):
+            sample = self._time(strategy, tasks, workers)
+            if sample is None:
+                return None
+            samples.append(sample)
         probe = _Probe(strategy, min(samples[1:]) / steps, max(0.0, samples[0] - min(samples[1:])))
         self.probes.append(probe)
         return probe
@@ -201,10 +214,17 @@ class Tuner:
         # What goes to another process and back is all of a client: its steps must then count in full.
         return list(tasks if strategy.outer == "processes" else map(_cut, tasks)), workers
 
-    def _time(self, strategy: Strategy, tasks: Sequence[Task], workers: int) -> float:
+    def _time(self, strategy: Strategy, tasks: Sequence[Task], workers: int) -> float | None:
+        """Seconds, or None if the strategy fails: why is then among the reasons."""
         began = self._clock()
-        for _ in self._spread.run(strategy, self._survey, tasks, workers):
-            pass
+        try:
+            for _ in self._spread.run(strategy, self._survey, tasks, workers):
+                pass
+        except Exception as error:
+            if strategy == Strategy():
+                raise
+            self._reasons[str(strategy)] = f"it fails: {type(error).__name__}: {error}".splitlines()[0]
+            return None
         return self._clock() - began
 
     def _best_s(self) -> float:
