@@ -73,9 +73,11 @@ def main() -> None:
     text = PAGE.read_text(encoding="utf-8")
     for name in COLUMNS:
         if (RESULTS / f"{name}.json").exists():
-            pattern = rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)"
+            pattern = rf"(<!-- table: {name} -->\n).*?(<!-- end -->)"
             filled = table(name)
-            text, n = re.subn(pattern, lambda found, new=filled: found[1] + new + found[2], text, flags=re.S)
+            text, n = re.subn(
+                pattern, lambda found, new=filled: f"{found[1]}{new}\n{found[2]}", text, flags=re.S
+            )
             assert n == 1, f"{name} has {n} places on the page"
     PAGE.write_text(text, encoding="utf-8")
 
