@@ -37,6 +37,7 @@ PREPARE_S = 300.0  # more, if its machine has to fetch and install what the prog
 KILL_S = 5.0  # for an actor to end its worker; then it is ended itself
 LEAVE_S = 1.0  # for the actors' processes to be gone
 PLACE_S = 1.0
+MOST_SILENT = 10  # times in a row that an actor may fail to say where its worker is
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,8 @@ class RayBackend:
             post = self._posts[device.id] = Post(
                 device, guard, self._arrived, time.monotonic() + self._start_s
             )
-        self._desks[worker] = _Desk(post)
+        self._desks[worker] = desk = _Desk(post)
+        desk.kill_until_s = time.monotonic() + self._start_s + KILL_S
         post.write(Command("start", (worker, device, dict(environment))))
 
     def load(self, worker: int, task: Task) -> None:
@@ -130,10 +132,18 @@ class RayBackend:
             for other, desk in self._desks.items():
                 if desk.sent_s and not desk.post.is_lost:
                     self._places[other] = desk.post.guard.place.remote(other)
+        post = self._desks[worker].post
         try:
-            return self._ray.get(self._places[worker], timeout=PLACE_S)
-        except (KeyError, self._ray.exceptions.RayError):  # it has no chunk; it does not answer, or no more
-            return NOT_BEGUN, 0.0
+            place = self._ray.get(self._places[worker], timeout=PLACE_S)
+            post.n_silent = 0
+            return place
+        except self._ray.exceptions.GetTimeoutError:
+            post.n_silent += 1
+            if post.n_silent >= MOST_SILENT:
+                self._desks[worker].kill_until_s = 0.0
+        except (KeyError, self._ray.exceptions.RayError):  # it has no chunk, or is no more
+            pass
+        return NOT_BEGUN, 0.0
 
     def stop(self, worker: int) -> None:
         self._send(worker, Frame(protocol.STOP))
@@ -141,8 +151,8 @@ class RayBackend:
     def kill(self, worker: int) -> None:
         desk = self._desks[worker]
         desk.post.write(Command("kill", (worker,)))
-        if desk.kill_until_s is None:
-            desk.kill_until_s = time.monotonic() + KILL_S
+        until = time.monotonic() + KILL_S
+        desk.kill_until_s = until if desk.kill_until_s is None else min(desk.kill_until_s, until)
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         self._places.clear()
@@ -189,7 +199,7 @@ class RayBackend:
                 settings.runtime_env,
                 settings.reserve,
                 settings.min_free_bytes,
-                self._options,
+                replace(self._options, start=self._options.start or "spawn"),
             )
         return self._cluster
 
@@ -223,6 +233,8 @@ class RayBackend:
     def _message(self, desk: "_Desk", letter: Letter) -> Message:
         frame = letter.open(writable=True)
         message = message_of(letter.worker, letter.pid, frame)
+        if frame.kind == protocol.UP:
+            desk.kill_until_s = None
         if frame.kind in ENDS_A_CHUNK:
             sent_s = desk.sent_s.pop(frame.chunk)
             if isinstance(message, Answered):
@@ -246,7 +258,7 @@ class RayBackend:
         for desk in tuple(self._desks.values()):
             if not desk.post.is_lost and desk.kill_until_s is not None and now >= desk.kill_until_s:
                 desk.post.end()
-                self._lose(desk.post, f"was lost: its actor did not answer for {KILL_S:.0f} s")
+                self._lose(desk.post, "was lost: its actor does not answer")
 
     def _lose(self, post: Post, cause: str) -> None:
         """The actor is gone, and its worker with it. What that had begun nobody knows: maybe all of it."""
@@ -268,7 +280,10 @@ class RayBackend:
 
 
 class _Desk:
-    """A worker, seen from here: its post, and when each of the chunks that it holds was sent."""
+    """A worker, seen from here: its post, and when each of the chunks that it holds was sent.
+
+    kill_until_s   until when it must have begun, or ended; else the actor is ended
+    """
 
     __slots__ = ("kill_until_s", "post", "sent_s")
 

@@ -19,6 +19,7 @@ class Post:
     """A line to one guard: commands are written, and go with the next ``flush``.
 
     One turn at least is always under way, so that the guard can tell news at any time.
+    n_silent       times in a row that it did not say where its worker is
     ready_until_s  until when its first answer must be here; None: it has come
     """
 
@@ -27,6 +28,7 @@ class Post:
         self.guard = guard
         self.clock = Clock()
         self.is_lost = False
+        self.n_silent = 0
         self.ready_until_s: float | None = ready_until_s
         self._arrived = arrived
         self._commands: list[Command] = []
