@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from evenload.executor.failure import Failure, is_memory_error
 from evenload.pipeline.course import Task
 from evenload.pipeline.plan import Fit
@@ -22,6 +24,7 @@ from evenload.pipeline.stage import Item, StageRunner, StageWorker
 __all__ = ["LOAD", "RUN", "WAIT", "HostSpec", "Order", "Outcome", "StageHost"]
 
 LOAD, RUN, WAIT = "load", "run", "wait"
+WORTH_COLLECTING_BYTES = 2 << 30  # in a smaller process a collection costs more than what it frees
 MOST_LEFT_BYTES = 256 << 20  # of a model that was dropped
 
 
@@ -113,10 +116,12 @@ class StageHost:
         free = held.free_before
         held.close()
         del held
-        gc.collect()
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
+            if psutil.Process().memory_info().rss > WORTH_COLLECTING_BYTES:
+                gc.collect()
             return True
+        gc.collect()
         torch.cuda.empty_cache()
         after = _free_bytes()
         is_ours = torch.cuda.memory_allocated() > MOST_LEFT_BYTES  # not another tenant's
