@@ -13,10 +13,10 @@ from torch import nn
 from evenload.clients import SGD, Recipe
 from evenload.clients.bench import Bench
 from evenload.clients.dropout import with_keyed_dropout
-from evenload.clients.engine import halves, longest_first
+from evenload.clients.engine import longest_first
 from evenload.clients.load import Reader, Wanted, load_tasks
 from evenload.clients.serial import train_one
-from evenload.clients.strategy import Strategy
+from evenload.clients.strategy import Strategy, halves
 from evenload.clients.survey import survey_model
 from evenload.clients.trial import difference
 
@@ -116,3 +116,11 @@ def test_rows_beyond_the_live_ones_hold_a_live_clients_examples():
     engine = Bench(MODEL).engine(survey_model(MODEL, tasks[1]), Strategy("inline", "fused", 4), tasks)
     results = [r for batch in engine.run(tasks[1:], longest_first(tasks[1:]), 4, pads=True) for r in batch]
     assert [r.status for r in results] == ["ok", "ok"]
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 4))
+def test_compiled_steps_of_any_cohort_use_the_same_few_graphs(chunk, n_clients, n_workers):
+    compiled, eager = (Strategy(inner=name, chunk=chunk) for name in ("fused-compiled", "fused"))
+    rows = compiled.rows_for(n_clients, n_workers)
+    assert set(halves(rows)) <= set(halves(chunk))
+    assert eager.rows_for(n_clients, n_workers) <= rows <= chunk

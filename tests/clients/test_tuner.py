@@ -1,5 +1,6 @@
 """The tuner, on work whose times are known: a clock that only engines move."""
 
+import dataclasses
 import gc
 import json
 import weakref
@@ -145,7 +146,8 @@ def test_auto_is_the_serial_result_and_remembers_what_it_measured(tmp_path):
         first = trainer.train(data, RECIPE)
         again = trainer.train(data, RECIPE)
     assert again.plan == first.plan
-    assert "serial" in first.plan.explain()
+    assert str(first.plan.strategy) in first.plan.explain()
+    assert first.plan.probes[0]["strategy"] == "inline/eager"
     assert (
         max(
             float((a.state[k] - b.state[k]).abs().max())
@@ -256,3 +258,34 @@ def test_processes_are_tried_where_threads_share_a_lock_and_starting_is_repaid(r
     assert (verdict.strategy.outer, verdict.strategy.inner) == (outer, "eager")
     assert any(name.startswith("processes") for name in spread.ran) == (outer == "processes")
     assert outer == "processes" or "starting workers" in " ".join(verdict.reasons.values())
+
+
+def linear_clients(n, width=3):
+    g = torch.Generator().manual_seed(n)
+    return [(torch.randn(8, width, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(n)]
+
+
+def test_auto_is_tuned_once_for_cohorts_of_about_one_size(monkeypatch):
+    tuned, real = [], Tuner.decide
+    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(len(self._tasks)) or real(self))
+    with Trainer(nn.Linear(3, 2)) as trainer:
+        for n in (4, 5, 7, 6, 9):
+            trainer.train(linear_clients(n), RECIPE)
+    assert tuned == [4, 9]
+
+
+def test_one_odd_client_in_front_does_not_make_the_others_odd():
+    net = nn.Sequential(nn.AdaptiveAvgPool1d(3), nn.Linear(3, 2))
+    data = [linear_clients(1, width=6)[0], *linear_clients(4)]
+    run = train(net, data, RECIPE, strategy="fused:4")
+    assert set(run.plan.solo) == {0}
+    assert run.plan.strategy.inner == "fused"
+
+
+def test_an_augmentation_is_surveyed_for_itself():
+    """The first recipe shows that no number is drawn from torch's generator; the second one draws."""
+    with Trainer(nn.Linear(3, 2), strategy="fused:4") as trainer:
+        assert trainer.train(linear_clients(4), RECIPE).plan.strategy.inner == "fused"
+        noisy = dataclasses.replace(RECIPE, augment=lambda x, draws: x + torch.rand_like(x))
+        run = trainer.train(linear_clients(4), noisy)
+    assert "random numbers" in run.plan.why

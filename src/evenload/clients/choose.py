@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,11 +43,11 @@ class Chooser:
         self._plans: dict[tuple, Plan] = {}
 
     def plan(self, tasks: list[Task]) -> Plan:
-        """For these tasks; measured once for all that are like them."""
+        """For these tasks; measured once for all that are like them, and about as many."""
         if not tasks:
             return Plan(self._asked or Strategy(), "there was no client to train")
-        first = tasks[0]
-        key = (first.recipe, first.rows.kind, len(tasks), first.correction is None, _is_padded(tasks))
+        first, size = _typical(tasks), len(tasks).bit_length()
+        key = (first.recipe, first.rows.kind, size, first.correction is None, _is_padded(tasks))
         if key not in self._plans:
             self._plans[key] = self._settle(self._asked, tasks) if self._asked else self._tune(tasks)
         plan = self._plans[key]
@@ -54,8 +55,9 @@ class Chooser:
 
     def survey(self, tasks: Sequence[Task]) -> Survey | str:
         """Of this kind of task; a text if not even one plain step can be done."""
-        task = tasks[0]
-        key = (task.recipe.loss, task.recipe.step is None, task.rows.kind)
+        task = _typical(tasks)
+        recipe = task.recipe
+        key = (recipe.loss, recipe.step is None, recipe.augment, recipe.precision, task.rows.kind)
         if key not in self._surveys:
             try:
                 self._surveys[key] = survey_model(self._model, task)
@@ -74,7 +76,7 @@ class Chooser:
         together = [task for task in tasks if task.client not in solo] or tasks
         bench = self._spread.bench()
         engine = bench.engine(survey, strategy, together)
-        n_rows = strategy.rows_for(len(tasks), n_workers(strategy)) if strategy.is_compiled else 1
+        n_rows = strategy.rows_for(len(tasks), n_workers(strategy)) if strategy.is_compiled else None
         key = (id(engine), together[0].rows.kind, n_rows, _is_padded(together))
         if key not in self._trials:
             with intra_op(self._spread.threads):
@@ -102,27 +104,27 @@ class Chooser:
         return Plan(strategy, why, reasons)
 
     def _tune(self, tasks: list[Task]) -> Plan:
-        known = self._cache.find(tasks, self._rounds) if self._cache else None
+        solo = self._solo(Strategy(inner="fused"), tasks)
+        together = [task for task in tasks if task.client not in solo] or tasks
+        known = self._cache.find(together, self._rounds) if self._cache else None
         if known is not None:
             plan = self._settle(known.strategy, tasks, "measured on this machine before")
             return dataclasses.replace(plan, probes=known.probes)
         survey = self.survey(tasks)
-        solo = self._solo(Strategy(inner="fused"), tasks)
-        together = [task for task in tasks if task.client not in solo] or tasks
         tuner = Tuner(
             self._spread, None if isinstance(survey, str) else survey, self.trial, together, self._rounds
         )
         verdict: Verdict = tuner.decide()
         if self._cache:
-            self._cache.keep(tasks, self._rounds, verdict)
+            self._cache.keep(together, self._rounds, verdict)
         check = self.trial(verdict.strategy, together).difference if verdict.strategy.takes_chunks else None
         return Plan(verdict.strategy, verdict.why, verdict.reasons, verdict.probes, check=check)
 
     def _solo(self, strategy: Strategy, tasks: Sequence[Task]) -> dict[int, str]:
-        """Clients that cannot join a fused step with the first one."""
+        """Clients that cannot join a fused step with most others."""
         if not strategy.takes_chunks or not tasks:
             return {}
-        survey, kind, solo = self.survey(tasks), tasks[0].rows.kind, {}
+        survey, kind, solo = self.survey(tasks), _typical(tasks).rows.kind, {}
         has_norm = isinstance(survey, Survey) and survey.has_norm
         for task in tasks:
             if task.rows.kind != kind:
@@ -130,6 +132,12 @@ class Chooser:
             elif has_norm and (task.batches.counts == 1).any():
                 solo[task.client] = "a batch of one row, and the model has batch statistics"
         return solo
+
+
+def _typical(tasks: Sequence[Task]) -> Task:
+    """The first of those whose examples are of the most common kind."""
+    kind, _ = Counter(task.rows.kind for task in tasks).most_common(1)[0]
+    return next(task for task in tasks if task.rows.kind == kind)
 
 
 def _is_padded(tasks: Sequence[Task]) -> bool:

@@ -11,11 +11,11 @@ from .recipe import Recipe
 from .result import ClientResult
 from .rules import with_rules
 from .slots import SlotRun
-from .strategy import Strategy
+from .strategy import Strategy, halves
 from .survey import Survey
 from .task import Task
 
-__all__ = ["Engine", "halves", "longest_first"]
+__all__ = ["Engine", "longest_first"]
 
 
 class Engine:
@@ -58,11 +58,6 @@ class Engine:
             traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
             self._steps[shape] = compile_step(traced, lane, draw, x, y, w, s)
         return self._steps[shape](lane, draw, x, y, w, s)
-
-
-def halves(n: int) -> list[int]:
-    """Numbers of rows worth a graph, ascending: ``n``, its half, the half of that, ..., 1."""
-    return [*halves(-(-n // 2)), n] if n > 1 else [n]
 
 
 def longest_first(tasks: Sequence[Task]) -> deque[Task]:

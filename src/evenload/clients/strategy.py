@@ -8,7 +8,7 @@ from typing import Any
 
 from evenload.errors import ConfigError, UnknownName
 
-__all__ = ["INNER", "OUTER", "Plan", "Strategy", "n_workers"]
+__all__ = ["INNER", "OUTER", "Plan", "Strategy", "halves", "n_workers"]
 
 OUTER = {
     "inline": "in this thread",
@@ -85,8 +85,12 @@ class Strategy:
         return self.chunk if self.is_fused else 1
 
     def rows_for(self, n_clients: int, n_workers: int) -> int:
-        """Most clients in one step if ``n_workers`` share ``n_clients``."""
-        return max(1, min(self.rows, -(-n_clients // n_workers)))
+        """Most clients in one step if ``n_workers`` share ``n_clients``.
+
+        Of a compiled step one of ``halves``: a number of clients of its own would need graphs of its own.
+        """
+        n = max(1, min(self.rows, -(-n_clients // n_workers)))
+        return next(size for size in halves(self.rows) if size >= n) if self.is_compiled else n
 
     @property
     def is_compiled(self) -> bool:
@@ -102,6 +106,11 @@ class Strategy:
     def __str__(self) -> str:
         workers = f"*{self.workers}" if self.workers else ""
         return f"{self.outer}{workers}/{self.inner}" + (f":{self.chunk}" if self.is_fused else "")
+
+
+def halves(n: int) -> list[int]:
+    """Numbers of rows worth a graph, ascending: ``n``, its half, the half of that, ..., 1."""
+    return [*halves(-(-n // 2)), n] if n > 1 else [n]
 
 
 def n_workers(strategy: Strategy) -> int:

@@ -47,15 +47,16 @@ def sample(tasks: Sequence[Task]) -> list[Task]:
     return [_cut(task) for task in chosen.values()]
 
 
-def try_engine(engine: Engine, model: nn.Module, tasks: Sequence[Task], n_rows: int) -> Trial:
+def try_engine(engine: Engine, model: nn.Module, tasks: Sequence[Task], n_rows: int | None = None) -> Trial:
     """``model`` is a private copy for the serial side. What the engine raises is the reason.
 
-    Steps ``n_rows`` rows, of which these few clients fill the first: what is compiled is the real graph.
+    Steps ``n_rows`` rows (one per client by default), which these few clients need not fill: what is compiled
+    is the graph that is then used.
     """
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
-            batches = list(engine.run(tasks, longest_first(tasks), max(n_rows, len(tasks)), pads=True))
+            batches = list(engine.run(tasks, longest_first(tasks), n_rows or len(tasks), pads=True))
     except Exception as error:
         return Trial(_meaning(error))
     slow = [str(w.message) for w in said if "batching rule" in str(w.message)]

@@ -52,7 +52,7 @@ class TuningCache:
         return page if isinstance(page, dict) else {}
 
     def _key(self, tasks: Sequence[Task], rounds: int) -> str:
-        """Numbers of steps and rounds count by their power of two: the choice hangs on no single one."""
+        """Numbers of clients, steps and rounds count by their power of two: no single one decides."""
         recipe = tasks[0].recipe
         facts = (
             self._model,
@@ -60,7 +60,7 @@ class TuningCache:
             getattr(recipe.augment, "__qualname__", str(recipe.augment)),
             (recipe.batch_size, recipe.clip is None),
             str(tasks[0].rows.kind),
-            len(tasks),
+            len(tasks).bit_length(),
             sum(task.batches.n_steps for task in tasks).bit_length(),
             rounds.bit_length(),
             (platform.machine(), platform.processor(), len(os.sched_getaffinity(0))),
