@@ -59,7 +59,7 @@ def torch_dtype(torch: Any, name: str, folder: Path) -> Any:
     if name == "auto":
         files = sorted(folder.rglob("*.safetensors"), key=lambda file: file.stat().st_size)
         name = _largest_dtype(files[-1]) if files else "float32"
-    dtype = getattr(torch, name, None)
+    dtype: Any = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ConfigError(f"dtype {name!r} is none", hint="use auto, bfloat16, float16 or float32")
     return dtype
