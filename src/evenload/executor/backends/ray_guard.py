@@ -2,7 +2,7 @@
 
 The worker is the one that the process back end starts, and the guard is its only parent. So a task that
 crashes, hangs or holds the interpreter's lock does to the worker what it does everywhere, and the actor lives
-on to tell of it and to start the next one, in milliseconds. When Ray ends the actor, or its driver or its
+on to tell of it and to start the next one. When Ray ends the actor, or its driver or its
 machine is gone, the worker leaves with it.
 
     driver ──turn(commands)──► Guard ──frames over pipes──► worker
