@@ -25,7 +25,7 @@ from .trial import Trial
 
 __all__ = ["Tuner", "Verdict"]
 
-SHARE = 0.04  # of the job's time, by the best strategy so far, that measuring may take
+SHARE = 0.04  # of the job's time, by the best strategy so far, that one probe may take
 STEPS = 3  # of each client in a probe
 REPEATS = 3
 START_S = 3.0  # what starting processes that import torch is taken to cost
