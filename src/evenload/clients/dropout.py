@@ -4,11 +4,14 @@
 strategy alike. A mask's element is decided by its place in the tensor, so padding rows change nothing.
 """
 
+import itertools
 import math
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from .swap import swapped
 
 __all__ = ["KEY", "KeyedDropout", "keyed_layers", "uniform_of", "with_keyed_dropout"]
 
@@ -48,13 +51,14 @@ class KeyedDropout(nn.Module):
 def with_keyed_dropout(model: nn.Module) -> nn.Module:
     """``model`` itself, with every nn.Dropout, Dropout1d, 2d and 3d replaced."""
     kinds = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
-    layer = 0
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) in kinds:
-                setattr(parent, name, KeyedDropout(child.p, layer, kinds[type(child)]))  # pyright: ignore
-                layer += 1
-    return model
+    layers = itertools.count()
+
+    def keyed(child: nn.Module) -> nn.Module | None:
+        if type(child) not in kinds:
+            return None
+        return KeyedDropout(child.p, next(layers), kinds[type(child)])  # pyright: ignore
+
+    return swapped(model, keyed)
 
 
 def keyed_layers(model: nn.Module) -> dict[str, KeyedDropout]:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from .swap import swapped
+
 __all__ = ["ROW_WEIGHT", "MaskedBatchNorm", "with_masked_norm"]
 
 ROW_WEIGHT = "row_weight"
@@ -56,8 +58,9 @@ class MaskedBatchNorm(nn.Module):
 
 def with_masked_norm(model: nn.Module) -> nn.Module:
     """``model`` itself, with every batch normalisation replaced by its masked twin."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
-                setattr(parent, name, MaskedBatchNorm(child))
-    return model
+
+    def masked(child: nn.Module) -> nn.Module | None:
+        is_norm = isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
+        return MaskedBatchNorm(child) if is_norm else None
+
+    return swapped(model, masked)

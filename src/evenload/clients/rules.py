@@ -9,24 +9,28 @@
 """
 
 import copy
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .swap import swapped
 
 __all__ = ["RecurrentRule", "has_rules", "with_rules"]
 
 
 def with_rules(model: nn.Module) -> nn.Module:
     """A copy of ``model`` with hand-written rules wherever there is one; the copy has the same state dict."""
-    model = copy.deepcopy(model)
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if isinstance(child, nn.RNNBase) and RecurrentRule.takes(child):
-                setattr(parent, name, RecurrentRule(child))
-            elif type(child) in _CONV and _is_plain(child):
-                child.__class__ = _CONV[type(child)]  # pyright: ignore
-    return model
+
+    def rule(child: nn.Module) -> nn.Module | None:
+        if isinstance(child, nn.RNNBase) and RecurrentRule.takes(child):
+            return RecurrentRule(child)
+        if type(child) in _CONV and _is_plain(child):
+            child.__class__ = _CONV[type(child)]  # pyright: ignore
+        return None
+
+    return swapped(copy.deepcopy(model), rule)
 
 
 class RecurrentRule(nn.Module):
@@ -158,12 +162,20 @@ class _Looped:
     """Mixed into torch's convolutions: their parameters, our product."""
 
     def forward(self, x: Tensor) -> Tensor:
-        n = len(self.kernel_size)  # pyright: ignore
+        conv: Any = self
+        n = len(conv.kernel_size)
         single = x.dim() == n + 1
-        geometry = (self.stride, self.padding, self.dilation, False, [0] * n, self.groups)  # pyright: ignore
-        rows = x.unsqueeze(0) if single else x
-        out: Tensor = _LoopedConv.apply(rows, self.weight, self.bias, geometry)  # pyright: ignore
+        geometry = (conv.stride, conv.padding, conv.dilation, False, [0] * n, conv.groups)
+        parts = [_autocast(t) for t in (x.unsqueeze(0) if single else x, conv.weight, conv.bias)]
+        out: Tensor = _LoopedConv.apply(*parts, geometry)  # pyright: ignore
         return out.squeeze(0) if single else out
+
+
+def _autocast(t: Tensor | None) -> Tensor | None:
+    """As torch casts the arguments of its own convolutions: a custom function is not seen by autocast."""
+    if t is None or t.dtype == torch.float64 or not torch.is_autocast_enabled(t.device.type):
+        return t
+    return t.to(torch.get_autocast_dtype(t.device.type))
 
 
 _CONV: dict[type, type] = {
