@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from evenload.clients import SGD, AdamW, Constant, Recipe, Rows, Strategy, Trainer, train
+from evenload.clients import SGD, AdamW, Constant, Cosine, Recipe, Rows, Strategy, Trainer, train
 from evenload.clients.spread import _arrays, _tensors
 from evenload.clients.trial import difference
 from evenload.errors import ConfigError, EvenloadError, TaskError, UnknownName
@@ -97,6 +97,14 @@ def test_a_reducer_leaves_out_what_is_not_usable():
         (lambda: train(model, [pair()] * 2, RECIPE, ids=[1, 1]), "1 different ids"),
         (lambda: train(model, [pair()], RECIPE, start=nn.Linear(4, 3).state_dict()), r"'weight' is \(3, 4\)"),
         (lambda: train(model, [pair()], RECIPE, start={}), "lacks 'weight'"),
+        (
+            lambda: train(model, [pair()], RECIPE, corrections=[{"weight": torch.zeros(3, 5)}]),
+            "correction of client 0 lacks 'bias'",
+        ),
+        (
+            lambda: train(model, [pair()], Recipe(prox=0.1), anchor={"bias": torch.zeros(3)}),
+            "anchor of client 0 lacks 'weight'",
+        ),
         (lambda: train(model, [pair()], RECIPE, on_error="ignore"), "on_error='ignore'"),
         (lambda: train(model, [pair()], RECIPE, reduce="sum"), "reduce='sum'"),
         (lambda: train(3, [pair()], RECIPE), "the model is a int"),
@@ -270,6 +278,38 @@ def test_merged_is_another_computation_and_says_so():
     assert "not training clients" in merged.plan.why
     assert difference(merged[0].state, merged[1].state) == 0
     assert difference(merged[0].state, train(model, data, RECIPE, strategy="serial")[0].state) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "named"),
+    [
+        ({"clip": 1.0, "prox": 0.1}, "without clip, prox"),
+        ({"schedule": Cosine()}, "without schedule"),
+        ({"augment": lambda x, draws: x, "precision": "bfloat16"}, "without augment, precision"),
+        ({"metrics": ("accuracy",)}, "without metrics"),
+        ({"step": lambda net, optimizer, x, y: 0.0}, "without step"),
+    ],
+)
+def test_merged_refuses_what_it_would_leave_out(kwargs, named):
+    with pytest.raises(ConfigError, match=named):
+        train(model, [pair(), pair()], Recipe(batch_size=4, **kwargs), strategy="merged")
+
+
+def test_merged_refuses_what_only_a_client_can_have():
+    zeros = {name: torch.zeros_like(t) for name, t in model().named_parameters()}
+    with pytest.raises(ConfigError, match="without corrections"):
+        train(model, [pair(), pair()], RECIPE, strategy="merged", corrections=[zeros, zeros])
+
+
+def test_labels_of_any_whole_type_are_labels():
+    x, y = pair()
+    whole = train(model, [(x, y)], RECIPE, strategy="serial")[0]
+    rows = np.arange(9)
+    for kind in (torch.int32, torch.uint8, torch.int16):
+        for form in ((x, y.to(kind)), Rows(x, y.to(kind), rows)):
+            for strategy in ("serial", "fused:2"):
+                found = train(model, [form, form], RECIPE, strategy=strategy)[0]
+                assert difference(found.state, whole.state) <= 1e-6
 
 
 def test_the_models_and_the_callers_tensors_are_left_alone():

@@ -3,9 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, vmap
 
-from evenload.clients import SGD, Recipe, train
+from evenload.clients import SGD, Recipe, Trainer, train
 from evenload.clients.forward import Draws
+from evenload.clients.load import Reader, Wanted, load_tasks
+from evenload.clients.memory import bytes_per_client
+from evenload.clients.rules import with_rules
 from evenload.errors import ConfigError
 
 STRATEGIES = ["threads*2/eager", "fused:3", "fused:5", "threads*2/fused:2", "fused-compiled:4"]
@@ -84,3 +88,61 @@ def test_what_a_custom_step_would_ignore_is_refused():
         Recipe(step=lambda *a: 0.0, precision="bfloat16")
     with pytest.raises(ConfigError, match="float16 needs its losses scaled"):
         Recipe(precision="float16")
+
+
+def crop(x, draws):
+    """Four of six columns, from a random one on."""
+    first = (draws.uniform(len(x)) * 3).long()
+    return torch.gather(x, 1, first[:, None] + torch.arange(4))
+
+
+def test_an_augmentation_may_change_the_shape():
+    """Labels and memory are judged by what the model is shown, not by what the client holds."""
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, augment=crop)
+    net = lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()  # noqa: E731
+    data = clients()
+    data[2] = (data[2][0], data[2][1] + 3)
+    serial, fused = (
+        train(net, data, recipe, strategy=s, seed=2, on_error="return") for s in ("serial", "fused:3")
+    )
+    assert fused.plan.strategy.inner == "fused", fused.plan.explain()
+    assert [r.status for r in fused] == ["ok", "ok", "failed", "ok", "ok"]
+    assert "the model's classes are 0 to 2" in str(fused[2].error)
+    assert apart(serial, fused) < 1e-12
+    with Trainer(net) as trainer:
+        wanted = Wanted(data, [recipe] * 5, range(5), [trainer.start] * 5, [None] * 5, [None] * 5)
+        task = load_tasks(Reader(trainer.model), wanted, 0, 0).tasks[0]
+        assert bytes_per_client(trainer.model, task) > 0
+
+
+def test_a_draw_is_never_one(monkeypatch):
+    """The largest double below one is nearer to one than to any other float32."""
+    monkeypatch.setattr(
+        "evenload.clients.forward.uniform_of",
+        lambda *_: torch.tensor([1 - 2.0**-53, 0.0], dtype=torch.float64),
+    )
+    assert Draws(torch.tensor(1)).uniform(2).tolist() == [1 - 2.0**-24, 0.0]
+
+
+@pytest.mark.parametrize("conv", [nn.Conv1d(2, 4, 3), nn.Conv1d(2, 4, 3, bias=False)])
+def test_looped_convolutions_are_bfloat16_where_torchs_are(conv):
+    net = nn.Sequential(conv, nn.Conv1d(4, 3, 2), nn.Flatten())
+    looped, x = with_rules(net), torch.randn(5, 2, 8)
+    stacked = {n: t.detach().expand(3, *t.shape) for n, t in looped.named_parameters()}
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        theirs, ours = net(x), looped(x)
+        rows = vmap(lambda p: functional_call(looped, p, (x,)))(stacked)
+    assert ours.dtype == rows.dtype == theirs.dtype == torch.bfloat16
+    assert float((ours - theirs).abs().max()) <= 2e-2
+    assert float((rows - theirs).abs().max()) <= 2e-2
+    assert looped(x).dtype == torch.float32
+
+
+def test_rules_train_convolutions_in_bfloat16():
+    g = torch.Generator().manual_seed(1)
+    data = [(torch.randn(8, 2, 8, generator=g), torch.randint(0, 3, (8,), generator=g)) for _ in range(3)]
+    make = lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.Conv1d(4, 3, 6), nn.Flatten())  # noqa: E731
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, precision="bfloat16")
+    serial, rules = (train(make, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:3"))
+    assert rules.plan.strategy.inner == "rules", rules.plan.explain()
+    assert apart(serial, rules) < 5e-3

@@ -100,9 +100,18 @@ def _collect(dataset: Any) -> Rows:
 
 
 def _cast(rows: Rows, dtype: torch.dtype) -> Rows:
-    x = rows.x.to(dtype) if rows.x.is_floating_point() else rows.x
-    y = rows.y.to(dtype) if rows.y.is_floating_point() else rows.y
-    return rows if x is rows.x and y is rows.y else Rows(x, y, rows.rows)
+    """Floating numbers as ``dtype``, whole ones among the targets as int64, which torch's losses ask for."""
+    x_dtype = dtype if rows.x.is_floating_point() else rows.x.dtype
+    y_dtype = dtype if rows.y.is_floating_point() else torch.int64 if _is_whole(rows.y) else rows.y.dtype
+    if (x_dtype, y_dtype) == (rows.x.dtype, rows.y.dtype):
+        return rows
+    if rows.rows is not None:  # of tensors that clients share, only this one's part
+        rows = Rows(*rows.at(np.arange(len(rows))))
+    return Rows(rows.x.to(x_dtype), rows.y.to(y_dtype))
+
+
+def _is_whole(t: Tensor) -> bool:
+    return not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool)
 
 
 def _fills_its_storage(t: Tensor) -> bool:

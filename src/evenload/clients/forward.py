@@ -33,7 +33,8 @@ class Draws:
         places = torch.from_numpy(np.arange(math.prod(shape))).to(self._key.device)
         numbers = uniform_of(self._key, OWN + self._n_calls, places)
         self._n_calls += 1
-        return numbers.view(shape).to(torch.float32)
+        # Cut to the bits that float32 has: rounding would give 1.
+        return ((numbers * 2.0**24).floor() * 2.0**-24).view(shape).to(torch.float32)
 
     def coin(self, p: float, *shape: int) -> Tensor:
         """bool [*shape], each true with probability ``p``."""

@@ -1,6 +1,6 @@
 """From what a user gives to tasks: datasets read, starts checked, batches planned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -134,9 +134,10 @@ def states_for(
     n: int,
     like: State,
     default: State | None,
-    is_whole: bool = True,
+    needed: Iterable[str] | None = None,
 ) -> list[Any]:
-    """One state per client of one for all, one each, or none. ``is_whole``: it has every name of ``like``.
+    """One state per client of one for all, one each, or none; each has the names that are ``needed`` (all by
+    default) of those in ``like``.
 
     Raises ConfigError naming the client and the tensor if shapes or names are not the model's.
     """
@@ -146,15 +147,16 @@ def states_for(
     if len(states) != n:
         raise ConfigError(f"{what}: {len(states)} states for {n} clients", hint="give one, or one per client")
     checked: set[int] = set()
+    names = list(like if needed is None else needed)
     for client, state in enumerate(states):
         if id(state) not in checked:
-            _check_state(f"{what} of client {client}", state, like, is_whole)
+            _check_state(f"{what} of client {client}", state, like, names)
             checked.add(id(state))
     return states
 
 
-def _check_state(what: str, state: State, like: State, is_whole: bool) -> None:
-    missing = [name for name in like if name not in state] if is_whole else []
+def _check_state(what: str, state: State, like: State, needed: Sequence[str]) -> None:
+    missing = [name for name in needed if name not in state]
     unknown = [name for name in state if name not in like]
     if missing or unknown:
         problem = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r}, which the model lacks"

@@ -10,6 +10,7 @@ import psutil
 import torch
 from torch import nn
 
+from .forward import augmented, precision_of
 from .losses import loss_of
 from .task import Task
 
@@ -35,8 +36,10 @@ def bytes_per_client(model: nn.Module, task: Task) -> int:
 
     n = int(task.batches.counts[0])
     x, y = task.rows.at(task.batches.rows[0, :n])
-    with torch.random.fork_rng(), torch.autograd.graph.saved_tensors_hooks(count, lambda t: t):
-        loss_of(task.recipe)(trial(x), y).sum()
+    hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
+    with torch.random.fork_rng(), hooks, precision_of(task.recipe, str(x.device)):
+        outputs = trial(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
+        loss_of(task.recipe)(outputs, y).sum()
     slots = len(task.recipe.optimizer.slots(type(task.recipe.optimizer).form([task.recipe.optimizer])))  # pyright: ignore
     batch = x.numel() * x.element_size()
     return int(SLACK * (params * (2 + slots) + 2 * buffers + sum(kept.values()) + batch))

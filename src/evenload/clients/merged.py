@@ -10,7 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from evenload.errors import ConfigError
+
 from .losses import loss_of
+from .recipe import Recipe
 from .result import ClientResult
 from .task import Task
 
@@ -18,7 +21,11 @@ __all__ = ["train_merged"]
 
 
 def train_merged(model: nn.Module, tasks: Sequence[Task]) -> list[ClientResult]:
-    """Every client gets the one state; losses are those of the merged batch."""
+    """Every client gets the one state; losses are those of the merged batch.
+
+    Raises ConfigError for what only clients that are trained one by one can have.
+    """
+    _refuse(tasks)
     recipe, steps = tasks[0].recipe, max(task.batches.n_steps for task in tasks)
     model.load_state_dict(tasks[0].start)
     model.train()
@@ -39,3 +46,21 @@ def train_merged(model: nn.Module, tasks: Sequence[Task]) -> list[ClientResult]:
     return [
         ClientResult(t.client, state, np.array(losses), {}, t.batches.examples, len(t.rows)) for t in tasks
     ]
+
+
+def _refuse(tasks: Sequence[Task]) -> None:
+    first, start = tasks[0].recipe, tasks[0].start
+    plain = Recipe()
+    names = ("schedule", "clip", "prox", "augment", "precision", "metrics", "step")
+    asked = [name for name in names if any(getattr(t.recipe, name) != getattr(plain, name) for t in tasks)]
+    if any(task.correction is not None for task in tasks):
+        asked.append("corrections")
+    if any(task.recipe.optimizer != first.optimizer for task in tasks):
+        asked.append("an optimizer for each client")
+    if any(task.start is not start for task in tasks):
+        asked.append("a start for each client")
+    if asked:
+        raise ConfigError(
+            f"'merged' trains one model over all clients' rows, without {', '.join(asked)}",
+            hint="leave that out, or use strategy='auto', which trains clients",
+        )

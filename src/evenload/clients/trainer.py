@@ -130,14 +130,16 @@ class Trainer:
             raise ConfigError(
                 f"{n} clients, but {len(set(ids))} different ids", hint="give every client its own id"
             )
-        params = {name: self._start[name] for name, _ in self._model.named_parameters()}
+        named = dict(self._model.named_parameters())
+        params = {name: self._start[name] for name in named}
+        trained = [name for name, p in named.items() if p.requires_grad]
         return Wanted(
             datasets,
             recipes_for(recipe, n),
             ids,
             states_for("start", start, n, self._start, self._start),
-            states_for("anchor", anchor, n, self._start, None, is_whole=False),
-            states_for("correction", corrections, n, params, None, is_whole=False),
+            states_for("anchor", anchor, n, self._start, None, trained),
+            states_for("correction", corrections, n, params, None, trained),
         )
 
     def _run(
