@@ -1,10 +1,12 @@
 """What is wrong with one client is said of that client; the others are trained."""
 
+import dataclasses
 import pickle
 import subprocess
 import sys
 from pathlib import Path
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -13,8 +15,12 @@ from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from evenload.clients import SGD, AdamW, Constant, Cosine, Recipe, Rows, Strategy, Trainer, train
-from evenload.clients.spread import _arrays, _tensors
+from evenload.clients.dropout import with_keyed_dropout
+from evenload.clients.load import Reader, Wanted, load_tasks
+from evenload.clients.spread import RemoteBench, _arrays, _received, _Sent, _sent_recipe, _tensors, _to_send
+from evenload.clients.survey import survey_model
 from evenload.clients.trial import difference
+from evenload.devices import CurrentDevice
 from evenload.errors import ConfigError, EvenloadError, TaskError, UnknownName
 
 RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)
@@ -402,3 +408,40 @@ def test_bfloat16_travels_to_other_processes():
     back = _tensors(there)
     assert back is not None
     assert all(torch.equal(back[n], state[n]) and back[n].dtype == state[n].dtype for n in state)
+
+
+def test_groups_in_another_process_share_an_engine_for_a_loss_that_cannot_be_imported():
+    """A lambda would arrive as another one with every group, and each would need an engine of its own."""
+    recipe = Recipe(
+        optimizer=SGD(0.1), batch_size=4, loss=lambda o, y: F.cross_entropy(o, y, reduction="none")
+    )
+    slower = dataclasses.replace(recipe, optimizer=SGD(0.05))
+    net = with_keyed_dropout(model())
+    data = [pair(8, seed=i) for i in range(4)]
+    recipes = [recipe, recipe, slower, slower]
+    wanted = Wanted(data, recipes, range(4), [net.state_dict()] * 4, [None] * 4, [None] * 4)
+    tasks = load_tasks(Reader(net), wanted, 0, 0).tasks
+    strategy, survey = Strategy(inner="fused", chunk=2), survey_model(net, tasks[0])
+    bench = RemoteBench(
+        CurrentDevice("cpu:0", "cpu", 1), model=_Sent(net), strategy=strategy, survey=survey, threads=1
+    )
+    groups = [[_to_send(task, _sent_recipe(task.recipe)) for task in part] for part in (tasks[:2], tasks[2:])]
+    found = [_received(*r) for group in groups for r in bench(cloudpickle.loads(cloudpickle.dumps(group)))]
+    truth = train(net, data, recipes, strategy="serial")
+    assert [r.client for r in found] == [0, 1, 2, 3]
+    assert max(difference(a.state, b.state) for a, b in zip(found, truth, strict=True)) <= 1e-6
+    assert len(bench._bench._engines) == 1
+
+
+@pytest.mark.slow
+def test_own_functions_reach_other_processes():
+    recipe = Recipe(
+        optimizer=SGD(0.1),
+        batch_size=4,
+        loss=lambda o, y: F.cross_entropy(o, y, reduction="none"),
+        augment=lambda x, draws: x + 0.1 * draws.uniform(*x.shape),
+    )
+    data = [pair(8 + i, seed=i) for i in range(5)]
+    serial, spread = (train(model, data, recipe, strategy=s) for s in ("serial", "processes*2/eager"))
+    assert not spread.plan.reasons
+    assert max(difference(a.state, b.state) for a, b in zip(serial, spread, strict=True)) == 0

@@ -6,6 +6,7 @@ processes   the executor over CPU slots
 devices     the executor over the devices asked for
 """
 
+import dataclasses
 import functools
 import pickle
 import queue
@@ -26,6 +27,7 @@ from evenload.executor.prepare import pickle_callable
 from .bench import Bench, intra_op
 from .data import Rows
 from .engine import longest_first
+from .recipe import Recipe
 from .result import ClientResult
 from .strategy import Strategy, n_workers
 from .survey import Survey
@@ -111,13 +113,15 @@ class Spread:
         fn: Any = functools.partial(
             RemoteBench, model=_Sent(self.model), strategy=strategy, survey=survey, threads=self.threads
         )
+        known = {id(task.recipe): task.recipe for task in tasks}
+        recipes = {at: _sent_recipe(recipe) for at, recipe in known.items()}
         costs = [max(1, task.batches.n_steps) for task in tasks]
         n_groups = min(len(tasks), GROUPS_PER_WORKER * len(executor.devices))
         groups = [[] for _ in range(n_groups)]
         for at, group in enumerate(pack_lpt(costs, [1.0] * n_groups)):
             groups[group].append(at)
         groups = [group for group in groups if group]
-        items = [[_to_send(tasks[at]) for at in group] for group in groups]
+        items = [[_to_send(tasks[at], recipes[id(tasks[at].recipe)]) for at in group] for group in groups]
         total = [sum(costs[at] for at in group) for group in groups]
         batches: Any = executor.map(fn, items, cost=total, ordered=False, stage="clients")
         for batch in batches:
@@ -147,12 +151,24 @@ class RemoteBench:
     ):
         torch.set_num_threads(threads)
         self._strategy, self._survey = strategy, survey
+        self._functions: dict[tuple[bytes, ...], Any] = {}
         self._bench = Bench(model.model, device.torch)
 
     def __call__(self, sent: Sequence[tuple]) -> list[tuple]:
-        tasks = [_task(*fields) for fields in sent]
+        tasks = [_task(self._recipe(*recipe), *fields) for recipe, *fields in sent]
         batches = self._bench.run(self._strategy, self._survey, tasks, longest_first(tasks))
         return [_sent_back(result) for batch in batches for result in batch]
+
+    def _recipe(self, plain: Recipe, own: Mapping[str, tuple[bytes, ...]]) -> Recipe:
+        return (
+            dataclasses.replace(plain, **{name: self._function(*own[name]) for name in own}) if own else plain
+        )
+
+    def _function(self, body: bytes, *buffers: bytes) -> Any:
+        key = (body, *buffers)
+        if key not in self._functions:
+            self._functions[key] = pickle.loads(body, buffers=[bytearray(b) for b in buffers])
+        return self._functions[key]
 
 
 class _Sent:
@@ -186,6 +202,8 @@ def _until_all_end(results: "queue.SimpleQueue[Any]", n: int) -> Iterator[list[C
             yield item
 
 
+_SentRecipe = tuple[Recipe, dict[str, tuple[bytes, ...]]]
+
 # Tensors travel as arrays: those go out of band, without a copy.
 
 
@@ -213,11 +231,24 @@ def _writable(array: np.ndarray) -> np.ndarray:
     return array if array.flags.writeable else array.copy()
 
 
-def _to_send(task: Task) -> tuple:
+def _sent_recipe(recipe: Recipe) -> "_SentRecipe":
+    """The recipe without the caller's own functions, and the bytes of these, which a worker loads once.
+
+    Else a function would arrive as another one with every group of clients, and each want its own engine.
+    """
+    own: dict[str, tuple[bytes, ...]] = {}
+    for name in ("loss", "augment", "step"):
+        if callable(fn := getattr(recipe, name)):
+            body, buffers = pickle_callable(fn)
+            own[name] = (body, *map(bytes, buffers))
+    return (dataclasses.replace(recipe, **dict.fromkeys(own)) if own else recipe), own
+
+
+def _to_send(task: Task, recipe: _SentRecipe) -> tuple:
     rows = task.rows.own()
     return (
+        recipe,
         task.client,
-        task.recipe,
         (_array(rows.x), _array(rows.y)),
         task.batches,
         _arrays(task.start),
@@ -227,7 +258,7 @@ def _to_send(task: Task) -> tuple:
     )
 
 
-def _task(client, recipe, xy, batches, start, anchor, correction, seed) -> Task:
+def _task(recipe, client, xy, batches, start, anchor, correction, seed) -> Task:
     x, y = (_tensor(part) for part in xy)
     state = _tensors(start)
     assert state is not None
