@@ -12,7 +12,7 @@ demo: $(STAMP)demo  ## Restore and score real pictures over every device of this
 	$(BIN)/python examples/restore/demo.py
 
 test: $(STAMP)dev lint  ## Every check: style, types, layers, tests, docs
-	$(BIN)/pytest --numprocesses 2 --dist worksteal --durations 25
+	$(BIN)/pytest --numprocesses 3 --dist worksteal --durations 25
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-slow: $(STAMP)dev  ## The suites that take minutes

@@ -19,6 +19,7 @@ CASES = {
     "TaskTimeout": lambda: errors.TaskTimeout("slow", index=1),
     "WorkerLost": lambda: errors.WorkerLost("gone", index=1, device="cpu:1"),
     "ResultNotSendable": lambda: errors.ResultNotSendable("a lambda", index=0),
+    "GangError": lambda: errors.GangError("rank 1 raised", rank=1, device="cpu:1", remote_traceback="Trace"),
     "ResourceExhausted": lambda: errors.ResourceExhausted("no memory", hint="smaller batches"),
     "ExecutorClosed": lambda: errors.ExecutorClosed("closed"),
 }

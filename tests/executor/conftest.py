@@ -3,8 +3,9 @@
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
+import psutil
 import pytest
 
 from evenload.executor import Executor
@@ -51,3 +52,10 @@ def threaded(request: pytest.FixtureRequest) -> str:
 def executor(backend: str) -> Iterator[Executor]:
     with Executor("cpu*2", backend=backend, echo=False) as executor:
         yield executor
+
+
+@pytest.fixture
+def left_behind() -> Callable[[], list[psutil.Process]]:
+    """The processes that came since the test began. A browser or a cluster of other tests may run on."""
+    before = {process.pid for process in psutil.Process().children()}
+    return lambda: [process for process in psutil.Process().children() if process.pid not in before]

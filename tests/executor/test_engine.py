@@ -3,6 +3,7 @@
 import gc
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, wait
 from typing import Any
 
@@ -15,10 +16,13 @@ from evenload.executor import Executor
 from evenload.executor.engine import Engine
 from evenload.executor.run import Run
 
+LeftBehind = Callable[[], list[psutil.Process]]
+
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
     monkeypatch: pytest.MonkeyPatch,
+    left_behind: LeftBehind,
 ) -> None:
     def mistaken(self: Engine, *_: object) -> None:
         raise ZeroDivisionError("a mistake")
@@ -33,13 +37,13 @@ def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
     with pytest.raises(ZeroDivisionError, match="a mistake"):
         list(results)
     executor._threads[0].join(20)
-    assert not psutil.Process().children(recursive=True)
+    assert not left_behind()
     with pytest.raises(ExecutorClosed):
         executor.map(abs, [1])
     executor.close()
 
 
-def test_an_executor_that_is_forgotten_ends_its_workers() -> None:
+def test_an_executor_that_is_forgotten_ends_its_workers(left_behind: LeftBehind) -> None:
     executor = Executor("cpu*1")
     assert list(executor.map(abs, [-1])) == [1]
     (thread,) = executor._threads
@@ -47,10 +51,10 @@ def test_an_executor_that_is_forgotten_ends_its_workers() -> None:
     gc.collect()
     thread.join(20)
     assert not thread.is_alive()
-    assert not psutil.Process().children(recursive=True)
+    assert not left_behind()
 
 
-def test_a_callback_of_a_future_may_close_the_executor() -> None:
+def test_a_callback_of_a_future_may_close_the_executor(left_behind: LeftBehind) -> None:
     executor = Executor("cpu*1")
     is_done = threading.Event()
 
@@ -61,7 +65,7 @@ def test_a_callback_of_a_future_may_close_the_executor() -> None:
     executor.submit(abs, -1).add_done_callback(close)
     assert is_done.wait(20)
     executor._threads[0].join(20)
-    assert not psutil.Process().children(recursive=True)
+    assert not left_behind()
 
 
 def test_maps_under_way_end_when_the_executor_is_closed() -> None:
@@ -110,14 +114,14 @@ def test_what_is_submitted_to_a_closed_engine_fails_at_once() -> None:
     assert isinstance(future.exception(0), ExecutorClosed)
 
 
-def test_closing_within_a_callback_finishes_what_was_submitted() -> None:
+def test_closing_within_a_callback_finishes_what_was_submitted(left_behind: LeftBehind) -> None:
     executor = Executor("cpu*1")
     first = executor.submit(time.sleep, 0.2)
     first.add_done_callback(lambda _: executor.close())
     futures = [executor.submit(abs, -n) for n in range(20)]
     assert [future.result(20) for future in futures] == list(range(20))
     executor.close()
-    assert not psutil.Process().children(recursive=True)
+    assert not left_behind()
     with pytest.raises(ExecutorClosed):
         executor.submit(abs, 1)
 

@@ -23,8 +23,18 @@ from evenload.executor.gang_fault import Fault, is_waiting, root_cause
 from evenload.executor.gang_store import open_store
 
 
+OTHERS: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def others() -> None:
+    """Processes that are there before: a browser or a cluster of other tests may run on."""
+    OTHERS.clear()
+    OTHERS.update(process.pid for process in psutil.Process().children())
+
+
 def no_process_is_left() -> bool:
-    return not psutil.Process().children(recursive=True)
+    return all(process.pid in OTHERS for process in psutil.Process().children())
 
 
 def summed(rank: Rank, part: np.ndarray, offset: int) -> dict[str, Any]:
