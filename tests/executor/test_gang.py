@@ -22,7 +22,6 @@ from evenload.executor.failure import Failure
 from evenload.executor.gang_fault import Fault, is_waiting, root_cause
 from evenload.executor.gang_store import open_store
 
-
 OTHERS: set[int] = set()
 
 
