@@ -12,7 +12,8 @@ from evenload.clients.memory import bytes_per_client
 from evenload.clients.rules import with_rules
 from evenload.errors import ConfigError
 
-STRATEGIES = ["threads*2/eager", "fused:3", "fused:5", "threads*2/fused:2", "fused-compiled:4"]
+COMPILED = pytest.param("fused-compiled:4", marks=pytest.mark.slow)
+STRATEGIES = ["threads*2/eager", "fused:3", "fused:5", "threads*2/fused:2", COMPILED]
 
 
 def flip_and_shift(x, draws):
