@@ -1,7 +1,7 @@
 """How close to the bound do executors come on four devices of speeds 1 : 2 : 4 : 8?
 
     python benchmarks/unequal_devices.py [--draws 5] [--peers evenload,loky] [--columns s60,d300]
-        [--at-once 7] [--first-modes]
+        [--at-once 7] [--first-modes] [--name FILE]
 
 The devices are processes that sleep for cost / speed, so the machine may be slow or busy; what is measured is
 who gets what, when. On a busy machine give it a negative nice value: it needs little CPU, but promptly.
@@ -99,6 +99,7 @@ def main() -> None:
     parser.add_argument("--columns", default=",".join(COLUMNS))
     parser.add_argument("--at-once", type=int, default=1, help="peers that are measured side by side")
     parser.add_argument("--first-modes", action="store_true", help="leave out the peers' own default idioms")
+    parser.add_argument("--name", help="of the result file; a part of the table is only recorded with one")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -134,11 +135,12 @@ def main() -> None:
     if others:
         means = {key: sum(row[key] for row in others) / len(others) for key in others[0] if key[0] in "sd"}
         rows.append({"peer": "mean of the peers, one by one", "mode": "", **means})
-    if given.peers or columns != list(COLUMNS):
+    if (given.peers or columns != list(COLUMNS)) and not given.name:
         print_table(rows)
     else:
         facts = {"peers": versions(), "load_average": os.getloadavg()[0], "at_once": given.at_once}
-        record("unequal_devices", rows, draws={c: n_draws(c, given.draws) for c in columns}, **facts)
+        name = given.name or "unequal_devices"
+        record(name, rows, draws={c: n_draws(c, given.draws) for c in columns}, **facts)
 
 
 if __name__ == "__main__":
