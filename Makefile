@@ -12,7 +12,7 @@ demo: $(STAMP)demo  ## Restore and score real pictures over every device of this
 	$(BIN)/python examples/restore/demo.py
 
 test: $(STAMP)dev lint  ## Every check: style, types, layers, tests, docs
-	$(BIN)/pytest --numprocesses 3 --dist worksteal --durations 25
+	$(BIN)/pytest --numprocesses 3 --dist worksteal --durations 25 -raR
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test-slow: $(STAMP)dev  ## The suites that take minutes
@@ -21,7 +21,7 @@ test-slow: $(STAMP)dev  ## The suites that take minutes
 test-flower:  ## Flower's apps on our executor, in an environment of their own
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet torch==2.13.0
-	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-timeout pytest-xdist hypothesis
+	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-rerunfailures pytest-timeout pytest-xdist hypothesis
 	FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/pytest tests/clients/test_flower.py
 
 lint: $(STAMP)dev
