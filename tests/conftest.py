@@ -7,14 +7,14 @@ import pytest
 
 os.environ["EVENLOAD_WARM_START"] = "0"  # before any program of a test inherits it
 
-STARTS_PROCESSES = {"cli", "clients", "dashboard", "docs", "examples", "executor", "moe", "pipeline", "report", "zk"}
+STARTS_PROCESSES = set("cli clients dashboard docs examples executor moe pipeline report zk".split())
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Try a test that starts processes once more: a machine that stops for ten seconds proves nothing about us.
+    """Try a test that starts processes once more: a machine that stands still for seconds proves nothing.
 
-    What fails both times fails, and what passed only the second time is listed at the end (``RERUN``). The pure
-    parts (balance, devices, gpu, merkle, ...) get no second try.
+    What fails both times fails, and what passed only the second time is listed at the end (``RERUN``).
+    The pure parts (balance, devices, gpu, merkle, ...) get no second try.
     """
     tests = Path(__file__).parent
     for item in items:
