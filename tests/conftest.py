@@ -7,7 +7,18 @@ import pytest
 
 os.environ["EVENLOAD_WARM_START"] = "0"  # before any program of a test inherits it
 
-STARTS_PROCESSES = set("cli clients dashboard docs examples executor moe pipeline report zk".split())
+STARTS_PROCESSES = {
+    "cli",
+    "clients",
+    "dashboard",
+    "docs",
+    "examples",
+    "executor",
+    "moe",
+    "pipeline",
+    "report",
+    "zk",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
