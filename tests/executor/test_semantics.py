@@ -5,7 +5,8 @@ import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -355,17 +356,27 @@ def test_indexed_results_and_blocks_say_where_they_belong(executor: Executor) ->
     assert {block.device for block in blocks} <= {"cpu:0", "cpu:1"}
 
 
-def test_static_queues_are_rebalanced_between_devices(backend: str) -> None:
-    def slow_here(x: int) -> int:
-        from evenload.devices import current
+def held_back(folder: Path, n_ahead: int, rest_s: float = 0.0) -> Callable[[int], int]:
+    """A task for two devices: nothing ends on cpu:0 before cpu:1 has begun ``n_ahead`` items."""
 
-        time.sleep(0.04 if current().id == "cpu:0" else 0.001)
+    def fn(x: int) -> int:
+        if evenload.devices.current().id == "cpu:1":
+            (folder / str(x)).touch()
+            return x
+        while len(os.listdir(folder)) < n_ahead:
+            time.sleep(0.005)
+        time.sleep(rest_s)
         return x
 
+    return fn
+
+
+def test_static_queues_are_rebalanced_between_devices(backend: str, tmp_path: Path) -> None:
     events: list[Any] = []
+    fn = held_back(tmp_path, 0 if backend == "inline" else 21)  # its own half, and one of the other
     with Executor("cpu*2", backend=backend, events=EventLog(events.append)) as executor:
         balancer = LoadBalancer(threshold=0.2, interval_s=0.05)
-        results = executor.map(slow_here, range(40), policy=Static("equal"), balancer=balancer)
+        results = executor.map(fn, range(40), policy=Static("equal"), balancer=balancer)
         assert list(results) == list(range(40))
         summary = results.summary
     if backend != "inline":
@@ -374,40 +385,42 @@ def test_static_queues_are_rebalanced_between_devices(backend: str) -> None:
         assert summary.devices["cpu:1"].items > 20
 
 
-def test_balancers_are_switched_off_and_on_while_maps_run() -> None:
-    def slow_here(x: int) -> int:
-        from evenload.devices import current
-
-        time.sleep(0.04 if current().id == "cpu:0" else 0.001)
-        return x
-
+def test_balancers_are_switched_off_and_on_while_maps_run(tmp_path: Path) -> None:
     events: list[Any] = []
     balancer = LoadBalancer(threshold=0.2, interval_s=0.02)
+
+    def n_moved() -> int:
+        return sum(isinstance(event, Moved) for event in events)
+
+    def folder(name: str) -> Path:
+        (tmp_path / name).mkdir()
+        return tmp_path / name
+
     with Executor("cpu*2", events=EventLog(events.append)) as executor:
-        assert list(executor.map(slow_here, range(2), policy="static")) == [0, 1]  # the workers are up
         executor.set_balancing(False)
-        results = executor.map(slow_here, range(40), policy="static", balancer=balancer)
+        fn = held_back(folder("off"), 20, rest_s=0.1)  # time for many moves, had it been on
+        results = executor.map(fn, range(40), policy="static", balancer=balancer)
         assert list(results) == list(range(40))
         assert results.summary is not None
         assert results.summary.devices["cpu:1"].items == 20
-        assert not any(isinstance(event, Moved) for event in events)
-        results = executor.map(slow_here, range(40), policy="static", balancer=balancer)
-        next(results)
+        assert n_moved() == 0
+
+        results = executor.map(held_back(folder("on"), 21), range(40), policy="static", balancer=balancer)
         results.set_balancing(True)
-        assert list(results) == list(range(1, 40))
-        assert any(isinstance(event, Moved) for event in events)
+        assert list(results) == list(range(40))
+        assert n_moved() > 0
 
         executor.set_balancing(True)
-        results = executor.map(slow_here, range(40), policy="static", balancer=balancer)
+        fn = held_back(folder("off again"), 21, rest_s=0.01)
+        results = executor.map(fn, range(40), policy="static", balancer=balancer)
         next(results)
         executor.set_balancing(False)
-        next(results)
-        time.sleep(0.1)  # the engine has heard of it
-        n_moved = sum(isinstance(event, Moved) for event in events)
+        executor.submit(abs, -1).result(60)  # the engine has heard of it
+        before = n_moved()
         list(results)
-        assert sum(isinstance(event, Moved) for event in events) == n_moved
+        assert n_moved() == before
         with pytest.raises(ConfigError, match="no balancer"):
-            executor.map(slow_here, [1]).set_balancing(False)
+            executor.map(abs, [1]).set_balancing(False)
 
 
 def test_events_tell_the_whole_run(backend: str) -> None:
