@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.dealer import Dealer
-from evenload.executor.place import NOT_BEGUN, PACKING, UNPACKING
-from evenload.executor.scheduler import (
+from evenload.executor.instruction import (
     Accept,
     Answered,
     Came,
@@ -21,12 +20,13 @@ from evenload.executor.scheduler import (
     Known,
     Left,
     Rest,
-    Scheduler,
     Send,
     Spoilt,
     Stuck,
     Withdrawn,
 )
+from evenload.executor.place import NOT_BEGUN, PACKING, UNPACKING
+from evenload.executor.scheduler import Scheduler
 
 DEVICES = ("a", "b", "c")
 

@@ -19,12 +19,12 @@ from evenload.errors import ExecutorClosed
 
 from .backends import Backend
 from .failure import Failure
+from .instruction import Send
 from .messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
 from .place import NOT_BEGUN, QUEUED
 from .record import Record
 from .roster import Roster
 from .run import Job, Run
-from .scheduler import Send
 from .seat import Seat, Worker
 from .task import Task
 from .watch import Watch

@@ -9,8 +9,8 @@ from evenload.devices import Device, DevicePool, worker_environment
 from evenload.errors import ConfigError
 
 from .backends import Backend
+from .instruction import Came
 from .run import Run
-from .scheduler import Came
 from .seat import Seat
 
 __all__ = ["Roster", "helpers", "newcomers"]

@@ -13,13 +13,14 @@ from evenload.balance.migrate import Move
 from evenload.balance.policy import Pull
 from evenload.errors import NoUsableDevice, TaskError, TaskTimeout, WorkerLost
 
-from . import scheduler as sched
+from . import instruction as ins
 from .delivery import Block
 from .failure import Failure
+from .instruction import Accept, Fail, Instruction, Rest, Send
 from .messages import Gone
 from .place import QUEUED
 from .record import Record
-from .scheduler import Accept, Fail, Instruction, Rest, Scheduler, Send
+from .scheduler import Scheduler
 from .source import Source, rough_bytes
 from .summary import Summary, Tally
 from .task import Answer, Task
@@ -170,9 +171,9 @@ class Run:
         if self.keeper is not None:
             is_known = self._feed_unknown(self.keeper, n_new, is_ended and scheduler.n_fed + n_new == n_ready)
         elif n_new > 0:
-            scheduler.handle(sched.Fed(n_new, source.costs(scheduler.n_fed, n_new)))
+            scheduler.handle(ins.Fed(n_new, source.costs(scheduler.n_fed, n_new)))
         if is_ended and scheduler.n_fed == n_ready:
-            scheduler.handle(sched.Ended())
+            scheduler.handle(ins.Ended())
         sink.is_waiting_for_room = not scheduler.is_ended and scheduler.n_fed >= limit
         return is_known
 
@@ -186,11 +187,11 @@ class Run:
         if n_new <= 0:
             return False
         start = scheduler.n_fed
-        scheduler.handle(sched.Fed(n_new, source.costs(start, n_new)))
+        scheduler.handle(ins.Fed(n_new, source.costs(start, n_new)))
         blocks = keeper.known(range(start, start + n_new))
         if blocks:
             items = tuple(item for block in blocks for item in block.items)
-            scheduler.handle(sched.Known(items))
+            scheduler.handle(ins.Known(items))
             self.n_dealt += len(items)
             self.record.restored(self.options.stage, items)
             self._count_known_failures(blocks)
@@ -226,7 +227,7 @@ class Run:
             self.sink.is_waiting_for_room = True
             return Rest(device, "results wait to be fetched", None)
         bundle = 1 if self.source.is_apart else self.bundle(device)
-        (instruction,) = self.scheduler.handle(sched.Free(device, now, bundle, self._most()))
+        (instruction,) = self.scheduler.handle(ins.Free(device, now, bundle, self._most()))
         assert isinstance(instruction, Send | Rest)
         if isinstance(instruction, Send):
             n_items = len(instruction.items)
@@ -278,7 +279,7 @@ class Run:
         raised: tuple[int, ...] = ()
         if self.options.retries:
             raised = tuple(at for at, failure in answer.failures.items() if failure.kind == "raised")
-        event = sched.Answered(job.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
+        event = ins.Answered(job.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
         instructions = self.scheduler.handle(event)
         self._count(job, device, answer, instructions)
         self.n_answered += len(answer.values)
@@ -292,7 +293,7 @@ class Run:
 
     def spoilt(self, job: Job, device: str, failure: Failure, is_run: bool, now: float) -> None:
         self._span(job, device, job.dealt_s, now, 0.0, "failed")
-        for fail in self.scheduler.handle(sched.Spoilt(job.send.chunk, now, is_run)):
+        for fail in self.scheduler.handle(ins.Spoilt(job.send.chunk, now, is_run)):
             assert isinstance(fail, Fail)
             for item in fail.items:
                 error = failure.to_error(item, device)
@@ -301,7 +302,7 @@ class Run:
                 self._settle(item, error, device)
 
     def withdraw(self, job: Job, now: float) -> None:
-        self.scheduler.handle(sched.Withdrawn(job.send.chunk, now))
+        self.scheduler.handle(ins.Withdrawn(job.send.chunk, now))
 
     def died(self, job: Job, device: str, gone: Gone, position: int, now: float) -> None:
         """The worker with ``job`` is gone; it was at ``position`` of it, or at another job (QUEUED)."""
@@ -309,7 +310,7 @@ class Run:
             self.tally.n_workers_lost += 1
         is_overtime = job.overtime_at is not None and job.overtime_at == position
         self._span(job, device, job.dealt_s, now, 0.0, "lost")
-        for fail in self.scheduler.handle(sched.Died(job.send.chunk, device, now, position, is_overtime)):
+        for fail in self.scheduler.handle(ins.Died(job.send.chunk, device, now, position, is_overtime)):
             assert isinstance(fail, Fail)
             for item in fail.items:
                 self._settle(item, self._loss(item, fail.why, device, gone), device)
@@ -320,7 +321,7 @@ class Run:
         has_rest = has_queue or len(job.send.items) > self.n_per_call
         if self.is_over or not self.options.repeatable or not has_rest:
             return False
-        self.scheduler.handle(sched.Stuck(job.send.chunk, device, now, position))
+        self.scheduler.handle(ins.Stuck(job.send.chunk, device, now, position))
         return True
 
     def abandoned(self, job: Job, device: str, now: float) -> None:
@@ -333,7 +334,7 @@ class Run:
             return
         self.devices.discard(device)
         self.causes[device] = why
-        self.scheduler.handle(sched.Left(device, now))
+        self.scheduler.handle(ins.Left(device, now))
         if not self.devices and not self.scheduler.is_finished:
             self.end(NoUsableDevice(f"no device can run {self.task.name}", causes=self.causes))
 
