@@ -42,12 +42,12 @@ def served(*arguments):
 def end(process):
     process.stdin.close()
     process.terminate()
-    process.wait(20)
+    process.wait(100)
     process.stdout.close()
 
 
 def read(url):
-    with urllib.request.urlopen(url, timeout=10) as answer:
+    with urllib.request.urlopen(url, timeout=100) as answer:
         return answer.read().decode()
 
 
@@ -107,7 +107,7 @@ def test_a_map_with_a_page(tmp_path):
         text=True,
     )
     said, seen = "", None
-    until = time.monotonic() + 60
+    until = time.monotonic() + 100
     for line in process.stderr:
         said += line
         if line.startswith("live page: "):
@@ -117,7 +117,7 @@ def test_a_map_with_a_page(tmp_path):
         if line.startswith("metrics: "):
             assert "evenload_imbalance_ratio" in read(f"http://127.0.0.1:{line.split()[-1]}/metrics")
     process.stderr.close()
-    assert process.wait(60) == 0, said
+    assert process.wait(100) == 0, said
     assert seen is not None
     assert seen["rows"]
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 120

@@ -221,7 +221,7 @@ def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path) -> Non
     command = [sys.executable, "-m", "evenload", "map", "mapped:slow", "many.jsonl", "--devices", "cpu*2"]
     options = ["--run", "tonight", "--resume", "-q", "-o", "out.jsonl"]
     program = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not (folder / "tonight" / "control" / "owner").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     told = [sys.executable, "-m", "evenload", "devices", "drain", "cpu:0", "--run", "tonight"]
@@ -253,7 +253,7 @@ def test_a_signal_once_keeps_what_is_finished(folder: Path, number: signal.Signa
         time.sleep(0.02)
         assert program.poll() is None
     os.killpg(program.pid, number)
-    out, err = program.communicate(timeout=60)
+    out, err = program.communicate(timeout=100)
     assert program.returncode == 130
     assert "press Ctrl-C again" in err
     page = json.loads(out)
@@ -297,7 +297,7 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
     program.stdout.close()
     said = program.stderr.read()
     program.stderr.close()
-    assert (program.wait(60), said) == (0, b"")
+    assert (program.wait(100), said) == (0, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

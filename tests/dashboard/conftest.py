@@ -72,14 +72,14 @@ def served(folder: Path, address: Address | None = None, **options) -> Iterator[
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
-    assert told.wait(20)
+    assert told.wait(100)
     if errors:
         raise errors[0]
     try:
         yield urls[0]
     finally:
         os.close(writer)
-        thread.join(20)
+        thread.join(100)
     assert not errors, errors
 
 
@@ -111,7 +111,7 @@ def look(browser):
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(100_000)
         page.on("pageerror", lambda error: problems.append(f"error: {error}"))
         page.on("console", lambda said: said.type == "error" and problems.append(said.text))
         home = url.split("/")[2]
@@ -139,7 +139,7 @@ def get():
         names = {name.replace("_", "-"): value for name, value in headers.items()}
         request = urllib.request.Request(url, data=body, headers=names, method=method)
         try:
-            with urllib.request.build_opener(_Stays).open(request, timeout=10) as answer:
+            with urllib.request.build_opener(_Stays).open(request, timeout=100) as answer:
                 return answer.status, answer.headers, answer.read().decode("utf-8", "replace")
         except urllib.error.HTTPError as error:
             with error:

@@ -190,7 +190,7 @@ def test_many_chunks_are_zoomed_and_moved(n_chunks, write_run, serve_run, sample
             page.keyboard.press("+")
         for _ in range(5):
             page.keyboard.press("Shift+ArrowRight")
-        until = time.monotonic() + 20
+        until = time.monotonic() + 100
         while not any("from=" in one.url for one in asked) and time.monotonic() < until:
             page.wait_for_timeout(100)
         sizes = [len(one.body()) for one in asked]
@@ -217,7 +217,7 @@ def test_twenty_pages_of_a_thousand_events_a_second(tmp_path, serve_run, look):
             wrote_s = time.time() - began
             sink(RunFinished(20.0, "done"))
         for page in pages:
-            page.wait_for_selector(".figures >> text=20\u2009000", timeout=60_000)
+            page.wait_for_selector(".figures >> text=20\u2009000", timeout=100_000)
     print(f"20,000 events took {wrote_s:.2f} s to write at 1,000 a second")  # noqa: T201
 
 

@@ -131,7 +131,7 @@ def frames_of(url, seconds, *, takes=True, state=None):
     """The newest sections that a viewer was sent in so many seconds; it ``takes`` nothing if it stalls."""
     where = urlsplit(url)
     state = {} if state is None else state
-    with socket.create_connection((where.hostname, where.port), timeout=10) as viewer:
+    with socket.create_connection((where.hostname, where.port), timeout=100) as viewer:
         if not takes:
             viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         viewer.sendall(f"GET /stream HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode())

@@ -23,7 +23,7 @@ def test_the_real_cpu_is_sampled_until_stopped():
     pool = DevicePool([CPU]).select("cpu*2")
     with Telemetry(pool, EventLog(sink), interval_s=0.01) as telemetry:
         telemetry.start()  # a second start changes nothing
-        assert enough.wait(20)
+        assert enough.wait(100)
         assert "evenload-telemetry" in names()
     n_seen = len(seen)
     assert "evenload-telemetry" not in names()
@@ -90,7 +90,7 @@ def test_a_driver_that_hangs_does_not_keep_a_run_from_ending(monkeypatch):
 
         def read(self, device):
             asked.set()
-            answer.wait(30)
+            answer.wait(100)
             return super().read(device)
 
         def close(self):
@@ -100,10 +100,10 @@ def test_a_driver_that_hangs_does_not_keep_a_run_from_ending(monkeypatch):
     telemetry = Telemetry(DevicePool([CPU]), EventLog(), readings=readings)
     telemetry.start()
     (thread,) = [one for one in threading.enumerate() if one.name == "evenload-telemetry"]
-    assert asked.wait(30)
+    assert asked.wait(100)
     telemetry.stop()
     assert thread.is_alive()
     assert not readings.is_closed  # it is in use still
     answer.set()
-    thread.join(30)
+    thread.join(100)
     assert not thread.is_alive()

@@ -147,7 +147,7 @@ def test_training_runs_and_learns(tmp_path: Path) -> None:
         "-o",
         str(tmp_path),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["denoiser.safetensors", "judge.safetensors"]
     assert "gain_db_at_0.1" in done.stdout

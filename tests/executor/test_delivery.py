@@ -107,5 +107,5 @@ def test_a_waiting_receiver_wakes() -> None:
     thread.start()
     delivery.put(Block((0,), ["x"]))
     delivery.close()
-    thread.join(10)
+    thread.join(100)
     assert [block.values for block in got] == [["x"]]

@@ -36,7 +36,7 @@ def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
     )
     with pytest.raises(ZeroDivisionError, match="a mistake"):
         list(results)
-    executor._threads[0].join(20)
+    executor._threads[0].join(100)
     assert not left_behind()
     with pytest.raises(ExecutorClosed):
         executor.map(abs, [1])
@@ -49,7 +49,7 @@ def test_an_executor_that_is_forgotten_ends_its_workers(left_behind: LeftBehind)
     (thread,) = executor._threads
     del executor
     gc.collect()
-    thread.join(20)
+    thread.join(100)
     assert not thread.is_alive()
     assert not left_behind()
 
@@ -63,8 +63,8 @@ def test_a_callback_of_a_future_may_close_the_executor(left_behind: LeftBehind) 
         is_done.set()
 
     executor.submit(abs, -1).add_done_callback(close)
-    assert is_done.wait(20)
-    executor._threads[0].join(20)
+    assert is_done.wait(100)
+    executor._threads[0].join(100)
     assert not left_behind()
 
 
@@ -96,9 +96,9 @@ def test_submitting_while_another_thread_closes_loses_no_future() -> None:
         while len(futures) < 50:
             time.sleep(0.001)
         executor.close()
-        thread.join(20)
+        thread.join(100)
         assert refusals
-        done = wait(futures, 20)
+        done = wait(futures, 100)
         assert not done.not_done
         assert {future.result() for future in futures} == {1}
 
@@ -119,7 +119,7 @@ def test_closing_within_a_callback_finishes_what_was_submitted(left_behind: Left
     first = executor.submit(time.sleep, 0.2)
     first.add_done_callback(lambda _: executor.close())
     futures = [executor.submit(abs, -n) for n in range(20)]
-    assert [future.result(20) for future in futures] == list(range(20))
+    assert [future.result(100) for future in futures] == list(range(20))
     executor.close()
     assert not left_behind()
     with pytest.raises(ExecutorClosed):
@@ -136,7 +136,7 @@ def test_a_signal_handler_may_call_the_engine_while_its_thread_holds_the_lock() 
             executor._engine.call(called.set)  # what the handler would do
 
     threading.Thread(target=interrupted_in_the_middle, daemon=True).start()
-    assert called.wait(20)
+    assert called.wait(100)
     executor.close()
 
 
@@ -174,7 +174,7 @@ def test_a_mistake_in_one_run_ends_no_other(backend: str, monkeypatch: pytest.Mo
             patch.setattr(Run, "answered", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 list(executor.map(abs, range(3)))
-        assert executor.submit(abs, -1).result(20) == 1
+        assert executor.submit(abs, -1).result(100) == 1
         assert list(executor.map(abs, range(50))) == list(range(50))
 
 
@@ -196,6 +196,6 @@ def test_calls_whose_run_has_ended_fail_and_the_next_begin_a_new_one() -> None:
         engine, old = executor._engine, executor._calls
         engine.call(lambda: engine._fail(engine.runs[0], ZeroDivisionError("a mistake")))
         with pytest.raises(ZeroDivisionError):
-            waiting.result(20)
-        assert executor.submit(abs, -1).result(20) == 1
+            waiting.result(100)
+        assert executor.submit(abs, -1).result(100) == 1
         assert executor._calls is not old

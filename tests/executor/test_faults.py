@@ -115,7 +115,7 @@ def test_a_hang_without_any_limit_leaves_a_worker_free(threaded: str) -> None:
     with Executor("cpu*3", backend=threaded, echo=False) as own:
         results = own.map(lambda x: time.sleep(1000) if x == BAD else x, range(N), ordered=False)
         assert sorted(next(results) for _ in HEALTHY) == HEALTHY
-        assert own.submit(abs, -1).result(20) == 1
+        assert own.submit(abs, -1).result(100) == 1
         results.close()
 
 
@@ -480,7 +480,7 @@ def test_workers_leave_when_the_program_is_killed(tmp_path: Path, hang: str) -> 
     assert len(tagged(tag)) >= 2
     program.kill()
     program.communicate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while tagged(tag) and time.monotonic() < deadline:
         time.sleep(0.02)
     left = tagged(tag)
@@ -507,7 +507,7 @@ def test_ctrl_c_ends_the_program_and_its_workers(tmp_path: Path) -> None:
     while program.stderr.readline().count("READY") == 0:
         pass
     os.killpg(program.pid, signal.SIGINT)
-    _, errors = program.communicate(timeout=30)
+    _, errors = program.communicate(timeout=100)
     assert "KeyboardInterrupt" in errors
     assert program.returncode == -signal.SIGINT
     assert not tagged(tag)
@@ -533,6 +533,6 @@ def test_a_program_that_closes_nothing_ends_and_leaves_nothing(tmp_path: Path) -
     )
     tag = f"forgotten-{os.getpid()}"
     program = start(path, tag)
-    output, errors = program.communicate(timeout=60)
+    output, errors = program.communicate(timeout=100)
     assert (output, errors, program.returncode) == ("0\n1 1\n", "", 0)
     assert not tagged(tag)

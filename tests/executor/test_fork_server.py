@@ -148,11 +148,11 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_the_server_and_its_workers_do_not_outlive_a_killed_parent() -> None:
-    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=100)
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 3
-    until = time.monotonic() + 5
+    until = time.monotonic() + 100
     while any(is_alive(pid) for pid in pids) and time.monotonic() < until:
         time.sleep(0.05)
     assert not [pid for pid in pids if is_alive(pid)]
@@ -222,7 +222,6 @@ def test_unknown_ways_to_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         assert executor._engine.backend._forks is False  # type: ignore[attr-defined]
 
 
-@pytest.mark.timeout(60)
 def test_a_worker_may_speak_before_the_server_has_told_of_it() -> None:
     backend = ProcessBackend()
     pool = DevicePool.find("cpu*1")

@@ -142,7 +142,7 @@ def test_ranks_leave_with_the_program(tmp_path: Path) -> None:
     assert len(ranks) >= 2
     program.kill()
     program.communicate()
-    _, left = psutil.wait_procs(ranks, timeout=20)
+    _, left = psutil.wait_procs(ranks, timeout=100)
     assert not left
 
 

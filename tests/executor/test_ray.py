@@ -124,7 +124,7 @@ def test_gpus_are_those_that_ray_gives(ray_cluster: str, monkeypatch: pytest.Mon
 
 
 def wait_for(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 20
+    until = time.monotonic() + 100
     while not condition() and time.monotonic() < until:
         time.sleep(0.05)
     return condition()
@@ -136,7 +136,7 @@ def test_actors_and_workers_are_gone_after_closing(ray_cluster: str) -> None:
         workers = [psutil.Process(pid) for pid in set(pids)]
         actors = [worker.parents() for worker in workers]
         guards = [next(p for p in chain if "ray::" in " ".join(p.cmdline())) for chain in actors]
-    _, left = psutil.wait_procs([*workers, *guards], timeout=20)
+    _, left = psutil.wait_procs([*workers, *guards], timeout=100)
     assert not left
 
 
@@ -190,7 +190,7 @@ def test_workers_leave_when_the_driver_is_killed(ray_cluster: str, tmp_path: Pat
             workers.append(psutil.Process(int(line.split()[-1])))
     program.kill()
     program.communicate()
-    _, left = psutil.wait_procs(workers, timeout=20)
+    _, left = psutil.wait_procs(workers, timeout=100)
     for process in left:
         process.kill()
     assert not left
@@ -217,11 +217,11 @@ def test_a_cluster_of_our_own_ends_with_its_last_executor(tmp_path: Path) -> Non
                 print(list(other.map(abs, [-1])), list(one.map(abs, [-2])))
             print(list(one.map(abs, [-3])), ray.is_initialized())
         print(ray.is_initialized())
-        _, left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=20)
+        _, left = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=100)
         print(left)
         """,
     )
-    output, errors = finish(program, 110)
+    output, errors = finish(program, 250)
     assert output.split("\n") == ["[1] [2]", "[3] True", "False", "[]", ""], errors
 
 
@@ -270,10 +270,10 @@ TWO_NODES = """
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_two_nodes_share_the_work_and_one_may_die(tmp_path: Path) -> None:
     program = start(tmp_path, TWO_NODES)
-    output, errors = finish(program, 230)
+    output, errors = finish(program, 550)
     assert output.splitlines()[-1:] == ["OK 0"], errors[-4000:]
 
 

@@ -324,7 +324,6 @@ def kill_again_and_again(tmp_path: Path, n_kills: int, n: int, deadly: float) ->
     assert set(ran) == set(range(n))
 
 
-@pytest.mark.timeout(240)
 def test_drivers_and_workers_killed_at_random_lose_nothing(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, n_kills=5, n=300, deadly=0.005)
 

@@ -36,7 +36,7 @@ def take(results: Any, n: int) -> list[Any]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 100
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -119,7 +119,7 @@ def test_a_device_removed_at_once_loses_nothing(
         assert ran == list(range(20))
     assert results.summary is not None
     until(lambda: any(isinstance(e, WorkerExited) for e in events))
-    assert own.submit(abs, -3).result(20) == 3
+    assert own.submit(abs, -3).result(100) == 3
 
 
 def test_what_cannot_be_is_refused(executor: tuple[Executor, list]) -> None:

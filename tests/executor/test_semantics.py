@@ -157,7 +157,7 @@ def test_items_may_wait_for_results(executor: Executor) -> None:
 
     def items() -> Iterator[int]:
         for x in range(5):
-            assert has_result.acquire(timeout=20)
+            assert has_result.acquire(timeout=100)
             yield x
 
     for value in executor.map(abs, items()):
@@ -415,7 +415,7 @@ def test_balancers_are_switched_off_and_on_while_maps_run(tmp_path: Path) -> Non
         results = executor.map(fn, range(40), policy="static", balancer=balancer)
         next(results)
         executor.set_balancing(False)
-        executor.submit(abs, -1).result(60)  # the engine has heard of it
+        executor.submit(abs, -1).result(100)  # the engine has heard of it
         before = n_moved()
         list(results)
         assert n_moved() == before
@@ -470,17 +470,17 @@ def test_submit_gives_real_futures(executor: Executor) -> None:
 
     futures = [executor.submit(pow, x, 2) for x in range(10)]
     assert all(isinstance(future, concurrent.futures.Future) for future in futures)
-    assert [future.result(20) for future in concurrent.futures.as_completed(futures, 20)].count(81) == 1
-    assert executor.submit(lambda *, key: key, key="word").result(20) == "word"
+    assert [future.result(100) for future in concurrent.futures.as_completed(futures, 100)].count(81) == 1
+    assert executor.submit(lambda *, key: key, key="word").result(100) == "word"
     failed = executor.submit(fail_on_multiples_of_three, 3)
-    assert isinstance(failed.exception(20), TaskError)
-    assert isinstance(failed.exception(20).__cause__, ValueError)
+    assert isinstance(failed.exception(100), TaskError)
+    assert isinstance(failed.exception(100).__cause__, ValueError)
 
 
 def test_submit_and_map_share_the_devices(executor: Executor) -> None:
     results = executor.map(abs, range(30))
     assert next(results) == 0
-    assert executor.submit(pow, 2, 5).result(20) == 32
+    assert executor.submit(pow, 2, 5).result(100) == 32
     assert list(results) == list(range(1, 30))
 
 
@@ -499,7 +499,7 @@ def test_a_call_that_has_not_begun_can_be_cancelled(tmp_path: Any) -> None:
         assert queued.cancel()
         assert not running.cancel()
         open(go, "w").close()
-        assert (running.result(20), last.result(20)) == (0, 2)
+        assert (running.result(100), last.result(100)) == (0, 2)
         assert queued.cancelled()
 
 
@@ -516,7 +516,7 @@ def test_leaving_by_an_exception_drops_what_was_submitted() -> None:
 def test_a_long_run_does_not_keep_others_waiting(executor: Executor) -> None:
     endless = executor.map(lambda x: time.sleep(0.001), itertools.count(), policy="pull")
     next(endless)
-    assert executor.submit(pow, 2, 5).result(20) == 32
+    assert executor.submit(pow, 2, 5).result(100) == 32
     assert list(executor.map(abs, range(5))) == list(range(5))
     endless.close()
 

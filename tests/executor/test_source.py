@@ -17,7 +17,7 @@ def wait_for(source: ThreadedSource, event: threading.Event, n: int) -> None:
         source.call_when_more()
         if source.n_ready >= n or source.is_ended:
             return
-        assert event.wait(10)
+        assert event.wait(100)
         event.clear()
 
 
@@ -94,7 +94,7 @@ def test_a_reader_thread_that_is_closed_ends() -> None:
     source.want(3)
     source.close()
     assert source._thread is not None
-    source._thread.join(10)
+    source._thread.join(100)
     assert not source._thread.is_alive()
 
 

@@ -18,7 +18,7 @@ def run_script(name, **environment):
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

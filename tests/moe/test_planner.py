@@ -191,7 +191,7 @@ def gang(tmp_path_factory):
         for rank in range(4)
     ]
     try:
-        errors = [rank.communicate(timeout=100)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=250)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

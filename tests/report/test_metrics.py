@@ -22,7 +22,7 @@ def scrape():
         def ask(events):
             for event in events:
                 server.sink(event)
-            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=100) as answer:
                 text = answer.read().decode()
             return [s for family in parser.text_string_to_metric_families(text) for s in family.samples]
 
