@@ -94,9 +94,19 @@ def test_what_cannot_be_served_is_said(run, capsys, arguments, said):
     assert said in capsys.readouterr().err
 
 
+HELD = """
+import os, time
+
+def nap(line):
+    while int(line) >= 10 and not os.path.exists("go"):
+        time.sleep(0.02)
+    return line
+"""
+
+
 def test_a_map_with_a_page(tmp_path):
-    (tmp_path / "work.py").write_text("import time\ndef nap(line):\n    time.sleep(0.05)\n    return line\n")
-    (tmp_path / "items.txt").write_text("".join(f"{i}\n" for i in range(120)))
+    (tmp_path / "work.py").write_text(HELD)
+    (tmp_path / "items.txt").write_text("".join(f"{i}\n" for i in range(30)))
     command = [sys.executable, "-m", "evenload", "map", "work.py:nap", "items.txt", "--devices", "cpu*2"]
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
@@ -106,7 +116,7 @@ def test_a_map_with_a_page(tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    said, seen = "", None
+    said, seen, measured = "", None, ""
     until = time.monotonic() + 100
     for line in process.stderr:
         said += line
@@ -115,12 +125,15 @@ def test_a_map_with_a_page(tmp_path):
             while time.monotonic() < until and not (seen or {}).get("rows"):
                 seen = json.loads(read(url + "timeline"))
         if line.startswith("metrics: "):
-            assert "evenload_imbalance_ratio" in read(f"http://127.0.0.1:{line.split()[-1]}/metrics")
+            measured = read(f"http://127.0.0.1:{line.split()[-1]}/metrics")
+        if seen is not None and measured:
+            (tmp_path / "go").touch()
+    assert "evenload_imbalance_ratio" in measured
     process.stderr.close()
     assert process.wait(100) == 0, said
     assert seen is not None
     assert seen["rows"]
-    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 120
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 30
     with pytest.raises(OSError, match="refused"):
         read(url)
 

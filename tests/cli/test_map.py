@@ -46,6 +46,11 @@ def slow(x):
     time.sleep(0.05)
     return x
 
+def held(x):
+    while not os.path.exists("go"):
+        time.sleep(0.02)
+    return x
+
 def crash(x):
     os._exit(9) if x == 1 else None
     return x
@@ -218,7 +223,7 @@ def test_resume_goes_on_where_it_was(folder: Path, capsys: pytest.CaptureFixture
 
 def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path) -> None:
     (folder / "many.jsonl").write_text("\n".join(map(str, range(200))))
-    command = [sys.executable, "-m", "evenload", "map", "mapped:slow", "many.jsonl", "--devices", "cpu*2"]
+    command = [sys.executable, "-m", "evenload", "map", "mapped:held", "many.jsonl", "--devices", "cpu*2"]
     options = ["--run", "tonight", "--resume", "-q", "-o", "out.jsonl"]
     program = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 100
@@ -227,6 +232,7 @@ def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path) -> Non
     told = [sys.executable, "-m", "evenload", "devices", "drain", "cpu:0", "--run", "tonight"]
     done = subprocess.run(told, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "cpu:1\n"), done.stderr
+    (folder / "go").touch()
     assert program.communicate(timeout=120)[1] == ""
     assert program.returncode == 0
     assert len(rows((folder / "out.jsonl").read_text())) == 200

@@ -1,10 +1,13 @@
 """The loop itself: what happens if there is a mistake in it; nobody waits for ever because of one."""
 
 import gc
+import itertools
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -28,7 +31,7 @@ def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
         raise ZeroDivisionError("a mistake")
 
     executor = Executor("cpu*2")
-    results = executor.map(abs, range(1000), policy="pull")
+    results = executor.map(abs, itertools.count(), policy="pull")
     assert next(results) == 0
     monkeypatch.setattr(Engine, "_on_answered", mistaken)
     executor._engine._handlers[next(t for t in executor._engine._handlers if t.__name__ == "Answered")] = (
@@ -114,11 +117,19 @@ def test_what_is_submitted_to_a_closed_engine_fails_at_once() -> None:
     assert isinstance(future.exception(0), ExecutorClosed)
 
 
-def test_closing_within_a_callback_finishes_what_was_submitted(left_behind: LeftBehind) -> None:
+def until_exists(path: str) -> None:
+    while not os.path.exists(path):
+        time.sleep(0.005)
+
+
+def test_closing_within_a_callback_finishes_what_was_submitted(
+    left_behind: LeftBehind, tmp_path: Path
+) -> None:
     executor = Executor("cpu*1")
-    first = executor.submit(time.sleep, 0.2)
+    first = executor.submit(until_exists, str(tmp_path / "go"))
     first.add_done_callback(lambda _: executor.close())
     futures = [executor.submit(abs, -n) for n in range(20)]
+    (tmp_path / "go").touch()
     assert [future.result(100) for future in futures] == list(range(20))
     executor.close()
     assert not left_behind()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -242,12 +243,12 @@ time.sleep(1000)
 
 def test_threads_share_the_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     n_syncs, real = 0, segments.sync
-    gate = threading.Event()
 
     def slow(fd: int) -> None:
         nonlocal n_syncs
         n_syncs += 1
-        gate.wait(0.05)
+        while journal._n_waiting < 31:  # until all are there
+            time.sleep(0.001)
         real(fd)
 
     with Journal.open(tmp_path / "j", "f") as journal:

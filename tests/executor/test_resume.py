@@ -25,19 +25,21 @@ BACKENDS = pytest.mark.parametrize("backend", ["process", "inline"])
 class Calls:
     """Notes which items it was called with, in a file."""
 
-    def __init__(self, path: Path, fails: tuple = ()):
+    def __init__(self, path: Path, fails: tuple = (), takes_s: float = 0.0):
         self.path = str(path)
         self.fails = fails
+        self.takes_s = takes_s
 
     def __call__(self, x: Any) -> Any:
         with open(self.path, "a") as file:
             file.write(f"{x}\n")
+        time.sleep(self.takes_s)
         if x in self.fails:
             raise ValueError(x)
         return -x
 
     def __reduce__(self) -> tuple:
-        return type(self), (Path(self.path), self.fails)
+        return type(self), (Path(self.path), self.fails, self.takes_s)
 
 
 def calls(path: Path) -> list[int]:
@@ -85,7 +87,7 @@ def test_with_batches(tmp_path: Path, backend: str, batch: int) -> None:
 
 @BACKENDS
 def test_a_run_that_is_left_can_be_taken_up_at_once(tmp_path: Path, backend: str) -> None:
-    log, fn = tmp_path / "log", Calls(tmp_path / "log")
+    log, fn = tmp_path / "log", Calls(tmp_path / "log", takes_s=0.003)  # too long to share a message
     options: dict = {"journal": tmp_path / "j", "policy": "pull"}
     with Executor("cpu*2", backend=backend) as executor:
         for _ in range(3):
@@ -246,6 +248,8 @@ def test_a_receiver_that_does_not_fetch_holds_back_the_run(tmp_path: Path) -> No
             fn, iter(range(1000)), devices="cpu*2", journal=tmp_path / "j", look_ahead=10, policy="pull"
         )
         assert next(results) == 0
+        while len(log.read_text().split()) < 10:
+            time.sleep(0.01)
         time.sleep(0.3)
         results.close()
     assert 10 <= len(calls(log)) <= 30

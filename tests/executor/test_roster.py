@@ -1,5 +1,6 @@
 """Devices that come and go while work runs, by method and by the files of a run folder."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -35,6 +36,14 @@ def take(results: Any, n: int) -> list[Any]:
     return [next(results) for _ in range(n)]
 
 
+def take_until(results: Any, seen: set[str]) -> list[str]:
+    """Results, until each of the devices has made one."""
+    got: list[str] = []
+    while not seen <= set(got):
+        got.append(next(results))
+    return got
+
+
 def until(is_so: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 100
     while not is_so():
@@ -44,13 +53,16 @@ def until(is_so: Callable[[], bool]) -> None:
 
 def test_a_drained_device_ends_what_it_has_and_leaves(executor: tuple[Executor, list]) -> None:
     own, events = executor
-    results = own.map(slow, range(200), policy="pull")
-    assert set(take(results, 20)) == {"cpu:0", "cpu:1"}
+    results = own.map(slow, itertools.count(), policy="pull", look_ahead=10)
+    n_taken = len(take_until(results, {"cpu:0", "cpu:1"}))
     own.drain("cpu:1")
     assert own.devices.ids == ("cpu:0",)
-    rest = list(results)
-    assert len(rest) == 180
-    assert set(rest[20:]) == {"cpu:0"}
+    rest = take(results, 60)
+    assert set(rest[30:]) == {"cpu:0"}
+    results.stop()
+    rest += list(results)
+    assert results.summary is not None
+    assert results.summary.total == results.summary.done == n_taken + len(rest)
     until(lambda: any(e.device == "cpu:1" for e in events if isinstance(e, WorkerExited)))
     assert [e.reason for e in events if isinstance(e, WorkerExited)] == ["closed"]
     assert set(own.map(slow, range(10))) == {"cpu:0"}
@@ -61,30 +73,26 @@ def test_a_drained_device_ends_what_it_has_and_leaves(executor: tuple[Executor, 
 def test_a_device_comes_back_and_works_at_once(executor: tuple[Executor, list], policy: str) -> None:
     own, _ = executor
     own.drain("cpu:0")
-    results = own.map(slow, iter(range(1000)), policy=policy)
+    results = own.map(slow, itertools.count(), policy=policy)
     assert set(take(results, 10)) == {"cpu:1"}
     assert own.add("cpu:0") == ("cpu:0",)
     assert own.devices.ids == ("cpu:1", "cpu:0")
     if policy != "static":
-        while next(results) != "cpu:0":
-            pass
+        take_until(results, {"cpu:0"})
     assert len(list(own.map(slow, range(20), policy=policy))) == 20
     results.close()
 
 
 def test_new_slots_get_free_numbers(executor: tuple[Executor, list]) -> None:
     own, _ = executor
-    results = own.map(slow, iter(range(10**6)), policy="pull")
+    results = own.map(slow, itertools.count(), policy="pull")
     assert set(take(results, 6)) <= {"cpu:0", "cpu:1"}
     assert own.add("cpu*2") == ("cpu:2", "cpu:3")
-    seen: set[str] = set()
-    while not {"cpu:2", "cpu:3"} <= seen:
-        seen.add(next(results))
+    take_until(results, {"cpu:2", "cpu:3"})
     own.drain("cpu:0", "cpu:2")
     assert own.devices.ids == ("cpu:1", "cpu:3")
     assert own.add(Device("cpu:9", "cpu", "cpu", "another", threads=1)) == ("cpu:9",)
-    while next(results) != "cpu:9":
-        pass
+    take_until(results, {"cpu:9"})
     results.close()
 
 
@@ -94,10 +102,14 @@ def test_a_device_removed_at_once_loses_nothing(
 ) -> None:
     own, events = executor
 
-    def long_on_one(x: int, log: str = str(tmp_path / "log")) -> int:
+    def long_on_one(x: int, log: str = str(tmp_path / "log"), held: str = str(tmp_path / "held")) -> int:
         with open(log, "a") as file:
             file.write(f"{x}\n")
-        time.sleep(1000 if os.environ["EVENLOAD_DEVICE"] == "cpu:1" else 0.01)
+        if os.environ["EVENLOAD_DEVICE"] == "cpu:1":
+            open(held, "w").close()
+            time.sleep(1000)
+        while not os.path.exists(held):
+            time.sleep(0.01)
         return x
 
     while set(own.map(slow, range(10), policy="pull")) != {"cpu:0", "cpu:1"}:

@@ -118,7 +118,7 @@ def test_items_are_read_as_they_are_needed(executor: Executor) -> None:
     time.sleep(0.05)
     assert len(read) <= 10 + 50 + 2
     results.close()
-    time.sleep(0.05)
+    executor.submit(abs, -1).result(100)  # the engine has heard of it
     n_read = len(read)
     time.sleep(0.05)
     assert len(read) <= n_read + 1
@@ -338,12 +338,11 @@ def test_a_summary_says_how_it_went(executor: Executor) -> None:
 
 
 def test_stopping_finishes_what_runs_and_no_more(executor: Executor) -> None:
-    results = executor.map(lambda x: (time.sleep(0.005), x)[1], range(1000), policy="pull")
+    results = executor.map(lambda x: x, itertools.count(), policy="pull")
     got = list(itertools.islice(results, 3))
     results.stop()
-    got += list(results)
+    got += list(results)  # it would never end
     assert got == list(range(len(got)))
-    assert len(got) < 1000
     assert results.summary is not None
     assert results.summary.total == len(got)
 
