@@ -17,7 +17,15 @@ from torch.utils.data import Dataset, Subset, TensorDataset
 from evenload.clients import SGD, AdamW, Constant, Cosine, Recipe, Rows, Strategy, Trainer, train
 from evenload.clients.dropout import with_keyed_dropout
 from evenload.clients.load import Reader, Wanted, load_tasks
-from evenload.clients.spread import RemoteBench, _arrays, _received, _Sent, _sent_recipe, _tensors, _to_send
+from evenload.clients.remote import (
+    RemoteBench,
+    SentModel,
+    _arrays,
+    _tensors,
+    received,
+    sent_recipe,
+    sent_task,
+)
 from evenload.clients.survey import survey_model
 from evenload.clients.trial import difference
 from evenload.devices import CurrentDevice
@@ -423,10 +431,10 @@ def test_groups_in_another_process_share_an_engine_for_a_loss_that_cannot_be_imp
     tasks = load_tasks(Reader(net), wanted, 0, 0).tasks
     strategy, survey = Strategy(inner="fused", chunk=2), survey_model(net, tasks[0])
     bench = RemoteBench(
-        CurrentDevice("cpu:0", "cpu", 1), model=_Sent(net), strategy=strategy, survey=survey, threads=1
+        CurrentDevice("cpu:0", "cpu", 1), model=SentModel(net), strategy=strategy, survey=survey, threads=1
     )
-    groups = [[_to_send(task, _sent_recipe(task.recipe)) for task in part] for part in (tasks[:2], tasks[2:])]
-    found = [_received(*r) for group in groups for r in bench(cloudpickle.loads(cloudpickle.dumps(group)))]
+    groups = [[sent_task(task, sent_recipe(task.recipe)) for task in part] for part in (tasks[:2], tasks[2:])]
+    found = [received(*r) for group in groups for r in bench(cloudpickle.loads(cloudpickle.dumps(group)))[0]]
     truth = train(net, data, recipes, strategy="serial")
     assert [r.client for r in found] == [0, 1, 2, 3]
     assert max(difference(a.state, b.state) for a, b in zip(found, truth, strict=True)) <= 1e-6

@@ -147,3 +147,16 @@ def test_rules_train_convolutions_in_bfloat16():
     serial, rules = (train(make, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:3"))
     assert rules.plan.strategy.inner == "rules", rules.plan.explain()
     assert apart(serial, rules) < 5e-3
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("has_state", [False, True])
+def test_recurrent_rules_are_of_torchs_precision(kind, has_state):
+    torch.manual_seed(0)
+    net = kind(4, 8, num_layers=2, batch_first=True)
+    rule, x, state = with_rules(nn.Sequential(net))[0], torch.randn(3, 5, 4), torch.randn(2, 3, 8)
+    given = ((state, state) if kind is nn.LSTM else state) if has_state else None
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        theirs, ours = ([t for part in m(x, given) for t in part] for m in (net, rule))
+    assert [t.dtype for t in ours] == [t.dtype for t in theirs]
+    assert max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)) <= 2e-2

@@ -12,6 +12,7 @@ from torch import nn
 from .bench import intra_op
 from .spread import Spread
 from .strategy import Plan, Strategy, n_workers
+from .streams import why_no_streams
 from .survey import Survey, survey_model
 from .task import Task
 from .trial import Trial, sample, try_engine
@@ -74,13 +75,12 @@ class Chooser:
             return Trial(missing)
         solo = self._solo(strategy, tasks)
         together = [task for task in tasks if task.client not in solo] or tasks
-        bench = self._spread.bench()
-        engine = bench.engine(survey, strategy, together)
+        engine = self._spread.bench(0, self._spread.device_of(strategy)).engine(survey, strategy, together)
         n_rows = strategy.rows_for(len(tasks), n_workers(strategy)) if strategy.is_compiled else None
         key = (id(engine), together[0].rows.kind, n_rows, _is_padded(together))
         if key not in self._trials:
             with intra_op(self._spread.threads):
-                self._trials[key] = try_engine(engine, bench.model, sample(together), n_rows)
+                self._trials[key] = try_engine(engine, self._spread.bench().model, sample(together), n_rows)
         return self._trials[key]
 
     # --- inside -----------------------------------------------------------------------------------
@@ -91,9 +91,12 @@ class Chooser:
         if strategy.inner == "merged":
             return Plan(strategy, f"{why}: one model over all clients' rows, which is not training clients")
         survey = self.survey(tasks)
-        if isinstance(survey, Survey) and survey.draws and strategy.outer == "threads":
+        if strategy.outer == "streams" and (missing := why_no_streams()):
+            reasons["streams"] = missing
+            strategy = dataclasses.replace(strategy, outer="threads")
+        if isinstance(survey, Survey) and survey.draws and strategy.outer in ("threads", "streams"):
             reasons["threads"] = "the model draws from torch's own generator, which threads share"
-            strategy = dataclasses.replace(strategy, outer="inline")
+            strategy = dataclasses.replace(strategy, outer="inline", workers=None)
         while strategy.takes_chunks:
             trial = self.trial(strategy, tasks)
             if trial.refusal is None:

@@ -61,10 +61,14 @@ class RecurrentRule(nn.Module):
         last_h, last_c = [], []
         for layer in range(self.num_layers):
             outs = []
+            # As torch's own kernels under autocast: an LSTM's states are of the lower precision.
+            like = _autocast(x) if self.kind == "lstm" else x
+            assert like is not None
+            zeros = like.new_zeros(len(x), self.hidden_size)
             for direction in range(n_directions):
                 at, suffix = layer * n_directions + direction, "_reverse" * direction
-                h = x.new_zeros(len(x), self.hidden_size) if hx is None else _first(hx)[at]
-                c = x.new_zeros(len(x), self.hidden_size) if self.kind != "lstm" or hx is None else hx[1][at]
+                h = zeros if hx is None else _first(hx)[at].to(zeros.dtype)
+                c = zeros if self.kind != "lstm" or hx is None else hx[1][at].to(zeros.dtype)
                 steps = range(x.shape[1])
                 line, h, c = self._scan(x, h, c, f"l{layer}{suffix}", reversed(steps) if direction else steps)
                 outs.append(torch.stack(line[::-1] if direction else line, 1))

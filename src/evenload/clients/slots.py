@@ -153,9 +153,8 @@ class SlotRun:
     def _put(table: dict[str, Tensor], at: slice | Tensor, values: Sequence, own: dict[str, str]) -> None:
         shared = all(v is values[0] for v in values)
         for name, t in table.items():
-            t[at] = (
-                values[0][own[name]] if shared else torch.stack([v[own[name]] for v in values]).to(t.device)
-            )
+            value = values[0][own[name]] if shared else torch.stack([v[own[name]] for v in values])
+            t[at] = value.to(t.device)
 
     # --- a segment --------------------------------------------------------------------------------
 
@@ -249,7 +248,9 @@ class SlotRun:
     def _note(self, losses: np.ndarray, metrics: list[dict[str, Tensor]]) -> None:
         names = list(metrics[0])
         table = (
-            torch.stack([torch.stack([m[n] for n in names]) for m in metrics]).double().numpy()
+            torch.stack([torch.stack([m[n] for n in names]) for m in metrics])
+            .to("cpu", torch.float64)
+            .numpy()
             if names
             else None
         )
@@ -275,6 +276,7 @@ class SlotRun:
         else:
             stack |= {n: t if is_end else t[at] for n, t in self._lane.frozen.items()}
         usable = _finite_rows({n: stack[n] for n in (*self._form.trained, *self._form.buffers)})
+        stack = {n: t.cpu() for n, t in stack.items()}  # the very tensors, where they are there already
         names = self._state_names(stack)
         results = []
         for i, k in enumerate(done):

@@ -13,8 +13,10 @@ __all__ = ["INNER", "OUTER", "Plan", "Strategy", "halves", "n_workers"]
 OUTER = {
     "inline": "in this thread",
     "threads": "in threads of this process",
+    "streams": "in threads of this process, each with a CUDA stream of one GPU",
     "processes": "in one process per CPU slot",
     "devices": "in one process per device",
+    "ray": "in one process per device of a Ray cluster, or per CPU slot of it",
 }
 INNER = {
     "eager": "one client at a time, as plain torch would",
@@ -29,6 +31,7 @@ GRADES = {
     "close": "the serial result but for rounding",
     "approximate": "another computation",
 }
+STREAMS = 4  # of a GPU, unless a number is asked for
 _SHORT = {"serial": "inline/eager", "merged": "inline/merged"}
 _PATTERN = re.compile(r"(?:(?P<outer>[a-z]+)(?:\*(?P<workers>\d+))?/)?(?P<inner>[a-z-]+)(?::(?P<chunk>\d+))?")
 
@@ -37,7 +40,8 @@ _PATTERN = re.compile(r"(?:(?P<outer>[a-z]+)(?:\*(?P<workers>\d+))?/)?(?P<inner>
 class Strategy:
     """outer × inner; ``chunk`` clients at most in one fused step, ``workers`` threads or processes.
 
-    As text: "serial", "fused", "fused:16", "threads*2/rules:10", "processes/eager", "devices/fused-compiled".
+    As text: "serial", "fused", "fused:16", "threads*2/rules:10", "streams*4/fused:32", "processes/eager",
+    "devices/fused-compiled", "ray*8/eager".
     """
 
     outer: str = "inline"
@@ -101,7 +105,7 @@ class Strategy:
         """How equal the result is to serial: a name of GRADES."""
         if self.inner == "merged":
             return "approximate"
-        return "bitwise" if self.inner == "eager" else "close"
+        return "bitwise" if self.inner == "eager" and self.outer != "streams" else "close"
 
     def __str__(self) -> str:
         workers = f"*{self.workers}" if self.workers else ""
@@ -115,7 +119,9 @@ def halves(n: int) -> list[int]:
 
 def n_workers(strategy: Strategy) -> int:
     """Threads or CPU slots: as asked, else one per core that this process may use."""
-    return strategy.workers or len(os.sched_getaffinity(0)) if strategy.outer != "inline" else 1
+    if strategy.outer == "inline":
+        return 1
+    return strategy.workers or (STREAMS if strategy.outer == "streams" else len(os.sched_getaffinity(0)))
 
 
 @dataclass(frozen=True, slots=True)
