@@ -45,6 +45,23 @@ def test_a_pattern_gives_ids_relative_to_its_fixed_part(tmp_path: Path) -> None:
     assert [item.id for item, _ in read(tmp_path / "in", glob="../in/x/*")] == ["b", "c"]
 
 
+def test_folders_as_groups_and_one_that_is_empty(tmp_path: Path) -> None:
+    touch(tmp_path, "in/color/a.png", "in/color/b.png", "in/text/a.png")
+    items = read(tmp_path, glob="in/*/*.png", group_by="folder")
+    assert [(item.id, item.group) for item, _ in items] == [
+        ("color/a", "color"),
+        ("color/b", "color"),
+        ("text/a", "text"),
+    ]
+    touch(tmp_path, "in/style/notes.txt")
+    told = faults(tmp_path, glob="in/*/*.png", group_by="folder")
+    assert "the folder in/style has no file that matches" in told
+    assert "use glob: in/*/*" in faults(tmp_path, folder="in")
+    (tmp_path / "rows.csv").write_text("id,kind\na,color\nb,\nc,  \n")
+    told = faults(tmp_path, csv="rows.csv", group_by="kind")
+    assert "item 'c' has nothing in its column 'kind'" in told
+
+
 def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
     touch(tmp_path, "[ab]*/in/b.png")
     assert [item.id for item, _ in read(tmp_path / "[ab]*", glob="in/*.png")] == ["b"]

@@ -78,6 +78,8 @@ def run(
     if policy is not None:
         changes = (*changes, f"schedule.policy={policy}")
     pipeline = Pipeline.from_yaml(job, changes)
+    for note in () if quiet else pipeline.spec.notes:
+        click.echo(f"warning: {note}", err=True)
     if dry_run:
         plan = pipeline.plan(devices, backend=backend, out=out)
         click.echo(json.dumps(plan.to_json(), indent=2) if as_json else plan.to_text())

@@ -13,6 +13,7 @@ as not done.
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -78,9 +79,11 @@ class Journal:
             except BaseException:
                 os.close(lock_fd)
                 raise
-        except OSError as error:
+        except (OSError, sqlite3.OperationalError) as error:
+            is_full = getattr(error, "errno", errno.ENOSPC) == errno.ENOSPC
             raise EvenloadError(
-                f"the journal {path} cannot be opened: {error.strerror}", hint="choose a folder that you own"
+                f"the journal {path} cannot be opened: {getattr(error, 'strerror', None) or error}",
+                hint="make room there" if is_full else "choose a folder that you own",
             ) from error
 
     def done(self, key: str) -> bytes | None:

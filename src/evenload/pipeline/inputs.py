@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["read_items"]
 
 Faults = list[tuple[str, str]]
+FOLDER = "folder"  # what group_by may name besides columns
 _MOST_SHOWN = 20
 _MOST_DIGITS = 4300  # of an integer that Python reads
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -52,8 +53,9 @@ def _item(
     index: int, name: str, values: dict, inputs: "Inputs", seed: int, faults: Faults
 ) -> tuple[Item, dict]:
     group = values.get(inputs.group_by) if inputs.group_by else None
-    if inputs.group_by and group in (None, ""):
-        faults.append(("job.inputs.group_by", f"item {name!r} has no column {inputs.group_by!r}"))
+    if inputs.group_by and (group is None or not str(group).strip()):
+        what = "has no column" if group is None else "has nothing in its column"
+        faults.append(("job.inputs.group_by", f"item {name!r} {what} {inputs.group_by!r}"))
     return Item(index, name, item_seed(seed, name), None if group is None else str(group)), values
 
 
@@ -61,15 +63,37 @@ def _file_rows(inputs: "Inputs", folder: Path, faults: Faults) -> list[tuple[str
     root, files = _files(inputs, folder)
     if not files:
         where = f"in {root}" if inputs.folder is not None else f"that matches {inputs.glob} in {folder}"
-        faults.append((_place(inputs), f"there is no file {where}"))
+        is_nested = (
+            inputs.folder is not None and root.is_dir() and any(one.is_dir() for one in root.iterdir())
+        )
+        below = f"; for those of its folders use glob: {inputs.folder}/*/*" if is_nested else ""
+        faults.append((_place(inputs), f"there is no file {where}{below}"))
     columns: dict[str, dict[str, Any]] = {}
     if inputs.table is not None:
         columns = dict(_table_rows(inputs, folder / inputs.table, "job.inputs.table", faults))
     rows = []
     for path in sorted(files):
         name = path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else path.stem
-        rows.append((name, {**columns.get(name, {}), "path": str(path)}))
+        values = {**columns.get(name, {}), "path": str(path)}
+        if inputs.group_by == FOLDER and "/" in name:
+            values.setdefault(FOLDER, name.rpartition("/")[0])
+        rows.append((name, values))
+    if inputs.group_by == FOLDER and inputs.glob is not None:
+        faults += [
+            (_place(inputs), f"the folder {empty} has no file that matches: fill it, or take it away")
+            for empty in _empty_folders(str(inputs.glob), folder, files)
+        ]
     return rows
+
+
+def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
+    """Folders that the pattern reaches into and takes no file from: categories without items."""
+    parents = pattern.rpartition("/")[0]
+    if not glob.has_magic(parents) or "**" in parents:
+        return []
+    filled = {path.parent for path in files}
+    found = [one for one in glob.glob(parents, root_dir=folder) if (folder / one).is_dir()]
+    return sorted(one for one in found if (folder / one).resolve() not in filled)
 
 
 def _files(inputs: "Inputs", folder: Path) -> tuple[Path, set[Path]]:

@@ -67,8 +67,15 @@ def parse_spec(
 
 
 def _in_order(faults: list[tuple[Place, str]], lines: Mapping[Place, int]) -> list[tuple[str, str]]:
+    """By line; a fault that several places share through a YAML anchor is told once, with all of them."""
     located = sorted((_line_of(place, lines), _dotted(place), text) for place, text in faults)
-    return [(f"{place} (line {line})" if line else place, text) for line, place, text in located]
+    shared: dict[tuple[int, str], list[str]] = {}
+    for line, place, text in located:
+        shared.setdefault((line, text), []).append(place)
+    return [
+        (f"{', '.join(places)} (line {line})" if line else ", ".join(places), text)
+        for (line, text), places in shared.items()
+    ]
 
 
 def json_schema() -> dict[str, Any]:

@@ -22,9 +22,12 @@ from evenload.errors import ConfigError, UnknownName
 from evenload.events import Event, EventFile, json_text, read_events
 from evenload.executor.backends import BACKENDS
 from evenload.pipeline.folder import RunFolder
+from evenload.pipeline.full_disk import LastWrites
 from evenload.pipeline.inputs import read_items
 from evenload.pipeline.interrupts import Interrupts
+from evenload.pipeline.landing import may_use_cpu, refuse_cpu
 from evenload.pipeline.memory import weight_bytes
+from evenload.pipeline.model_files import check_models
 from evenload.pipeline.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.results import ItemResult, PipelineResult
 from evenload.pipeline.stage import Item
@@ -94,12 +97,16 @@ class Pipeline:
     ) -> Preview:
         """What ``run`` would do with the same arguments; starts nothing.
 
-        Raises FormatError if a file of weights is damaged, and what selecting the devices raises.
+        Raises FormatError if a file of weights is damaged, NoUsableDevice if models landed on the CPU, and
+        what selecting the devices raises.
         """
         policy = policy or self.spec.schedule.policy
         _check_names(policy, backend)
+        check_models(self.spec, self.folder)
+        use = self.spec.devices.use if devices is None else devices
         with DevicePool.discover() as machine:
-            pool = machine.select(self.spec.devices.use if devices is None else devices)
+            pool = machine.select(use)
+            refuse_cpu(self.spec, pool, use)
             found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
         stages = tuple(
             PlannedStage(s.name, s.target, weight_bytes(s.params, self.folder), dict(s.outputs))
@@ -141,8 +148,9 @@ class Pipeline:
         sample_s          seconds from one look at the devices' load and memory to the next
 
         Raises ConfigError if the folder holds something else or results of another job (and says what was
-        changed), or the report has no place; NoUsableDevice if no device can run a stage (what earlier
-        stages gave is written first). Failed items raise nothing: see ``PipelineResult.failures``.
+        changed), or the report has no place; FormatError if a model's folder is not whole; NoUsableDevice if
+        no device can run a stage (what earlier stages gave is written first), or models landed on the CPU;
+        EvenloadError if the disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
         """
         from evenload.pipeline.ledger import Ledger, fingerprint_of
         from evenload.pipeline.session import Session
@@ -151,9 +159,11 @@ class Pipeline:
         _check_names(policy, backend)
         if report is not None:
             _check_place(Path(report))
+        check_models(self.spec, self.folder)
         use = self.spec.devices.use if devices is None else devices
         with DevicePool.discover() as machine, Interrupts() as interrupts:
             pool = machine.select(use)
+            refuse_cpu(self.spec, pool, use)
             folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh)
             with contextlib.closing(
                 Ledger.open(folder.path, fingerprint_of(self.spec, self.folder))
@@ -168,7 +178,7 @@ class Pipeline:
                         folder,
                         ledger,
                         [file, *sinks],
-                        may_use_cpu=not isinstance(use, str | int) or "cpu" in str(use),
+                        may_use_cpu=may_use_cpu(use),
                         retries_failed=retry_failed,
                     )
                     session.go(pool, lambda: self._planned(pool, folder), policy, backend, sample_s)
@@ -207,22 +217,26 @@ class Pipeline:
         from evenload.report.summary import summarise
 
         rows = session.rows()
-        folder.write_results(row.to_json() for row in rows)
+        last = LastWrites()
+        with last.of("results.jsonl"):
+            folder.write_results(row.to_json() for row in rows)
         summary = summarise(read_events(folder.path))
         more = {"headline": session.headline, "faults": faults, "n_restored": session.n_restored}
-        folder.write_summary({**summary.to_json(), **more, "measured": session.measured})
+        with last.of("summary.json"):
+            folder.write_summary({**summary.to_json(), **more, "measured": session.measured})
         if self.spec.report.trace:
             from evenload.report.trace import write_trace
 
-            write_trace(read_events(folder.path), folder.file("trace.json"))
+            with last.of("trace.json"):
+                write_trace(read_events(folder.path), folder.file("trace.json"))
         page = None
         if self.spec.report.html or report is not None:
             from evenload.report.html import write_report
 
             page = Path(report) if report is not None else folder.file("report.html")
-            write_report(folder.path, page, faults=faults)
-        if session.error is not None:
-            raise session.error
+            with last.of(page.name):
+                write_report(folder.path, page, faults=faults)
+        last.raise_with(session.error)
         return PipelineResult(
             folder.path, session.status, rows, summary, session.headline, page, faults, session.n_restored
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from evenload.errors import FormatError
 
-__all__ = ["read_header"]
+__all__ = ["read_header", "read_whole_header"]
 
 _LARGEST_HEADER = 100_000_000  # bytes; the limit of the format itself
 
@@ -22,3 +22,21 @@ def read_header(path: Path) -> dict[str, Any]:
     if not isinstance(header, dict):
         raise FormatError(f"{path} is no safetensors file", hint="save or copy it again")
     return {name: tensor for name, tensor in header.items() if name != "__metadata__"}
+
+
+def read_whole_header(path: Path) -> dict[str, Any]:
+    """As ``read_header``; also raises FormatError if the file is shorter or longer than its tensors need."""
+    header = read_header(path)
+    try:
+        with path.open("rb") as file:
+            n_bytes = int.from_bytes(file.read(8), "little")
+        end = 8 + n_bytes + max((int(tensor["data_offsets"][1]) for tensor in header.values()), default=0)
+        found = path.stat().st_size
+    except (OSError, KeyError, TypeError, ValueError, IndexError) as error:
+        raise FormatError(f"{path} is damaged: {error}", hint="download or copy it again") from error
+    if end != found:
+        raise FormatError(
+            f"{path} is damaged: {found} bytes, not {end}: it was cut or is still being copied",
+            hint="download or copy it again",
+        )
+    return header

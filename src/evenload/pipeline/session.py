@@ -39,6 +39,7 @@ from evenload.pipeline.dispatch import Dispatcher
 from evenload.pipeline.drive import Driver, Ended
 from evenload.pipeline.fleet import Fleet
 from evenload.pipeline.folder import RunFolder
+from evenload.pipeline.full_disk import HINT, says_full
 from evenload.pipeline.host import RUN, Order, run_folder_path
 from evenload.pipeline.ledger import Kept, Ledger, inputs_digest, made_digest
 from evenload.pipeline.plan import Phase, Plan
@@ -48,8 +49,6 @@ from evenload.pipeline.stage import Item, ModelFolder, StageWorker
 from evenload.pipeline.target import load_target, locate
 
 __all__ = ["Session"]
-
-FULL_DISK = "No space left on device"
 
 
 class Session:
@@ -317,10 +316,8 @@ class Session:
         if outcome.kind == "done":
             return Kept(digest, outcome.outputs, outcome.files, None, seconds, one.device)
         kind, text, traceback = outcome.error
-        if FULL_DISK in text:
-            raise EvenloadError(
-                f"the disk is full: {text}", hint="make room and run again: what is done is not done again"
-            )
+        if says_full(text):
+            raise EvenloadError(f"the disk of {self._run_folder.path} takes no more: {text}", hint=HINT)
         stage = self._spec.stages[one.task.stage].name
         return Kept(
             digest, error=ItemFailure(stage, kind, text, traceback), seconds=seconds, device=one.device

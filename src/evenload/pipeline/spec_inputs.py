@@ -29,7 +29,7 @@ class Inputs(Section):
     paths: tuple[str, ...] = ("path",)
     """Columns that hold paths; relative ones belong to the file they stand in."""
     group_by: str | None = None
-    """The column that says which group (category) an item belongs to."""
+    """The column that says which group (category) an item belongs to; ``folder``: with files, theirs."""
 
     @property
     def source(self) -> str:

@@ -166,7 +166,8 @@ class StageSpec(Section):
         may_miss = model.config is not None or self.params.get("download") is True
         if not may_miss and find_model(model.path, folder) is None:
             said = f"there is no folder {(folder / model.path).resolve()}"
-            if is_hub_name(model.path):
+            is_local = (folder / model.path.partition("/")[0]).is_dir()
+            if is_hub_name(model.path) and not is_local:
                 said += f", and {model.path} is not among the downloaded models (hf download {model.path})"
             raise Faults([(("model", "path"), f"{said}; correct it, or download the model")])
         return self

@@ -16,6 +16,7 @@ from typing import Any
 
 from evenload._optional import require
 from evenload.errors import ConfigError, FormatError, ResourceExhausted
+from evenload.pipeline.safetensors_header import read_whole_header
 from evenload.pipeline.stage import StageContext
 
 from .layers import place_layers, stream_layers
@@ -67,25 +68,9 @@ def torch_dtype(torch: Any, name: str, folder: Path) -> Any:
 
 def _largest_dtype(file: Path) -> str:
     counts: dict[str, int] = {}
-    for tensor in _header(file).values():
+    for tensor in read_whole_header(file).values():
         counts[tensor["dtype"]] = counts.get(tensor["dtype"], 0) + math.prod(tensor["shape"])
     return _STORED.get(max(counts, key=lambda kind: counts[kind], default="F32"), "float32")
-
-
-def _header(file: Path) -> dict[str, Any]:
-    """The tensors that a safetensors file says it holds. Raises FormatError if it cannot hold them."""
-    try:
-        with file.open("rb") as opened:
-            n_bytes = int.from_bytes(opened.read(8), "little")
-            header = json.loads(opened.read(n_bytes)) if n_bytes < 1 << 30 else None
-        assert isinstance(header, dict)
-        header.pop("__metadata__", None)
-        end = 8 + n_bytes + max((tensor["data_offsets"][1] for tensor in header.values()), default=0)
-        if end != file.stat().st_size:
-            raise ValueError(f"{file.stat().st_size} bytes, not {end}: it was cut or is still being copied")
-    except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-        raise FormatError(f"{file} is damaged: {error}", hint="download or copy the model again") from error
-    return header
 
 
 def _folder(context: StageContext, index: str, what: str, download: bool) -> Path:
@@ -102,7 +87,7 @@ def _folder(context: StageContext, index: str, what: str, download: bool) -> Pat
                 hint="give the folder that save_pretrained wrote, or that was downloaded whole",
             )
         for file in folder.rglob("*.safetensors"):
-            _header(file)
+            read_whole_header(file)
         return folder
     if model.count("/") == 1 and not model.startswith((".", "/", "~")):
         hub = require("huggingface_hub", extra="diffusion", why=WHY)

@@ -1,0 +1,54 @@
+"""A disk that takes no more: told once, and never as the fault of an item.
+
+Results are journaled as they come, so that nothing of them is lost. What a run writes at its end
+(results.jsonl, summary, trace, report) is tried file by file: one that does not fit does not cost the others.
+"""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+
+from evenload.errors import EvenloadError
+
+__all__ = ["HINT", "LastWrites", "says_full"]
+
+HINT = "make room and run again: what is done is not done again"
+_FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
+
+
+def says_full(text: str) -> bool:
+    """Does an error's text say that the disk takes no more: full, over its quota, or read-only?"""
+    return any(words in text for words in _FULL)
+
+
+class LastWrites:
+    """``failed``: which files could not be written, and why."""
+
+    def __init__(self) -> None:
+        self.failed: list[tuple[str, str]] = []
+
+    @contextlib.contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Writing ``name``: an error of the file system is noted, any other is raised."""
+        try:
+            yield
+        except OSError as error:
+            self.failed.append((name, error.strerror or str(error)))
+        except EvenloadError as error:
+            if not isinstance(error.__cause__, OSError):
+                raise
+            self.failed.append((name, error.__cause__.strerror or str(error.__cause__)))
+
+    def raise_with(self, error: Exception | None) -> None:
+        """Raise ``error``, which ended the run, with what could not be written; or that alone."""
+        reasons = ", ".join(dict.fromkeys(why for _, why in self.failed))
+        told = f"could not be written: {', '.join(name for name, _ in self.failed)} ({reasons})"
+        if error is None and self.failed:
+            raise EvenloadError(told, hint=HINT)
+        if error is not None:
+            if self.failed:
+                error.add_note(told)
+                if isinstance(error, EvenloadError):
+                    error.message += f"\n  {told}"
+            raise error
