@@ -69,8 +69,12 @@ def test_large_arrays_go_through_the_object_store_and_may_be_written_to(ray_clus
         assert all((array == x).all() for x, array in enumerate(sent)), "ours are our own"
 
 
-def check_what_is_missing() -> None:
-    for threads, words in ((1000, "not schedulable"), (10, "got no actor from Ray in 0.5 s")):
+def check_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for threads, start_s, words in (
+        (1000, 100.0, "not schedulable"),
+        (10, 0.5, "got no actor from Ray in 0.5 s"),
+    ):
+        monkeypatch.setattr(ray_backend, "START_S", start_s)
         pool = DevicePool([Device("cpu:0", "cpu", "cpu", "CPU", threads=threads)])
         with Executor(pool, backend="ray", echo=False) as executor, pytest.raises(NoUsableDevice) as caught:
             list(executor.map(abs, range(3)))
@@ -84,8 +88,7 @@ def test_what_the_cluster_cannot_give_is_named(ray_cluster: str, monkeypatch: py
         assert list(holder.map(abs, [-1])) == [1]
         with Executor(DevicePool([most]), backend=Ray(reserve=False), echo=False) as beside:
             assert list(beside.map(abs, [-1])) == [1], "books or not"
-        monkeypatch.setattr(ray_backend, "START_S", 0.5)
-        check_what_is_missing()
+        check_what_is_missing(monkeypatch)
 
 
 def test_gpus_are_those_that_ray_gives(ray_cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +115,7 @@ def test_gpus_are_those_that_ray_gives(ray_cluster: str, monkeypatch: pytest.Mon
             seen.add(next(results))
         results.close()
         assert seen == {("cuda:0", "GPU-0"), ("cuda:1", "GPU-1")}
-        assert ray.available_resources().get("GPU", 0) == 0, "both are taken in Ray's books"
+        assert wait_for(lambda: ray.available_resources().get("GPU", 0) == 0), "taken in Ray's books"
         with pytest.raises(NoUsableDevice, match="Ray has given it to others"):
             Executor("cuda", backend="ray")
         with Executor(1, backend=Ray(reserve=False, min_free_bytes=4 * 10**9), echo=False) as beside:
