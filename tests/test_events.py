@@ -10,6 +10,7 @@ from evenload import events
 
 EXAMPLES = (
     events.RunStarted(0.0, "restore", 1.7e9, 3, {"cpu:0": {"name": "EPYC", "score": 31.5}}, {"seed": 1}),
+    events.Planned(0.1, "swap", "it fits", 3.5, 3.0, [["cpu:0", "restore", "work", 0.0, 3.5, 3]]),
     events.StageStarted(0.1, "restore", None),
     events.StageFinished(0.2, "restore", 0.15),
     events.WorkerStarted(0.1, "cpu:0", "w0", 4711, 0.05),

@@ -27,6 +27,7 @@ __all__ = [
     "ItemFinished",
     "Moved",
     "Note",
+    "Planned",
     "Queued",
     "Restored",
     "RunFinished",
@@ -57,6 +58,21 @@ class RunStarted:
     total: int | None = None
     devices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """How a pipeline is going to run, in seconds from now; None and no ``slices`` where no times are known.
+
+    slices  ``(device, stage, kind, start_s, stop_s, n_items)``, ``kind``: load (its model) | work
+    """
+
+    t: float
+    mode: str
+    why: str = ""
+    makespan_s: float | None = None
+    bound_s: float | None = None
+    slices: Sequence[Sequence[Any]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +250,7 @@ class RunFinished:
 
 Event = (
     RunStarted
+    | Planned
     | StageStarted
     | StageFinished
     | WorkerStarted

@@ -107,6 +107,7 @@ class Board:
             "notes": [_plain(one, "t", "level", "source", "text") for one in self._notes],
             "gallery": self._pictures.section(self.view.gallery),
             "measures": self.view.measures.to_json(),
+            "plan": self.view.plan.to_json(),
             "config": read_config(self.folder),
             "faults": faults,
             "version": __version__,

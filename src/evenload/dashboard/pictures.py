@@ -64,6 +64,7 @@ class Pictures:
             "problems": problems[:20],
             "n_problems": len(problems),
             "sort": gallery.score_name(),
+            "first": gallery.first,
         }
 
     def _make(self, path: str) -> None:

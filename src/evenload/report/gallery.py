@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._optional import is_installed
-from evenload.events import Event, ItemFinished
+from evenload.events import Event, ItemFinished, RunStarted
 
 __all__ = ["Gallery", "make_thumbnail"]
 
@@ -55,10 +55,12 @@ class Gallery:
         # By name: an index counts within its stage, which does not see the items that failed earlier.
         self._items: dict[str, _Item] = {}
         self._groups: dict[str, str] = {}
-        self._n_seen = 0
+        self.first: str | None = None  # what a person sees them sorted by at first
         self._stride = 1
 
     def add(self, event: Event) -> None:
+        if isinstance(event, RunStarted) and isinstance(event.facts.get("sort"), str):
+            self.first = event.facts["sort"]
         if not isinstance(event, ItemFinished) or not event.outputs:
             return
         if event.item not in self._items and event.index % self._stride:
@@ -97,6 +99,7 @@ class Gallery:
             "problems": problems[:20],
             "n_problems": len(problems),
             "sort": self.score_name(),
+            "first": self.first,
         }
 
     @property
@@ -105,8 +108,10 @@ class Gallery:
         return len(self._items) * self._stride
 
     def score_name(self) -> str | None:
-        """The number that items are ranked by."""
-        names = [name for one in self._items.values() for name in one.numbers]
+        """The number that items are ranked by: the job's, or the score."""
+        names = {name: None for one in self._items.values() for name in one.numbers}
+        if self.first in names:
+            return self.first
         return "score" if "score" in names else next(iter(names), None)
 
     def chosen(self) -> list[_Item]:

@@ -25,6 +25,7 @@ from evenload.events import Event, Note
 from .gallery import Gallery
 from .load import LoadOverTime
 from .measures import Measures
+from .planned import PlanAndRun
 from .source import Reading, open_run, read_config
 from .summary import Summary
 from .tally import Tally
@@ -47,7 +48,7 @@ SCHEMA = 1
 MAX_NOTES = 200
 SCRIPTS = (
     *("dom", "format", "theme", "tracks", "timeline", "pointer", "charts", "measures", "tables", "gallery"),
-    *("live", "compare", "bench", "page"),
+    *("plan", "live", "compare", "bench", "page"),
 )
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -61,6 +62,7 @@ class RunView:
         self.load = LoadOverTime()
         self.gallery = Gallery(max_pictures)
         self.measures = Measures()
+        self.plan = PlanAndRun()
         self.notes: list[dict[str, Any]] = []
         self.n_notes = 0
 
@@ -70,6 +72,7 @@ class RunView:
         self.load.add(event)
         self.gallery.add(event)
         self.measures.add(event)
+        self.plan.add(event)
         if isinstance(event, Note) and event.level != "debug":
             self.n_notes += 1
             if len(self.notes) < MAX_NOTES:
@@ -86,6 +89,7 @@ class RunView:
             "load": self.load.to_json(),
             "gallery": self.gallery.to_json(folder),
             "measures": self.measures.to_json(),
+            "plan": self.plan.to_json(),
             "notes": self.notes,
             "n_notes": self.n_notes,
             "config": read_config(folder),

@@ -83,6 +83,7 @@ function draw() {
     load: run.is_running ? settled(sections.load) : sections.load,
     gallery: sections.gallery,
     measures: sections.measures,
+    plan: sections.plan,
     notes: sections.notes,
     config: sections.config,
     faults: sections.faults,

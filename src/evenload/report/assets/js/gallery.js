@@ -2,7 +2,7 @@
 
 const FIRST_SHOWN = 12;
 // How a person sorted the pictures; kept when new ones come.
-const galleryOrder = { by: "order", isDown: false, isAll: false, group: "", open: null };
+const galleryOrder = { by: null, isDown: false, isAll: false, group: "", open: null };
 // Cards that stay the same stay: their pictures are not fetched again, nor their dividers put back.
 const galleryCards = new Map();
 
@@ -16,10 +16,12 @@ function galleryPart(view) {
   const cards = new Map(gallery.items.map((one) => [one, cardOf(one, view, names)]));
   const groups = [...new Set(gallery.items.map((one) => one.group).filter(Boolean))].sort();
   if (!groups.includes(state.group)) state.group = "";
+  if (state.by === null && names.includes(gallery.first)) Object.assign(state, { by: gallery.first, isDown: true });
   const sorted = () => {
     const mine = gallery.items.filter((one) => !state.group || one.group === state.group);
-    if (state.by === "group") return mine.sort((a, b) => (state.isDown ? -1 : 1) * (a.group ?? "").localeCompare(b.group ?? "") || a.index - b.index);
-    const value = (one) => (state.by === "order" ? one.index : (one.numbers[state.by] ?? Number.NEGATIVE_INFINITY));
+    const by = state.by ?? "order";
+    if (by === "group") return mine.sort((a, b) => (state.isDown ? -1 : 1) * (a.group ?? "").localeCompare(b.group ?? "") || a.index - b.index);
+    const value = (one) => (by === "order" ? one.index : (one.numbers[by] ?? Number.NEGATIVE_INFINITY));
     return mine.sort((a, b) => (state.isDown ? value(b) - value(a) : value(a) - value(b)) || a.index - b.index);
   };
   state.open = (one) => viewer.open(one, sorted());
@@ -31,7 +33,7 @@ function galleryPart(view) {
   });
   const redraw = () => grid.replaceChildren(...sorted().slice(0, more.hidden ? undefined : FIRST_SHOWN).map((one) => cards.get(one)));
   const choose = el("select", { "aria-label": "Sort pictures by" }, el("option", { value: "order" }, "input order"), groups.length > 0 && el("option", { value: "group" }, "group"), names.map((name) => el("option", { value: name }, measure(name, 0).label)));
-  if (!["order", groups.length > 0 ? "group" : "order", ...names].includes(state.by)) state.by = "order";
+  const by = ["order", groups.length > 0 ? "group" : "order", ...names].includes(state.by) ? state.by : "order";
   const only = groups.length > 0 && el("select", { "aria-label": "Group of pictures" }, el("option", { value: "" }, "all groups"), groups.map((name) => el("option", { value: name }, name)));
   if (only) {
     only.value = state.group;
@@ -40,7 +42,7 @@ function galleryPart(view) {
       redraw();
     });
   }
-  choose.value = state.by;
+  choose.value = by;
   choose.addEventListener("change", () => {
     state.by = choose.value;
     redraw();

@@ -29,6 +29,7 @@ class Page {
     const { live } = view;
     const parts = [
       this.part("timeline", [ran, ran || (live && live.run.is_running)], () => part("timeline", "Timeline", ran ? this.tools.nodes : null, this.legendHost, ran ? this.tracksHost : el("p", { class: "empty" }, live && live.run.is_running ? "Workers are starting; nothing has run yet." : "Nothing ran, so there is nothing to draw."))),
+      this.part("plan", [view.plan, live && live.run.is_running], () => planPart(view)),
       ran && this.part("load", [], () => part("load", "Over time", null, this.chartsHost)),
       this.part("measures", [view.measures && Object.keys(view.measures)], () => measuresPart(view, this.measuresHost)),
       this.part("failures", [summary.failures, summary.n_failed, summary.failures_by_error], () => failuresPart(summary)),
@@ -87,7 +88,7 @@ class Page {
 }
 
 // Parts that are only text and bars are changed in place: a button may be pressed while news come.
-const MORPHED = new Set(["head", "hero", "failures", "devices", "stages", "slowest", "moves", "notes"]);
+const MORPHED = new Set(["head", "hero", "plan", "failures", "devices", "stages", "slowest", "moves", "notes"]);
 
 // `old` becomes like `fresh`, and stays the node that it is, with its listeners. Nodes of another `data-key`
 // are not the same thing. Returns what is in the page then.
