@@ -15,9 +15,9 @@ from .strategy import Plan, Strategy, n_workers
 from .streams import why_no_streams
 from .survey import Survey, survey_model
 from .task import Task
-from .trial import Trial, sample, try_engine
+from .trial import Trial, count_operations, sample, try_engine
 from .tuner import Tuner, Verdict
-from .tuning_cache import TuningCache
+from .tuning_cache import TuningCache, kind_of_work
 
 __all__ = ["Chooser", "why_not_compiled"]
 
@@ -47,12 +47,23 @@ class Chooser:
         """For these tasks; measured once for all that are like them, and about as many."""
         if not tasks:
             return Plan(self._asked or Strategy(), "there was no client to train")
-        first, size = _typical(tasks), len(tasks).bit_length()
-        key = (first.recipe, first.rows.kind, size, first.correction is None, _is_padded(tasks))
+        key = _like(tasks)
         if key not in self._plans:
             self._plans[key] = self._settle(self._asked, tasks) if self._asked else self._tune(tasks)
         plan = self._plans[key]
         return dataclasses.replace(plan, solo=self._solo(plan.strategy, tasks))
+
+    def learn(self, tasks: list[Task], failed: Strategy, why: str, instead: Strategy | None = None) -> None:
+        """Let such tasks not be trained by ``failed`` again, but by ``instead``, or by the next best."""
+        plan = self._plans[_like(tasks)]
+        reasons = {**plan.reasons, str(failed): why}
+        if instead is None:
+            measured = sorted(plan.probes, key=lambda row: row["ms per client-step"])
+            names = [name for row in measured if (name := str(row["strategy"])) not in reasons]
+            instead = Strategy.parse(names[0]) if names else Strategy()
+        self._plans[_like(tasks)] = dataclasses.replace(
+            plan, strategy=instead, why=f"instead of {failed}: {why}", reasons=reasons, check=None
+        )
 
     def survey(self, tasks: Sequence[Task]) -> Survey | str:
         """Of this kind of task; a text if not even one plain step can be done."""
@@ -82,6 +93,13 @@ class Chooser:
             with intra_op(self._spread.threads):
                 self._trials[key] = try_engine(engine, self._spread.bench().model, sample(together), n_rows)
         return self._trials[key]
+
+    def _n_ops(self, strategy: Strategy, tasks: Sequence[Task]) -> int:
+        """Operations in a fused step that was tried."""
+        survey = self.survey(tasks)
+        assert isinstance(survey, Survey)
+        bench = self._spread.bench(0, self._spread.device_of(strategy))
+        return count_operations(bench.engine(survey, strategy, tasks), sample(tasks))
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -114,9 +132,8 @@ class Chooser:
             plan = self._settle(known.strategy, tasks, "measured on this machine before")
             return dataclasses.replace(plan, probes=known.probes)
         survey = self.survey(tasks)
-        tuner = Tuner(
-            self._spread, None if isinstance(survey, str) else survey, self.trial, together, self._rounds
-        )
+        known_survey = None if isinstance(survey, str) else survey
+        tuner = Tuner(self._spread, known_survey, self.trial, self._n_ops, together, self._rounds)
         verdict: Verdict = tuner.decide()
         if self._cache:
             self._cache.keep(together, self._rounds, verdict)
@@ -135,6 +152,11 @@ class Chooser:
             elif has_norm and (task.batches.counts == 1).any():
                 solo[task.client] = "a batch of one row, and the model has batch statistics"
         return solo
+
+
+def _like(tasks: Sequence[Task]) -> tuple:
+    """Equal for tasks that one plan serves."""
+    return kind_of_work(tasks), _typical(tasks).rows.kind, len(tasks).bit_length(), _is_padded(tasks)
 
 
 def _typical(tasks: Sequence[Task]) -> Task:

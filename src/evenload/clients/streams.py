@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Streams", "free_bytes", "gpu_of", "why_no_streams"]
+__all__ = ["Streams", "free_bytes", "gpu_of", "n_gpus", "why_no_streams"]
 
 
 def why_no_streams() -> str | None:
@@ -28,6 +28,10 @@ def gpu_of(devices: Any) -> str:
     """The GPU whose streams are meant by ``devices``: the first one named, else torch's current one."""
     named = re.search(r"cuda:(\d+)", str(devices))
     return f"cuda:{named[1] if named else torch.cuda.current_device()}"
+
+
+def n_gpus() -> int:
+    return torch.cuda.device_count()
 
 
 def free_bytes(device: str) -> int:

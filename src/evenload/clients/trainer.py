@@ -5,6 +5,7 @@ load ──► choose ──► (a fused engine is tried against serial) ──�
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -160,24 +161,33 @@ class Trainer:
         alone = [task for task in tasks if task.client in plan.solo]
         yield from self._spread.run(Strategy(), None, alone, 1)
         known = None if isinstance(survey, str) else survey
-        yield from self._to_the_end(strategy, known, together, reasons)
+        learn = functools.partial(self._chooser.learn, loaded.tasks)
+        yield from self._to_the_end(strategy, known, together, reasons, learn)
 
     def _to_the_end(
-        self, strategy: Strategy, survey: Survey | None, tasks: list[Task], reasons: dict[str, str]
+        self,
+        strategy: Strategy,
+        survey: Survey | None,
+        tasks: list[Task],
+        reasons: dict[str, str],
+        learn: Callable[..., None],
     ) -> Iterator[list[ClientResult]]:
         """Nothing that has ended is lost.
 
         Out of memory: the rest again in chunks of half the size, as nothing depends on the chunk. Any other
-        trouble of a strategy: the rest serially, where a bad client harms no other; ``reasons`` say so.
+        trouble of a strategy: the rest serially, where a bad client harms no other; ``reasons`` say so. What
+        the strategy itself is to blame for, as no client is, is remembered.
         """
-        done: set[int] = set()
+        statuses: dict[int, str] = {}
+        blamed: tuple[Strategy, str] | None = None
+        was_through: set[int] = set()
         while True:
-            rest = [task for task in tasks if task.client not in done]
+            rest = [task for task in tasks if task.client not in statuses]
             try:
                 for batch in self._spread.run(strategy, survey, rest, n_workers(strategy)):
-                    done.update(result.client for result in batch)
+                    statuses.update({result.client: result.status for result in batch})
                     yield batch
-                return
+                break
             except Exception as error:
                 if strategy == Strategy():
                     raise
@@ -187,10 +197,17 @@ class Trainer:
                 )
             # The exception is gone by now, and with its traceback the tensors of the run that failed.
             if is_memory and strategy.rows > 1:
-                strategy = dataclasses.replace(strategy, chunk=-(-strategy.chunk // 2))
+                halved = dataclasses.replace(strategy, chunk=-(-strategy.chunk // 2))
+                reasons[str(strategy)] = f"out of memory; the others went on as {halved}"
+                learn(strategy, "out of memory", halved)
+                strategy = halved
             else:
                 reasons[str(strategy)] = f"it ended with {trouble}; the other clients were trained serially"
+                blamed = strategy, f"it ended with {trouble}"
                 strategy = Strategy()
+                was_through = set(statuses)
+        if blamed and all(s != "failed" for c, s in statuses.items() if c not in was_through):
+            learn(*blamed)
 
 
 def template_of(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .batches import Batches
 from .engine import Engine, longest_first
@@ -15,7 +16,7 @@ from .result import ClientResult
 from .serial import train_one
 from .task import Task
 
-__all__ = ["Trial", "difference", "sample", "try_engine"]
+__all__ = ["Trial", "count_operations", "difference", "sample", "try_engine"]
 
 # Largest share of the way a client has gone that rounding may account for, by kind of number.
 ALLOWED = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
@@ -65,6 +66,24 @@ def try_engine(engine: Engine, model: nn.Module, tasks: Sequence[Task], n_rows: 
         return Trial(f"vmap would run {name or 'an operation'} client by client")
     fused = {result.client: result for batch in batches for result in batch}
     return _compare(fused, tasks, lambda task: train_one(model, task))
+
+
+def count_operations(engine: Engine, tasks: Sequence[Task]) -> int:
+    """Torch's operations in one step of all ``tasks``, of an engine that is not compiled."""
+    before = engine.row_steps
+    with _Counter() as counter:
+        for _ in engine.run(tasks, longest_first(tasks), len(tasks), pads=True):
+            pass
+    n_steps = (engine.row_steps - before) // len(tasks)
+    return counter.n // max(1, n_steps)
+
+
+class _Counter(TorchDispatchMode):
+    n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.n += 1
+        return func(*args, **(kwargs or {}))
 
 
 def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:

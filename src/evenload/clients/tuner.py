@@ -1,36 +1,33 @@
 """Measure, then pick: warm, timed trials of strategies on the user's own clients.
 
-    serial ──► fused chunks, doubling until it gets slower ──► rules ──► compiled, if it pays ──► cores
+    serial ──► fused chunks, doubling until slower ──► rules ──► streams of a GPU ──► compiled ──► cores
 
-A probe is spent only where the time that is still to come could repay it: probes cost a small share of what
-the job would take by the best strategy so far, and compiling is tried only if halving the rest repays it.
-No cold sample counts: each probe runs once unmeasured, then the least of several repetitions is taken.
+A probe is spent only where the time that is still to come could repay it (``meter``): all of them together
+cost a small share of what the job takes by the best strategy, and so does what was compiled in vain.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .batches import Batches
-from .engine import longest_first
 from .memory import most_clients
+from .meter import WORTH_S, Meter, Probe
 from .rules import has_rules
 from .spread import Spread
-from .strategy import Strategy, n_workers
+from .strategy import Strategy, halves, n_workers
+from .streams import free_bytes, n_gpus, why_no_streams
 from .survey import Survey
 from .task import Task
 from .trial import Trial
 
 __all__ = ["Tuner", "Verdict"]
 
-SHARE = 0.04  # of the job's time, by the best strategy so far, that one probe may take
-STEPS = 3  # of each client in a probe
-REPEATS = 3
 START_S = 3.0  # what starting processes that import torch is taken to cost
-COMPILE_S = 6.0  # what compiling a step is taken to cost before it was measured once
-WORTH_S = 0.05  # less work than this is done before anything could be measured
+COMPILE_S, COMPILE_OP_S = 2.0, 0.02  # what compiling a step and each of its operations is taken to cost
+FEWEST = 4  # clients in the smallest chunk that is measured
+FAR = 1.5  # times serial: a first chunk so slow does not promise anything of larger ones
+STREAM_COUNTS = (2, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,217 +38,178 @@ class Verdict:
     probes: tuple[Mapping[str, Any], ...] = ()
 
 
-@dataclass(slots=True)
-class _Probe:
-    strategy: Strategy
-    step_s: float  # per client and step
-    first_s: float  # before the first warm step: tracing, compiling, starting threads
-
-
 class Tuner:
-    """For one kind of tasks. ``trial`` says whether an engine may be used at all, and why not."""
+    """For one kind of tasks.
+
+    trial   says whether an engine may be used at all, and why not
+    n_ops   how many operations a step of a strategy has, which is what compiling it depends on
+    """
 
     def __init__(
         self,
         spread: Spread,
         survey: Survey | None,
         trial: Callable[[Strategy, Sequence[Task]], Trial],
+        n_ops: Callable[[Strategy, Sequence[Task]], int],
         tasks: Sequence[Task],
         rounds: int,
         clock: Callable[[], float] = time.perf_counter,
     ):
-        self._spread, self._survey, self._trial, self._clock = spread, survey, trial, clock
-        self._tasks = list(longest_first(tasks))
-        self._job_steps = rounds * sum(task.batches.n_steps for task in tasks)
-        self._rounds = rounds
-        self._most = min(len(tasks), most_clients(spread.model, self._tasks[0]))
-        self.probes: list[_Probe] = []
-        self._reasons: dict[str, str] = {}
+        self.meter = Meter(spread, survey, trial, tasks, rounds, clock)
+        self._spread, self._survey, self._n_ops, self._rounds = spread, survey, n_ops, rounds
+        self._n = len(tasks)
+        self._is_even = len({task.batches.n_steps for task in tasks}) == 1
 
     def decide(self) -> Verdict:
         """The fastest strategy that was measured."""
-        self._probe(Strategy())
-        job_s = self._best_s()
-        if job_s < WORTH_S or len(self._tasks) == 1:
+        meter = self.meter
+        meter.probe(Strategy())
+        job_s = meter.job_s()
+        if job_s < WORTH_S or self._n == 1:
             return self._verdict(f"all rounds take {job_s:.2g} s serially: there is nothing to gain")
-        if self._may("fused"):
-            self._search("fused")
-            if has_rules(self._spread.model) and self._may("rules"):
-                self._search("rules")
-            self._try_compiled()
+        if meter.may(Strategy(inner="fused", chunk=2)):
+            self._search("inline", "fused")
+            if has_rules(self._spread.model) and meter.may(Strategy(inner="rules", chunk=2)):
+                self._search("inline", "rules")
+        if (missing := why_no_streams()) is None:
+            self._try_streams()
+        else:
+            meter.reasons["streams"] = missing
+        self._try_compiled()
         self._try_threads()
         self._try_processes()
-        self._confirm()
-        return self._verdict(f"the fastest of {len(self.probes)} measured strategies")
+        meter.confirm()
+        return self._verdict(f"the fastest of {len(meter.probes)} measured strategies")
+
+    def _verdict(self, why: str) -> Verdict:
+        return Verdict(self.meter.best().strategy, why, self.meter.reasons, self.meter.table())
 
     # --- the search -------------------------------------------------------------------------------
 
-    def _may(self, inner: str) -> bool:
-        refusal = self._trial(Strategy(inner=inner, chunk=2), self._tasks).refusal
-        if refusal is not None:
-            self._reasons[inner] = refusal
-        return refusal is None
+    def _search(self, outer: str, inner: str, workers: int | None = None) -> None:
+        """Chunks of 4, 16, 64, ... until that gains nothing, then the double and the half of the best one."""
+        most, size = self._most(outer), FEWEST
+        best: Probe | None = None
+        while probe := self._try_chunk(outer, inner, size, workers, most):
+            if best is not None and probe.step_s > best.step_s:
+                break
+            best, size = probe, 4 * size
+        if best is not None:
+            for size in (2 * best.strategy.chunk, best.strategy.chunk // 2):
+                self._try_chunk(outer, inner, size, workers, most)
 
-    def _search(self, inner: str) -> None:
-        """Chunks of 4, 8, 16, ... until the time per client gets worse twice, or memory or clients end."""
-        chunk, worse, best = 4, 0, float("inf")
-        while worse < 2:
-            chunk = min(chunk, self._most)
-            strategy = Strategy("inline", inner, chunk)
-            if not self._affordable(strategy):
-                self._reasons[str(strategy)] = "measuring it would cost more than it could save"
+    def _try_chunk(self, outer: str, inner: str, size: int, workers: int | None, most: int) -> Probe | None:
+        """None if about so many rows were measured already, or are not worth it, or are far too slow."""
+        strategy = Strategy(outer, inner, self._even(max(1, min(size, most)), most), workers)
+        is_known = any(p.strategy == strategy for p in self.meter.probes)
+        if is_known or not self.meter.can_afford(strategy):
+            return None
+        probe = self.meter.probe(strategy)
+        return None if probe is None or probe.step_s > FAR * self.meter.probes[0].step_s else probe
+
+    def _most(self, outer: str) -> int:
+        """Clients that there are and that fit into memory."""
+        free = free_bytes(self._spread.streams.device) if outer == "streams" else None
+        return min(self._n, most_clients(self._spread.model, self.meter.tasks[0], free))
+
+    def _even(self, chunk: int, n: int) -> int:
+        """Rows, about ``chunk``, that divide ``n`` clients of equal length: no step is then half empty."""
+        if not self._is_even:
+            return chunk
+        near = [c for c in range(1, n + 1) if n % c == 0 and chunk / 1.5 <= c <= chunk * 1.5]
+        return min(near, key=lambda c: (max(c / chunk, chunk / c), -c), default=chunk)
+
+    def _try_streams(self) -> None:
+        """A GPU: one stream first, for the chunk; then more streams, which share the clients."""
+        meter = self.meter
+        if self._draws("streams"):
+            return
+        known = len(meter.probes)
+        inner = {p.strategy.inner for p in meter.probes if p.strategy.is_fused}
+        for name in inner or {"eager"}:
+            if meter.may(Strategy("streams", name, 2, 1)):
+                self._search("streams", name, 1)
+        found = meter.probes[known:]
+        if not found:
+            return
+        best = min(found, key=lambda p: p.step_s).strategy
+        for workers in STREAM_COUNTS:
+            each = max(1, min(best.chunk, -(-self._n // workers)))
+            strategy = replace(best, workers=workers, chunk=each)
+            if not meter.can_afford(strategy) or meter.probe(strategy) is None:
                 return
-            probe = self._probe(strategy)
-            if probe is None:
-                return
-            step_s = probe.step_s
-            worse = worse + 1 if step_s > best else 0
-            best = min(best, step_s)
-            if chunk == self._most:
-                return
-            chunk *= 2
 
     def _try_compiled(self) -> None:
         """The best eager chunk's neighbours, compiled; the first shows what compiling costs here."""
-        fused = [p for p in self.probes if p.strategy.is_fused]
+        meter = self.meter
+        fused = [p for p in meter.probes if p.strategy.is_fused]
         if not fused:
             return
         eager = min(fused, key=lambda p: p.step_s).strategy
-        inner = f"{eager.inner}-compiled"
-        cost_s = COMPILE_S
-        for chunk in dict.fromkeys((eager.chunk, min(self._most, 2 * eager.chunk), max(4, eager.chunk // 2))):
-            strategy = Strategy("inline", inner, chunk)
-            gain_s = self._best_s() * (0.5 if len(self._compiled()) == 0 else 0.1)
-            if gain_s < cost_s:
-                self._reasons[str(strategy)] = (
-                    f"compiling takes about {cost_s:.1f} s, {self._rounds} rounds take {self._best_s():.2g} s"
-                )
+        inner, most = f"{eager.inner}-compiled", self._most(eager.outer)
+        cost_s = COMPILE_S + COMPILE_OP_S * self._n_ops(replace(eager, workers=None), meter.tasks)
+        sizes = [self._even(size, most) for size in (eager.chunk, 2 * eager.chunk, eager.chunk // 2)]
+        for chunk in dict.fromkeys(max(2, min(most, size)) for size in sizes):
+            strategy = replace(eager, inner=inner, chunk=chunk)
+            graphs = self._graphs(strategy)
+            if graphs * cost_s > meter.left_s():
+                expected = f"compiling takes about {graphs * cost_s:.1f} s"
+                meter.reasons[str(strategy)] = f"{expected}, all {self._rounds} rounds {meter.job_s():.2g} s"
                 return
-            began = self._clock()
-            refusal = self._trial(strategy, self._tasks).refusal
-            if refusal is not None:
-                self._reasons[inner] = refusal
-                return
-            first_s = self._clock() - began
-            probe = self._probe(strategy)
+            probe = meter.probe(strategy, has_trial=True)
             if probe is None:
                 return
-            probe.first_s += first_s
             cost_s = max(0.05, probe.first_s)
 
-    def _compiled(self) -> list[_Probe]:
-        return [p for p in self.probes if p.strategy.is_compiled]
+    def _graphs(self, strategy: Strategy) -> int:
+        """How many shapes of a compiled step all clients need: the tail of ragged ones needs many."""
+        if not self._is_even:
+            return len(halves(strategy.chunk))
+        return 1 + bool(self._n % strategy.chunk)
 
     def _try_threads(self) -> None:
         """The best strategies, spread over the cores."""
-        cores = n_workers(Strategy("threads"))
+        meter, cores = self.meter, n_workers(Strategy("threads"))
         if cores == 1:
-            self._reasons["threads"] = "this process may use one core only"
+            meter.reasons["threads"] = "this process may use one core only"
             return
-        if self._survey is not None and self._survey.draws:
-            self._reasons["threads"] = "the model draws from torch's own generator, which threads share"
+        if self._draws("threads"):
             return
-        ranked = sorted(self.probes, key=lambda p: p.step_s)
-        for probe in ranked[:2]:
-            chunk = max(1, min(probe.strategy.chunk, -(-len(self._tasks) // cores)))
-            strategy = dataclasses.replace(probe.strategy, outer="threads", workers=cores, chunk=chunk)
-            if strategy.is_compiled and self._best_s() * 0.3 < probe.first_s:
-                self._reasons[str(strategy)] = "each thread compiles for itself, which would not be repaid"
-            elif not self._affordable(strategy):
-                self._reasons[str(strategy)] = "measuring it would cost more than it could save"
-            else:
-                self._probe(strategy)
+        ranked = sorted((p for p in meter.probes if p.strategy.outer == "inline"), key=lambda p: p.step_s)
+        for probe in (ranked[0], next(p for p in ranked if not p.strategy.is_compiled)):
+            strategy = self._spread_over(probe, "threads", cores)
+            is_known = any(p.strategy == strategy for p in meter.probes)
+            start_s = (cores - 1) * probe.first_s if strategy.is_compiled else 0.0  # each compiles for itself
+            if not is_known and meter.can_afford(strategy, start_s):
+                meter.probe(strategy)
 
     def _try_processes(self) -> None:
-        """The best strategy in processes, which share no interpreter lock; their starting must be repaid."""
+        """The best in processes, which share no interpreter lock; their starting must be repaid."""
+        meter, best = self.meter, self.meter.best()
         cores = n_workers(Strategy("processes"))
-        if cores == 1 or len(self._tasks) == 1:
-            return
-        best = min(self.probes, key=lambda p: p.step_s)
-        chunk = max(1, min(best.strategy.chunk, -(-len(self._tasks) // cores)))
-        strategy = dataclasses.replace(best.strategy, outer="processes", workers=cores, chunk=chunk)
-        start_s = START_S + (best.first_s if strategy.is_compiled else 0.0)
-        if self._best_s() * 0.3 < start_s:
-            self._reasons[str(strategy)] = (
-                f"starting workers takes about {start_s:.1f} s: it would not be repaid"
-            )
-        elif not self._affordable(strategy):
-            self._reasons[str(strategy)] = "measuring it would cost more than it could save"
-        else:
-            self._probe(strategy)
+        gpus = n_gpus()
+        for outer, workers in (("processes", cores), ("devices", gpus)):
+            if min(workers, self._n) < 2:
+                continue
+            strategy = self._spread_over(best, outer, workers)
+            start_s = START_S + (best.first_s if strategy.is_compiled else 0.0)
+            if start_s > meter.left_s():
+                meter.reasons[str(strategy)] = (
+                    f"starting workers takes about {start_s:.1f} s: it would not be repaid"
+                )
+            elif meter.can_afford(strategy, start_s):
+                meter.probe(strategy)
 
-    def _confirm(self) -> None:
-        """The three best again, in turns: what disturbed the machine meanwhile then disturbs all of them."""
-        ranked = sorted(self.probes, key=lambda p: p.step_s)[:3]
-        for _ in range(REPEATS):
-            for probe in ranked:
-                if self._affordable(probe.strategy):
-                    tasks, workers = self._sample(probe.strategy)
-                    spent = self._time(probe.strategy, tasks, workers)
-                    steps = sum(t.batches.n_steps for t in tasks)
-                    probe.step_s = float("inf") if spent is None else min(probe.step_s, spent / steps)
+    def _spread_over(self, probe: Probe, outer: str, workers: int) -> Strategy:
+        each = -(-self._n // workers)
+        chunk = probe.strategy.chunk
+        if probe.strategy.is_fused:
+            chunk = self._even(max(1, min(chunk, each)), each)
+        known = workers if outer != "devices" else None
+        return replace(probe.strategy, outer=outer, workers=known, chunk=chunk)
 
-    # --- measuring --------------------------------------------------------------------------------
-
-    def _probe(self, strategy: Strategy) -> _Probe | None:
-        """None if the strategy fails."""
-        tasks, workers = self._sample(strategy)
-        steps = sum(task.batches.n_steps for task in tasks)
-        samples: list[float] = []
-        for _ in range(1 + REPEATS):
-            sample = self._time(strategy, tasks, workers)
-            if sample is None:
-                return None
-            samples.append(sample)
-        probe = _Probe(strategy, min(samples[1:]) / steps, max(0.0, samples[0] - min(samples[1:])))
-        self.probes.append(probe)
-        return probe
-
-    def _sample(self, strategy: Strategy) -> tuple[list[Task], int]:
-        """Clients that fill every worker's rows once, cut to a few steps; and the number of workers."""
-        workers = n_workers(strategy)
-        tasks = self._tasks[: max(2, strategy.rows) * workers]
-        # What goes to another process and back is all of a client: its steps must then count in full.
-        return list(tasks if strategy.outer == "processes" else map(_cut, tasks)), workers
-
-    def _time(self, strategy: Strategy, tasks: Sequence[Task], workers: int) -> float | None:
-        """Seconds, or None if the strategy fails: why is then among the reasons."""
-        began = self._clock()
-        try:
-            for _ in self._spread.run(strategy, self._survey, tasks, workers):
-                pass
-        except Exception as error:
-            if strategy == Strategy():
-                raise
-            self._reasons[str(strategy)] = f"it fails: {type(error).__name__}: {error}".splitlines()[0]
-            return None
-        return self._clock() - began
-
-    def _best_s(self) -> float:
-        """What is left of the job, by the best strategy so far."""
-        return self._job_steps * min(p.step_s for p in self.probes)
-
-    def _affordable(self, strategy: Strategy) -> bool:
-        steps = sum(task.batches.n_steps for task in self._sample(strategy)[0])
-        cost_s = steps * (1 + REPEATS) * min(p.step_s for p in self.probes)
-        return cost_s < max(SHARE * self._best_s(), WORTH_S)
-
-    def _verdict(self, why: str) -> Verdict:
-        best = min(self.probes, key=lambda p: p.step_s)
-        serial = self.probes[0].step_s
-        rows = tuple(
-            {
-                "strategy": str(p.strategy),
-                "ms per client-step": p.step_s * 1e3,
-                "times serial": serial / p.step_s,
-                "first, s": p.first_s,
-                "picked": "<-" if p is best else "",
-            }
-            for p in self.probes
-        )
-        return Verdict(best.strategy, why, self._reasons, rows)
-
-
-def _cut(task: Task) -> Task:
-    b = task.batches
-    return dataclasses.replace(task, batches=Batches(b.rows[:STEPS], b.counts[:STEPS], b.draws[:STEPS]))
+    def _draws(self, outer: str) -> bool:
+        if self._survey is None or not self._survey.draws:
+            return False
+        self.meter.reasons[outer] = "the model draws from torch's own generator, which threads share"
+        return True

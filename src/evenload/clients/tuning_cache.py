@@ -6,6 +6,7 @@ import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +17,20 @@ from .strategy import Strategy
 from .task import Task
 from .tuner import Verdict
 
-__all__ = ["TuningCache"]
+__all__ = ["TuningCache", "kind_of_work"]
+
+
+def kind_of_work(tasks: Sequence[Task]) -> tuple:
+    """What of tasks decides which engine may train them and what a step costs; rates and the like do not."""
+    recipes = list({id(task.recipe): task.recipe for task in tasks}.values())
+    first = recipes[0]
+    return (
+        (first.loss, first.metrics, first.augment, first.precision, first.step),
+        (first.batch_size, first.epochs, first.steps, first.clip is None, any(r.prox for r in recipes)),
+        type(first.optimizer).__name__,
+        type(first.optimizer).form([r.optimizer for r in recipes]),  # pyright: ignore
+        any(task.correction is not None for task in tasks),
+    )
 
 
 class TuningCache:
@@ -53,12 +67,9 @@ class TuningCache:
 
     def _key(self, tasks: Sequence[Task], rounds: int) -> str:
         """Numbers of clients, steps and rounds count by their power of two: no single one decides."""
-        recipe = tasks[0].recipe
         facts = (
             self._model,
-            (type(recipe.optimizer).__name__, str(recipe.loss), recipe.precision),
-            getattr(recipe.augment, "__qualname__", str(recipe.augment)),
-            (recipe.batch_size, recipe.clip is None),
+            _named(kind_of_work(tasks)),
             str(tasks[0].rows.kind),
             len(tasks).bit_length(),
             sum(task.batches.n_steps for task in tasks).bit_length(),
@@ -67,3 +78,10 @@ class TuningCache:
             (torch.__version__, platform.python_version(), __version__),
         )
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
+
+
+def _named(value: Any) -> Any:
+    """Functions by their names: they are others in another program."""
+    if isinstance(value, tuple):
+        return tuple(map(_named, value))
+    return getattr(value, "__qualname__", value)

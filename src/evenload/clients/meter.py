@@ -1,0 +1,198 @@
+"""Warm, timed samples of strategies on the user's own clients, and a budget for taking them.
+
+No cold sample counts: a strategy runs once unmeasured, then the least of several repetitions is taken. All
+that is spent on the way counts against the budget, but for what the fastest strategy needs to get going:
+that is part of its work.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .batches import Batches
+from .engine import longest_first
+from .spread import Spread
+from .strategy import Strategy, n_workers
+from .survey import Survey
+from .task import Task
+from .trial import Trial
+
+__all__ = ["Meter", "Probe"]
+
+SHARE = 0.04  # of the job's time, by the best strategy so far, that finding it may take
+WORTH_S = 0.05  # less than this may always be spent
+STEPS = 3  # of each client in a short sample
+REPEATS = 2
+WHOLE_REPEATS = 3  # of whole rounds, which decide
+CLOSE = 1.3  # strategies within this factor of the best are compared again
+MOST_CLOSE = 4
+TIE = 1.02  # of two that are so near, the one that was thought of first: it needs less
+
+
+@dataclass(slots=True)
+class Probe:
+    strategy: Strategy
+    step_s: float  # per client and step
+    first_s: float  # before the first warm step: tracing, compiling, starting threads
+    is_confirmed: bool = False
+
+
+class Meter:
+    """For one kind of tasks, of which ``rounds`` rounds are to come. ``clock`` gives seconds.
+
+    probes   what was measured, in order
+    reasons  strategy or inner name -> why it was not measured, or not to the end
+    """
+
+    def __init__(
+        self,
+        spread: Spread,
+        survey: Survey | None,
+        trial: Callable[[Strategy, Sequence[Task]], Trial],
+        tasks: Sequence[Task],
+        rounds: int,
+        clock: Callable[[], float],
+    ):
+        self._spread, self._survey, self._trial, self._clock = spread, survey, trial, clock
+        self.tasks = list(longest_first(tasks))
+        self.job_steps = rounds * sum(task.batches.n_steps for task in tasks)
+        self.probes: list[Probe] = []
+        self.reasons: dict[str, str] = {}
+        self._spent_s = 0.0
+
+    # --- what it costs ----------------------------------------------------------------------------
+
+    def best(self) -> Probe:
+        """The fastest, of those that were confirmed if any was; of nearly equal ones the first."""
+        probes = [p for p in self.probes if p.is_confirmed] or self.probes
+        least_s = min(p.step_s for p in probes)
+        return next(p for p in probes if p.step_s <= TIE * least_s)
+
+    def job_s(self) -> float:
+        """All rounds by the best strategy so far."""
+        return self.job_steps * min(p.step_s for p in self.probes)
+
+    def left_s(self) -> float:
+        """Of the budget."""
+        return max(SHARE * self.job_s(), WORTH_S) - (self._spent_s - self.best().first_s)
+
+    def can_afford(self, strategy: Strategy, start_s: float = 0.0) -> bool:
+        """A cold sample and the timed ones; else the reason is noted."""
+        is_enough = start_s + (1 + REPEATS) * self._sample_s(self._short(strategy)) <= self.left_s()
+        if not is_enough:
+            self.reasons[str(strategy)] = "measuring it would cost more than it could save"
+        return is_enough
+
+    def _sample_s(self, tasks: Sequence[Task]) -> float:
+        return sum(t.batches.n_steps for t in tasks) * min(p.step_s for p in self.probes)
+
+    # --- measuring --------------------------------------------------------------------------------
+
+    def may(self, strategy: Strategy) -> bool:
+        """Does its engine do what serial training does? Else the reason is noted."""
+        began = self._clock()
+        refusal = self._trial(strategy, self.tasks).refusal
+        self._spent_s += self._clock() - began
+        if refusal is not None:
+            self.reasons[strategy.inner] = refusal
+        return refusal is None
+
+    def probe(self, strategy: Strategy, *, has_trial: bool = False) -> Probe | None:
+        """None if the strategy may not be used or fails. ``has_trial``: let its engine be tried first."""
+        began = self._clock()
+        if has_trial and not self.may(strategy):
+            return None
+        tasks = self._short(strategy)
+        steps = sum(task.batches.n_steps for task in tasks)
+        if self._time(strategy, tasks) is None:
+            return None
+        cold_s, samples = self._clock() - began, []
+        while len(samples) < REPEATS:
+            spent_s = self._time(strategy, tasks)
+            if spent_s is None:
+                return None
+            samples.append(spent_s)
+            if self._is_enough(spent_s, tasks, steps):
+                break
+        probe = Probe(strategy, min(samples) / steps, max(0.0, cold_s - min(samples)))
+        self.probes.append(probe)
+        return probe
+
+    def _is_enough(self, spent_s: float, tasks: Sequence[Task], steps: int) -> bool:
+        """After one timed sample: is it clearly not the best, or would another one go beyond the budget?"""
+        if not self.probes:
+            return self._spent_s + spent_s > max(SHARE * self.job_steps * spent_s / steps, WORTH_S)
+        return spent_s > CLOSE * self._sample_s(tasks) or 2 * spent_s > self.left_s()
+
+    def confirm(self) -> None:
+        """The best again, in turns: what disturbs the machine meanwhile disturbs all of them.
+
+        Whole rounds if these can be paid for: starting and ending clients then count as they do in the job.
+        """
+        least_s = min(p.step_s for p in self.probes)
+        near = [p for p in sorted(self.probes, key=lambda p: p.step_s) if p.step_s <= CLOSE * least_s]
+        near = near[:MOST_CLOSE]
+        if len(near) == 1:
+            return
+        is_whole = 2 * len(near) * self._sample_s(self.tasks) <= self.left_s()
+
+        def sample_of(probe: Probe) -> Sequence[Task]:
+            return self.tasks if is_whole else self._short(probe.strategy)
+
+        if not is_whole and sum(map(self._sample_s, map(sample_of, near))) > self.left_s():
+            return
+        found: dict[str, float] = {}
+        for turn in range(1 + (WHOLE_REPEATS if is_whole else REPEATS)):
+            if turn > 1 and sum(map(self._sample_s, map(sample_of, near))) > self.left_s():
+                break
+            for probe in near:
+                tasks = sample_of(probe)
+                spent_s = self._time(probe.strategy, tasks)
+                name = str(probe.strategy)
+                if spent_s is None:
+                    found[name] = float("inf")
+                elif turn or not is_whole:  # a whole round may bring shapes that are met for the first time
+                    step_s = spent_s / sum(t.batches.n_steps for t in tasks)
+                    found[name] = min(step_s, found.get(name, step_s))
+        for probe in near:
+            probe.step_s = found[str(probe.strategy)]
+            probe.is_confirmed = probe.step_s < float("inf")
+
+    def _short(self, strategy: Strategy) -> list[Task]:
+        """Clients that fill every worker's rows once, cut to a few steps."""
+        tasks = self.tasks[: strategy.rows * n_workers(strategy)]
+        # What goes to another process and back is all of a client: its steps must then count in full.
+        return list(tasks if strategy.outer in ("processes", "devices") else map(_cut, tasks))
+
+    def _time(self, strategy: Strategy, tasks: Sequence[Task]) -> float | None:
+        """Seconds, or None if the strategy fails: why is then among the reasons."""
+        began = self._clock()
+        try:
+            for _ in self._spread.run(strategy, self._survey, tasks, n_workers(strategy)):
+                pass
+        except Exception as error:
+            if strategy == Strategy():
+                raise
+            self.reasons[str(strategy)] = f"it fails: {type(error).__name__}: {error}".splitlines()[0]
+            return None
+        finally:
+            self._spent_s += self._clock() - began
+        return self._clock() - began
+
+    def table(self) -> tuple[Mapping[str, str | float], ...]:
+        serial_s, best = self.probes[0].step_s, self.best()
+        return tuple(
+            {
+                "strategy": str(p.strategy),
+                "ms per client-step": p.step_s * 1e3,
+                "times serial": serial_s / p.step_s,
+                "first, s": p.first_s,
+                "picked": "<-" if p is best else "",
+            }
+            for p in self.probes
+        )
+
+
+def _cut(task: Task) -> Task:
+    b = task.batches
+    return dataclasses.replace(task, batches=Batches(b.rows[:STEPS], b.counts[:STEPS], b.draws[:STEPS]))
