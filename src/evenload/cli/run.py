@@ -22,7 +22,7 @@ MOST_SHOWN = 10
 @click.command()
 @click.argument("job", type=click.Path(path_type=Path), required=False)
 @click.option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number; wins over the job file.")
-@click.option("--policy", help="How items are dealt: measured, pull, pull:4, static, ...")
+@click.option("--policy", help="measured: slow devices hold back at the end | pull: they do not.")
 @click.option("--backend", default="process", show_default=True, help="process | inline (to debug with).")
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="The run folder; wins over the job file.")
 @click.option("--resume", is_flag=True, help="Go on with the run in the folder; that is the default.")

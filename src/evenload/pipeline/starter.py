@@ -50,7 +50,7 @@ stages:                             # each item goes through all of them, in thi
 
 schedule:
   mode: auto                        # auto | single | data_parallel | model_parallel | stage_parallel | swap
-  policy: measured                  # how items are dealt: measured, pull, guided, static, ...
+  policy: measured                  # slow devices hold back at the end; pull: they do not
 
 errors:
   on_error: record                  # note it and go on; or stop

@@ -14,6 +14,12 @@ def settings_without_effect(spec: "JobSpec") -> list[str]:
     if spec.report.sort is not None and not any(spec.report.sort in s.outputs for s in spec.stages):
         declared = ", ".join(name for stage in spec.stages for name in stage.outputs) or "none"
         notes.append(f"report.sort: {spec.report.sort!r} is no declared output; declared: {declared}")
+    policy = spec.schedule.policy
+    if policy != "pull" and not policy.startswith("measured"):
+        notes.append(
+            f"schedule.policy: {policy} is pull here: a pipeline deals to devices as they become free, one by one "
+            "or in a stage's batch, longest first; chunks and shares dealt beforehand are for map"
+        )
     return notes
 
 
