@@ -103,14 +103,17 @@ def _whole(tasks: Sequence[Task]) -> tuple[Tensor, Tensor, dict[int, int]] | Non
 
 def _spans(parts: Sequence[Tensor]) -> tuple[Tensor | None, list[int]]:
     """The tensor that all ``parts`` are runs of rows of (as slices of one tensor are), if there is one."""
-    first = parts[0]
+    first, shape = parts[0], parts[0].shape[1:]
     width = first[0].numel() if len(first) else 0
-    base, shape = first.untyped_storage().data_ptr(), first.shape[1:]
-    for part in parts:
-        if not width or not part.is_contiguous() or part.shape[1:] != shape or part.dtype != first.dtype:
-            return None, []
-        if part.untyped_storage().data_ptr() != base or part.storage_offset() % width:
-            return None, []
-    n = first.untyped_storage().nbytes() // (width * first.element_size())
+    if not width or not all(
+        p.is_contiguous() and p.dtype == first.dtype and p.shape[1:] == shape for p in parts
+    ):
+        return None, []
+    row_bytes = width * first.element_size()
+    base, n = first.untyped_storage().data_ptr(), first.untyped_storage().nbytes() // row_bytes
+    # Memory that lies within the first one's is the first one's: it is held here, so nobody else can have it.
+    starts = [part.data_ptr() - base for part in parts]
+    if any(start % row_bytes or not 0 <= start < n * row_bytes for start in starts):
+        return None, []
     whole = first.as_strided((n, *shape), (width, *first.stride()[1:]), 0)
-    return whole, [part.storage_offset() // width for part in parts]
+    return whole, [start // row_bytes for start in starts]

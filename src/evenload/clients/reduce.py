@@ -7,7 +7,6 @@ A stacked chunk is reduced by one product per tensor, without slicing clients ou
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,7 +46,7 @@ class Mean:
         if usable:
             self._add(usable, weights)
             self._weight += sum(weights)
-        return results if self._keeps_states else [replace(r, state={}) for r in results]
+        return results if self._keeps_states else [r.without_state() for r in results]
 
     def value(self) -> dict[str, Tensor]:
         """Raises ConfigError if there was no usable client."""

@@ -65,6 +65,12 @@ class ClientResult:
     def steps(self) -> int:
         return len(self.losses)
 
+    def without_state(self) -> "ClientResult":
+        """The same, the state dict left out."""
+        return ClientResult(
+            self.client, {}, self.losses, self.metrics, self.examples, self.n_rows, self.status, self.error
+        )
+
     @property
     def is_usable(self) -> bool:
         """Trained to the end with finite numbers."""

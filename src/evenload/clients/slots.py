@@ -22,7 +22,7 @@ from .task import Task
 
 __all__ = ["SlotRun"]
 
-GATHER_BYTES = 4 << 20  # of examples at once: few calls, and still in the cache when they are used
+GATHER_BYTES = 1 << 20  # of examples at once: few calls, and still in the cache when they are used
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class _Occupant:
 
     @property
     def left(self) -> int:
-        return 0 if self.is_dead else self.task.batches.n_steps - self.step
+        return 0 if self.is_dead else len(self.task.batches.counts) - self.step
 
 
 class SlotRun:
@@ -201,20 +201,20 @@ class SlotRun:
     def _plan(self, q: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """rows int64 [length, q, batch] in the pool, weights [length, q, batch], draws int64 [length, q]."""
         batch = self._slots[0].task.recipe.batch_size
-        rows = np.zeros((length, q, batch), np.int64)
-        counts = np.ones((length, q), np.int64)
-        draws = np.zeros((length, q), np.int64)
+        rows = np.empty((q, length, batch), np.int64)
+        counts = np.ones((q, length), np.int64)
+        draws = np.zeros((q, length), np.int64)
         for k, o in enumerate(self._slots):
-            steps = slice(o.step, o.step + length)
-            rows[:, k] = self._pool.places(o.task, o.task.batches.rows[steps], o.offset)
-            counts[:, k] = o.task.batches.counts[steps]
-            draws[:, k] = o.task.batches.draws[steps]
-        rows[:, len(self._slots) :] = rows[:, :1]  # a live client's: another's may have been refused
-        weights = (np.arange(batch) < counts[..., None]) / counts[..., None]
+            plan, steps = o.task.batches, slice(o.step, o.step + length)
+            rows[k] = self._pool.places(o.task, plan.rows[steps], o.offset)
+            counts[k] = plan.counts[steps]
+            draws[k] = plan.draws[steps]
+        rows[len(self._slots) :] = rows[:1]  # a live client's: another's may have been refused
+        weights = _row_weights(batch)[counts.T]
         return (
-            torch.from_numpy(rows).to(self._device),
+            torch.from_numpy(np.ascontiguousarray(rows.swapaxes(0, 1))).to(self._device),
             torch.from_numpy(weights).to(self._device, self._dtype),
-            torch.from_numpy(draws).to(self._device),
+            torch.from_numpy(np.ascontiguousarray(draws.T)).to(self._device),
         )
 
     def _scalars(self, q: int, length: int) -> dict[str, Tensor]:
@@ -278,10 +278,17 @@ class SlotRun:
         usable = _finite_rows({n: stack[n] for n in (*self._form.trained, *self._form.buffers)})
         stack = {n: t.cpu() for n, t in stack.items()}  # the very tensors, where they are there already
         names = self._state_names(stack)
+        rows = done if is_end else range(len(done))
+        is_finite = usable.tolist()
+        seen: dict[tuple[int, int], int] = {}  # clients of one size share their counts
         results = []
-        for i, k in enumerate(done):
-            row = k if is_end else i
-            results.append(_result(self._slots[k], Row(stack, row, names), bool(usable[row])))
+        for k, row in zip(done, rows, strict=True):
+            o = self._slots[k]
+            counts = o.task.batches.counts
+            if (id(counts), o.step) not in seen:
+                seen[id(counts), o.step] = int(counts[: o.step].sum())
+            examples = seen[id(counts), o.step]
+            results.append(_result(o, Row(stack, row, names), examples, is_finite[row]))
         return results
 
     def _state_names(self, stack: dict[str, Tensor]) -> dict[str, str]:
@@ -303,17 +310,23 @@ class SlotRun:
         del self._slots[live:]
 
 
-def _result(o: _Occupant, state: Row, is_finite: bool) -> ClientResult:
-    batches, counts = o.task.batches, o.task.batches.counts[: o.step]
+def _result(o: _Occupant, state: Row, examples: int, is_finite: bool) -> ClientResult:
+    batches = o.task.batches
     metrics = {}
     if o.metrics:
-        means = np.concatenate(o.metrics)
+        means, counts = np.concatenate(o.metrics), batches.counts[: o.step]
         for i, name in enumerate(o.task.recipe.metrics):
-            metrics[name] = float((means[:, i] * counts).sum() / max(1, counts.sum()))
+            metrics[name] = float((means[:, i] * counts).sum() / max(1, examples))
     status = "diverged" if o.is_dead or not is_finite else "ok"
     assert o.is_dead or o.step == batches.n_steps
     losses = o.losses[0] if len(o.losses) == 1 else np.concatenate(o.losses)
-    return ClientResult(o.task.client, state, losses, metrics, int(counts.sum()), len(o.task.rows), status)
+    return ClientResult(o.task.client, state, losses, metrics, examples, len(o.task.rows), status)
+
+
+def _row_weights(batch: int) -> np.ndarray:
+    """[batch + 1, batch]: for each number of real rows, 1/n of these and 0 of the padding."""
+    counts = np.arange(batch + 1)[:, None]
+    return (np.arange(batch) < counts) / np.maximum(counts, 1)
 
 
 def _finite_rows(stack: dict[str, Tensor]) -> np.ndarray:
