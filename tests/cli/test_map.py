@@ -202,7 +202,7 @@ def test_what_cannot_work_is_refused_with_exit_code_two(
 def test_resume_goes_on_where_it_was(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "noted.py").write_text("def f(x):\n    open('ran', 'a').write(f'{x}\\n')\n    return 1 / x\n")
     (folder / "in.jsonl").write_text("1\n2\n0\n4\n")
-    options = ("noted.py:f", "in.jsonl", "-o", "out.jsonl", "--resume")
+    options = ("noted.py:f", "in.jsonl", "-o", "out.jsonl", "--resume", "--policy", "pull")
     for failed in (1, 1):
         code, _, err = evenload(capsys, *options)
         assert code == failed

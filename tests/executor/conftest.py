@@ -9,6 +9,9 @@ import psutil
 import pytest
 
 from evenload.executor import Executor
+from evenload.executor import executor as executor_module
+from evenload.executor import roster as roster_module
+from evenload.executor.backends import ray as ray_backend
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +20,9 @@ def ray_cluster() -> Iterator[str]:
     import ray
 
     folder = tempfile.mkdtemp(prefix="el", dir="/tmp")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(ray_backend, "START_S", 200.0)  # actors start slowly where others work beside them
+    patch.setattr(ray_backend, "KILL_S", 100.0)
     with warnings.catch_warnings():
         context = ray.init(
             num_cpus=16,
@@ -29,6 +35,7 @@ def ray_cluster() -> Iterator[str]:
         )
     yield context.address_info["address"]
     ray.shutdown()
+    patch.undo()
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -52,6 +59,13 @@ def threaded(request: pytest.FixtureRequest) -> str:
 def executor(backend: str) -> Iterator[Executor]:
     with Executor("cpu*2", backend=backend, echo=False) as executor:
         yield executor
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that are told to leave are waited for: they may need long to get their turn."""
+    monkeypatch.setattr(executor_module, "GRACE_S", 100.0)
+    monkeypatch.setattr(roster_module, "LEAVE_S", 100.0)
 
 
 @pytest.fixture

@@ -302,6 +302,7 @@ def test_a_flood_of_output_blocks_nobody(executor: Executor) -> None:
     assert run(executor, lambda x: os.write(1, b"y" * 1_000_000) and x) == BAD
 
 
+@pytest.mark.usefixtures("patient")
 def test_events_tell_of_deaths(threaded: str, tmp_path: Path) -> None:
     events: list[Any] = []
     with Executor("cpu*2", backend=threaded, events=EventLog(events.append), echo=False) as own:

@@ -17,12 +17,19 @@ import pytest
 import evenload
 from evenload.errors import ConfigError, GangError
 from evenload.events import EventLog, Span, StageFinished, StageStarted, WorkerStarted
-from evenload.executor import Executor, Rank
+from evenload.executor import Executor, Rank, gangs
 from evenload.executor.failure import Failure
 from evenload.executor.gang_fault import Fault, is_waiting, root_cause
 from evenload.executor.gang_store import open_store
 
 OTHERS: set[int] = set()
+
+
+@pytest.fixture(autouse=True)
+def time_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is: who is at fault is heard before it is named."""
+    monkeypatch.setattr(gangs, "SETTLE_S", 60.0)
+    monkeypatch.setattr(gangs, "ANSWER_S", 3.0)
 
 
 @pytest.fixture(autouse=True)
@@ -107,8 +114,8 @@ def test_a_rank_that_dies_ends_the_others_and_is_named() -> None:
 
 
 def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it() -> None:
-    error = fails(lambda: time.sleep(1000), timeout_s=0.5)
-    assert "did not end within 0.5 s" in error.message
+    error = fails(lambda: time.sleep(1000), timeout_s=4.0)
+    assert "did not end within 4 s" in error.message
     assert "<lambda>" in error.remote_traceback, "where it hangs"
 
 
@@ -116,8 +123,8 @@ def test_a_rank_that_hangs_is_told_from_those_that_wait_for_it() -> None:
 def test_a_rank_that_holds_the_interpreters_lock_is_named() -> None:
     import ctypes
 
-    error = fails(lambda: ctypes.PyDLL(None).sleep(1000), timeout_s=0.5)
-    assert "did not end within 0.5 s" in error.message
+    error = fails(lambda: ctypes.PyDLL(None).sleep(1000), timeout_s=4.0)
+    assert "did not end within 4 s" in error.message
 
 
 @pytest.mark.slow

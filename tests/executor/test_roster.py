@@ -51,6 +51,7 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_drained_device_ends_what_it_has_and_leaves(executor: tuple[Executor, list]) -> None:
     own, events = executor
     results = own.map(slow, itertools.count(), policy="pull", look_ahead=10)
