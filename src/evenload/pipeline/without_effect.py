@@ -17,7 +17,7 @@ def settings_without_effect(spec: "JobSpec") -> list[str]:
     policy = spec.schedule.policy
     if policy != "pull" and not policy.startswith("measured"):
         notes.append(
-            f"schedule.policy: {policy} is pull here: a pipeline deals to devices as they are free, one by one "
+            f"schedule.policy: {policy} is pull here: devices take items when they are free, one by one "
             "or in a stage's batch, longest first; chunks and shares dealt beforehand are for map"
         )
     return notes
