@@ -168,3 +168,16 @@ def test_what_is_no_replay_is_said(tmp_path, capsys, text):
         main(["dash", str(tmp_path / "x.json")])
     assert ended.value.code == 2
     assert "x.json is no JSON" in (err := capsys.readouterr().err) or "no replay" in err
+
+
+def test_a_merkle_root_with_a_page(tmp_path):
+    (tmp_path / "leaves").write_bytes(bytes(32 * 5000))
+    command = [sys.executable, "-m", "evenload", "merkle", "root", "leaves"]
+    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    more = ["--devices", "cpu*2", "--dash"]
+    shown = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert shown.stdout == plain.stdout
+    assert re.search(r"live page: http://127\.0\.0\.1:\d+/", shown.stderr)
+    refused = subprocess.run([*command, "--dash"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "--devices all" in refused.stderr

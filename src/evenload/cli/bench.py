@@ -14,7 +14,9 @@ from evenload.errors import EvenloadError, UnknownName
 from .measure import TRIALS, Setting, Trial
 from .merkle_bench import merkle_bench
 from .prove_bench import prove_bench
+from .steps import Steps
 from .table import format_table
+from .watched import recorded
 
 __all__ = ["bench"]
 
@@ -41,6 +43,7 @@ HEADS = {
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON here.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--dash", "has_dash", is_flag=True, help="Show its progress in the browser.")
 @click.pass_context
 def bench(
     context: click.Context,
@@ -51,6 +54,7 @@ def bench(
     html: Path | None,
     output: Path | None,
     as_json: bool,
+    has_dash: bool,
 ) -> int | None:
     """Measure this machine: executor, transport, scheduling, Merkle trees, proofs, experts, clients, ...
 
@@ -74,12 +78,15 @@ def bench(
     setting = Setting(chosen, max(1, min(8, facts["cores"] or 1)), quick, peers)
     page: dict[str, Any] = {"schema": 1, "quick": quick, "machine": facts, "trials": []}
     n_failed = 0
-    for name in names or TRIALS:
-        trial = _run(name, setting)
-        n_failed += trial.skipped.startswith("failed")
-        page["trials"].append(trial.to_json())
-        if not as_json:
-            click.echo("\n".join(_lines(trial)) + "\n")
+    todo = list(names or TRIALS)
+    with recorded("bench", has_dash) as log, Steps(log, "bench", "trial", len(todo), "this machine") as steps:
+        for number, name in enumerate(todo):
+            trial = _run(name, setting)
+            n_failed += trial.skipped.startswith("failed")
+            page["trials"].append(trial.to_json())
+            if not as_json:
+                click.echo("\n".join(_lines(trial)) + "\n")
+            steps.done(number, name, {"took_s": trial.took_s})
     if output:
         output.write_text(json.dumps(page, indent=1, default=float) + "\n", encoding="utf-8")
     if html:

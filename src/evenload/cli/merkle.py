@@ -14,6 +14,7 @@ from .merkle_bench import merkle_bench
 
 if TYPE_CHECKING:
     from evenload.merkle import Scheme
+    from evenload.merkle.partition import ParallelRoot
 
 __all__ = ["merkle"]
 
@@ -66,10 +67,11 @@ def leaf_options(command: F) -> F:
 @leaf_options
 @click.option("--devices", help="Hash on these devices together: all, cpu*2, wgpu:0. FILE must be binary.")
 @click.option("--strategy", default="measured", show_default=True, help="How blocks are dealt to --devices.")
+@click.option("--dash", "has_dash", is_flag=True, help="With --devices: show it in the browser.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def root(
-    file: str, scheme: str, person: str, depth: int | None, devices: str | None, strategy: str, as_json: bool,
-    **how: Any,
+    file: str, scheme: str, person: str, depth: int | None, devices: str | None, strategy: str,
+    has_dash: bool, as_json: bool, **how: Any,
 ) -> int:  # fmt: skip
     """Print the root of the leaves in FILE, or in what comes on stdin (-).
 
@@ -79,12 +81,12 @@ def root(
     page: dict[str, Any] = {"schema": 1, "scheme": scheme}
     if devices is not None:
         _refuse_text(file, how, "--devices maps a binary file")
-        from evenload.merkle import parallel_root
-
-        done = parallel_root(file, scheme=chosen, width=how["width"], devices=devices, strategy=strategy)
+        done = _root_over(devices, file, has_dash, scheme=chosen, width=how["width"], strategy=strategy)
         digest, size, is_mutated = done.root, done.size, done.is_mutated
         summary = done.parts.summary
         page |= {"wall_s": done.parts.wall_s, "bound_s": summary.bound_s, "devices": list(summary.devices)}
+    elif has_dash:
+        raise ConfigError("--dash shows the work of devices", hint="say which: --devices all")
     elif chosen.odd == "heap":
         from evenload.merkle import StandardTree
 
@@ -108,6 +110,23 @@ def root(
     page |= {"leaves": size, "root": text, "mutated": is_mutated}
     click.echo(json.dumps(page) if as_json else text)
     return 0
+
+
+def _root_over(devices: str, file: str, has_dash: bool, **how: Any) -> "ParallelRoot":
+    """The root, hashed by ``devices`` together, as a run that can be watched."""
+    from evenload.executor import Executor
+    from evenload.merkle import parallel_root
+
+    from .steps import Steps
+    from .watched import recorded
+
+    name = f"merkle {Path(file).name}"
+    with (
+        recorded(name, has_dash) as log,
+        Steps(log, name, "hash", None, None),
+        Executor(devices, events=log) as executor,
+    ):
+        return parallel_root(file, executor=executor, **how)
 
 
 @merkle.command()
