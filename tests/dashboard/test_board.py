@@ -8,7 +8,7 @@ import pytest
 
 from evenload.dashboard.board import Board
 from evenload.dashboard.frames import Frames
-from evenload.events import ItemFinished, Moved, RunFinished, RunStarted, Span, StageStarted
+from evenload.events import ItemFinished, Moved, Planned, Queued, RunFinished, RunStarted, Span, StageStarted
 from evenload.report.html import view_of
 
 
@@ -46,6 +46,26 @@ def test_a_running_run_says_how_far_it_is():
     assert (run["stage"], run["stage_done"], run["stage_total"], run["n_stages"]) == ("first", 4, 10, 2)
     assert run["is_running"]
     assert run["eta_s"] == pytest.approx(6.0)
+
+
+def test_queues_of_all_stages_and_the_plan_are_shown_while_it_runs():
+    events = [
+        RunStarted(0.0, "x", time.time(), 4, {"a": {}}, {"stages": ["edit", "score"]}),
+        Planned(0.0, "swap", "it fits", 8.0, 7.0, [["a", "edit", "work", 0.0, 8.0, 4]]),
+        Queued(0.0, "edit", 4, {"a": 1}),
+        Queued(1.0, "edit", 1, {"a": 1, "b": 1}),
+        Queued(1.0, "score", 2, {"b": 1}),
+        Span("edit", "a", "a", 0, 1, 0.0, 2.0),
+    ]
+    shown = state(board_of(events))
+    assert shown["queues"] == {
+        "waiting": 3,
+        "running": {"a": 1, "b": 2},
+        "queued": {},
+        "stages": {"edit": {"waiting": 1, "running": 2}, "score": {"waiting": 2, "running": 1}},
+    }
+    assert (shown["plan"]["planned_s"], shown["plan"]["measured_s"]) == (8.0, 2.0)
+    assert state(board_of([*events, RunFinished(9.0, "done")]))["queues"] is None
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -127,66 +128,70 @@ def test_an_address_that_cannot_be_used_is_said(write_run, serve_run, sample_run
         pass
 
 
-def frames_of(url, seconds, *, takes=True, state=None):
-    """The newest sections that a viewer was sent in so many seconds; it ``takes`` nothing if it stalls."""
+@contextmanager
+def viewer_of(url, **headers):
     where = urlsplit(url)
-    state = {} if state is None else state
+    asked = {"Host": where.netloc, **headers}
     with socket.create_connection((where.hostname, where.port), timeout=100) as viewer:
-        if not takes:
-            viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        viewer.sendall(f"GET /stream HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode())
-        until, text = time.monotonic() + seconds, b""
-        viewer.settimeout(0.2)
-        while time.monotonic() < until:
-            if not takes:
-                time.sleep(0.1)
-                continue
-            try:
-                text += viewer.recv(1 << 16)
-            except TimeoutError:
-                continue
-            *lines, text = text.split(b"\n\n")
+        lines = ["GET /stream HTTP/1.1", *(f"{name}: {value}" for name, value in asked.items())]
+        viewer.sendall("\r\n".join([*lines, "", ""]).encode())
+        yield viewer
+
+
+def follow(url, state, is_enough, **headers):
+    """Keep in ``state`` the newest sections that a viewer is sent, until they are enough or there is no more."""
+    text = b""
+    with viewer_of(url, **headers) as viewer:
+        while not is_enough(state) and (piece := viewer.recv(1 << 16)):
+            *lines, text = (text + piece).split(b"\n\n")
             for line in lines:
                 at = line.find(b"data:")
                 if at >= 0:
                     state.update(json.loads(line[at + 5 :].partition(b"\r\n")[0]))
                     state["n_frames"] = state.get("n_frames", 0) + 1
-    return state
+
+
+def stall(url, is_over):
+    """A viewer that asks and takes nothing."""
+    with viewer_of(url) as viewer:
+        viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        is_over.wait(200)
 
 
 def write_quickly(path, n_events, per_s):
-    """A run of ``per_s`` events a second; returns the seconds that writing them took."""
-    began, spent_s = time.monotonic(), 0.0
+    """A run of ``per_s`` events a second."""
+    began = time.monotonic()
     with EventFile(path, flush_s=0.1) as sink:
         sink(RunStarted(0.0, "quick", time.time(), n_events, {"a": {}, "b": {}}))
         sink(StageStarted(0.0, "map", n_events))
         for i in range(n_events):
             if i % 50 == 0:
                 time.sleep(max(0.0, began + i / per_s - time.monotonic()))
-            at = time.perf_counter()
             sink(Span("map", "ab"[i % 2], "w" + "ab"[i % 2], i, 1, i / per_s, (i + 1) / per_s))
-            spent_s += time.perf_counter() - at
-    return spent_s
 
 
 def test_twenty_viewers_of_a_thousand_events_a_second_and_stalled_ones(tmp_path, serve_run):
     (tmp_path / "run").mkdir()
     states = [{} for _ in range(20)]
+    is_over = threading.Event()
+
+    def has_all(state):
+        return state.get("summary", {}).get("n_done") == 2000
+
     with serve_run(tmp_path / "run") as url:
-        threads = [
-            threading.Thread(target=frames_of, args=(url, 4.0), kwargs={"state": one}) for one in states
-        ]
-        threads += [
-            threading.Thread(target=frames_of, args=(url, 4.0), kwargs={"takes": False}) for _ in range(3)
-        ]
-        for thread in threads:
+        stalled = [threading.Thread(target=stall, args=(url, is_over)) for _ in range(3)]
+        viewers = [threading.Thread(target=follow, args=(url, one, has_all)) for one in states]
+        for thread in (*stalled, *viewers):
             thread.start()
+        while not all("n_frames" in state for state in states):
+            time.sleep(0.01)
         write_quickly(tmp_path / "run" / "events.jsonl", 2000, 1000)
-        for thread in threads:
+        for thread in viewers:
             thread.join()
-    for state in states:
-        assert state["summary"]["n_done"] == 2000
-        assert state["n_frames"] > 3
+        is_over.set()
+        for thread in stalled:
+            thread.join()
+    assert all(has_all(state) and state["n_frames"] > 1 for state in states)
 
 
 def test_a_page_that_is_full_says_so(page, monkeypatch, get):
@@ -194,12 +199,16 @@ def test_a_page_that_is_full_says_so(page, monkeypatch, get):
     assert get(page + "stream")[0] == 503
 
 
-def test_it_ends_with_its_run_and_viewers_see_the_end(write_run, serve_run, sample_run):
+def test_it_ends_with_its_run_and_viewers_see_the_end(write_run, serve_run, sample_run, monkeypatch):
+    monkeypatch.setattr("evenload.dashboard.server.LAST_S", 3.0)
     folder, state = write_run(sample_run(is_cut=True)), {}
     with serve_run(folder) as url:
-        viewer = threading.Thread(target=frames_of, args=(url, 4.0), kwargs={"state": state})
+        viewer = threading.Thread(
+            target=follow, args=(url, state, lambda state: state.get("summary", {}).get("status") == "done")
+        )
         viewer.start()
-        time.sleep(1.0)
+        while "n_frames" not in state:
+            time.sleep(0.01)
         write_run([event for event in sample_run() if type(event).__name__ == "RunFinished"])
     viewer.join()
     assert state["summary"]["status"] == "done"
@@ -271,7 +280,7 @@ def test_only_who_may_can_tell_a_run_anything(job, serve_run, get):
         assert get(home + "control", "POST", ask, **plain)[0] == 401
         cookie = get(url)[1]["set-cookie"].partition(";")[0]
         mine = {**plain, "Cookie": cookie}
-        time.sleep(1.0)  # the panel has looked which devices there are
+        follow(url, {}, lambda state: state.get("control"), Cookie=cookie)  # it knows the devices
         evil = {"Origin": "http://evil.example"}
         assert get(home + "control", "POST", ask, **mine, **evil)[0] == 403
         assert get(home + "control", "POST", ask, Cookie=cookie)[0] == 415

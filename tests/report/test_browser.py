@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from evenload.events import ItemFailed, Note, RunStarted, Span
+from evenload.events import Idle, ItemFailed, Note, Planned, Queued, RunStarted, Span
 from evenload.report.html import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -46,6 +46,9 @@ def opened(page, profile):
 def test_a_report_draws_itself_and_hostile_names_do_nothing(tmp_path):
     events = [
         RunStarted(0.0, BAD, 0.0, 2, {BAD: {"name": BAD}, "b": {}}, {BAD: BAD}),
+        Planned(0.0, BAD, BAD, 2.0, 1.5, [[BAD, BAD, "load", 0.0, 0.5, 0], [BAD, BAD, "work", 0.5, 2.0, 2]]),
+        *(Queued(t, BAD, int(2 - t), {BAD: 1}) for t in (0.0, 1.0, 2.0)),
+        Idle(BAD, 0.0, 0.2, f"loads {BAD}"),
         Span(BAD, BAD, "w", 0, 1, 0.0, 2.0, why=BAD),
         Span(BAD, "b", "w", 1, 1, 0.0, 1.0),
         ItemFailed(2.0, BAD, 0, BAD, BAD, BAD, BAD, BAD),
@@ -56,6 +59,9 @@ def test_a_report_draws_itself_and_hostile_names_do_nothing(tmp_path):
     text = " ".join(shown.seen)
     assert "of the best possible time" in text
     assert BAD in text
+    assert "Plan against reality" in text
+    assert "Items waiting" in text
+    assert [tag for tag, _ in shown.tags].count("path") >= 4
     titles = [one for one in shown.seen if "· evenload" in one]
     assert titles
     assert not any(one.strip() == "hacked" for one in shown.seen)

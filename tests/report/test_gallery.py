@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from evenload.events import ItemFinished
+from evenload.events import ItemFinished, RunStarted
 from evenload.report import gallery as module
 from evenload.report.gallery import THUMB_PX, Gallery, make_thumbnail
 
@@ -110,6 +110,15 @@ def test_outputs_of_all_stages_come_together(tmp_path):
     assert shown["items"][0]["numbers"] == {"psnr_gain_db": 3.5, "score": 0.8}
     assert [one["label"] for one in shown["items"][0]["pictures"]] == ["before", "restored"]
     assert shown["sort"] == "score"
+
+
+def test_the_job_says_how_pictures_are_sorted_at_first(tmp_path):
+    picture(tmp_path / "out.png", (8, 8))
+    gallery = Gallery()
+    gallery.add(RunStarted(0.0, "r", 0.0, facts={"sort": "sharpness"}))
+    gallery.add(item(0, restored="out.png", score=1.0, sharpness=2.0))
+    shown = gallery.to_json(tmp_path)
+    assert (shown["first"], shown["sort"]) == ("sharpness", "sharpness")
 
 
 def test_of_many_pictures_the_range_of_scores_is_shown(tmp_path):

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from evenload.events import DeviceSample, RunStarted, Span
+from evenload.events import DeviceSample, Queued, RunStarted, Span
 from evenload.report.load import LoadOverTime
 
 
@@ -57,3 +57,12 @@ def test_samples_keep_their_peaks():
 def test_a_moment_before_the_start_is_let_be():
     load = shown([Span("s", "a", "w", 0, 1, -5.0, -4.0), DeviceSample(-1.0, "a", 0.5)])
     assert load["busy"].get("a", [0.0]) == [0.0]
+
+
+def test_each_stage_has_its_own_queue():
+    told = [Queued(0.0, "a", 9), Queued(0.5, "a", 4), Queued(0.5, "b", 2), Queued(1.0, "b", None)]
+    load = shown([*told, Queued(40.0, "a", 0)])
+    assert list(load["waiting"]) == ["a", "b"]
+    assert all(len(row) == load["n"] for row in load["waiting"].values())
+    assert [value for value in load["waiting"]["a"] if value is not None] == [9, 0]
+    assert [value for value in load["waiting"]["b"] if value is not None] == [2]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from evenload.errors import ConfigError
-from evenload.events import RunStarted, Span
+from evenload.events import Queued, RunStarted, Span
 from evenload.report.metrics import MOST_LABELS, MetricsServer, parse_address
 
 parser = pytest.importorskip("prometheus_client.parser", reason="needs evenload[metrics]")
@@ -46,6 +46,20 @@ def test_what_a_run_did_can_be_scraped(scrape, sample_run):
     assert total(samples, "evenload_item_seconds_count") == sum(span.status == "ok" for span in spans)
     assert 1.0 <= total(samples, "evenload_times_best_possible") < 2.0
     assert total(samples, "evenload_device_memory_total_bytes", device="cuda:0") == 24 * 2**30
+
+
+def test_queues_of_several_stages_add_up(scrape):
+    samples = scrape(
+        [
+            Queued(0.0, "edit", 7, {"a": 1, "b": 2}),
+            Queued(0.0, "score", 3, {"b": 1}),
+            Queued(1.0, "edit", 5, {"b": 1}),
+        ]
+    )
+    assert total(samples, "evenload_items_waiting", stage="edit") == 5
+    assert total(samples, "evenload_items_waiting", stage="score") == 3
+    assert total(samples, "evenload_items_running", device="a") == 0
+    assert total(samples, "evenload_items_running", device="b") == 2
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are(scrape, sample_run):

@@ -1,7 +1,7 @@
 """What the page shows of a run, kept up to date event by event, in bounded memory."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ MAX_FAILURES = 60
 TRACEBACK_CHARS = 8_000
 MAX_RECENT = 60
 MOST_DEVICES = 1_000
+MOST_STAGES = 100
 # A run that does not say its process counts as running this long after its last event, one that does until it
 # is gone; a file that has just grown has a writer, wherever that is.
 SILENT_S = 600.0
@@ -46,7 +47,7 @@ class Board:
         self._moves: deque[Moved] = deque(maxlen=MAX_RECENT)
         self._notes: deque[Note] = deque(maxlen=MAX_RECENT)
         self._started: RunStarted | None = None
-        self._queued: Queued | None = None
+        self._queued: dict[str, Queued] = {}
         self._end_s = 0.0
 
     def add(self, event: Event) -> None:
@@ -60,7 +61,8 @@ class Board:
         elif isinstance(event, Note) and event.level != "debug":
             self._notes.append(event)
         elif isinstance(event, Queued):
-            self._queued = event
+            if event.stage in self._queued or len(self._queued) < MOST_STAGES:
+                self._queued[event.stage] = event
         elif isinstance(event, RunStarted):
             self._started = event
 
@@ -114,10 +116,25 @@ class Board:
         }
 
     def _queues(self) -> dict[str, Any] | None:
-        one = self._queued
-        if one is None:
+        """What each stage has before it, and each device at work and in its own queue; of all stages."""
+        if not self._queued:
             return None
-        return {"waiting": one.waiting, "running": _counts(one.running), "queued": _counts(one.queued)}
+        running: Counter[str] = Counter()
+        queued: Counter[str] = Counter()
+        for one in self._queued.values():
+            running.update(_counts(one.running))
+            queued.update(_counts(one.queued))
+        stages = {
+            name: {"waiting": one.waiting, "running": sum(_counts(one.running).values())}
+            for name, one in self._queued.items()
+        }
+        known = [one.waiting for one in self._queued.values() if one.waiting is not None]
+        return {
+            "waiting": sum(known) if known else None,
+            "running": dict(running),
+            "queued": dict(queued),
+            "stages": stages,
+        }
 
     def _run(
         self, summary: Mapping[str, Any], is_running: bool, changed_s: float, reading: float | None

@@ -11,6 +11,7 @@ __all__ = ["LoadOverTime"]
 
 N_BINS = 240
 FIRST_WIDTH_S = 1e-3
+MAX_STAGES = 24  # whose queues are drawn
 
 
 class LoadOverTime:
@@ -25,7 +26,7 @@ class LoadOverTime:
         self._busy: dict[str, list[float]] = {}
         self._items = [0.0] * n_bins
         self._samples: dict[str, dict[str, list[float | None]]] = {}
-        self._waiting: list[float | None] = [None] * n_bins
+        self._waiting: dict[str, list[float | None]] = {}
         self._end_s = 0.0
 
     def add(self, event: Event) -> None:
@@ -77,10 +78,13 @@ class LoadOverTime:
     def _add_queued(self, event: Queued) -> None:
         if event.t < 0 or event.waiting is None:
             return
+        if event.stage not in self._waiting and len(self._waiting) == MAX_STAGES:
+            return
         self._reach(event.t)
+        row = self._waiting.setdefault(event.stage, [None] * self.n_bins)
         at = self._bin(event.t)
-        now = self._waiting[at]
-        self._waiting[at] = event.waiting if now is None else max(now, event.waiting)
+        now = row[at]
+        row[at] = event.waiting if now is None else max(now, event.waiting)
 
     def _bin(self, t: float) -> int:
         return min(self.n_bins - 1, int(t / self.width_s))
@@ -90,7 +94,7 @@ class LoadOverTime:
         while t >= self.n_bins * self.width_s:
             self.width_s *= 2
             self._items = _halved(self._items)
-            self._waiting = _halved_samples(self._waiting)
+            self._waiting = {stage: _halved_samples(row) for stage, row in self._waiting.items()}
             self._busy = {name: _halved(row) for name, row in self._busy.items()}
             for rows in self._samples.values():
                 for name, row in rows.items():
@@ -111,7 +115,7 @@ class LoadOverTime:
             "items_per_s": [
                 round(one / width, 4) for one, width in zip(self._items[:n], widths, strict=True)
             ],
-            "waiting": self._waiting[:n],
+            "waiting": {stage: row[:n] for stage, row in self._waiting.items()},
             "imbalance": [_imbalance([row[i] for row in busy.values()]) for i in range(n)],
             "samples": {
                 device: {name: row[:n] for name, row in rows.items()}

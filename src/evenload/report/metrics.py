@@ -66,6 +66,8 @@ class Metrics:
         self._memory_total = make("Gauge", "device_memory_total_bytes", "Memory there is.", "device")
         self._heat = make("Gauge", "device_temperature_celsius", "Temperature.", "device")
         self._info = make("Info", "run", "The run.")
+        self._n_running: dict[str, dict[str, int]] = {}  # stage -> device -> items
+        self._n_queued: dict[str, dict[str, int]] = {}
         self.registry.register(_Summary(self))
         self._handlers = {
             Span: self._on_span,
@@ -117,9 +119,15 @@ class Metrics:
     def _on_queued(self, event: Queued) -> None:
         if event.waiting is not None:
             self._waiting.labels(self._name("stage", event.stage)).set(event.waiting)
-        for gauge, counts in ((self._running, event.running), (self._queued, event.queued)):
-            for device, n in counts.items():
-                gauge.labels(self._name("device", device)).set(n)
+        for gauge, counts, known in (
+            (self._running, event.running, self._n_running),
+            (self._queued, event.queued, self._n_queued),
+        ):
+            stage = known.setdefault(self._name("stage", event.stage), {})
+            stage.update(dict.fromkeys(stage, 0))  # who is not named has none
+            stage.update({self._name("device", device): n for device, n in counts.items()})
+            for device in stage:
+                gauge.labels(device).set(sum(one.get(device, 0) for one in known.values()))
 
     def _on_span(self, span: Span) -> None:
         stage, device = self._name("stage", span.stage), self._name("device", span.device)

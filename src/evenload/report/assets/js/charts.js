@@ -47,8 +47,10 @@ function chartParts(view) {
     series: [{ name: "items/s", points: points(smooth(load.items_per_s)), line: "ink-2" }],
     text: (value) => figures(value),
   });
-  const waiting = points(load.waiting).filter(([, value]) => value !== null);
-  if (waiting.length > 1) parts.push({ id: "waiting", title: ["Items waiting", "not begun by any device"], height: 84, min: 0, series: [{ name: "waiting", points: waiting, line: "ink-2" }], text: (value) => figures(value) });
+  const queues = Object.entries(load.waiting).map(([name, values]) => ({ name, points: points(values).filter(([, value]) => value !== null) }));
+  const drawn = queues.filter((one) => one.points.length > 1);
+  const ink = (name) => (drawn.length > 1 ? `stage-${Math.max(0, view.timeline.stages.indexOf(name)) % 6}` : "ink-2");
+  if (drawn.length) parts.push({ id: "waiting", title: ["Items waiting", drawn.length > 1 ? "before each stage, begun by no device" : "not begun by any device"], height: 84, min: 0, series: drawn.map((one) => ({ ...one, line: ink(one.name) })), text: (value) => figures(value) });
   return parts.concat(telemetryParts(load, middle));
 }
 

@@ -36,7 +36,7 @@ class Page {
       this.part("results", [summary.finish], () => resultsPart(summary)),
       this.part("pictures", [view.gallery], () => galleryPart(view)),
       summary.devices.length > 0 && this.part("devices", [summary.devices, summary.work_s, summary.waits, live], () => devicesPart(summary, live)),
-      this.part("stages", [summary.stages], () => stagesPart(summary, live)),
+      this.part("stages", [summary.stages, live && live.queues, live && live.run.is_running], () => stagesPart(summary, live)),
       this.part("slowest", [summary.slowest], () => slowestPart(summary)),
       this.part("moves", [view.timeline.moves, view.timeline.n_moves], () => movesPart(view.timeline, live)),
       this.part("notes", [view.notes], () => notesPart(view)),

@@ -26,7 +26,8 @@ function planPart(view) {
 
 function planVerdict(plan, isGoing) {
   const ratio = plan.measured_s && !isGoing ? plan.measured_s / plan.planned_s : null;
-  const text = ratio === null ? "planned; the run goes on" : "of the planned time";
+  const least = plan.bound_s && ratio !== null ? `, ${(plan.measured_s / plan.bound_s).toFixed(2)}× what no plan can beat` : "";
+  const text = ratio === null ? "planned; the run goes on" : `of the planned time${least}`;
   return el("div", {}, el("p", { class: "verdict-number" }, ratio === null ? timeParts(plan.planned_s) : [ratio.toFixed(2), el("span", {}, "×")]), el("p", { class: "verdict-text" }, text), el("p", { class: "small quiet" }, `${plan.mode.replaceAll("_", " ")}: ${plan.why}`));
 }
 
@@ -98,7 +99,7 @@ function planTip(event, node, bars, plan, end, title) {
 
 function planAxis(end) {
   const step = niceStep(end / 5);
-  const ticks = Array.from({ length: Math.floor((end / step) * 0.93) + 1 }, (_, i) => i * step);
+  const ticks = Array.from({ length: Math.floor((end / step) * 0.82) + 1 }, (_, i) => i * step);
   return el("div", { class: "ends" }, [...ticks.map((t) => [t, moment(t, step)]), [end, time(end)]].map(([t, text]) => el("span", { style: { left: `${(100 * t) / end}%` } }, text)));
 }
 

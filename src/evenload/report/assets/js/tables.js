@@ -57,11 +57,13 @@ function stagesPart(summary, live) {
   if (summary.stages.length < (live ? 1 : 2)) return null;
   const share = (one) => (one.total ? Math.min(1, (one.n_done + one.n_failed) / one.total) : 0);
   const bar = (one) => el("div", { class: "meter", role: "progressbar", "aria-label": one.stage, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(Math.round(100 * share(one))) }, el("i", { style: { width: `${100 * share(one)}%`, background: `var(--stage-${summary.stages.indexOf(one) % 6})` } }));
+  const queue = (one) => live?.queues?.stages?.[one.stage];
+  const hasQueues = live?.run.is_running && summary.stages.some(queue);
   const columns = [
-
     { label: "Stage", name: true, value: (one) => [swatch("", `var(--stage-${summary.stages.indexOf(one) % 6})`), " ", one.stage] },
     ...(live ? [{ label: "Progress", wide: true, value: bar }] : []),
     { label: "Done", num: true, value: (one) => (one.total ? `${whole(one.n_done)} / ${whole(one.total)}` : whole(one.n_done)) },
+    ...(hasQueues ? [{ label: "Waiting", num: true, title: "Items before this stage that no device has begun", value: (one) => whole(queue(one)?.waiting ?? 0) }, { label: "Running", num: true, value: (one) => whole(queue(one)?.running ?? 0) }] : []),
     { label: "Failed", num: true, value: (one) => (one.n_failed ? el("span", { class: "bad" }, `✕ ${whole(one.n_failed)}`) : "0") },
     { label: "Began", num: true, value: (one) => time(one.start_s) },
     { label: "Took", num: true, value: (one) => time(one.wall_s) },
