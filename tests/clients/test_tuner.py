@@ -16,14 +16,14 @@ from evenload.clients.choose import why_not_compiled
 from evenload.clients.dropout import with_keyed_dropout
 from evenload.clients.load import Reader, Wanted, load_tasks
 from evenload.clients.memory import bytes_per_client, most_clients
-from evenload.clients.meter import STEPS, WORTH_S, Probe
+from evenload.clients.meter import STEPS, SURE, Probe
 from evenload.clients.slots import SlotRun
 from evenload.clients.spread import Spread
 from evenload.clients.strategy import Strategy
 from evenload.clients.streams import Streams
 from evenload.clients.survey import survey_model
 from evenload.clients.trial import Trial
-from evenload.clients.tuner import Tuner
+from evenload.clients.tuner import START_S, Tuner
 
 RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
 
@@ -64,7 +64,7 @@ class Modelled:
         yield []
 
 
-def tuner(cost, n=64, rounds=100, compile_s=0.0, refuse=()):
+def tuner(cost, n=64, rounds=100, compile_s=0.0, refuse=(), n_ops=100):
     model, tasks = tasks_of(n)
     spread = Modelled(model, cost, compile_s)
 
@@ -73,7 +73,7 @@ def tuner(cost, n=64, rounds=100, compile_s=0.0, refuse=()):
         return Trial(reason, 0.0)
 
     survey = survey_model(model, tasks[0])
-    return Tuner(spread, survey, trial, lambda *_: 100, tasks, rounds, spread.clock), spread
+    return Tuner(spread, survey, trial, lambda *_: n_ops, tasks, rounds, spread.clock, spread.clock), spread
 
 
 def launch_bound(strategy):
@@ -98,13 +98,13 @@ def test_the_search_turns_round_where_the_cache_ends():
             return 1e-3, 1e-6
         return 2e-3, 1e-5 if strategy.chunk <= 16 else 4e-4
 
-    made, _ = tuner(cost, refuse=("fused-compiled",))
+    made, _ = tuner(cost, rounds=1000, refuse=("fused-compiled",))
     verdict = made.decide()
     assert verdict.strategy.chunk <= 16
     assert [p.strategy.chunk for p in made.meter.probes if p.strategy.is_fused][:5] == [4, 16, 64, 32, 8]
 
 
-@pytest.mark.parametrize(("rounds", "compiles"), [(1, False), (1000, False), (10_000, True)])
+@pytest.mark.parametrize(("rounds", "compiles"), [(50, False), (500, False), (1500, True)])
 def test_compiling_must_be_repaid_by_the_rounds_to_come(rounds, compiles):
     def cost(strategy):
         return (1e-4, 1e-7) if strategy.is_compiled else launch_bound(strategy)
@@ -113,7 +113,9 @@ def test_compiling_must_be_repaid_by_the_rounds_to_come(rounds, compiles):
     verdict = made.decide()
     assert verdict.strategy.is_compiled == compiles
     assert any("compiled" in name for name in spread.ran) == compiles
-    assert compiles or "compiling takes about 4.0 s" in " ".join(verdict.reasons.values())
+    assert compiles or any(
+        "compiled" in name and "would take 4" in why for name, why in verdict.reasons.items()
+    )
 
 
 def test_serial_stays_where_fusing_does_not_pay_and_where_it_cannot():
@@ -128,22 +130,33 @@ def test_too_little_work_is_not_measured():
     assert set(spread.ran) == {"inline/eager"}
 
 
-@pytest.mark.parametrize("rounds", [20, 100, 1000])
+@pytest.mark.parametrize(("rounds", "share"), [(20, 0.08), (100, 0.05), (1000, 0.05)])
 @pytest.mark.parametrize("cost", [launch_bound, lambda s: (1e-4, 1e-3 * (1 + s.is_fused))])
-def test_all_measuring_together_takes_its_share_of_the_job_at_most(rounds, cost):
-    made, spread = tuner(cost, rounds=rounds, compile_s=3.0)
+def test_all_measuring_together_takes_its_share_of_the_job_at_most(rounds, share, cost):
+    made, spread = tuner(cost, rounds=rounds, compile_s=3.0, n_ops=10)
     made.decide()
     best = made.meter.best()
     assert len(made.meter.probes) > 2
-    assert 0 < spread.now - best.first_s <= max(0.05 * made.meter.job_s(), WORTH_S)
+    assert 0 < spread.now - best.first_s <= share * made.meter.job_s()
+
+
+def test_what_was_compiled_in_vain_is_little_of_what_it_could_have_saved():
+    """A hundred operations are most of these steps, but compiling them gains nothing."""
+    for rounds in (20, 100, 500):
+        made, spread = tuner(launch_bound, rounds=rounds, compile_s=4.0)
+        made.decide()
+        assert spread.now <= (0.6 / SURE + 0.08) * made.meter.job_s()
 
 
 def test_what_is_near_is_compared_in_whole_rounds_if_the_job_is_long():
+    def cost(strategy):
+        return 1e-4, 1e-4 * (1 + 2 * (strategy.outer != "inline"))
+
     for rounds, whole in ((100, False), (20_000, True)):
-        made, spread = tuner(lambda s: (1e-4, 1e-4 if s.is_fused else 1.1e-4), rounds=rounds)
+        made, spread = tuner(cost, rounds=rounds, refuse=("fused-compiled",))
         best = made.decide().strategy
         assert ((64, 10) in spread.sizes[str(best)]) == whole
-        assert spread.sizes[str(best)][0][1] == STEPS
+        assert [n_steps for _, n_steps in spread.sizes[str(best)][:2]] == [1, STEPS]
 
 
 def test_rows_divide_clients_of_equal_length():
@@ -287,7 +300,7 @@ def test_starting_processes_counts_what_the_best_strategy_took_to_compile():
         Probe(Strategy("inline", "fused", 4), 2e-3, 0.0),
     ]
     made._try_processes()
-    assert "about 53.0 s" in " ".join(made.meter.reasons.values())
+    assert f"would take {START_S + 50:.2g} s" in " ".join(made.meter.reasons.values())
 
 
 @pytest.mark.parametrize(("rounds", "outer"), [(3, "inline"), (4000, "processes")])
@@ -302,7 +315,7 @@ def test_processes_are_tried_where_threads_share_a_lock_and_starting_is_repaid(r
     verdict = made.decide()
     assert (verdict.strategy.outer, verdict.strategy.inner) == (outer, "eager")
     assert any(name.startswith("processes") for name in spread.ran) == (outer == "processes")
-    assert outer == "processes" or "starting workers" in " ".join(verdict.reasons.values())
+    assert outer == "processes" or any(name.startswith("processes") for name in verdict.reasons)
 
 
 def linear_clients(n, width=3):

@@ -1,8 +1,11 @@
 """Warm, timed samples of strategies on the user's own clients, and a budget for taking them.
 
-No cold sample counts: a strategy runs once unmeasured, then the least of several repetitions is taken. All
+No cold sample counts: a strategy runs once unmeasured, then the least of some repetitions is taken. All
 that is spent on the way counts against the budget, but for what the fastest strategy needs to get going:
 that is part of its work.
+
+What trains in this thread alone is timed by what the thread computes, as others may use the machine, too;
+what has several workers by the clock, and so is all that is compared with it in the end.
 """
 
 import dataclasses
@@ -23,6 +26,9 @@ SHARE = 0.04  # of the job's time, by the best strategy so far, that finding it 
 WORTH_S = 0.05  # less than this may always be spent
 STEPS = 3  # of each client in a short sample
 REPEATS = 2
+ENOUGH_S = 0.03  # a sample so long is not repeated
+SURE = 4.0  # times its cost must something dear be expected to save
+SEARCH = 0.5  # of the budget may go to looking for a chunk
 WHOLE_REPEATS = 3  # of whole rounds, which decide
 CLOSE = 1.3  # strategies within this factor of the best are compared again
 MOST_CLOSE = 4
@@ -38,8 +44,9 @@ class Probe:
 
 
 class Meter:
-    """For one kind of tasks, of which ``rounds`` rounds are to come. ``clock`` gives seconds.
+    """For one kind of tasks, of which ``rounds`` rounds are to come.
 
+    clock    gives seconds;  thread_clock  those that this thread has computed
     probes   what was measured, in order
     reasons  strategy or inner name -> why it was not measured, or not to the end
     """
@@ -52,9 +59,12 @@ class Meter:
         tasks: Sequence[Task],
         rounds: int,
         clock: Callable[[], float],
+        thread_clock: Callable[[], float],
     ):
-        self._spread, self._survey, self._trial, self._clock = spread, survey, trial, clock
+        self._spread, self._survey, self._trial = spread, survey, trial
+        self._clock, self._thread_clock = clock, thread_clock
         self.tasks = list(longest_first(tasks))
+        self._rounds = rounds
         self.job_steps = rounds * sum(task.batches.n_steps for task in tasks)
         self.probes: list[Probe] = []
         self.reasons: dict[str, str] = {}
@@ -72,15 +82,25 @@ class Meter:
         """All rounds by the best strategy so far."""
         return self.job_steps * min(p.step_s for p in self.probes)
 
-    def left_s(self) -> float:
-        """Of the budget."""
-        return max(SHARE * self.job_s(), WORTH_S) - (self._spent_s - self.best().first_s)
+    def left_s(self, share: float = 1.0) -> float:
+        """Of such a share of the budget."""
+        return share * max(SHARE * self.job_s(), WORTH_S) - (self._spent_s - self.best().first_s)
 
-    def can_afford(self, strategy: Strategy, start_s: float = 0.0) -> bool:
-        """A cold sample and the timed ones; else the reason is noted."""
-        is_enough = start_s + (1 + REPEATS) * self._sample_s(self._short(strategy)) <= self.left_s()
+    def can_afford(
+        self, strategy: Strategy, *, start_s: float = 0.0, gain: float = 0.0, share: float = 1.0
+    ) -> bool:
+        """``start_s``, a cold step and the timed samples; else the reason is noted.
+
+        They may take ``share`` of the budget, or more if ``gain`` is the part of the job that the strategy is
+        expected to save.
+        """
+        timed_s = self._sample_s(self._short(strategy))
+        cost_s = start_s + self._sample_s(self._short(strategy, 1))
+        cost_s += timed_s * (1 if timed_s > ENOUGH_S else REPEATS)
+        is_enough = cost_s <= max(self.left_s(share), gain * self.job_s() / SURE)
         if not is_enough:
-            self.reasons[str(strategy)] = "measuring it would cost more than it could save"
+            job_s = f"all {self._rounds} rounds take {self.job_s():.2g} s"
+            self.reasons[str(strategy)] = f"to start and measure it would take {cost_s:.2g} s, {job_s}"
         return is_enough
 
     def _sample_s(self, tasks: Sequence[Task]) -> float:
@@ -102,13 +122,13 @@ class Meter:
         began = self._clock()
         if has_trial and not self.may(strategy):
             return None
-        tasks = self._short(strategy)
+        tasks, clock = self._short(strategy), self._clock_for([strategy])
         steps = sum(task.batches.n_steps for task in tasks)
-        if self._time(strategy, tasks) is None:
+        if self._time(strategy, self._short(strategy, 1), self._clock) is None:
             return None
         cold_s, samples = self._clock() - began, []
         while len(samples) < REPEATS:
-            spent_s = self._time(strategy, tasks)
+            spent_s = self._time(strategy, tasks, clock)
             if spent_s is None:
                 return None
             samples.append(spent_s)
@@ -120,6 +140,8 @@ class Meter:
 
     def _is_enough(self, spent_s: float, tasks: Sequence[Task], steps: int) -> bool:
         """After one timed sample: is it clearly not the best, or would another one go beyond the budget?"""
+        if spent_s > ENOUGH_S:
+            return True
         if not self.probes:
             return self._spent_s + spent_s > max(SHARE * self.job_steps * spent_s / steps, WORTH_S)
         return spent_s > CLOSE * self._sample_s(tasks) or 2 * spent_s > self.left_s()
@@ -141,13 +163,14 @@ class Meter:
 
         if not is_whole and sum(map(self._sample_s, map(sample_of, near))) > self.left_s():
             return
+        clock = self._clock_for([probe.strategy for probe in near])
         found: dict[str, float] = {}
         for turn in range(1 + (WHOLE_REPEATS if is_whole else REPEATS)):
             if turn > 1 and sum(map(self._sample_s, map(sample_of, near))) > self.left_s():
                 break
             for probe in near:
                 tasks = sample_of(probe)
-                spent_s = self._time(probe.strategy, tasks)
+                spent_s = self._time(probe.strategy, tasks, clock)
                 name = str(probe.strategy)
                 if spent_s is None:
                     found[name] = float("inf")
@@ -158,15 +181,20 @@ class Meter:
             probe.step_s = found[str(probe.strategy)]
             probe.is_confirmed = probe.step_s < float("inf")
 
-    def _short(self, strategy: Strategy) -> list[Task]:
+    def _short(self, strategy: Strategy, n_steps: int = STEPS) -> list[Task]:
         """Clients that fill every worker's rows once, cut to a few steps."""
         tasks = self.tasks[: strategy.rows * n_workers(strategy)]
         # What goes to another process and back is all of a client: its steps must then count in full.
-        return list(tasks if strategy.outer in ("processes", "devices") else map(_cut, tasks))
+        is_whole = strategy.outer in ("processes", "devices")
+        return list(tasks) if is_whole else [_cut(task, n_steps) for task in tasks]
 
-    def _time(self, strategy: Strategy, tasks: Sequence[Task]) -> float | None:
+    def _clock_for(self, strategies: Sequence[Strategy]) -> Callable[[], float]:
+        is_alone = all(strategy.outer == "inline" for strategy in strategies) and self._spread.threads == 1
+        return self._thread_clock if is_alone else self._clock
+
+    def _time(self, strategy: Strategy, tasks: Sequence[Task], clock: Callable[[], float]) -> float | None:
         """Seconds, or None if the strategy fails: why is then among the reasons."""
-        began = self._clock()
+        began = clock()
         try:
             for _ in self._spread.run(strategy, self._survey, tasks, n_workers(strategy)):
                 pass
@@ -176,8 +204,8 @@ class Meter:
             self.reasons[str(strategy)] = f"it fails: {type(error).__name__}: {error}".splitlines()[0]
             return None
         finally:
-            self._spent_s += self._clock() - began
-        return self._clock() - began
+            self._spent_s += clock() - began
+        return clock() - began
 
     def table(self) -> tuple[Mapping[str, str | float], ...]:
         serial_s, best = self.probes[0].step_s, self.best()
@@ -193,6 +221,6 @@ class Meter:
         )
 
 
-def _cut(task: Task) -> Task:
+def _cut(task: Task, n: int) -> Task:
     b = task.batches
-    return dataclasses.replace(task, batches=Batches(b.rows[:STEPS], b.counts[:STEPS], b.draws[:STEPS]))
+    return dataclasses.replace(task, batches=Batches(b.rows[:n], b.counts[:n], b.draws[:n]))

@@ -1,6 +1,6 @@
 """Measure, then pick: warm, timed trials of strategies on the user's own clients.
 
-    serial ──► fused chunks, doubling until slower ──► rules ──► streams of a GPU ──► compiled ──► cores
+    serial ──► fused chunks, growing ──► rules ──► streams of a GPU ──► cores ──► compiled ──► cores
 
 A probe is spent only where the time that is still to come could repay it (``meter``): all of them together
 cost a small share of what the job takes by the best strategy, and so does what was compiled in vain.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .memory import most_clients
-from .meter import WORTH_S, Meter, Probe
+from .meter import SEARCH, WORTH_S, Meter, Probe
 from .rules import has_rules
 from .spread import Spread
 from .strategy import Strategy, halves, n_workers
@@ -23,10 +23,13 @@ from .trial import Trial
 
 __all__ = ["Tuner", "Verdict"]
 
-START_S = 3.0  # what starting processes that import torch is taken to cost
+START_S = 5.0  # what starting processes that import torch is taken to cost
 COMPILE_S, COMPILE_OP_S = 2.0, 0.02  # what compiling a step and each of its operations is taken to cost
 FEWEST = 4  # clients in the smallest chunk that is measured
 FAR = 1.5  # times serial: a first chunk so slow does not promise anything of larger ones
+OP_S = 1e-5  # what starting an operation costs, and a compiled step does not pay
+CORES_GAIN = 0.3  # of the job, that several cores are expected to save
+SCALES = 0.8  # of so many times the speed is as good as threads get
 STREAM_COUNTS = (2, 4, 8)
 
 
@@ -54,9 +57,10 @@ class Tuner:
         tasks: Sequence[Task],
         rounds: int,
         clock: Callable[[], float] = time.perf_counter,
+        thread_clock: Callable[[], float] = time.thread_time,
     ):
-        self.meter = Meter(spread, survey, trial, tasks, rounds, clock)
-        self._spread, self._survey, self._n_ops, self._rounds = spread, survey, n_ops, rounds
+        self.meter = Meter(spread, survey, trial, tasks, rounds, clock, thread_clock)
+        self._spread, self._survey, self._n_ops = spread, survey, n_ops
         self._n = len(tasks)
         self._is_even = len({task.batches.n_steps for task in tasks}) == 1
 
@@ -75,6 +79,7 @@ class Tuner:
             self._try_streams()
         else:
             meter.reasons["streams"] = missing
+        self._try_threads()
         self._try_compiled()
         self._try_threads()
         self._try_processes()
@@ -102,7 +107,7 @@ class Tuner:
         """None if about so many rows were measured already, or are not worth it, or are far too slow."""
         strategy = Strategy(outer, inner, self._even(max(1, min(size, most)), most), workers)
         is_known = any(p.strategy == strategy for p in self.meter.probes)
-        if is_known or not self.meter.can_afford(strategy):
+        if is_known or not self.meter.can_afford(strategy, share=SEARCH):
             return None
         probe = self.meter.probe(strategy)
         return None if probe is None or probe.step_s > FAR * self.meter.probes[0].step_s else probe
@@ -140,26 +145,26 @@ class Tuner:
                 return
 
     def _try_compiled(self) -> None:
-        """The best eager chunk's neighbours, compiled; the first shows what compiling costs here."""
+        """The best eager chunk, compiled, and its neighbours; the first shows what compiling costs here."""
         meter = self.meter
         fused = [p for p in meter.probes if p.strategy.is_fused]
         if not fused:
             return
-        eager = min(fused, key=lambda p: p.step_s).strategy
-        inner, most = f"{eager.inner}-compiled", self._most(eager.outer)
-        cost_s = COMPILE_S + COMPILE_OP_S * self._n_ops(replace(eager, workers=None), meter.tasks)
+        found = min(fused, key=lambda p: p.step_s)
+        eager, most = found.strategy, self._most(found.strategy.outer)
+        n_ops = self._n_ops(replace(eager, workers=None), meter.tasks)
+        cost_s = COMPILE_S + COMPILE_OP_S * n_ops
+        # Of a step, what starting its operations takes; fused loops save about as much again, and again.
+        gain = min(0.6, 3 * n_ops * OP_S / (eager.chunk * found.step_s))
         sizes = [self._even(size, most) for size in (eager.chunk, 2 * eager.chunk, eager.chunk // 2)]
         for chunk in dict.fromkeys(max(2, min(most, size)) for size in sizes):
-            strategy = replace(eager, inner=inner, chunk=chunk)
-            graphs = self._graphs(strategy)
-            if graphs * cost_s > meter.left_s():
-                expected = f"compiling takes about {graphs * cost_s:.1f} s"
-                meter.reasons[str(strategy)] = f"{expected}, all {self._rounds} rounds {meter.job_s():.2g} s"
+            strategy = replace(eager, inner=f"{eager.inner}-compiled", chunk=chunk)
+            if not meter.can_afford(strategy, start_s=cost_s * self._graphs(strategy), gain=gain):
                 return
             probe = meter.probe(strategy, has_trial=True)
             if probe is None:
                 return
-            cost_s = max(0.05, probe.first_s)
+            cost_s, gain = max(0.05, probe.first_s), 0.1
 
     def _graphs(self, strategy: Strategy) -> int:
         """How many shapes of a compiled step all clients need: the tail of ragged ones needs many."""
@@ -168,20 +173,21 @@ class Tuner:
         return 1 + bool(self._n % strategy.chunk)
 
     def _try_threads(self) -> None:
-        """The best strategies, spread over the cores."""
+        """The best strategy of one thread, spread over the cores."""
         meter, cores = self.meter, n_workers(Strategy("threads"))
         if cores == 1:
             meter.reasons["threads"] = "this process may use one core only"
             return
         if self._draws("threads"):
             return
-        ranked = sorted((p for p in meter.probes if p.strategy.outer == "inline"), key=lambda p: p.step_s)
-        for probe in (ranked[0], next(p for p in ranked if not p.strategy.is_compiled)):
-            strategy = self._spread_over(probe, "threads", cores)
-            is_known = any(p.strategy == strategy for p in meter.probes)
-            start_s = (cores - 1) * probe.first_s if strategy.is_compiled else 0.0  # each compiles for itself
-            if not is_known and meter.can_afford(strategy, start_s):
-                meter.probe(strategy)
+        best = min((p for p in meter.probes if p.strategy.outer == "inline"), key=lambda p: p.step_s)
+        strategy = self._spread_over(best, "threads", cores)
+        start_s = (cores - 1) * best.first_s if strategy.is_compiled else 0.0  # each compiles for itself
+        is_known = any(p.strategy == strategy for p in meter.probes)
+        if not is_known and meter.can_afford(strategy, start_s=start_s, gain=CORES_GAIN):
+            probe = meter.probe(strategy)
+            if probe is not None and strategy.is_compiled:
+                probe.first_s += best.first_s  # its first thread's
 
     def _try_processes(self) -> None:
         """The best in processes, which share no interpreter lock; their starting must be repaid."""
@@ -192,12 +198,13 @@ class Tuner:
             if min(workers, self._n) < 2:
                 continue
             strategy = self._spread_over(best, outer, workers)
+            if outer == "processes" and best.strategy.outer == "threads":
+                alone_s = min(p.step_s for p in meter.probes if p.strategy.outer == "inline")
+                if alone_s / best.step_s > SCALES * workers:
+                    meter.reasons[str(strategy)] = "threads keep the cores busy as well"
+                    continue
             start_s = START_S + (best.first_s if strategy.is_compiled else 0.0)
-            if start_s > meter.left_s():
-                meter.reasons[str(strategy)] = (
-                    f"starting workers takes about {start_s:.1f} s: it would not be repaid"
-                )
-            elif meter.can_afford(strategy, start_s):
+            if meter.can_afford(strategy, start_s=start_s):
                 meter.probe(strategy)
 
     def _spread_over(self, probe: Probe, outer: str, workers: int) -> Strategy:
