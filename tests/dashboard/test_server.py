@@ -139,7 +139,7 @@ def viewer_of(url, **headers):
 
 
 def follow(url, state, is_enough, **headers):
-    """Keep in ``state`` the newest sections that a viewer is sent, until they are enough or there is no more."""
+    """Keep in ``state`` the newest sections that a viewer is sent, until they are enough or it ends."""
     text = b""
     with viewer_of(url, **headers) as viewer:
         while not is_enough(state) and (piece := viewer.recv(1 << 16)):

@@ -28,7 +28,7 @@ OTHERS: set[int] = set()
 @pytest.fixture(autouse=True)
 def time_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is: who is at fault is heard before it is named."""
-    monkeypatch.setattr(gangs, "SETTLE_S", 60.0)
+    monkeypatch.setattr(gangs, "SETTLE_S", 3.0)
     monkeypatch.setattr(gangs, "ANSWER_S", 3.0)
 
 
