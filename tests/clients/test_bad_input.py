@@ -121,6 +121,14 @@ def test_a_reducer_leaves_out_what_is_not_usable():
         ),
         (lambda: train(model, [pair()], RECIPE, on_error="ignore"), "on_error='ignore'"),
         (lambda: train(model, [pair()], RECIPE, reduce="sum"), "reduce='sum'"),
+        (lambda: train(model, (pair() for _ in "12"), RECIPE), "datasets is a generator"),
+        (lambda: train([model(), model()], [pair()], RECIPE), "the model is a list"),
+        (
+            lambda: train(
+                model, [pair()] * 2, RECIPE, start=[model().state_dict(), nn.Linear(4, 3).state_dict()]
+            ),
+            r"start of client 1: 'weight' is \(3, 4\), in the model \(3, 5\)",
+        ),
         (lambda: train(3, [pair()], RECIPE), "the model is a int"),
         (lambda: train(lambda: 3, [pair()], RECIPE), "factory returned a int"),
         (lambda: train(model, [5], RECIPE), "a client's dataset is a int"),
@@ -168,6 +176,58 @@ def test_lazy_clients_are_loaded_in_windows(monkeypatch):
     result = train(model, [lazy(i) for i in range(7)], RECIPE, strategy="serial", reduce=reducer)
     assert [r.client for r in result] == loaded == list(range(7))
     assert all(n - min(clients) <= 3 for n, clients in alive if clients)
+
+
+@pytest.mark.parametrize("strategy", ["serial", "fused:2"])
+def test_a_client_that_cannot_be_loaded_midway_keeps_those_before_and_after(monkeypatch, strategy):
+    monkeypatch.setattr("evenload.clients.trainer.WINDOW", 2)
+    fetched = []
+
+    def load(i):
+        fetched.append(i)
+        if i == 3:
+            raise OSError("the disk is gone")
+        return pair(seed=i)
+
+    run = train(
+        model, [lambda i=i: load(i) for i in range(6)], RECIPE, strategy=strategy, on_error="return", seed=1
+    )
+    assert fetched == list(range(6))
+    assert [r.status for r in run] == ["ok", "ok", "ok", "failed", "ok", "ok"]
+    assert "the disk is gone" in str(run[3].error)
+    healthy = train(model, [pair(seed=i) for i in range(6)], RECIPE, strategy="serial", seed=1)
+    assert max(difference(run[i].state, healthy[i].state) for i in (0, 1, 2, 4, 5)) <= 1e-6
+
+
+@pytest.mark.parametrize("strategy", ["serial", "fused:3", "threads*2/eager"])
+def test_a_loss_that_is_nan_midway_freezes_that_client_alone(strategy):
+    recipe = dataclasses.replace(RECIPE, shuffle=False)
+    data = [pair(12, seed=i) for i in range(3)]
+    healthy = train(model, data, recipe, strategy=strategy)
+    x = data[1][0].clone()
+    x[5] = float("nan")  # in the second of three batches
+    run = train(model, [data[0], (x, data[1][1]), data[2]], recipe, strategy=strategy)
+    assert [(r.status, r.steps) for r in run] == [("ok", 3), ("diverged", 1), ("ok", 3)]
+    assert all(difference(run[i].state, healthy[i].state) == 0 for i in (0, 2))
+    first = (data[1][0][:4], data[1][1][:4])
+    before = train(model, [first], recipe, strategy="serial", ids=[1])
+    assert difference(run[1].state, before[0].state) <= 1e-6
+
+
+def test_clients_may_share_a_start_and_a_model_its_parameters():
+    """Nobody writes into what is shared: not into the caller's tensors, not into a neighbour's."""
+    twice = nn.Linear(5, 5)
+    net = nn.Sequential(twice, nn.Tanh(), twice, nn.Linear(5, 3))
+    start = {name: t.clone() for name, t in net.state_dict().items()}
+    kept, data = {name: t.clone() for name, t in start.items()}, [pair(seed=1), pair(seed=2)]
+    runs = [
+        train(net, data, RECIPE, strategy=s, start=[start, start]) for s in ("serial", "fused:2", "rules:2")
+    ]
+    for run in runs:
+        assert difference(start, kept) == difference(net.state_dict(), kept) == 0
+        assert difference(run[0].state, run[1].state) > 1e-3
+        assert torch.equal(run[0].state["0.weight"], run[0].state["2.weight"])
+        assert max(difference(a.state, b.state) for a, b in zip(runs[0], run, strict=True)) <= 1e-6
 
 
 def by_value(x):

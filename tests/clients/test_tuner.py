@@ -236,6 +236,15 @@ def test_no_compiler_is_a_reason(monkeypatch):
     assert "C++ compiler" in run.plan.explain()
 
 
+def test_the_tuner_says_that_there_is_no_compiler(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with Trainer(nn.Linear(3, 2), rounds=100_000) as trainer:
+        plan = trainer.train(linear_clients(8), RECIPE).plan
+    assert "not fused-compiled: torch.compile needs a C++ compiler" in plan.explain()
+    assert not any("compiled" in str(row["strategy"]) for row in plan.probes)
+
+
 def test_out_of_memory_halves_the_chunk_and_changes_nothing(monkeypatch):
     real, sizes = SlotRun._run_segment, []
 

@@ -125,6 +125,10 @@ class Trainer:
     # --- inside -----------------------------------------------------------------------------------
 
     def _wanted(self, datasets, recipe, start, ids, anchor, corrections) -> Wanted:
+        if not hasattr(datasets, "__len__"):
+            raise ConfigError(
+                f"datasets is a {type(datasets).__name__}", hint="give a list with one dataset per client"
+            )
         n = len(datasets)
         ids = list(range(n)) if ids is None else [int(i) for i in ids]
         if len(ids) != n or len(set(ids)) != n:
