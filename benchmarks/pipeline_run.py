@@ -91,20 +91,25 @@ def compare(fleet: str, n_items: int, faster: float, draw: int) -> list[dict]:
 
 
 def bound(items: Items, speeds: Sequence[float]) -> float:
-    """Seconds that no plan can go below: the ``T`` in which the devices can just do all work.
+    """Seconds that no plan can go below, however it shares out the devices and whatever it knows beforehand.
 
-    Each device that works loads at least one model, the one of 15 s; whoever edits loads the one of 20 s.
+    A device that only edits loads for 20 s, and what it edits last must still be scored; one that only
+    scores finds nothing before the first edit; one that does both loads for 35 s. So an edit (a score) is
+    done within ``for_edit`` (``for_score``) seconds of a device's time at the most, and as both take from the
+    same time, the shares of it that they need cannot be more than there are devices, counted by speed.
     """
     edit, score = (sum(item[stage] for item in items) for stage in (0, 1))
-    work = EDIT_S * edit + SCORE_S * score
-    low, high = 0.0, work / min(speeds) + LOAD_EDIT_S + LOAD_SCORE_S
+    first_s = LOAD_EDIT_S + EDIT_S * min(item[0] for item in items) / max(speeds)
+    last_s = SCORE_S * min(item[1] for item in items) / max(speeds)
+    both_s = LOAD_EDIT_S + LOAD_SCORE_S
+    low, high = first_s + last_s, 10 * both_s + (EDIT_S * edit + SCORE_S * score) / min(speeds)
     for _ in range(60):
         middle = (low + high) / 2
-        given = sum(speed * max(0.0, middle - LOAD_SCORE_S) for speed in speeds)
-        for_edits = sum(speed * max(0.0, middle - LOAD_EDIT_S) for speed in speeds)
-        is_enough = given >= work and for_edits >= EDIT_S * edit
-        low, high = (low, middle) if is_enough else (middle, high)
-    return high
+        for_edit = middle - min(both_s, LOAD_EDIT_S + last_s)
+        for_score = middle - min(both_s, max(LOAD_SCORE_S, first_s))
+        needed = EDIT_S * edit / for_edit + SCORE_S * score / for_score
+        low, high = (low, middle) if needed <= sum(speeds) else (middle, high)
+    return low
 
 
 def evenload_run(items: Items, speeds: Sequence[float], scale: float, policy: str) -> float:

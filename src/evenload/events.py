@@ -29,6 +29,7 @@ __all__ = [
     "Note",
     "Planned",
     "Queued",
+    "Replanned",
     "Restored",
     "RunFinished",
     "RunStarted",
@@ -240,6 +241,23 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Replanned:
+    """What is left of a run was planned again, and the new plan is followed.
+
+    why        what had happened: a device joined or left, a stage is over, times are not those planned
+    before_s   what is left would have taken so long by the plan before; None: it could not go on
+    after_s    what it takes by the new one
+    """
+
+    t: float
+    why: str
+    before_s: float | None
+    after_s: float
+    mode: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """Last event of a run. ``status``: done | failures | interrupted | failed; ``facts``: its headline."""
 
@@ -264,6 +282,7 @@ Event = (
     | ItemFailed
     | DeviceSample
     | Note
+    | Replanned
     | RunFinished
 )
 _TYPES: dict[str, type] = {cls.__name__: cls for cls in Event.__args__}

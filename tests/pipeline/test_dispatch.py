@@ -1,13 +1,15 @@
 """Who runs what: every task exactly once whatever dies, nobody idle without need, plans as they are meant."""
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from evenload.pipeline.actions import Load, Run, Start, Stop
 from evenload.pipeline.course import Course, StageRule, Task
-from evenload.pipeline.dispatch import Dispatcher, Load, Run, Start, Stop
+from evenload.pipeline.dispatch import Dispatcher
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.results import ItemFailure
 from evenload.pipeline.stage import Item
@@ -20,11 +22,20 @@ class Fleet:
     """Plays workers: ``item_s`` by group, deaths at random; keeps who ran what when."""
 
     def __init__(
-        self, dispatcher: Dispatcher, course: Course, *, item_s=None, rng=None, p_death=0.0, load_s=0.0
+        self,
+        dispatcher: Dispatcher,
+        course: Course,
+        *,
+        item_s=None,
+        rng=None,
+        p_death=0.0,
+        load_s: Any = 0.0,
+        stage_s=None,
     ):
         self.dispatcher, self.course = dispatcher, course
         self.item_s, self.rng = item_s or {}, rng or random.Random(0)
-        self.p_death, self.load_s = p_death, load_s
+        self.p_death, self.stage_s = p_death, stage_s or {}
+        self.load_s = load_s if isinstance(load_s, dict) else {0: load_s, 1: load_s, 2: load_s}
         self.now, self.busy = 0.0, {}
         self.ran: list[tuple[str, Task, float]] = []
         self.loads: list[tuple[str, int]] = []
@@ -45,6 +56,9 @@ class Fleet:
                 self.now += wait_s + 1e-9
         raise AssertionError("it does not end")
 
+    def _seconds(self, group: str, stage: int) -> float:
+        return self.item_s.get(group, 1.0) * self.stage_s.get(stage, 1.0)
+
     def _do(self, action) -> None:
         if isinstance(action, Start):
             self.dispatcher.up(action.group)
@@ -52,11 +66,12 @@ class Fleet:
             assert action.group not in self.busy
         elif isinstance(action, Load):
             self.loads.append((action.group, action.stage))
-            self.busy[action.group] = (self.now + self.load_s, action)
+            self.busy[action.group] = (self.now + self.load_s[action.stage], action)
         else:
             assert isinstance(action, Run)
             assert action.group not in self.busy
-            self.busy[action.group] = (self.now + self.item_s.get(action.group, 1.0), action)
+            seconds = len(action.tasks) * self._seconds(action.group, action.tasks[0].stage)
+            self.busy[action.group] = (self.now + seconds, action)
 
     def _next(self) -> bool:
         if not self.busy:
@@ -71,11 +86,12 @@ class Fleet:
             return True
         self.dispatcher.answered(group)
         if isinstance(action, Load):
-            self.dispatcher.loaded(group, action.stage, action.fit, self.load_s)
+            self.dispatcher.loaded(group, action.stage, action.fit, self.load_s[action.stage])
             return True
-        self.dispatcher.ended(group, action.task, self.item_s.get(group, 1.0))
-        self.ran.append((group, action.task, self.now))
-        self.dispatcher.add(self.course.done(action.task, {}))
+        for task in action.tasks:
+            self.dispatcher.ended(group, task, self._seconds(group, task.stage))
+            self.ran.append((group, task, self.now))
+            self.dispatcher.add(self.course.done(task, {}))
         return True
 
 
@@ -153,13 +169,78 @@ def test_beyond_its_limit_a_device_goes_on_and_comes_back_only_to_help() -> None
     assert next(task.stage for group, task, _ in played.ran[4:] if group == "d1") == 1
 
 
+def test_a_model_is_loaded_while_its_first_tasks_are_made_and_the_plan_is_kept() -> None:
+    """The planner says 11.92 s: d3 holds the scorer alone and has it ready when the first edit is there."""
+    edits = [Unit(("d0",), "edit"), Unit(("d1",), "edit"), Unit(("d2",), "edit", limit=14)]
+    scores = [Unit(("d2",), "score"), Unit(("d3",), "score")]
+    phases = (Phase(tuple(edits), ("edit",)), Phase(tuple(scores), ("score",)))
+    seconds = {0: 0.25, 1: 0.17}
+    dispatcher = Dispatcher(phases, STAGES, item_s=seconds, load_s={0: 1.0, 1: 0.75})
+    played = Fleet(dispatcher, course(100), stage_s=seconds, load_s={0: 1.0, 1: 0.75})
+    assert played.go() <= 1.02 * 11.92
+    assert [stage for group, stage in played.loads if group == "d3"] == [1]
+
+
+def test_tasks_of_a_batch_are_few_near_the_end_and_alone_after_a_death() -> None:
+    phases = phases_of_mode("data_parallel", ("edit",), ["d0", "d1"])
+    dispatcher = Dispatcher(phases, ("edit",), batch={0: 4})
+    for group in ("d0", "d1"):
+        dispatcher.up(group)
+        dispatcher.loaded(group, 0, Fit())
+    dispatcher.add([Task(0, at) for at in range(6)])
+    dealt = {action.group: action for action in dispatcher.decide(0.0)}
+    assert [len(action.tasks) for action in dealt.values() if isinstance(action, Run)] == [3, 2]
+    assert not dispatcher.lost("d0", 0.0, "was killed")
+    dispatcher.up("d0")
+    dispatcher.loaded("d0", 0, Fit())
+    again = dispatcher.decide(1.0)
+    assert [len(action.tasks) for action in again if isinstance(action, Run)] == [1]
+    dispatcher.one_by_one("d1", 0)
+    assert dispatcher.batch_of("d1", 0) == 1
+    assert dispatcher.batch_of("d0", 0) == 4
+
+
+def test_memory_that_runs_out_in_a_batch_halves_it_first() -> None:
+    unit = Unit(("d0",), "edit")
+    dispatcher = Dispatcher((Phase((unit,), ("edit",)),), ("edit",), batch={0: 4}, oom=("smaller_in_flight",))
+    said = [dispatcher.out_of_memory("d0", Task(0, 0)) for _ in range(3)]
+    assert said == ["batches of 2", "batches of 1", None]
+
+
+def test_what_is_computed_is_not_lost_with_its_worker() -> None:
+    dispatcher = Dispatcher(phases_of_mode("data_parallel", STAGES, ["d0"]), STAGES)
+    dispatcher.up("d0")
+    dispatcher.loaded("d0", 0, Fit())
+    dispatcher.add([Task(0, 0), Task(0, 1)])
+    dispatcher.decide(0.0)
+    dispatcher.answered("d0")
+    dispatcher.made("d0", Task(0, 0), 1.0)
+    assert (dispatcher.n_running, dispatcher.is_over(0)) == (1, False)
+    assert isinstance(dispatcher.decide(1.0)[0], Run)
+    assert not dispatcher.lost("d0", 2.0, "was killed")
+    assert sorted(dispatcher.waiting) == [Task(0, 0), Task(0, 1)]
+
+
+def test_a_new_plan_is_followed_and_what_is_loaded_stays() -> None:
+    dispatcher = Dispatcher(phases_of_mode("swap", STAGES, ["d0", "d1"]), STAGES)
+    dispatcher.up("d0")
+    dispatcher.loaded("d0", 1, Fit())
+    dispatcher.groups["d0"].lowered[0] = Fit("resident_stream", resident_blocks=0)
+    dispatcher.follow((Phase((Unit(("d0",), "score"), Unit(("d1",), "edit")), STAGES),))
+    groups = dispatcher.groups.values()
+    posts = {group.id: [(post.stage, post.is_help) for post in group.posts] for group in groups}
+    assert posts == {"d0": [(1, False), (0, True)], "d1": [(0, False), (1, True)]}
+    assert dispatcher.groups["d0"].resident == {1: Fit()}
+    assert dispatcher.groups["d0"].posts[1].fit.name == "resident_stream"
+
+
 def test_a_bounded_queue_between_stages_side_by_side() -> None:
     phases = phases_of_mode("stage_parallel", STAGES, ["d0", "d1"])
     dispatcher = Dispatcher(phases, STAGES, queue=3, item_s={0: 1.0, 1: 1.0})
     played = Fleet(dispatcher, course(30), item_s={"d0": 1.0, "d1": 1.0})
     seen = []
     ended = dispatcher.ended
-    dispatcher.ended = lambda *rest: (ended(*rest), seen.append(len(dispatcher._ready[1])))  # type: ignore[method-assign]
+    dispatcher.ended = lambda *rest: (ended(*rest), seen.append(dispatcher.waiting.count(1)))  # type: ignore[method-assign]
     played.go()
     assert max(seen) <= 3
 
@@ -177,7 +258,7 @@ def test_when_memory_runs_out_the_ladder_is_walked() -> None:
     said = []
     for _ in range(5):
         said.append(dispatcher.out_of_memory("d0", task))
-        dispatcher._ready[0].clear()
+        assert dispatcher.waiting.take("d1", 0) == task
     assert said == ["2 in flight", "1 in flight", "fit resident_stream", "another device", "another device"]
     dispatcher.groups["d1"].refused[0] = "no"
     assert dispatcher.out_of_memory("d0", task) is None

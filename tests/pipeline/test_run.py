@@ -219,11 +219,11 @@ def test_a_sink_that_breaks_and_an_error_of_our_own(job: Path, monkeypatch: pyte
         raise RuntimeError("the watcher died")
 
     assert run(job, sinks=[broken]).status == "done"
-    from evenload.pipeline.session import Session
+    from evenload.pipeline.keeping import Keeping
 
-    settle = Session._settle
+    settle = Keeping._settle
     monkeypatch.setattr(
-        Session,
+        Keeping,
         "_settle",
         lambda self, task, *rest, **more: 1 / 0 if task.strand == 3 else settle(self, task, *rest),
     )
@@ -241,7 +241,9 @@ def test_events_name_items_by_id_and_place_in_the_input(job: Path) -> None:
     assert list(seen[0].devices) == ["cpu:0"]
     assert isinstance(seen[-1], RunFinished)
     assert seen[-1].facts == result.headline
-    assert [(e.stage, e.total) for e in seen if isinstance(e, StageStarted)] == [("brighten", 6), ("mean", 5)]
+    started = {event.stage: event.total for event in seen if isinstance(event, StageStarted)}
+    assert started["brighten"] == 6
+    assert started["mean"] in (5, None)  # None: it began before all of the first stage were on disk
     assert [(e.index, e.item) for e in seen if isinstance(e, ItemFailed)] == [(2, "p2")]
     scored = [(e.index, e.item) for e in seen if isinstance(e, ItemFinished) and e.stage == "mean"]
     assert scored == [(0, "p0"), (1, "p1"), (3, "p3"), (4, "p4"), (5, "p5")]

@@ -99,17 +99,18 @@ def test_a_stage_with_its_own_interpreter(folder: Path) -> None:
     )  # fmt: skip
     runner = ElsewhereRunner(apart, DEVICE, Fit(), 1)
     try:
-        outputs, files = runner.run({"x": 4}, Item(0, "a\ud800", 5))
+        outputs, files, to_save = runner.make({"x": 4}, Item(0, "a\ud800", 5))
+        assert not to_save  # it is on disk already
         assert (outputs["y"], outputs["on"]) == (12, DEVICE.torch)
         assert outputs["pid"] != os.getpid()
         assert (folder / "run" / outputs["text"]).is_file()
         assert files["text"][0] == (folder / "run" / outputs["text"]).stat().st_size
         with pytest.raises(RuntimeError, match="no x") as caught:
-            runner.run({}, Item(0, "a"))
+            runner.make({}, Item(0, "a"))
         assert type(caught.value).__name__ == "LookupError"
         with pytest.raises(ConfigError, match="exit code 3"):
-            runner.run({"x": "die"}, Item(0, "a"))
-        assert runner.run({"x": 1}, Item(1, "b"))[0]["y"] == 3  # a new one was started
+            runner.make({"x": "die"}, Item(0, "a"))
+        assert runner.make({"x": 1}, Item(1, "b")).outputs["y"] == 3  # a new one was started
     finally:
         runner.close()
     with pytest.raises(ConfigError, match="cannot be started"):

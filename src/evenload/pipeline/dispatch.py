@@ -3,90 +3,26 @@
     add(tasks) ──► decide(now) ──► Start | Load | Run | Stop ──► up | loaded | ended | refused | lost ──► ...
 
 A group is one worker with one or more devices of its own. It works off the phases of the plan in their order
-and goes on to the next as soon as nothing is left for it in this one: no device waits for the slowest.
-Tasks of a stage are dealt longest first. A decision costs O(groups x units).
+and goes on to the next as soon as nothing is left for it in this one: no device waits for the slowest. What
+it needs next it loads while it would wait. Tasks of a stage are dealt longest first. A decision costs
+O(groups x units).
 """
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 
+from evenload.pipeline.actions import Action, Group, Load, Post, Run, Start, Stop
 from evenload.pipeline.course import Task
+from evenload.pipeline.oom_ladder import fewer_together, next_fit, smaller_in_flight
 from evenload.pipeline.plan import Fit, Phase
+from evenload.pipeline.waiting import Waiting
 
-__all__ = ["Action", "Dispatcher", "Group", "Load", "Run", "Start", "Stop"]
+__all__ = ["Dispatcher"]
 
 MOST_EARLY_DEATHS = 3
 BACK_OFF_S = 0.2  # before a worker that died early is tried again; doubles
 MOST_TASK_DEATHS = 2  # a task that has ended so many workers is given up
 FEW = 4  # ready tasks for each other group: more, and nobody holds back
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Start a worker for ``group``."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """End the worker of ``group``: its devices are wanted by another."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """Make ``stage`` ready on ``group``; stages that are not in ``keep`` make room first."""
-
-    group: str
-    stage: int
-    fit: Fit
-    keep: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    group: str
-    task: Task
-    why: str
-
-
-Action = Start | Stop | Load | Run
-
-
-@dataclass(frozen=True, slots=True)
-class _Post:
-    """One unit of the plan, seen from its group. ``is_help``: not planned, but better than to stand idle."""
-
-    phase: int
-    stage: int
-    fit: Fit
-    limit: int | None = None
-    is_help: bool = False
-
-
-@dataclass(slots=True)
-class Group:
-    """``state``: off | starting | up | lost. ``is_ordered``: it has an order that it has not answered."""
-
-    id: str
-    devices: tuple[str, ...]
-    posts: list[_Post] = field(default_factory=list)
-    state: str = "off"
-    is_ordered: bool = False
-    resident: dict[int, Fit] = field(default_factory=dict)
-    loading: int | None = None
-    running: dict[Task, float] = field(default_factory=dict)
-    refused: dict[int, str] = field(default_factory=dict)
-    item_s: dict[int, float] = field(default_factory=dict)
-    n_taken: dict[int, int] = field(default_factory=dict)
-    n_early_deaths: int = 0
-    n_load_deaths: int = 0
-    not_before_s: float = 0.0
-    why_lost: str = ""
-    is_draining: bool = False
 
 
 class Dispatcher:
@@ -100,6 +36,7 @@ class Dispatcher:
     free      device -> bytes that it may use, where that is known
     item_s    stage -> seconds for an item and to load, as far as known before
     load_s
+    batch     stage -> most items in one call
     """
 
     def __init__(
@@ -114,45 +51,64 @@ class Dispatcher:
         free: Mapping[str, int] | None = None,
         item_s: Mapping[int, float] | None = None,
         load_s: Mapping[int, float] | None = None,
+        batch: Mapping[int, int] | None = None,
     ):
         self.stages = tuple(stages)
         self.groups: dict[str, Group] = {}
+        self.waiting = Waiting(len(stages))
+        self.drained: set[str] = set()
         self._queue, self._holds = queue, holds
         self._fits, self._oom = fits or {}, tuple(oom)
-        self._ready: list[list[tuple[float, int, Task]]] = [[] for _ in stages]
-        self._avoid: dict[Task, set[str]] = {}
         self._deaths: dict[Task, int] = {}
-        self._costs: dict[int, float] = {}
-        self._streams: set[tuple[int, int]] = set()
+        self._free = free or {}
         self._item_s, self._load_s = dict(item_s or {}), dict(load_s or {})
+        self._batch = dict(batch or {})
+        self.follow(phases)
+
+    def follow(self, phases: Sequence[Phase], taken: Mapping[str, Mapping[int, int]] | None = None) -> None:
+        """From now on these are the plan. What is loaded stays so, what runs goes on.
+
+        taken   what each group had taken of each stage when the plan was made: limits count from there
+        """
+        before = taken or {}
         self._n_phases = len(phases)
-        number = {name: at for at, name in enumerate(stages)}
+        self._streams: set[tuple[int, int]] = set()
+        number = {name: at for at, name in enumerate(self.stages)}
+        for group in self.groups.values():
+            group.posts.clear()
+            was = before.get(group.id, group.n_taken)
+            group.n_taken = {stage: n - was.get(stage, 0) for stage, n in group.n_taken.items()}
         for at, phase in enumerate(phases):
             for unit in phase.units:
-                group = self._group(unit.devices)
-                group.posts.append(_Post(at, number[unit.stage], unit.fit, unit.limit))
+                group, stage = self._group(unit.devices), number[unit.stage]
+                group.posts.append(Post(at, stage, group.lowered.get(stage, unit.fit), unit.limit))
             self._streams |= {(at, stage) for stage in self._streaming(phase, number)}
+        self._add_help()
 
-        self._add_help(free or {})
-
-    def _add_help(self, free: Mapping[str, int]) -> None:
+    def _add_help(self) -> None:
         """Groups of one device may do what others of one device do, if the model fits: plans can be wrong."""
         fits: dict[int, Fit] = {}
         for group in self.groups.values():
             if len(group.devices) == 1:
                 for post in group.posts:
                     fits.setdefault(post.stage, post.fit)
+        planned = {device for group in self.groups.values() if group.posts for device in group.devices}
         for group in self.groups.values():
+            if not group.posts and planned.intersection(group.devices):
+                continue  # its devices are meant to work in another group
             has = {post.stage for post in group.posts}
             for stage, fit in fits.items() if len(group.devices) == 1 else ():
-                room = free.get(group.devices[0])
+                room = self._free.get(group.devices[0])
                 needed = fit.device2bytes[0] if fit.device2bytes else 0
                 if stage not in has and (room is None or needed <= room):
-                    group.posts.append(_Post(2 * self._n_phases, stage, fit, is_help=True))
+                    held = group.lowered.get(stage, fit)
+                    group.posts.append(Post(2 * self._n_phases, stage, held, is_help=True))
 
     def _group(self, devices: tuple[str, ...]) -> Group:
         name = "+".join(devices)
-        return self.groups.setdefault(name, Group(name, devices))
+        if name not in self.groups:
+            self.groups[name] = Group(name, devices, is_draining=bool(self.drained.intersection(devices)))
+        return self.groups[name]
 
     def _streaming(self, phase: Phase, number: Mapping[str, int]) -> Iterable[int]:
         """Stages of ``phase`` whose results are taken by other groups: their number in wait is bounded."""
@@ -168,17 +124,21 @@ class Dispatcher:
 
     def add(self, tasks: Iterable[Task], costs: Mapping[int, float] | None = None) -> None:
         """These may run now. ``costs``: strand -> size in any unit; kept for its later stages."""
-        self._costs.update(costs or {})
-        for task in tasks:
-            heapq.heappush(self._ready[task.stage], (-self._costs.get(task.strand, 0.0), task.strand, task))
-
-    @property
-    def n_ready(self) -> int:
-        return sum(map(len, self._ready))
+        self.waiting.add(tasks, costs)
 
     @property
     def n_running(self) -> int:
-        return sum(len(group.running) for group in self.groups.values())
+        """Tasks that a worker has; their results are not known yet."""
+        return sum(len(group.running) + len(group.saving) for group in self.groups.values())
+
+    def tasks_on(self, stage: int) -> int:
+        """How many of these a worker has."""
+        tasks = (task for group in self.groups.values() for task in (*group.running, *group.saving))
+        return sum(task.stage == stage for task in tasks)
+
+    def is_over(self, stage: int) -> bool:
+        """Is nothing left of it, and will nothing come?"""
+        return not self.waiting.count(stage) and not self.tasks_on(stage) and not self._is_fed(stage)
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -210,24 +170,54 @@ class Dispatcher:
 
     def _order(self, group: Group, now: float) -> Action | None:
         post = self._choose(group, now)
+        if post is None or self._turn(post, group) >= self._n_phases:
+            post = self._ahead(group, now) or post
         if post is None:
             return None
         if group.resident.get(post.stage) != post.fit:
-            if group.running:
-                return None  # the model is swapped when nothing uses it
-            keep = tuple(p.stage for p in group.posts if p.phase == post.phase and p.stage != post.stage)
-            group.is_ordered, group.loading = True, post.stage
-            group.resident = {stage: fit for stage, fit in group.resident.items() if stage in keep}
-            return Load(group.id, post.stage, post.fit, keep)
-        if len(group.running) >= post.fit.in_flight:
+            return None if group.running else self._load(group, post, now)
+        n_most = self._n_together(group, post)
+        if len(group.running) >= post.fit.in_flight or not n_most:
             return None
-        task = self._take(group, post.stage)
+        tasks = tuple(self._taken(group, post.stage, n_most))
         group.is_ordered = True
-        group.n_taken[post.stage] = group.n_taken.get(post.stage, 0) + 1
-        group.running[task] = now
-        return Run(group.id, task, "longest first" if self._costs else "next in line")
+        group.n_taken[post.stage] = group.n_taken.get(post.stage, 0) + len(tasks)
+        group.running.update(dict.fromkeys(tasks, now))
+        return Run(group.id, tasks, "longest first" if self.waiting.has_costs else "next in line")
 
-    def _choose(self, group: Group, now: float) -> _Post | None:
+    def _load(self, group: Group, post: Post, now: float) -> Load:
+        keep = tuple(p.stage for p in group.posts if p.phase == post.phase and p.stage != post.stage)
+        gone = [stage for stage in group.resident if stage not in keep and stage != post.stage]
+        later = tuple(stage for stage in sorted(gone) if self.waiting.count(stage) or self._is_fed(stage))
+        group.is_ordered, group.loading, group.loading_since_s = True, post.stage, now
+        group.resident = {stage: fit for stage, fit in group.resident.items() if stage in keep}
+        return Load(group.id, post.stage, post.fit, keep, later)
+
+    def _n_together(self, group: Group, post: Post) -> int:
+        """How many tasks to take at once: near the end of a stage, no more than the others get as well."""
+        most = self.batch_of(group.id, post.stage)
+        if post.fit.in_flight > 1 or most == 1:
+            return 1
+        holders = sum(post.stage in one.resident for one in self.groups.values() if one.state == "up")
+        return min(most, -(-self.waiting.count(post.stage) // max(1, holders)))
+
+    def _taken(self, group: Group, stage: int, n_most: int) -> Iterable[Task]:
+        """A task that was with a worker when it died is taken alone."""
+        first = self.waiting.take(group.id, stage)
+        yield first
+        for _ in range(n_most - 1 if first not in self._deaths else 0):
+            if not self.waiting.has_for(group.id, stage):
+                return
+            task = self.waiting.take(group.id, stage)
+            if task in self._deaths:
+                return self.waiting.give_back(task)
+            yield task
+
+    def batch_of(self, group_id: str, stage: int) -> int:
+        """Most items in one call there."""
+        return self.groups[group_id].batch.get(stage, self._batch.get(stage, 1))
+
+    def _choose(self, group: Group, now: float) -> Post | None:
         """What ``group`` should work at: the earliest phase that has something for it."""
         open_ = [post for post in group.posts if self._may(group, post, now)]
         if not open_:
@@ -241,19 +231,39 @@ class Dispatcher:
         is_sooner = self._turn(other, group) < self._turn(here, group)
         return other if is_sooner and self._is_worth_loading(group, other.stage) else here
 
-    def _turn(self, post: _Post, group: Group) -> int:
+    def _ahead(self, group: Group, now: float) -> Post | None:
+        """The next post of the plan, if its model can be loaded while its tasks are on their way."""
+        planned = [post for post in group.posts if not post.is_help and post.stage not in group.refused]
+        for post in sorted(planned, key=lambda post: self._turn(post, group)):
+            if self._turn(post, group) >= self._n_phases:
+                break
+            if not self._is_done_with(group, post, now):
+                is_there = group.resident.get(post.stage) == post.fit
+                return None if is_there or group.running or self.waiting.count(post.stage) else post
+        return None
+
+    def _is_done_with(self, group: Group, post: Post, now: float) -> bool:
+        """Nothing is left of it, or nothing that the others would not do sooner."""
+        if self._is_fed(post.stage):
+            return False
+        if not self.waiting.count(post.stage):
+            return True
+        return self._holds and self._is_too_slow(group, post.stage, self._holders(group, post.stage), now)
+
+    def _turn(self, post: Post, group: Group) -> int:
         """When it is the turn of ``post``: in its phase; beyond its limit, after all phases."""
         is_beyond = post.limit is not None and group.n_taken.get(post.stage, 0) >= post.limit
         return post.phase + (self._n_phases if is_beyond else 0)
 
-    def _first(self, posts: list[_Post], group: Group) -> _Post | None:
+    def _first(self, posts: list[Post], group: Group) -> Post | None:
         if not posts:
             return None
         first = min(self._turn(post, group) for post in posts)
         mine = [post for post in posts if self._turn(post, group) == first]
         # Through to the end while there is plenty, so that results come early; at the end what has most
         # before it goes first.
-        is_plenty = sum(map(len, self._ready[: mine[0].stage + 1])) > 2 * len(self.groups)
+        n_before = sum(self.waiting.count(stage) for stage in range(mine[0].stage + 1))
+        is_plenty = n_before > 2 * len(self.groups)
         return min(mine, key=lambda post: -post.stage if is_plenty else post.stage)
 
     def _is_worth_loading(self, group: Group, stage: int) -> bool:
@@ -263,14 +273,13 @@ class Dispatcher:
         item_s = sum(known) / len(known) if known else self._item_s.get(stage)
         if not holders or item_s is None:
             return True
-        without_s = len(self._ready[stage]) * item_s / len(holders)
+        without_s = self.waiting.count(stage) * item_s / len(holders)
         return without_s > self._load_s.get(stage, 0.0) + group.item_s.get(stage, item_s)
 
-    def _may(self, group: Group, post: _Post, now: float) -> bool:
-        if post.stage in group.refused or not self._has_task(group, post.stage):
+    def _may(self, group: Group, post: Post, now: float) -> bool:
+        if post.stage in group.refused or not self.waiting.has_for(group.id, post.stage):
             return False
-        others = [g for g in self.groups.values() if g is not group and g.state == "up" and not g.is_draining]
-        holders = [g for g in others if post.stage in g.resident and post.stage not in g.refused]
+        holders = self._holders(group, post.stage)
         if post.stage not in group.resident and group.resident and holders:
             mine = [p for p in group.posts if p.stage in group.resident and not p.is_help]
             is_back = any(p.phase > post.phase for p in mine)
@@ -280,20 +289,43 @@ class Dispatcher:
             is_planned = any(self._is_coming(p.stage) for p in group.posts if not p.is_help)
             if (is_planned and group.state == "off") or not self._is_worth_loading(group, post.stage):
                 return False
-        if (post.phase, post.stage) in self._streams:
-            n_coming = sum(task.stage == post.stage for g in self.groups.values() for task in g.running)
-            if len(self._ready[post.stage + 1]) + n_coming >= self._queue:
+            if self._waits_for_its_own(group) and self._is_planned_elsewhere(group, post.stage):
                 return False
+        if (post.phase, post.stage) in self._streams and self._n_next(post.stage) >= self._queue:
+            return False
         return not (self._holds and self._is_too_slow(group, post.stage, holders, now))
+
+    def _n_next(self, stage: int) -> int:
+        """Tasks of the stage after ``stage`` that wait, or soon will."""
+        return self.waiting.count(stage + 1) + self.tasks_on(stage)
+
+    def _holders(self, group: Group, stage: int) -> list[Group]:
+        """Others who have the model."""
+        others = [g for g in self.groups.values() if g is not group and g.state == "up" and not g.is_draining]
+        return [g for g in others if stage in g.resident and stage not in g.refused]
+
+    def _waits_for_its_own(self, group: Group) -> bool:
+        """It has, or could load, the model of a post of the plan whose tasks are on their way."""
+        mine = [post for post in group.posts if not post.is_help and post.stage not in group.refused]
+        return any(self._turn(post, group) < self._n_phases and self._is_fed(post.stage) for post in mine)
+
+    def _is_planned_elsewhere(self, group: Group, stage: int) -> bool:
+        """Another that can is meant to do it. One task that may not run there is reason enough to help."""
+        return not self.waiting.avoid and any(
+            post.stage == stage and not post.is_help
+            for other in self.groups.values()
+            if other is not group and other.state != "lost" and not other.is_draining
+            if stage not in other.refused
+            for post in other.posts
+        )
 
     def _is_too_slow(self, group: Group, stage: int, holders: list[Group], now: float) -> bool:
         """Would the others be done with all that is ready before ``group`` was done with one of it?"""
-        mine_s, n_ready = group.item_s.get(stage), len(self._ready[stage])
+        mine_s, n_ready = group.item_s.get(stage), self.waiting.count(stage)
         others = [g for g in holders if g.item_s.get(stage)]
         if mine_s is None or not others or n_ready > FEW * len(others) or self._is_fed(stage):
             return False
-        free = [max([now, *(since + g.item_s[stage] for since in g.running.values())]) for g in others]
-        ends = [(start + g.item_s[stage], g.item_s[stage]) for start, g in zip(free, others, strict=True)]
+        ends = [(g.free_s(stage, now) + g.item_s[stage], g.item_s[stage]) for g in others]
         heapq.heapify(ends)
         last = now
         for _ in range(n_ready):
@@ -303,55 +335,41 @@ class Dispatcher:
 
     def _is_coming(self, stage: int) -> bool:
         """Are there tasks of ``stage``, or will there be soon: is the stage before it under way?"""
-        return bool(self._ready[stage]) or any(
-            task.stage == stage - 1 for group in self.groups.values() for task in group.running
-        )
+        return bool(self.waiting.count(stage)) or (stage > 0 and self.tasks_on(stage - 1) > 0)
 
     def _is_fed(self, stage: int) -> bool:
         """May more tasks of ``stage`` come?"""
-        return any(self._ready[:stage]) or any(
-            task.stage < stage for group in self.groups.values() for task in group.running
-        )
-
-    def _has_task(self, group: Group, stage: int) -> bool:
-        if not self._avoid:
-            return bool(self._ready[stage])
-        return any(group.id not in self._avoid.get(task, ()) for _, _, task in self._ready[stage])
-
-    def _take(self, group: Group, stage: int) -> Task:
-        heap = self._ready[stage]
-        entry = (
-            min(one for one in heap if group.id not in self._avoid.get(one[2], ()))
-            if self._avoid
-            else heap[0]
-        )
-        if entry is heap[0]:
-            heapq.heappop(heap)
-        else:
-            heap.remove(entry)
-            heapq.heapify(heap)
-        return entry[2]
+        return any(self.waiting.count(before) or self.tasks_on(before) for before in range(stage))
 
     def _activate(self, group: Group, now: float) -> list[Action]:
         """Start ``group`` if it has something to do and its devices are its own, or can be."""
-        if not any(self._is_due(group, post, now) for post in group.posts):
-            return []
         mine = set(group.devices)
         owners = [g for g in self.groups.values() if g.state in ("up", "starting") and mine & set(g.devices)]
+        is_due = any(self._is_due(group, post, now) for post in group.posts)
+        if not is_due and (owners or not self._is_next(group, now)):
+            return []
         for owner in owners:
-            is_busy = owner.state == "starting" or owner.is_ordered or owner.running
-            if is_busy or self._choose(owner, now) is not None:
+            if owner.state == "starting" or owner.is_working or self._choose(owner, now) is not None:
                 return []
         actions: list[Action] = []
         for owner in owners:
-            self._reset(owner)
+            owner.reset()
             owner.state = "off"
             owner.not_before_s = 0.0
             actions.append(Stop(owner.id))
         group.state = "starting"
         return [*actions, Start(group.id)]
 
-    def _is_due(self, group: Group, post: _Post, now: float) -> bool:
+    def _is_next(self, group: Group, now: float) -> bool:
+        """Nobody else wants its devices before it can be loaded for what is on its way."""
+        ahead, mine = self._ahead(group, now), set(group.devices)
+        rivals = [g for g in self.groups.values() if g is not group and mine & set(g.devices)]
+        if ahead is None:
+            return False
+        sooner = [(rival, post) for rival in rivals for post in rival.posts if post.phase <= ahead.phase]
+        return all(self._is_done_with(rival, post, now) for rival, post in sooner)
+
+    def _is_due(self, group: Group, post: Post, now: float) -> bool:
         """It has work, or soon will: its stage runs side by side with the one before it."""
         if post.stage in group.refused:
             return False
@@ -380,14 +398,29 @@ class Dispatcher:
         group.loading = None
         group.refused[stage] = why
 
+    def made(self, group_id: str, task: Task, seconds: float | None = None) -> None:
+        """The task is computed; its files are on their way to the disk, and the group can go on."""
+        group = self.groups[group_id]
+        self.ended(group_id, task, seconds)
+        group.saving.add(task)
+
     def ended(self, group_id: str, task: Task, seconds: float | None = None) -> None:
         """The task is over there, well or not; ``seconds`` it took if that says how fast the group is."""
         group = self.groups[group_id]
         group.running.pop(task, None)
+        group.saving.discard(task)
         group.n_early_deaths = 0
         if seconds is not None:
-            before = group.item_s.get(task.stage)
-            group.item_s[task.stage] = seconds if before is None else 0.7 * before + 0.3 * seconds
+            group.timed(task.stage, seconds)
+
+    def again(self, group_id: str, task: Task) -> None:
+        """The task was not run after all."""
+        self.groups[group_id].running.pop(task, None)
+        self.add([task])
+
+    def one_by_one(self, group_id: str, stage: int) -> None:
+        """No batches of ``stage`` there."""
+        self.groups[group_id].batch[stage] = 1
 
     def out_of_memory(self, group_id: str, task: Task) -> str | None:
         """The task did not fit there. What is tried now, in words; None if nothing is left to try."""
@@ -396,9 +429,10 @@ class Dispatcher:
         said = None
         for step in self._oom:
             if step == "smaller_in_flight":
-                said = self._smaller(group, task.stage)
+                n_now = self.batch_of(group_id, task.stage)
+                said = fewer_together(group, task.stage, n_now) or smaller_in_flight(group, task.stage)
             elif step == "next_fit":
-                said = self._next_fit(group, task.stage)
+                said = next_fit(group, task.stage, self._fits.get(self.stages[task.stage], ()))
             elif step == "other_device":
                 said = self._elsewhere(group, task)
             if said is not None:
@@ -406,40 +440,18 @@ class Dispatcher:
                 return said
         return None
 
-    def _smaller(self, group: Group, stage: int) -> str | None:
-        for at, post in enumerate(group.posts):
-            if post.stage == stage and post.fit.in_flight > 1:
-                fewer = post.fit.in_flight // 2
-                group.posts[at] = replace(post, fit=replace(post.fit, in_flight=fewer))
-                if stage in group.resident:
-                    group.resident[stage] = group.posts[at].fit  # nothing is built anew for that
-                return f"{fewer} in flight"
-        return None
-
-    def _next_fit(self, group: Group, stage: int) -> str | None:
-        ladder = [name for name in self._fits.get(self.stages[stage], ()) if name != "layer_split"]
-        for at, post in enumerate(group.posts):
-            if post.stage != stage or len(group.devices) > 1 or post.fit.name not in ladder:
-                continue
-            lower = ladder[ladder.index(post.fit.name) + 1 :]
-            if lower:
-                n_resident = 0 if lower[0] == "resident_stream" else None
-                group.posts[at] = replace(post, fit=Fit(lower[0], resident_blocks=n_resident))
-                return f"fit {lower[0]}"
-        return None
-
     def _elsewhere(self, group: Group, task: Task) -> str | None:
-        avoided = self._avoid.setdefault(task, set())
+        avoided = self.waiting.avoid.setdefault(task, set())
         avoided.add(group.id)
         if any(self._could_run(other, task) for other in self.groups.values()):
             return "another device"
-        self._avoid.pop(task)
+        self.waiting.avoid.pop(task)
         return None
 
     def _could_run(self, group: Group, task: Task) -> bool:
         has_post = any(post.stage == task.stage for post in group.posts)
         is_there = group.state != "lost" and not group.is_draining and task.stage not in group.refused
-        return has_post and is_there and group.id not in self._avoid.get(task, ())
+        return has_post and is_there and group.id not in self.waiting.avoid.get(task, ())
 
     def lost(self, group_id: str, now: float, why: str) -> list[Task]:
         """Its worker is gone. Returns the tasks that are given up; the others will be dealt again."""
@@ -459,7 +471,8 @@ class Dispatcher:
         if not group.running:
             group.n_early_deaths += 1
             group.not_before_s = now + BACK_OFF_S * 2 ** (group.n_early_deaths - 1)
-        self._reset(group)
+        self.add(group.saving)
+        group.reset()
         group.state = "off"
         if group.n_early_deaths >= MOST_EARLY_DEATHS:
             group.state, group.why_lost = (
@@ -471,42 +484,41 @@ class Dispatcher:
     def smaller_fit(self, group_id: str, stage: int) -> str | None:
         """The model did not even load there: another fit, in words, or None."""
         self.groups[group_id].loading = None
-        return self._next_fit(self.groups[group_id], stage) if "next_fit" in self._oom else None
+        if "next_fit" not in self._oom:
+            return None
+        return next_fit(self.groups[group_id], stage, self._fits.get(self.stages[stage], ()))
 
     def restart(self, group_id: str) -> None:
         """Its worker is ended from outside; a new one is to take over."""
         group = self.groups[group_id]
-        self.add(list(group.running))
-        self._reset(group)
+        self.add([*group.running, *group.saving])
+        group.reset()
         group.state, group.not_before_s = "off", 0.0
 
     def drain(self, device: str) -> None:
         """``device`` is to take nothing more; what it runs may be finished."""
+        self.drained.add(device)
         for group in self.groups.values():
             if device in group.devices:
                 group.is_draining = True
 
     def join(self, device: str) -> None:
         """``device`` comes back after a drain, or is new: then it does what others of one device do."""
+        self.drained.discard(device)
         known = [group for group in self.groups.values() if device in group.devices]
         for group in known:
-            group.is_draining = False
+            group.is_draining = bool(self.drained.intersection(group.devices))
             if group.state == "lost":
                 group.state, group.n_early_deaths = "off", 0
         if not known:
             self._group((device,))
-            self._add_help({})
-
-    def _reset(self, group: Group) -> None:
-        group.running.clear()
-        group.resident.clear()
-        group.loading = None
-        group.is_ordered = False
+            self._add_help()
 
     def why_stuck(self) -> tuple[int, dict[str, str]] | None:
         """A stage that has tasks which nobody can run, and why not, by device; None if there is none."""
-        for stage, heap in enumerate(self._ready):
-            if heap and not any(self._could_run(g, t) for g in self.groups.values() for _, _, t in heap):
+        for stage in range(len(self.stages)):
+            tasks = self.waiting.of(stage)
+            if tasks and not any(self._could_run(g, t) for g in self.groups.values() for t in tasks):
                 causes = {}
                 for group in self.groups.values():
                     if any(post.stage == stage for post in group.posts):

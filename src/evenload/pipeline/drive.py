@@ -19,9 +19,11 @@ from evenload.executor.messages import Answered, Gone, Loaded, Message, Refused,
 from evenload.executor.prepare import Tasks
 from evenload.executor.record import Record
 from evenload.executor.task import Task as Sendable
+from evenload.pipeline.actions import Action, Load, Run, Start, Stop
 from evenload.pipeline.course import Task
-from evenload.pipeline.dispatch import Action, Dispatcher, Load, Run, Start, Stop
-from evenload.pipeline.host import LOAD, RUN, WAIT, HostSpec, Order, Outcome, StageHost
+from evenload.pipeline.dispatch import Dispatcher
+from evenload.pipeline.host import StageHost
+from evenload.pipeline.orders import LOAD, RUN, WAIT, HostSpec, Job, Order, Outcome
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import StageWorker
 
@@ -60,7 +62,11 @@ class _Worker:
 class Driver:
     """Runs what the dispatcher decides on the workers of ``backend``.
 
-    order_for   makes the order of a task: its values, item and place
+    job_for     makes of a task what its stage is given
+    park_bytes  host memory of a worker for models that wait there
+
+    load_s, peak_bytes, batches   what was seen of groups: seconds to load each stage, most memory, and what
+                                  became of batches
     """
 
     def __init__(
@@ -70,16 +76,17 @@ class Driver:
         dispatcher: Dispatcher,
         stages: Sequence[StageWorker],
         record: Record,
-        order_for: Callable[[Task], Order],
+        job_for: Callable[[Task], Job],
+        park_bytes: int = 0,
     ):
         self.dispatcher = dispatcher
         self.load_s: dict[str, dict[str, float]] = {}
         self.peak_bytes: dict[str, int] = {}
-        self.notes: list[tuple[str, str]] = []
+        self.batches: dict[str, dict[str, str]] = {}
         self.pool = pool
         self._backend, self._record = backend, record
         self._stages = tuple(stages)
-        self._order_for = order_for
+        self._job_for, self._park_bytes = job_for, park_bytes
         self._tasks = Tasks()
         self._sendable: dict[int, Sendable] = {}
         self._workers: dict[int, _Worker] = {}
@@ -125,6 +132,12 @@ class Driver:
         groups = [g for g in self.dispatcher.groups.values() if g.state != "lost" and not g.is_draining]
         return [device.id for device in self.pool if any(device.id in group.devices for group in groups)]
 
+    def devices_there(self) -> list[str]:
+        """Devices that take work, or could."""
+        groups = self.dispatcher.groups.values()
+        gone = {device for group in groups if group.state == "lost" for device in group.devices}
+        return [one.id for one in self.pool if one.id not in gone | self.dispatcher.drained]
+
     def drain(self, devices: Sequence[str], at_once: bool) -> None:
         """See ``Fleet.drain``."""
         for device in devices:
@@ -151,7 +164,7 @@ class Driver:
         """Workers of drained devices end when they have nothing left."""
         for worker in tuple(self._of_group.values()):
             group = self.dispatcher.groups[worker.group]
-            if group.is_draining and not group.running and not group.is_ordered:
+            if group.is_draining and not group.is_working:
                 self.dispatcher.restart(worker.group)
                 self._stop(worker)
 
@@ -182,12 +195,13 @@ class Driver:
         if isinstance(action, Stop):
             return self._stop(worker)
         if isinstance(action, Load):
-            order = Order(LOAD, action.stage, action.fit, action.keep)
+            order = Order(LOAD, action.stage, action.fit, action.keep, action.later)
             self._idle(worker, now, f"nothing was ready before {self._stages[action.stage].stage}")
             return self._send(worker, order)
         assert isinstance(action, Run)
         self._idle(worker, now, "nothing was ready")
-        self._send(worker, self._order_for(action.task)._replace(kind=RUN))
+        jobs = tuple(map(self._job_for, action.tasks))
+        self._send(worker, Order(RUN, action.tasks[0].stage, jobs=jobs))
 
     def _look_at_starts(self, now: float) -> None:
         for worker in tuple(self._workers.values()):
@@ -204,10 +218,10 @@ class Driver:
         """A worker whose lanes all run, or that gets no more, is asked for what is over next."""
         for worker in self._of_group.values():
             if worker.order is None and worker.is_up:
-                running = self.dispatcher.groups[worker.group].running
-                if running:
-                    task = next(iter(running))
-                    self._send(worker, Order(WAIT, task.stage))
+                group = self.dispatcher.groups[worker.group]
+                if group.running or group.saving:
+                    group.is_ordered = True
+                    self._send(worker, Order(WAIT))
 
     # --- send -------------------------------------------------------------------------------------
 
@@ -226,7 +240,7 @@ class Driver:
 
     def _host_for(self, n_devices: int) -> Sendable:
         if n_devices not in self._sendable:
-            spec = HostSpec(self._stages, n_devices)
+            spec = HostSpec(self._stages, n_devices, self._park_bytes)
             host = functools.partial(StageHost, spec)
             self._sendable[n_devices] = self._tasks.prepare(host, sends=self._backend.is_threaded)
         return self._sendable[n_devices]
@@ -282,16 +296,21 @@ class Driver:
 
     def _on_answer(self, worker: _Worker, message: Answered) -> None:
         order, worker.order = worker.order, None
-        worker.idle_since_s = time.monotonic()
         assert order is not None
+        if worker.idle_since_s is None or self.dispatcher.groups[worker.group].running:
+            worker.idle_since_s = time.monotonic()  # an answer to ``wait`` ends no rest
         self.dispatcher.answered(worker.group)
         for failure in message.answer.failures.values():  # not the stage's exception: that is an outcome
-            error = (failure.type_name, failure.message, failure.traceback)
-            kind = "refused" if order.kind == LOAD else "failed"
-            self._take(worker, Outcome(kind, order.stage, order.task, error=error))
+            self._unanswered(worker, order, (failure.type_name, failure.message, failure.traceback))
         for outcomes in message.answer.values:
             for outcome in outcomes or ():
                 self._take(worker, outcome, order.fit)
+
+    def _unanswered(self, worker: _Worker, order: Order, error: tuple[str, str, str]) -> None:
+        if order.kind == LOAD:
+            self._take(worker, Outcome("refused", order.stage, error=error))
+        for job in order.jobs:
+            self._take(worker, Outcome("failed", order.stage, job.task, error=error))
 
     def _take(self, worker: _Worker, outcome: Outcome, fit: Fit | None = None) -> None:
         group, name = worker.group, self._stages[outcome.stage].stage
@@ -299,6 +318,10 @@ class Driver:
             self.peak_bytes[group] = max(self.peak_bytes.get(group, 0), outcome.peak_bytes)
         if outcome.task is None:
             self._on_load_outcome(worker, outcome, fit or Fit())
+        elif outcome.kind == "made":
+            self.dispatcher.made(group, outcome.task, outcome.stop_s - outcome.start_s)
+        elif outcome.kind == "again":
+            self.dispatcher.again(group, outcome.task)
         elif outcome.kind == "memory":
             tried = self.dispatcher.out_of_memory(group, outcome.task)
             if tried is None:
@@ -307,6 +330,19 @@ class Driver:
                 self._record.note("warning", f"{group}: no memory for an item of {name}; trying {tried}")
         else:
             self._end(worker, outcome)
+        if outcome.task is not None and outcome.how:
+            self._on_batch(group, outcome.stage, outcome.how)
+
+    def _on_batch(self, group: str, stage: int, how: str) -> None:
+        """What a worker says of the first batch of a stage."""
+        name = self._stages[stage].stage
+        self.batches.setdefault(name, {})[group] = how
+        if how.startswith("equal"):
+            text = f"{group}: a batch of {name} gives the bytes of single items: {how}"
+            return self._record.note("info", text)
+        self.dispatcher.one_by_one(group, stage)
+        why = "it has no method batch" if how == "refused" else "a batch gives other bytes than single items"
+        self._record.note("warning", f"{group}: {name} is done one by one: {why}")
 
     def _on_load_outcome(self, worker: _Worker, outcome: Outcome, fit: Fit) -> None:
         name, seconds = self._stages[outcome.stage].stage, outcome.stop_s - outcome.start_s
@@ -334,7 +370,8 @@ class Driver:
     def _end(self, worker: _Worker, outcome: Outcome) -> None:
         assert outcome.task is not None
         seconds = outcome.stop_s - outcome.start_s
-        is_measured = outcome.kind == "done" and seconds > 0
+        is_told = outcome.task in self.dispatcher.groups[worker.group].saving
+        is_measured = outcome.kind == "done" and seconds > 0 and not is_told
         self.dispatcher.ended(worker.group, outcome.task, seconds if is_measured else None)
         if seconds > 0:
             status = "ok" if outcome.kind == "done" else "failed"
@@ -353,11 +390,7 @@ class Driver:
         assert order is not None
         self.dispatcher.answered(worker.group)
         failure = message.failure
-        error = (failure.type_name, failure.message, failure.traceback)
-        kind = "refused" if order.kind == LOAD else "failed"
-        self._take(
-            worker, Outcome(kind, order.stage, None if order.kind == LOAD else order.task, error=error)
-        )
+        self._unanswered(worker, order, (failure.type_name, failure.message, failure.traceback))
 
     def _on_lost(self, worker: _Worker, reason: str, last_words: str = "") -> None:
         now = time.monotonic()

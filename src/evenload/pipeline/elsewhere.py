@@ -18,7 +18,7 @@ from typing import Any
 
 from evenload.errors import ConfigError, ResourceExhausted
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.stage import Item, ModelFolder, StageRunner, StageWorker
+from evenload.pipeline.stage import Item, Made, ModelFolder, StageRunner, StageWorker
 from evenload.pipeline.target import Target
 
 __all__ = ["ElsewhereRunner", "serve"]
@@ -51,12 +51,17 @@ class ElsewhereRunner:
     def lane(self) -> None:
         """One item at a time."""
 
-    def run(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> tuple[dict[str, Any], dict]:
-        """As ``StageRunner.run``; what the stage raises arrives under its name, with its message."""
+    can_batch = False
+
+    def make(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> Made:
+        """As ``StageRunner.make``, with files that are on disk already.
+
+        What the stage raises arrives under its name, with its message.
+        """
         if self._process is None:
             self._start()
         answer = self._ask({"inputs": dict(inputs), "item": dataclasses.asdict(item), "place": place})
-        return answer["outputs"], answer["files"]
+        return Made(answer["outputs"], answer["files"], [])
 
     def close(self) -> None:
         if self._process is not None:

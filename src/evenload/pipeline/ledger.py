@@ -69,6 +69,7 @@ class Ledger:
         self.notes: list[str] = []
         self._folder = folder
         self._journal = journal
+        self._known = frozenset(journal.keys())
 
     @classmethod
     def open(cls, run_folder: Path, fingerprint: Mapping[str, str]) -> "Ledger":
@@ -88,8 +89,12 @@ class Ledger:
         return cls(run_folder, Journal.open(path, fingerprint, on_change=on_change))
 
     def find(self, stage: str, strand: "Strand", digest: str) -> Kept | None:
-        """The result, if it still is what was made of these inputs. An error counts as well."""
-        payload = self._journal.done(key_of(stage, strand))
+        """The result of an earlier session, if it still is what was made of these inputs. Errors count too.
+
+        What was not there when the ledger was opened is not looked for: nobody waits for one who writes.
+        """
+        key = key_of(stage, strand)
+        payload = self._journal.done(key) if key in self._known else None
         kept = Kept.from_bytes(payload) if payload is not None else None
         if kept is None or kept.digest != digest:
             return None
@@ -154,8 +159,10 @@ def fingerprint_of(spec: "JobSpec", job_folder: Path) -> dict[str, str]:
 
 def _of_stage(stage: "StageSpec", job_folder: Path) -> dict[str, str]:
     values = stage.model_dump(mode="json")
-    keys = ("target", "params", "call", "outputs", "batch", "samples", "when", "best", "python")
+    keys = ("target", "params", "call", "outputs", "samples", "when", "best", "python")
     texts = {name: json_text(values.get(name)) for name in keys}
+    if stage.batch_changes_bits == "allow":  # else a batch makes no difference
+        texts["batch"] = json_text(stage.batch)
     texts["source"] = _source_digest(stage.target, job_folder)
     lossy = [name for name in stage.fit if name in ("fp8", "nf4")]
     texts["fit"] = json_text(lossy)

@@ -9,7 +9,7 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
-__all__ = ["Measured", "read_measured"]
+__all__ = ["Measured", "mean_loads", "read_measured"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ def read_measured(run_folder: Path) -> dict[str, Measured]:
             f"{path} says nothing of a run: {type(error).__name__}: {error}",
             hint="give the folder of a finished run",
         ) from error
-    loads = _loads(summary.get("measured") or {})
+    loads = mean_loads((summary.get("measured") or {}).get("load_s") or {})
     return {name: _of_stage(stage, loads.get(name)) for name, stage in stages.items()}
 
 
@@ -43,10 +43,10 @@ def _of_stage(stage: Mapping[str, Any], load_s: float | None) -> Measured:
     return Measured(busy_s / n_items if n_items and busy_s > 0 else None, load_s, None, n_items)
 
 
-def _loads(measured: Mapping[str, Any]) -> dict[str, float]:
-    """The mean over workers of the seconds that each stage's model took to load."""
+def mean_loads(load_s: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """Of what each worker took to load each stage's model: the mean over workers."""
     seconds: dict[str, list[float]] = {}
-    for by_stage in (measured.get("load_s") or {}).values():
-        for name, load_s in by_stage.items():
-            seconds.setdefault(name, []).append(float(load_s))
+    for by_stage in load_s.values():
+        for name, one_s in by_stage.items():
+            seconds.setdefault(name, []).append(float(one_s))
     return {name: fmean(times) for name, times in seconds.items()}

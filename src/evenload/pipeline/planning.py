@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenload.errors import ConfigError
 from evenload.pipeline.hardware import find_hardware
@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.pipeline.spec import JobSpec
 
-__all__ = ["devices_of", "free_host_bytes", "plan_job"]
+__all__ = ["Planned", "devices_of", "free_host_bytes", "plan_asked", "plan_job"]
+
+
+class Planned(NamedTuple):
+    """A plan with the question that it answers: to be asked again while it runs."""
+
+    plan: Plan
+    asked: JobProblem
 
 
 def plan_job(
@@ -43,6 +50,11 @@ def plan_job(
     Raises ConfigError with figures in GiB where it does not fit, FormatError on a damaged model folder.
     """
     asked = problem_of(spec, n_items, folder, devices, measured=measured, host_bytes=host_bytes, trace=trace)
+    return plan_asked(spec, asked, effort=effort)
+
+
+def plan_asked(spec: "JobSpec", asked: JobProblem, *, effort: float = 1.0) -> Plan:
+    """The same for a question that is put together already. Raises as ``plan_job``."""
     if asked.has_times:
         plan = make_plan(asked.problem, spec.schedule.mode, effort=effort)
     else:

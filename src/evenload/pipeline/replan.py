@@ -17,9 +17,10 @@ from evenload.pipeline.simulate_plan import HeldPhase, HeldUnit, simulate_phases
 
 __all__ = ["Replan", "State", "drifted", "replan"]
 
-WORTH = 0.05  # a new plan must save this share of what is left ...
-WORTH_S = 5.0  # ... and so many seconds
+WORTH = 0.03  # a new plan must save this share of what is left ...
+WORTH_S = 0.25  # ... and so many seconds: to think takes time as well
 DRIFT = 0.2
+EFFORT = 0.3  # figures of a run that goes on are not worth a long search
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +75,16 @@ def replan(problem: Problem, state: State, present: Sequence[Phase], mode: str =
     if going_on is not None:
         outcome = simulate_phases(rest, going_on)
         present_s = outcome.makespan_s if outcome.makespan_s < float("inf") else None
-    found = make_plan(rest, mode)
+    found = make_plan(rest, mode, effort=EFFORT)
     assert found.makespan_s is not None
     if present_s is None:
         return Replan(found, None, f"the present plan cannot go on; {found.why}")
     saves_s = present_s - found.makespan_s
     if saves_s < max(WORTH * present_s, WORTH_S):
         return Replan(
-            None, present_s, f"a new plan would save {max(saves_s, 0.0):.0f} s of {present_s:.0f} s"
+            None, present_s, f"a new plan would save {max(saves_s, 0.0):.1f} s of {present_s:.1f} s"
         )
-    return Replan(found, present_s, f"saves {saves_s:.0f} s of {present_s:.0f} s: {found.why}")
+    return Replan(found, present_s, f"saves {saves_s:.1f} s of {present_s:.1f} s: {found.why}")
 
 
 def _held_again(rest: Problem, present: Sequence[Phase]) -> tuple[HeldPhase, ...] | None:

@@ -33,7 +33,7 @@ from evenload.pipeline.results import ItemResult, PipelineResult
 from evenload.pipeline.stage import Item
 
 if TYPE_CHECKING:
-    from evenload.pipeline.plan import Plan
+    from evenload.pipeline.planning import Planned
     from evenload.pipeline.session import Session
     from evenload.pipeline.spec import JobSpec
 
@@ -186,25 +186,22 @@ class Pipeline:
                     session.finish()
                 return self._write(session, folder, report, session.lost_events(file))
 
-    def _planned(self, pool: DevicePool, folder: RunFolder) -> "Plan":
+    def _planned(self, pool: DevicePool, folder: RunFolder) -> "Planned":
         """By the job's mode, what fits into the memory that is free now, and what is known of times."""
+        from evenload.pipeline.job_problem import problem_of
         from evenload.pipeline.measured import read_measured
-        from evenload.pipeline.planning import devices_of, free_host_bytes, plan_job
+        from evenload.pipeline.planning import Planned, devices_of, free_host_bytes, plan_asked
 
         measured = None
         if folder.is_resumed:
             with contextlib.suppress(ConfigError):  # it was killed before it had a summary
                 measured = read_measured(folder.path)
-        plan = plan_job(
-            self.spec,
-            len(self.items),
-            self.folder,
-            devices_of(pool),
-            measured=measured,
-            host_bytes=free_host_bytes(),
-        )
+        devices, host_bytes = devices_of(pool), free_host_bytes()
+        n_items = len(self.items)
+        asked = problem_of(self.spec, n_items, self.folder, devices, measured=measured, host_bytes=host_bytes)
+        plan = plan_asked(self.spec, asked)
         folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")
-        return plan
+        return Planned(plan, asked)
 
     def _config(self) -> str:
         from evenload.pipeline.job_file import spec_text

@@ -20,32 +20,37 @@ from evenload.events import (
     Event,
     EventFile,
     EventLog,
-    ItemFailed,
-    ItemFinished,
     Note,
-    Restored,
     RunFinished,
     RunStarted,
     StageFinished,
     StageStarted,
     json_text,
-    read_events,
 )
 from evenload.executor.backends import make_backend
 from evenload.executor.control import Control
 from evenload.executor.record import Record
-from evenload.pipeline.course import Course, StageRule, Strand, Task
+from evenload.pipeline.commits import Commits, Result
+from evenload.pipeline.course import Course, StageRule, Task
 from evenload.pipeline.dispatch import Dispatcher
-from evenload.pipeline.drive import Driver, Ended
+from evenload.pipeline.drive import Driver
 from evenload.pipeline.fleet import Fleet
 from evenload.pipeline.folder import RunFolder
-from evenload.pipeline.full_disk import HINT, says_full
-from evenload.pipeline.host import RUN, Order, run_folder_path
-from evenload.pipeline.ledger import Kept, Ledger, inputs_digest, made_digest
-from evenload.pipeline.plan import Phase, Plan
-from evenload.pipeline.results import ItemFailure, ItemResult, row_of
+from evenload.pipeline.host import run_folder_path
+from evenload.pipeline.job_problem import problem_of
+from evenload.pipeline.keeping import Keeping
+from evenload.pipeline.ledger import Ledger
+from evenload.pipeline.measured import mean_loads
+from evenload.pipeline.orders import Job
+from evenload.pipeline.plan import Plan
+from evenload.pipeline.planned import planned_event
+from evenload.pipeline.planning import Planned, devices_of
+from evenload.pipeline.problem import PlanDevice
+from evenload.pipeline.results import ItemResult, row_of
 from evenload.pipeline.spec import JobSpec, StageSpec
 from evenload.pipeline.stage import Item, ModelFolder, StageWorker
+from evenload.pipeline.standing import described
+from evenload.pipeline.steering import Steering
 from evenload.pipeline.target import load_target, locate
 
 __all__ = ["Session"]
@@ -75,24 +80,28 @@ class Session:
         self.headline: dict[str, Any] = {}
         self.measured: dict[str, Any] = {}
         self.plan: Plan | None = None
-        self.n_restored = 0
         self._spec = spec
         items = list(items)
         self._course = Course([StageRule.of(stage) for stage in spec.stages], items, spec.job.seed)
-        self._digests: dict[int, str] = {}  # strand -> digest of all that its next result is made of
-        self._inputs_digests = [inputs_digest(inputs, item.seed) for item, inputs in items]
         self._job_folder, self._run_folder, self._ledger = job_folder, run_folder, ledger
-        self._may_use_cpu, self._retries_failed = may_use_cpu, retries_failed
+        self._may_use_cpu = may_use_cpu
         self._log = EventLog(*sinks)
+        self._keeping = Keeping(
+            spec, self._course, items, run_folder, ledger, self._log, retries_failed=retries_failed
+        )
         self._files = {name for stage in spec.stages for name in stage.file_outputs}
         self._fanned = _fanned_stages(spec.stages)
         self._begun: set[int] = set()
-        self._told: set[tuple[str, str]] = set()
+
+    @property
+    def n_restored(self) -> int:
+        """Results that came from an earlier session."""
+        return self._keeping.n_restored
 
     def go(
         self,
         pool: DevicePool,
-        make_plan: Callable[[], Plan],
+        make_plan: Callable[[], Planned],
         policy: str,
         backend: str,
         sample_s: float = 1.0,
@@ -108,17 +117,20 @@ class Session:
             "evenload": __version__,
             "pid": os.getpid(),
             "stages": [stage.name for stage in spec.stages],
+            "sort": spec.report.sort,
         }
         log.emit(RunStarted(log.now(), spec.job.name, time.time(), self._n_expected(), pool.facts(), facts))
         for text in spec.notes:
             log.emit(Note(log.now(), "warning", "job", text))
         try:
-            tasks = self._restore(self._course.begin())
+            tasks = self._keeping.restore(self._course.begin())
             if tasks:
-                self.plan = make_plan()
+                planned = make_plan()
+                self.plan = planned.plan
                 log.emit(Note(log.now(), "info", "plan", f"{self.plan.mode}: {self.plan.why}"))
+                log.emit(planned_event(self.plan, log.now()))
                 with self._watched(pool, sample_s):
-                    self._run(tasks, pool, self.plan.phases, policy, backend)
+                    self._run(tasks, pool, planned, policy, backend)
         except KeyboardInterrupt:
             self.status = "interrupted"
         except Exception as error:  # the results so far are written, then it is raised
@@ -150,12 +162,10 @@ class Session:
         self.status, self.error = "failed", error
         self._log.emit(Note(self._log.now(), "error", "pipeline", str(error)))
 
-    def _run(
-        self, tasks: list[Task], pool: DevicePool, phases: Sequence[Phase], policy: str, backend: str
-    ) -> None:
+    def _run(self, tasks: list[Task], pool: DevicePool, planned: Planned, policy: str, backend: str) -> None:
         spec = self._spec
         dispatcher = Dispatcher(
-            phases,
+            planned.plan.phases,
             [stage.name for stage in spec.stages],
             queue=spec.schedule.queue,
             holds=policy.startswith("measured"),
@@ -164,28 +174,63 @@ class Session:
             free=self._free_bytes(),
             item_s={at: s.estimate.item_s for at, s in enumerate(spec.stages) if s.estimate.item_s},
             load_s={at: s.estimate.load_s for at, s in enumerate(spec.stages) if s.estimate.load_s},
+            batch={at: stage.batch for at, stage in enumerate(spec.stages) if stage.repeatable},
         )
         dispatcher.add(tasks, {task.strand: self._size_of(task) for task in tasks})
         workers = [self._worker(stage) for stage in spec.stages]
         record = Record(self._log)
         began = self._log.now()
-        driver = Driver(make_backend(backend), pool, dispatcher, workers, record, self._order)
+        reached = make_backend(backend)
+        driver = Driver(reached, pool, dispatcher, workers, record, self._job)
+        commits = Commits(self._ledger, reached.wake)
         fleet = Fleet(driver)
+        steering = self._steering(planned, driver) if policy.startswith("measured") else None
         try:
             with Control(self._run_folder.path, fleet):
-                while self._course.n_open and (self.status == "done" or driver.is_busy):
+                while self._course.n_open and (self.status == "done" or driver.is_busy or commits.n_pending):
                     fleet.attend()
-                    ended = driver.step(deals=self.status == "done" and not fleet.is_paused)
-                    if ended:
-                        dispatcher.add(self._take(ended))
+                    # A failure that is on its way to the disk may be the one too many.
+                    is_going_on = self.status == "done" and not fleet.is_paused and not commits.n_failures
+                    ended = driver.step(deals=is_going_on)
+                    commits.put(self._keeping.results_of(ended))
+                    dispatcher.add(self._settle(commits.taken()))
+                    if steering is not None and self.status == "done":
+                        steering.look()
         finally:
             driver.close()
+            commits.close()
+            with contextlib.suppress(EvenloadError):  # there is an error already
+                self._settle(commits.taken())
             with contextlib.suppress(OSError):
                 (self._run_folder.path / "control").rmdir()
             self.measured = {"load_s": driver.load_s, "peak_bytes": driver.peak_bytes}
+            self.measured |= {"batches": driver.batches} if driver.batches else {}
+            if steering is not None:
+                self.measured["replans"] = steering.made
             self._compare(self._log.now() - began)
             for stage in sorted(self._begun):
                 self._log.emit(StageFinished(self._log.now(), spec.stages[stage].name))
+
+    def _steering(self, planned: Planned, driver: Driver) -> Steering:
+        asked, spec = planned.asked, self._spec
+
+        def describe(device: str) -> PlanDevice | None:
+            fleet = devices_of(driver.pool)
+            again = problem_of(spec, len(self._course.items), self._job_folder, fleet).problem
+            return described(asked.problem, again, device)
+
+        return Steering(
+            asked.problem,
+            planned.plan,
+            spec.schedule.mode,
+            driver.dispatcher,
+            self._course,
+            self._log,
+            sources={stage.name: stage.item_from for stage in asked.stages},
+            devices=driver.devices_there,
+            describe=describe,
+            load_s=lambda: mean_loads(driver.load_s),
+        )
 
     def _free_bytes(self) -> dict[str, int]:
         memory = self.plan.memory if self.plan is not None else ()
@@ -218,6 +263,7 @@ class Session:
             model=ModelFolder(model.path, model.dtype, model.components) if model else None,
             may_use_cpu=self._may_use_cpu,
             python=stage.python,
+            may_change_bits=stage.batch_changes_bits == "allow",
         )
 
     def _size_of(self, task: Task) -> float:
@@ -228,12 +274,12 @@ class Session:
         except (OSError, ValueError):
             return 0.0
 
-    def _order(self, task: Task) -> Order:
+    def _job(self, task: Task) -> Job:
         strand = self._course.strands[task.strand]
         self._announce(task.stage)
         values = run_folder_path(self._course.values(task), self._run_folder.path, self._files)
         place = f"sample-{strand.sample}/" if task.stage in self._fanned else ""
-        return Order(RUN, task.stage, task=task, values=values, item=strand.item, place=place)
+        return Job(task, values, strand.item, place)
 
     def _announce(self, stage: int) -> None:
         if stage not in self._begun:
@@ -243,133 +289,16 @@ class Session:
             total = sum(strand.n_stages >= stage for strand in strands) if is_known else None
             self._log.emit(StageStarted(self._log.now(), self._spec.stages[stage].name, total))
 
-    # --- what is kept -----------------------------------------------------------------------------
-
-    def _restore(self, tasks: list[Task]) -> list[Task]:
-        """Take what is on disk already; returns the tasks that are left."""
-        if not self._run_folder.is_resumed:
-            return tasks
-        self._told = self._told_already()
-        left = self._without_kept(tasks)
-        for text in self._ledger.notes:
-            self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
-        return sorted(left, key=lambda task: (task.stage, task.strand))
-
-    def _without_kept(self, tasks: list[Task]) -> list[Task]:
-        """``tasks``, and what follows from them, without those whose results are on disk."""
-        if not self._run_folder.is_resumed:
-            return tasks
-        left: list[Task] = []
-        restored: list[list[int]] = [[] for _ in self._spec.stages]
-        todo = list(reversed(tasks))
-        while todo:
-            task = todo.pop()
-            strand = self._course.strands[task.strand]
-            stage = self._spec.stages[task.stage].name
-            kept = self._ledger.find(stage, strand, self._digest_of(strand))
-            if kept is None or (kept.error is not None and self._retries_failed):
-                left.append(task)
-                continue
-            restored[task.stage].append(task.strand)
-            is_told = (stage, self._name_of(strand)) in self._told
-            todo += reversed(self._settle(task, kept, is_told=is_told))
-        for stage, strands in zip(self._spec.stages, restored, strict=True):
-            if strands:
-                self._log.emit(
-                    Restored(self._log.now(), stage.name, strands[0], len(strands), tuple(strands))
-                )
-        self.n_restored += sum(map(len, restored))
-        return left
-
-    def _digest_of(self, strand: Strand) -> str:
-        return self._digests.setdefault(strand.number, self._inputs_digests[strand.at])
-
-    def _told_already(self) -> set[tuple[str, str]]:
-        """Stage and item of what earlier sessions have said in events.jsonl."""
-        with contextlib.suppress(OSError):
-            return {
-                (event.stage, event.item)
-                for event in read_events(self._run_folder.path)
-                if isinstance(event, ItemFinished | ItemFailed)
-            }
-        return set()
-
-    def _take(self, ended: Sequence[Ended]) -> list[Task]:
-        """Keep results for good, then go on from them."""
-        kept = [self._kept_of(one) for one in ended]
-        stages = self._spec.stages
-        strands = [self._course.strands[one.task.strand] for one in ended]
-        self._ledger.keep(
-            (stages[one.task.stage].name, strand, result)
-            for one, strand, result in zip(ended, strands, kept, strict=True)
-        )
-        tasks = []
-        for one, result in zip(ended, kept, strict=True):
-            tasks += self._without_kept(self._settle(one.task, result))
-        if self.status == "done" and self._must_stop(kept):
+    def _settle(self, results: Sequence[Result]) -> list[Task]:
+        """These are on disk; returns what may run because of them."""
+        tasks = self._keeping.settle(results)
+        if self.status == "done" and self._must_stop(results):
             self.status = "failed"
         return tasks
 
-    def _kept_of(self, one: Ended) -> Kept:
-        strand, outcome = self._course.strands[one.task.strand], one.outcome
-        digest, seconds = self._digest_of(strand), outcome.stop_s - outcome.start_s
-        if outcome.kind == "done":
-            return Kept(digest, outcome.outputs, outcome.files, None, seconds, one.device)
-        kind, text, traceback = outcome.error
-        if says_full(text):
-            raise EvenloadError(f"the disk of {self._run_folder.path} takes no more: {text}", hint=HINT)
-        stage = self._spec.stages[one.task.stage].name
-        return Kept(
-            digest, error=ItemFailure(stage, kind, text, traceback), seconds=seconds, device=one.device
-        )
-
-    def _settle(self, task: Task, kept: Kept, *, is_told: bool = False) -> list[Task]:
-        strand, stage = self._course.strands[task.strand], self._spec.stages[task.stage]
-        now, name = self._log.now(), self._name_of(strand)
-        if kept.error is not None:
-            if not is_told:
-                error = kept.error
-                self._log.emit(
-                    ItemFailed(
-                        now,
-                        stage.name,
-                        task.strand,
-                        name,
-                        error.type,
-                        error.message,
-                        kept.device,
-                        error.traceback,
-                    )
-                )
-            return self._course.failed(task, kept.error)
-        if not is_told:
-            shown = {**kept.outputs, **(self._before(strand) if task.stage == 0 else {})}
-            self._log.emit(ItemFinished(now, stage.name, task.strand, name, shown))
-        made = made_digest(self._digest_of(strand), kept)
-        tasks = self._course.done(task, kept.outputs)
-        for one in tasks if len(tasks) > 1 else ():
-            self._digests.setdefault(one.strand, made)  # samples of it, unless they have come farther
-        self._digests[task.strand] = made
-        return tasks
-
-    def _name_of(self, strand: Strand) -> str:
-        return strand.item.id if strand.sample == 0 else f"{strand.item.id} #{strand.sample}"
-
-    def _before(self, strand: Strand) -> dict[str, str]:
-        """What a reader of the report wants beside the outputs: the item's group, and a copy of its file."""
-        more = {} if strand.item.group is None else {"group": strand.item.group}
-        path = self._course.inputs[strand.at].get("path")
-        if not self._spec.report.keep_inputs or not isinstance(path, str) or strand.sample:
-            return more
-        try:
-            return {**more, "before": self._run_folder.keep_input(strand.item.id, Path(path))}
-        except OSError as error:  # a copy for the report is not worth a run
-            self._log.emit(Note(self._log.now(), "warning", "pipeline", f"no copy of {path}: {error}"))
-            return more
-
-    def _must_stop(self, kept: Sequence[Kept]) -> bool:
+    def _must_stop(self, results: Sequence[Result]) -> bool:
         rule, course = self._spec.errors, self._course
-        has_failed = any(one.error is not None for one in kept)
+        has_failed = any(result.kept.error is not None for result in results)
         is_over = rule.on_error == "stop" or course.n_failed > rule.max_error_rate * len(course.items)
         return has_failed and is_over
 

@@ -79,7 +79,9 @@ class StageSpec(Section):
     fit: tuple[FitName, ...] = ("whole", "layer_split", "resident_stream")
     """Ways to hold the model, tried in this order; fp8 and nf4 change results, see devices.allow_lossy."""
     batch: int = Field(default=1, ge=1)
-    """Items in one call. More than one may change bits, and the report says so."""
+    """Items in one call, where the stage takes several (it has a method batch) and is repeatable."""
+    batch_changes_bits: Literal["refuse", "allow"] = "refuse"
+    """refuse: the first batch of each worker is compared with single items, and the last if bytes differ."""
     when: str | None = None
     """Only items for which this holds enter the stage, such as score >= 7; the others end here."""
     samples: int = Field(default=1, ge=1, le=10_000)

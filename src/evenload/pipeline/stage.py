@@ -5,15 +5,16 @@ A stage is a plain class, found by the ``target`` of the job file; it needs no b
     class Brighten:
         def __init__(self, context, *, by=0.1): ...        # once per worker: load the model here
         def __call__(self, inputs, item): ...              # once per item; returns a dict of outputs
+        def batch(self, inputs, items): ...                # optional: several items; a list of dicts
         def close(self): ...                               # optional, when the worker ends
 """
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from evenload.errors import ConfigError
 from evenload.executor.failure import is_memory_error
@@ -21,7 +22,7 @@ from evenload.pipeline.artifacts import FILE_TYPES, digest_of, encode_artifact, 
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.target import Target, load_target
 
-__all__ = ["Item", "ModelFolder", "Stage", "StageContext", "StageRunner", "StageWorker"]
+__all__ = ["Item", "Made", "ModelFolder", "Stage", "StageContext", "StageRunner", "StageWorker"]
 
 _INTEGERS_END = 10**4299  # with more digits no reader of JSON in Python takes it
 WHOLE = Fit()
@@ -107,7 +108,10 @@ class Stage(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageWorker:
-    """All that a worker must know to run one stage; small, and sent to each worker once."""
+    """All that a worker must know to run one stage; small, and sent to each worker once.
+
+    ``may_change_bits``: results of a batch need not be those of the items by themselves.
+    """
 
     stage: str
     target: Target
@@ -121,10 +125,22 @@ class StageWorker:
     model: ModelFolder | None = None
     may_use_cpu: bool = True
     python: str | None = None
+    may_change_bits: bool = False
+
+
+class Made(NamedTuple):
+    """What came of an item: outputs, ``{output: [bytes, digest]}`` of those that are files, and the files.
+
+    Files stand in ``outputs`` as paths relative to the run folder; they are not on disk yet.
+    """
+
+    outputs: dict[str, Any]
+    files: dict[str, list]
+    contents: list[tuple[Path, bytes]]
 
 
 class StageRunner:
-    """One stage on one worker: calls it, saves its files, hands back what is small."""
+    """One stage on one worker: calls it, hands back what is small, and files to be saved."""
 
     def __init__(self, worker: StageWorker, device: Any, fit: Fit = WHOLE, n_devices: int = 1):
         """Constructs the stage on ``device``; raises what its constructor raises."""
@@ -153,20 +169,39 @@ class StageRunner:
         twin.worker, twin._stage = self.worker, make()
         return twin
 
-    def run(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> tuple[dict[str, Any], dict]:
-        """The item's outputs and ``{output: [bytes, digest]}`` of its files.
+    @property
+    def can_batch(self) -> bool:
+        """Does the stage take several items in one call? Then it has a method ``batch``."""
+        return callable(getattr(self._stage, "batch", None))
 
-        Files are on disk, and stand as relative paths. ``place`` comes before the item's id in their names.
-        """
+    def make(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> Made:
+        """The item's outputs. ``place`` comes before the item's id in the names of files."""
         for attempt in range(self.worker.retries):
             try:
-                return self._outputs(inputs, item, place)
+                return self._made(self._stage(inputs, item, **self.worker.call), inputs, item, place)
             except Exception as error:
                 if is_memory_error(error):
                     raise
                 # What it lacks may come back: a server, a file.
                 time.sleep(min(0.1 * 2**attempt, 5.0))
-        return self._outputs(inputs, item, place)
+        return self._made(self._stage(inputs, item, **self.worker.call), inputs, item, place)
+
+    def make_batch(self, jobs: Sequence[tuple[Mapping[str, Any], Item, str]]) -> list[Made]:
+        """The outputs of several items from one call of the stage's ``batch``."""
+        inputs, items = [job[0] for job in jobs], [job[1] for job in jobs]
+        outputs = list(self._stage.batch(inputs, items, **self.worker.call))
+        if len(outputs) != len(jobs):
+            raise self._refused(
+                f"returned {len(outputs)} outputs of a batch of {len(jobs)}", "return one dict for each item"
+            )
+        return [self._made(one, *job) for one, job in zip(outputs, jobs, strict=True)]
+
+    def run(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> tuple[dict[str, Any], dict]:
+        """The item's outputs and ``{output: [bytes, digest]}`` of its files, which are on disk then."""
+        made = self.make(inputs, item, place)
+        for path, content in made.contents:
+            write_atomically(path, content)
+        return made.outputs, made.files
 
     def __call__(self, task: tuple[Mapping[str, Any], Item]) -> tuple[int, dict[str, Any]]:
         """The item's index and its outputs."""
@@ -177,8 +212,7 @@ class StageRunner:
         if close is not None:
             close()
 
-    def _outputs(self, inputs: Mapping[str, Any], item: Item, place: str) -> tuple[dict[str, Any], dict]:
-        outputs = self._stage(inputs, item, **self.worker.call)
+    def _made(self, outputs: Any, inputs: Mapping[str, Any], item: Item, place: str) -> Made:
         declared = self.worker.outputs
         if not isinstance(outputs, Mapping):
             raise self._refused(f"returned {type(outputs).__name__}", "return a dict of outputs by name")
@@ -188,13 +222,16 @@ class StageRunner:
             raise self._refused(
                 f"returned {', '.join(taken)}, which the item has already", "rename the output"
             )
-        kept, files = {}, {}
+        made = Made({}, {}, [])
         for name, value in outputs.items():
             if declared.get(name) in FILE_TYPES:
-                kept[name], files[name] = self._written(name, value, item, place)
+                path, content = self._encoded(name, value, item, place)
+                made.outputs[name] = path
+                made.files[name] = [len(content), digest_of(content)]
+                made.contents.append((self.worker.run_folder / path, content))
             else:
-                kept[name] = self._plain(name, value)
-        return kept, files
+                made.outputs[name] = self._plain(name, value)
+        return made
 
     def _plain(self, name: str, value: Any) -> Any:
         """A number, text or None that JSON can hold."""
@@ -214,7 +251,7 @@ class StageRunner:
             raise self._refused(f"returned {name!r} that is {found}", hint)
         return value
 
-    def _written(self, name: str, value: Any, item: Item, place: str) -> tuple[str, list]:
+    def _encoded(self, name: str, value: Any, item: Item, place: str) -> tuple[str, bytes]:
         declared = self.worker.outputs
         n_files = sum(file_type in FILE_TYPES for file_type in declared.values())
         suffix = f".{declared[name]}" if n_files == 1 else f".{name}.{declared[name]}"
@@ -224,8 +261,7 @@ class StageRunner:
         except ConfigError as error:
             what = f"returned {name!r} that is no {declared[name]}: {error.message}"
             raise self._refused(what, error.hint or "") from error
-        write_atomically(self.worker.run_folder / relative, content)
-        return relative, [len(content), digest_of(content)]
+        return relative, content
 
     def _refused(self, what: str, hint: str) -> ConfigError:
         return ConfigError(f"stage {self.worker.stage!r} {what}", hint=hint)

@@ -1,0 +1,162 @@
+"""From what workers answer to what is known for good, and what follows from it.
+
+    ended ──► results_of ──► (ledger) ──► settle ──► events, and the tasks that may run because of it
+
+What an earlier session has on disk is taken in the same way, without running anything.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenload.errors import EvenloadError
+from evenload.events import EventLog, ItemFailed, ItemFinished, Note, Restored, read_events
+from evenload.pipeline.commits import Result
+from evenload.pipeline.course import Course, Strand, Task
+from evenload.pipeline.drive import Ended
+from evenload.pipeline.folder import RunFolder
+from evenload.pipeline.full_disk import HINT, says_full
+from evenload.pipeline.ledger import Kept, Ledger, inputs_digest, made_digest
+from evenload.pipeline.results import ItemFailure
+from evenload.pipeline.spec import JobSpec
+from evenload.pipeline.stage import Item
+
+__all__ = ["Keeping"]
+
+
+class Keeping:
+    """``n_restored``: results that came from an earlier session."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        course: Course,
+        items: Sequence[tuple[Item, Mapping[str, Any]]],
+        run_folder: RunFolder,
+        ledger: Ledger,
+        log: EventLog,
+        *,
+        retries_failed: bool = False,
+    ):
+        self.n_restored = 0
+        self._spec, self._course, self._log = spec, course, log
+        self._run_folder, self._ledger = run_folder, ledger
+        self._retries_failed = retries_failed
+        self._digests: dict[int, str] = {}  # strand -> digest of all that its next result is made of
+        self._inputs_digests = [inputs_digest(inputs, item.seed) for item, inputs in items]
+        self._told: set[tuple[str, str]] = set()
+
+    def restore(self, tasks: list[Task]) -> list[Task]:
+        """Take what is on disk already; returns the tasks that are left."""
+        if not self._run_folder.is_resumed:
+            return tasks
+        self._told = self._told_already()
+        left = self._without_kept(tasks)
+        for text in self._ledger.notes:
+            self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
+        return sorted(left, key=lambda task: (task.stage, task.strand))
+
+    def results_of(self, ended: Sequence[Ended]) -> list[Result]:
+        """What is to be kept of these. Raises EvenloadError if the disk of a worker takes no more."""
+        stages, strands = self._spec.stages, self._course.strands
+        return [
+            Result(one.task, stages[one.task.stage].name, strands[one.task.strand], self._kept_of(one))
+            for one in ended
+        ]
+
+    def settle(self, results: Sequence[Result]) -> list[Task]:
+        """The disk has these: tell, and go on from them."""
+        tasks = []
+        for result in results:
+            tasks += self._without_kept(self._settle(result.task, result.kept))
+        return tasks
+
+    def _without_kept(self, tasks: list[Task]) -> list[Task]:
+        """``tasks``, and what follows from them, without those whose results are on disk."""
+        if not self._run_folder.is_resumed:
+            return tasks
+        left: list[Task] = []
+        restored: list[list[int]] = [[] for _ in self._spec.stages]
+        todo = list(reversed(tasks))
+        while todo:
+            task = todo.pop()
+            strand = self._course.strands[task.strand]
+            stage = self._spec.stages[task.stage].name
+            kept = self._ledger.find(stage, strand, self._digest_of(strand))
+            if kept is None or (kept.error is not None and self._retries_failed):
+                left.append(task)
+                continue
+            restored[task.stage].append(task.strand)
+            is_told = (stage, self._name_of(strand)) in self._told
+            todo += reversed(self._settle(task, kept, is_told=is_told))
+        for stage, strands in zip(self._spec.stages, restored, strict=True):
+            if strands:
+                self._log.emit(
+                    Restored(self._log.now(), stage.name, strands[0], len(strands), tuple(strands))
+                )
+        self.n_restored += sum(map(len, restored))
+        return left
+
+    def _digest_of(self, strand: Strand) -> str:
+        return self._digests.setdefault(strand.number, self._inputs_digests[strand.at])
+
+    def _told_already(self) -> set[tuple[str, str]]:
+        """Stage and item of what earlier sessions have said in events.jsonl."""
+        with contextlib.suppress(OSError):
+            return {
+                (event.stage, event.item)
+                for event in read_events(self._run_folder.path)
+                if isinstance(event, ItemFinished | ItemFailed)
+            }
+        return set()
+
+    def _kept_of(self, one: Ended) -> Kept:
+        strand, outcome = self._course.strands[one.task.strand], one.outcome
+        digest, seconds = self._digest_of(strand), outcome.stop_s - outcome.start_s
+        if outcome.kind == "done":
+            return Kept(digest, outcome.outputs, outcome.files, None, seconds, one.device)
+        kind, text, traceback = outcome.error
+        if says_full(text):
+            raise EvenloadError(f"the disk of {self._run_folder.path} takes no more: {text}", hint=HINT)
+        stage = self._spec.stages[one.task.stage].name
+        return Kept(
+            digest, error=ItemFailure(stage, kind, text, traceback), seconds=seconds, device=one.device
+        )
+
+    def _settle(self, task: Task, kept: Kept, *, is_told: bool = False) -> list[Task]:
+        strand, stage = self._course.strands[task.strand], self._spec.stages[task.stage].name
+        now, name = self._log.now(), self._name_of(strand)
+        if kept.error is not None:
+            if not is_told:
+                error = kept.error
+                self._log.emit(
+                    ItemFailed(
+                        now, stage, task.strand, name, error.type, error.message, kept.device, error.traceback
+                    )
+                )
+            return self._course.failed(task, kept.error)
+        if not is_told:
+            shown = {**kept.outputs, **(self._before(strand) if task.stage == 0 else {})}
+            self._log.emit(ItemFinished(now, stage, task.strand, name, shown))
+        made = made_digest(self._digest_of(strand), kept)
+        tasks = self._course.done(task, kept.outputs)
+        for one in tasks if len(tasks) > 1 else ():
+            self._digests.setdefault(one.strand, made)  # samples of it, unless they have come farther
+        self._digests[task.strand] = made
+        return tasks
+
+    def _name_of(self, strand: Strand) -> str:
+        return strand.item.id if strand.sample == 0 else f"{strand.item.id} #{strand.sample}"
+
+    def _before(self, strand: Strand) -> dict[str, str]:
+        """What a reader of the report wants beside the outputs: the item's group, and a copy of its file."""
+        more = {} if strand.item.group is None else {"group": strand.item.group}
+        path = self._course.inputs[strand.at].get("path")
+        if not self._spec.report.keep_inputs or not isinstance(path, str) or strand.sample:
+            return more
+        try:
+            return {**more, "before": self._run_folder.keep_input(strand.item.id, Path(path))}
+        except OSError as error:  # a copy for the report is not worth a run
+            self._log.emit(Note(self._log.now(), "warning", "pipeline", f"no copy of {path}: {error}"))
+            return more

@@ -1,0 +1,67 @@
+"""How fast devices and stages turned out to be: speeds and seconds that fit what was measured so far."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from evenload.pipeline.problem import Problem
+
+__all__ = ["Observed", "Timing", "observed"]
+
+MOST_COUNTED = 20  # items: more of them say nothing new
+WORTH_OF_SPEED = 0.5  # items that what was planned of a device's speed counts for
+WORTH_OF_TIME = {"measured": 10.0, "given": 5.0, "computed": 2.0}  # and of a stage's seconds, by their source
+_ROUNDS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """``n`` items took ``mean_s`` each."""
+
+    n: int
+    mean_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """``speed`` of each device, and ``item_s`` of each stage on a device of speed 1."""
+
+    speed: Mapping[str, float]
+    item_s: Mapping[str, float]
+
+
+def observed(
+    problem: Problem,
+    timings: Mapping[tuple[str, str], Timing],
+    sources: Mapping[str, str] | None = None,
+) -> Observed:
+    """The speeds and seconds nearest to ``timings``, by device and stage, and to what was planned.
+
+    An item takes ``item_s / speed``: both are found in turn from the logarithms, weighted by the number of
+    items. What was planned counts as a few items: while each device has done another stage, nobody can tell a
+    slow device from a long stage. ``sources``: from where each stage's seconds were known, if they were.
+    """
+    worth = {name: WORTH_OF_TIME.get(source, 0.0) for name, source in (sources or {}).items()}
+    stages = {stage.name: math.log(stage.item_s) for stage in problem.stages}
+    speeds = {device.id: math.log(device.speed) for device in problem.devices}
+    seen = {
+        (device, stage): (min(timing.n, MOST_COUNTED), math.log(timing.mean_s))
+        for (device, stage), timing in timings.items()
+        if device in speeds and stage in stages and timing.n > 0 and timing.mean_s > 0
+    }
+    planned, known = dict(speeds), dict(stages)
+    for _ in range(_ROUNDS if seen else 0):
+        for stage in stages:
+            here = [(n, log_s + speeds[d]) for (d, s), (n, log_s) in seen.items() if s == stage]
+            if here:
+                own = worth.get(stage, 0.0)
+                total = sum(n * value for n, value in here) + own * known[stage]
+                stages[stage] = total / (sum(n for n, _ in here) + own)
+        for device, before in planned.items():
+            here = [(n, stages[s] - log_s) for (d, s), (n, log_s) in seen.items() if d == device]
+            total = sum(n * value for n, value in here) + WORTH_OF_SPEED * before
+            speeds[device] = total / (sum(n for n, _ in here) + WORTH_OF_SPEED)
+    return Observed(
+        {device: math.exp(value) for device, value in speeds.items()},
+        {stage: math.exp(value) for stage, value in stages.items()},
+    )
