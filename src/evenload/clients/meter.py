@@ -112,7 +112,8 @@ class Meter:
         """Does its engine do what serial training does? Else the reason is noted."""
         began = self._clock()
         refusal = self._trial(strategy, self.tasks).refusal
-        self._spent_s += self._clock() - began
+        if strategy.is_compiled:  # what else this takes is mostly torch's own start, once in a program
+            self._spent_s += self._clock() - began
         if refusal is not None:
             self.reasons[strategy.inner] = refusal
         return refusal is None

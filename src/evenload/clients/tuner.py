@@ -28,6 +28,7 @@ COMPILE_S, COMPILE_OP_S = 2.0, 0.02  # what compiling a step and each of its ope
 FEWEST = 4  # clients in the smallest chunk that is measured
 FAR = 1.5  # times serial: a first chunk so slow does not promise anything of larger ones
 OP_S = 1e-5  # what starting an operation costs, and a compiled step does not pay
+MOST_GAIN = 0.6  # of the job, that compiling is expected to save
 CORES_GAIN = 0.3  # of the job, that several cores are expected to save
 SCALES = 0.8  # of so many times the speed is as good as threads get
 STREAM_COUNTS = (2, 4, 8)
@@ -152,10 +153,13 @@ class Tuner:
             return
         found = min(fused, key=lambda p: p.step_s)
         eager, most = found.strategy, self._most(found.strategy.outer)
+        least = replace(eager, inner=f"{eager.inner}-compiled")
+        if not meter.can_afford(least, start_s=COMPILE_S, gain=MOST_GAIN):
+            return
         n_ops = self._n_ops(replace(eager, workers=None), meter.tasks)
         cost_s = COMPILE_S + COMPILE_OP_S * n_ops
         # Of a step, what starting its operations takes; fused loops save about as much again, and again.
-        gain = min(0.6, 3 * n_ops * OP_S / (eager.chunk * found.step_s))
+        gain = min(MOST_GAIN, 3 * n_ops * OP_S / (eager.chunk * found.step_s))
         sizes = [self._even(size, most) for size in (eager.chunk, 2 * eager.chunk, eager.chunk // 2)]
         for chunk in dict.fromkeys(max(2, min(most, size)) for size in sizes):
             strategy = replace(eager, inner=f"{eager.inner}-compiled", chunk=chunk)
