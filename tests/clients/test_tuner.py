@@ -426,5 +426,5 @@ def test_operations_of_a_step_are_counted():
         with Trainer(net) as trainer:
             tasks = tasks_of(5, trainer.model)[1]
             counts += [trainer._chooser._n_ops(Strategy(inner="fused", chunk=c), tasks) for c in (2, 5)]
-    assert counts[0] == counts[1] < counts[2] == counts[3]
-    assert counts[0] > 20
+    assert counts[0] == pytest.approx(counts[1], rel=0.1)  # whatever the chunk
+    assert counts[2] > 1.1 * counts[0] > 20
