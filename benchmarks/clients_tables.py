@@ -1,0 +1,134 @@
+"""Put what the clients' benchmarks measured last into docs/clients.md, between the marks of each table.
+
+    python benchmarks/clients_tables.py
+
+A table stands between ``<!-- table: NAME -->`` and ``<!-- end of table -->``. Its result is NAME.json in
+results/, but for those of SOURCES, which say several results in other words. A result that is not there
+leaves its table as it is.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from record import RESULTS
+
+PAGE = Path(__file__).parents[1] / "docs" / "clients.md"
+STRATEGIES = ("clients_small", "clients_larger")
+SOURCES = {"clients_auto": STRATEGIES, "clients_tuning": STRATEGIES}
+Row = Mapping[str, Any]
+
+
+def table(columns: Mapping[str, Callable[[Row], str]], rows: Iterable[Row], n_words: int) -> str:
+    """Markdown: the first ``n_words`` columns to the left, numbers to the right."""
+    marks = ["---"] * n_words + ["--:"] * (len(columns) - n_words)
+    lines = [[cell(row) for cell in columns.values()] for row in rows]
+    head = [f"| {' | '.join(columns)} |", f"|{'|'.join(marks)}|"]
+    return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def figure(name: str, digits: int) -> Callable[[Row], str]:
+    return lambda row: "" if row.get(name) is None else f"{row[name]:,.{digits}f}"
+
+
+def words(name: str) -> Callable[[Row], str]:
+    return lambda row: str(row[name])
+
+
+def strategies(pages: list[Row]) -> str:
+    columns = {name: words(name) for name in ("model", "clients", "strategy", "ran")}
+    columns |= {name: figure(name, 1) for name in ("cpu, ms", "clock, ms")}
+    columns |= {name: figure(name, 2) for name in ("x cpu", "x clock", "first, s")}
+    return table(columns, pages[0]["rows"], 4)
+
+
+def auto(pages: list[Row]) -> str:
+    """How far "auto" is from the best strategy picked by hand, and from serial training."""
+    cases: dict[tuple, dict[str, Row]] = {}
+    for page in pages:
+        for row in page["rows"]:
+            cases.setdefault((row["model"], row["clients"]), {})[row["strategy"]] = row
+    rows = []
+    for (model, n), found in cases.items():
+        by_hand = [row for name, row in found.items() if name not in ("plain torch", "auto")]
+        best, own = min(by_hand, key=lambda row: row["clock, ms"]), found["auto"]
+        rows.append(
+            {
+                "model": model,
+                "clients": n,
+                "auto": own["ran"],
+                "best by hand": best["ran"],
+                "off the best by": 100 * (own["clock, ms"] / best["clock, ms"] - 1),
+                "x serial": found["serial"]["clock, ms"] / own["clock, ms"],
+            }
+        )
+    columns = {name: words(name) for name in ("model", "clients", "auto", "best by hand")}
+    columns["off the best by"] = lambda row: f"{row['off the best by']:.0f} %"
+    columns["x serial"] = figure("x serial", 2)
+    return table(columns, rows, 4)
+
+
+def tuning(pages: list[Row]) -> str:
+    columns = {name: words(name) for name in ("model", "clients", "ran")}
+    columns |= {"tuning, s": figure("tuning, s", 2), "100 rounds, s": figure("100 rounds, s", 1)}
+    columns["share"] = lambda row: f"{row['share, %']:.1f} %"
+    return table(columns, [row for page in pages for row in page.get("tuning", ())], 3)
+
+
+def digits(pages: list[Row]) -> str:
+    columns = {"strategy": words("strategy"), "cpu per round, ms": figure("cpu per round, ms", 1)}
+    columns |= {"x serial": figure("x serial", 1), "accuracy": figure("accuracy", 3)}
+    columns |= {"apart from serial": words("apart from serial"), "first, s": figure("first, s", 2)}
+    return table(columns, pages[0]["rows"], 1)
+
+
+def cold_warm(pages: list[Row]) -> str:
+    columns = {"model": words("model"), "strategy": words("strategy")}
+    columns |= {"cold, ms": figure("cold, ms", 0), "warm, ms": figure("warm, ms", 1)}
+    columns |= {"x serial, cold": figure("x serial, cold", 2), "x serial, warm": figure("x serial, warm", 2)}
+    columns["apart"] = lambda row: f"{row['apart']:.0e}" if row["apart"] else "0"
+    return table(columns, pages[0]["rows"], 2)
+
+
+def peers(pages: list[Row]) -> str:
+    columns = {name: words(name) for name in ("model", "clients", "peer", "note")}
+    columns |= {name: figure(name, 1) for name in ("clock, ms", "cpu, ms")}
+    columns["times evenload"] = figure("times evenload", 2)
+    return table(columns, pages[0]["rows"], 4)
+
+
+TABLES: Mapping[str, Callable[[list[Row]], str]] = {
+    "clients_peers": peers,
+    "clients_auto": auto,
+    "clients_tuning": tuning,
+    "clients_small": strategies,
+    "clients_larger": strategies,
+    "clients_digits": digits,
+    "clients_cold_warm": cold_warm,
+}
+
+
+def filled(text: str) -> str:
+    """The page with every marked table made anew."""
+
+    def fill(match: re.Match[str]) -> str:
+        name = match["name"]
+        paths = [RESULTS / f"{source}.json" for source in SOURCES.get(name, (name,))]
+        pages = [json.loads(path.read_text(encoding="utf-8")) for path in paths if path.exists()]
+        if not pages:
+            return match[0]
+        made = TABLES[name](pages)
+        if made.count("\n") < 2:  # an older result that lacks these figures
+            return match[0]
+        facts = "; ".join(
+            "`{command}` on {machine[cpu]}, {machine[cores]} cores, {date}".format(**page) for page in pages
+        )
+        return f"<!-- table: {name} -->\n{made}\n\n*{facts}*\n<!-- end of table -->"
+
+    return re.sub(r"<!-- table: (?P<name>\w+) -->.*?<!-- end of table -->", fill, text, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
