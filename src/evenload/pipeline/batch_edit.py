@@ -1,13 +1,21 @@
-"""Edit many pictures over all devices, from Python: pictures and instructions in, pictures out, in order."""
+"""Edit many pictures over all devices, from Python: pictures and instructions in, pictures out, in order.
+
+Workers and models stay between calls, as far as the devices hold them.
+"""
 
 import tempfile
-from collections.abc import Sequence
+import threading
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from evenload._optional import require
-from evenload.errors import ConfigError, TaskError
+from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError
+from evenload.events import Event
 from evenload.pipeline.artifacts import encode_artifact, open_picture, write_atomically
+from evenload.pipeline.kept_workers import KeptWorkers
+from evenload.pipeline.resident_job import ResidentJob
 from evenload.pipeline.results import ItemResult
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
@@ -18,8 +26,9 @@ __all__ = ["MultiDeviceImageEdit"]
 class MultiDeviceImageEdit:
     """A QwenImageEdit or QwenImageEditPlus checkpoint over every device.
 
-        editor = MultiDeviceImageEdit("/models/Qwen-Image-Edit", devices="cuda:0,1,2")
-        edited = editor.batch_edit(pictures, instructions, num_inference_steps=40)
+        with MultiDeviceImageEdit("/models/Qwen-Image-Edit", devices="cuda:0,1,2") as editor:
+            edited = editor.batch_edit(pictures, instructions, num_inference_steps=40)
+            again = editor.batch_edit(edited, others, num_inference_steps=40)     # nothing is loaded again
 
     model    its folder
     devices  which: "all", "cuda:0,1", "cpu*2", a number
@@ -27,8 +36,11 @@ class MultiDeviceImageEdit:
     mode     how it is spread: auto, single, data_parallel, model_parallel, stage_parallel, swap
     fit      ways to hold the model, in the order in which they are tried
     reserve  what is left free on each device
+    sinks    get every event of every call as it happens
 
-    Each call starts workers and loads the model: give it all pictures at once. Needs the extras ``yaml`` and
+    The first call starts workers and loads the model; they stay until ``close``, the end of the ``with``
+    block or of the program. On devices that hold all parts of the model at once nothing is loaded again;
+    where they take turns (mode swap), each call loads them in turn. Needs the extras ``yaml`` and
     ``diffusion``.
     """
 
@@ -42,16 +54,22 @@ class MultiDeviceImageEdit:
         fit: Sequence[str] = ("whole", "layer_split", "resident_stream"),
         reserve: str = "1GiB",
         backend: str = "process",
+        sinks: Iterable[Callable[[Event], None]] = (),
         **params: Any,
     ):
         self._model = {"path": str(Path(model).expanduser().resolve()), "dtype": dtype}
-        self._devices, self._mode, self._backend = devices, mode, backend
+        self._devices, self._mode = devices, mode
         self._fit, self._reserve, self._params = list(fit), reserve, params
+        self._sinks = tuple(sinks)
+        self._workers = KeptWorkers(backend)
+        self._plans: dict[Any, Any] = {}
+        self._turn = threading.Lock()
+        self._is_closed = False
 
     def batch_edit(
         self,
-        images: Sequence[Any],
-        instructions: Sequence[str],
+        images: Iterable[Any],
+        instructions: Iterable[str],
         *,
         seed: int = 0,
         negative_prompt: str | None = None,
@@ -67,49 +85,71 @@ class MultiDeviceImageEdit:
         out              a run folder: what is finished stays, and the same call goes on from there
         on_error         "raise" the first picture's TaskError, or "return" it in its place
         call             for the pipeline: num_inference_steps, true_cfg_scale, height, width, ...
-        Raises ConfigError if the numbers differ or a picture is none, and what running a pipeline raises.
+        Raises ConfigError if the numbers differ, or a picture or an instruction is none; ExecutorClosed after
+        ``close``; and what running a pipeline raises. Pictures that are done stay done in ``out``.
         """
-        if len(images) != len(instructions):
+        pictures, texts = _listed(images, "images"), _listed(instructions, "instructions")
+        if len(pictures) != len(texts):
             raise ConfigError(
-                f"{len(images)} pictures and {len(instructions)} instructions", hint="give one for each"
+                f"{len(pictures)} pictures and {len(texts)} instructions", hint="give one for each"
             )
+        for at, text in enumerate(texts):
+            if not isinstance(text, str) or not text.strip():
+                raise ConfigError(f"instruction {at} is {text!r}", hint="give a text for each picture")
         if on_error not in ("raise", "return"):
             raise ConfigError(f"on_error={on_error!r} is unknown", hint="use 'raise' or 'return'")
-        if not images:
-            return []
-        with tempfile.TemporaryDirectory(prefix="evenload-") as scratch:
+        if "prompt" in call:
+            raise ConfigError("prompt= is one for all pictures", hint="give instructions, one for each")
+        call = {**call} if negative_prompt is None else {**call, "negative_prompt": negative_prompt}
+        with self._turn, tempfile.TemporaryDirectory(prefix="evenload-") as scratch:
+            if self._is_closed:
+                raise ExecutorClosed("this editor is closed", hint="make a new one")
+            if not pictures:
+                return []
             folder = Path(out).resolve() if out is not None else Path(scratch) / "run"
-            call = {**call} if negative_prompt is None else {**call, "negative_prompt": negative_prompt}
-            pipeline = self._pipeline(
-                folder.parent / f"{folder.name}.inputs", images, instructions, seed, call
-            )
-            result = pipeline.run(out=folder, backend=self._backend)
-            edited = [_picture_of(row, folder) for row in result]
+            edited = self._edit(folder, pictures, texts, seed, call)
         if on_error == "raise":
             for one in edited:
                 if isinstance(one, Exception):
                     raise one
         return edited
 
-    def _pipeline(
-        self,
-        inputs: Path,
-        images: Sequence[Any],
-        instructions: Sequence[str],
-        seed: int,
-        call: dict[str, Any],
-    ) -> Any:
-        require("pydantic", extra="yaml", why="checking the job")
-        from evenload.pipeline.run import Pipeline
-        from evenload.pipeline.spec import JobSpec
+    def close(self) -> None:
+        """End the workers and give the devices back. Closing again does nothing."""
+        with self._turn:
+            self._is_closed = True
+            self._workers.close()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _edit(
+        self, folder: Path, images: Sequence[Any], texts: Sequence[str], seed: int, call: dict[str, Any]
+    ) -> list[Any]:
+        require("pydantic", extra="yaml", why="checking the job")
+        from evenload.pipeline.spec import JobSpec
+        from evenload.pipeline.without_effect import settings_without_effect
+
+        inputs = folder.parent / f"{folder.name}.inputs"
         items = []
-        for at, (image, instruction) in enumerate(zip(images, instructions, strict=True)):
+        for at, (image, instruction) in enumerate(zip(images, texts, strict=True)):
             name = f"{at:06d}"
-            values = {"path": str(_saved(image, inputs / f"{name}.png")), "instruction": instruction}
+            values = {"path": str(_saved(image, inputs / f"{name}.png", at)), "instruction": instruction}
             items.append((Item(at, name, item_seed(seed, name)), values))
+        if "negative_prompt" not in call:
+            call = {
+                "true_cfg_scale": 1.0,
+                **call,
+            }  # or the pipeline says for each picture that it does nothing
         spec = JobSpec.model_validate(self._document(seed, call), context={"folder": None})
-        return Pipeline(spec, items, inputs.parent)
+        for note in settings_without_effect(spec):
+            warnings.warn(note, stacklevel=4)
+        job = ResidentJob(spec, items, Path(self._model["path"]).parent, self._plans)
+        result = job.run(out=folder, backend=self._workers, sinks=self._sinks)
+        return [_picture_of(row, folder) for row in result]
 
     def _document(self, seed: int, call: dict[str, Any]) -> dict[str, Any]:
         shared = {"model": self._model, "params": self._params, "fit": self._fit}
@@ -130,12 +170,25 @@ class MultiDeviceImageEdit:
         }  # fmt: skip
 
 
-def _saved(image: Any, path: Path) -> Path:
+def _listed(given: Any, what: str) -> list[Any]:
+    """Raises ConfigError for one thing where several are wanted."""
+    is_text = isinstance(given, str | bytes | Path)
+    if is_text or hasattr(given, "convert") or not isinstance(given, Iterable):  # convert: a PIL image
+        raise ConfigError(f"{what} is one {type(given).__name__}", hint=f"give a list: [{what[:-1]}]")
+    return list(given)
+
+
+def _saved(image: Any, path: Path, at: int) -> Path:
     """The picture's file: the one that it has, or a new one. An equal one that is there stays."""
-    if isinstance(image, str | Path):
-        open_picture(image)
-        return Path(image).resolve()
-    content = encode_artifact(image, "png")
+    try:
+        if isinstance(image, str | Path):
+            open_picture(image)
+            return Path(image).resolve()
+        content = encode_artifact(image, "png")
+    except FileNotFoundError as error:
+        raise ConfigError(f"picture {at}: there is no file {image}", hint="correct the path") from error
+    except (ConfigError, FormatError) as error:
+        raise ConfigError(f"picture {at}: {error.message}", hint=error.hint) from error
     if not path.is_file() or path.read_bytes() != content:
         write_atomically(path, content)
     return path

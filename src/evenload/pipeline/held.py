@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from evenload.executor.failure import Failure, is_memory_error
 from evenload.pipeline.orders import Job, Outcome
 from evenload.pipeline.saving import Saver
-from evenload.pipeline.stage import Made, StageRunner
+from evenload.pipeline.stage import Made, StageRunner, StageWorker
 
 __all__ = ["Held", "let_go", "timed", "told"]
 
@@ -49,6 +51,17 @@ class Held:
         if len(jobs) > 1:
             return self._run_batch(jobs)
         return [self._run_one(self.runner, jobs[0])]
+
+    def adopt(self, worker: StageWorker) -> bool:
+        """Go on as the stage ``worker`` of another job, if that needs the same model; else False."""
+        if worker.python is not None or _model_of(worker) != _model_of(self.runner.worker):
+            return False
+        for _ in range(self._lanes.qsize()):
+            lane = self._lanes.get()
+            lane.worker = worker
+            self._lanes.put(lane)
+        self.runner.worker = worker
+        return True
 
     def close(self) -> None:
         self.runner.close()
@@ -140,6 +153,12 @@ class Held:
         faster = f", {alone_s / took_s:.1f}x as fast" if took_s > 0 else ""
         outcomes[0].how = f"equal{faster}" if is_equal else "differs"
         return outcomes
+
+
+def _model_of(worker: StageWorker) -> StageWorker:
+    """All that a stage is built from; stages that ship take no seed from the job."""
+    seed = 0 if worker.target.module.startswith("evenload.pipeline.stages.") else worker.seed
+    return replace(worker, run_folder=Path(), call={}, outputs={}, retries=0, seed=seed)
 
 
 def _after_saving(outcome: Outcome, fault: Exception | None) -> Outcome:

@@ -16,7 +16,8 @@ import psutil
 
 from evenload.executor.failure import is_memory_error
 from evenload.pipeline.held import Held, timed, told
-from evenload.pipeline.orders import LOAD, WAIT, HostSpec, Order, Outcome
+from evenload.pipeline.orders import ADOPT, LOAD, WAIT, HostSpec, Order, Outcome
+from evenload.pipeline.plan import Fit
 from evenload.pipeline.saving import Saver
 from evenload.pipeline.stage import StageRunner
 
@@ -35,12 +36,15 @@ class StageHost:
         self._device = device
         self._held: dict[int, Held] = {}
         self._free_before: dict[int, int | None] = {}
+        self._fits: dict[int, Fit] = {}
         self._saver = Saver()
         self._over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
     def __call__(self, order: Order) -> list[Outcome]:
         if order.kind == LOAD:
             outcomes = self._load(order)
+        elif order.kind == ADOPT:
+            outcomes = self._adopt(order.spec)
         elif order.kind == WAIT:
             outcomes = self._next()
         else:
@@ -70,14 +74,17 @@ class StageHost:
         must_replace = False
         try:
             for stage in tuple(self._held):
-                if stage not in order.keep:
+                is_wanted = stage == order.stage and self._fits[stage] == order.fit
+                if stage not in order.keep and not is_wanted:
                     must_replace |= not self._drop(stage)
+            if order.stage in self._held:  # from the job before
+                return [timed(Outcome("loaded", order.stage, must_replace=must_replace), began_s)]
             free = _free_bytes()
             worker = self._spec.stages[order.stage]
             make = StageRunner if worker.python is None else _elsewhere()
             runner = make(worker, self._device, order.fit, self._spec.n_devices)
             self._held[order.stage] = Held(runner, order.stage, order.fit.in_flight, self._saver, self._over)
-            self._free_before[order.stage] = free
+            self._free_before[order.stage], self._fits[order.stage] = free, order.fit
         except Exception as error:
             kind = "memory" if is_memory_error(error) else "refused"
             error.__traceback__ = None if kind == "memory" else error.__traceback__
@@ -87,9 +94,19 @@ class StageHost:
             self._saver.close()  # whoever replaces this process need not do again what is computed
         return [*self._there(), loaded] if must_replace else [loaded]
 
+    def _adopt(self, spec: HostSpec | None) -> list[Outcome]:
+        """Another job begins. Models that it needs in the same way stay, the others go."""
+        assert spec is not None
+        for stage, held in tuple(self._held.items()):
+            if stage >= len(spec.stages) or not held.adopt(spec.stages[stage]):
+                self._drop(stage)
+        self._spec = spec
+        return []
+
     def _drop(self, stage: int) -> bool:
         """Let go of a stage. Did the memory that it took come back?"""
         held, free = self._held.pop(stage), self._free_before.pop(stage)
+        del self._fits[stage]
         held.close()
         del held
         torch = sys.modules.get("torch")

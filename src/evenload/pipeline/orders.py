@@ -8,9 +8,9 @@ from evenload.pipeline.course import Task
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import Item, StageWorker
 
-__all__ = ["LOAD", "RUN", "WAIT", "HostSpec", "Job", "Order", "Outcome"]
+__all__ = ["ADOPT", "LOAD", "RUN", "WAIT", "HostSpec", "Job", "Order", "Outcome"]
 
-LOAD, RUN, WAIT = "load", "run", "wait"
+LOAD, RUN, WAIT, ADOPT = "load", "run", "wait", "adopt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,8 @@ class Job(NamedTuple):
 class Order(NamedTuple):
     """``load`` a stage | ``run`` jobs, together (with several lanes: begin one) | ``wait`` for what is over.
 
+    ``adopt``: what is held is for another job from now on, ``spec``.
+
     keep   stages that may stay beside the one that is loaded
     later  others that will be wanted again, the next one first
     """
@@ -47,6 +49,7 @@ class Order(NamedTuple):
     keep: tuple[int, ...] = ()
     later: tuple[int, ...] = ()
     jobs: tuple[Job, ...] = ()
+    spec: HostSpec | None = None
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from evenload.balance.policy import policy_from_name
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError, UnknownName
 from evenload.events import Event, EventFile, json_text, read_events
-from evenload.executor.backends import BACKENDS
+from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.folder import RunFolder
 from evenload.pipeline.full_disk import LastWrites
 from evenload.pipeline.inputs import read_items
@@ -129,7 +129,7 @@ class Pipeline:
         devices: Any = None,
         *,
         policy: str | None = None,
-        backend: str = "process",
+        backend: str | BackendSettings = "process",
         out: str | Path | None = None,
         fresh: bool = False,
         retry_failed: bool = False,
@@ -239,10 +239,10 @@ class Pipeline:
         )
 
 
-def _check_names(policy: str, backend: str) -> None:
+def _check_names(policy: str, backend: str | BackendSettings) -> None:
     """Refuse a typo before there is a run folder. Raises UnknownName or ConfigError."""
     policy_from_name(policy)
-    if backend not in BACKENDS:
+    if isinstance(backend, str) and backend not in BACKENDS:
         raise UnknownName("backend", backend, BACKENDS)
 
 

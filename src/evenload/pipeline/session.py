@@ -27,7 +27,7 @@ from evenload.events import (
     StageStarted,
     json_text,
 )
-from evenload.executor.backends import make_backend
+from evenload.executor.backends import BackendSettings, make_backend
 from evenload.executor.control import Control
 from evenload.executor.record import Record
 from evenload.pipeline.commits import Commits, Result
@@ -46,6 +46,7 @@ from evenload.pipeline.plan import Plan
 from evenload.pipeline.planned import planned_event
 from evenload.pipeline.planning import Planned, devices_of
 from evenload.pipeline.problem import PlanDevice
+from evenload.pipeline.queue_lengths import QueueLengths
 from evenload.pipeline.results import ItemResult, row_of
 from evenload.pipeline.spec import JobSpec, StageSpec
 from evenload.pipeline.stage import Item, ModelFolder, StageWorker
@@ -54,6 +55,8 @@ from evenload.pipeline.steering import Steering
 from evenload.pipeline.target import load_target, locate
 
 __all__ = ["Session"]
+
+Reached = str | BackendSettings
 
 
 class Session:
@@ -103,7 +106,7 @@ class Session:
         pool: DevicePool,
         make_plan: Callable[[], Planned],
         policy: str,
-        backend: str,
+        backend: Reached,
         sample_s: float = 1.0,
     ) -> None:
         """Run what is not done yet, as ``make_plan`` says if anything is left.
@@ -112,7 +115,7 @@ class Session:
         devices is recorded every ``sample_s`` seconds.
         """
         spec, log = self._spec, self._log
-        facts: dict[str, Any] = {"seed": spec.job.seed, "policy": policy, "backend": backend}
+        facts: dict[str, Any] = {"seed": spec.job.seed, "policy": policy, "backend": str(backend)}
         facts |= {
             "evenload": __version__,
             "pid": os.getpid(),
@@ -162,7 +165,9 @@ class Session:
         self.status, self.error = "failed", error
         self._log.emit(Note(self._log.now(), "error", "pipeline", str(error)))
 
-    def _run(self, tasks: list[Task], pool: DevicePool, planned: Planned, policy: str, backend: str) -> None:
+    def _run(
+        self, tasks: list[Task], pool: DevicePool, planned: Planned, policy: str, backend: Reached
+    ) -> None:
         spec = self._spec
         dispatcher = Dispatcher(
             planned.plan.phases,
@@ -185,6 +190,7 @@ class Session:
         commits = Commits(self._ledger, reached.wake)
         fleet = Fleet(driver)
         steering = self._steering(planned, driver) if policy.startswith("measured") else None
+        queues = QueueLengths(self._log, dispatcher, [stage.name for stage in spec.stages])
         try:
             with Control(self._run_folder.path, fleet):
                 while self._course.n_open and (self.status == "done" or driver.is_busy or commits.n_pending):
@@ -192,12 +198,14 @@ class Session:
                     # A failure that is on its way to the disk may be the one too many.
                     is_going_on = self.status == "done" and not fleet.is_paused and not commits.n_failures
                     ended = driver.step(deals=is_going_on)
+                    queues.look()
                     commits.put(self._keeping.results_of(ended))
                     dispatcher.add(self._settle(commits.taken()))
                     if steering is not None and self.status == "done":
                         steering.look()
         finally:
             driver.close()
+            queues.tell()
             commits.close()
             with contextlib.suppress(EvenloadError):  # there is an error already
                 self._settle(commits.taken())

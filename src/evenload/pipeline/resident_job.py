@@ -1,0 +1,53 @@
+"""A job whose models stay in the workers from one run to the next: planned once, for all models at a time."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenload.errors import ConfigError
+from evenload.pipeline.run import Pipeline
+
+if TYPE_CHECKING:
+    from evenload.devices import DevicePool
+    from evenload.pipeline.folder import RunFolder
+    from evenload.pipeline.spec import JobSpec
+    from evenload.pipeline.stage import Item
+
+__all__ = ["ResidentJob"]
+
+
+class ResidentJob(Pipeline):
+    """``plans`` is filled by the first run on a pool of devices and read by the others: in those the memory
+    that is free no longer says what fits, because the models are there already.
+    """
+
+    def __init__(
+        self, spec: "JobSpec", items: "list[tuple[Item, dict[str, Any]]]", folder: Path, plans: dict[Any, Any]
+    ):
+        super().__init__(spec, items, folder)
+        self._plans = plans
+
+    def _planned(self, pool: "DevicePool", folder: "RunFolder") -> Any:
+        devices = tuple(device.id for device in pool)
+        if devices not in self._plans:
+            self._plans[devices] = self._first_plan(pool, folder)
+        found = self._plans[devices]
+        problem = replace(found.asked.problem, n_items=len(self.items))
+        return found._replace(asked=replace(found.asked, problem=problem))
+
+    def _first_plan(self, pool: "DevicePool", folder: "RunFolder") -> Any:
+        """All models on each device where they fit whole, so that nothing is loaded twice."""
+        asked = self.spec
+        if asked.schedule.mode == "auto":
+            every = asked.schedule.model_copy(update={"mode": "data_parallel"})
+            self.spec = asked.model_copy(update={"schedule": every})
+            try:
+                found = super()._planned(pool, folder)
+                units = [unit for phase in found.plan.phases for unit in phase.units]
+                if all(unit.fit.name == "whole" for unit in units):
+                    return found
+            except ConfigError:
+                pass  # they do not fit together
+            finally:
+                self.spec = asked
+        return super()._planned(pool, folder)

@@ -1,0 +1,139 @@
+"""Workers that outlive a run: models are built once, another job's are not mistaken for them."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from evenload.errors import ConfigError
+from evenload.events import Event, Note, WorkerStarted
+from evenload.executor.backends import WorkerOptions
+from evenload.pipeline import Pipeline, PipelineResult
+from evenload.pipeline.kept_workers import KeptWorkers
+
+STAGES = """
+import os
+from pathlib import Path
+
+BUILT = []
+
+class Model:
+    def __init__(self, context, *, size=1):
+        BUILT.append(size)
+        self.size = size
+    def __call__(self, inputs, item, *, times=1):
+        if inputs.get("poison"):
+            os._exit(3)
+        return {"made": f"{item.seed * self.size * times}", "pid": os.getpid(), "n_built": len(BUILT)}
+
+class After:
+    def __init__(self, context): BUILT.append("after")
+    def __call__(self, inputs, item):
+        return {"text": Path(inputs["made"]).read_text() + "!"}
+"""
+JOB = """\
+version: 1
+job: {name: t, inputs: {jsonl: rows.jsonl}}
+devices: cpu*1
+schedule: {mode: data_parallel}
+stages:
+  - {name: model, target: 'stages.py:Model', outputs: {made: txt}, params: {size: 2}, call: {times: 1}}
+  - {name: after, target: 'stages.py:After', outputs: {text: text}}
+report: {html: false, trace: false}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "n{n}"}}\n' for n in range(6)))
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path / "job.yaml"
+
+
+def run(job: Path, workers: KeptWorkers | str, out: str, *changes: str, **more) -> PipelineResult:
+    return Pipeline.from_yaml(job, changes).run(backend=workers, out=job.parent / out, **more)
+
+
+def seen(result: PipelineResult, name: str) -> set:
+    return {row.outputs[name] for row in result}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("inner", ["process", "inline"])
+def test_the_next_run_finds_its_models_there(job: Path, inner: str) -> None:
+    with KeptWorkers(inner) as workers:
+        first = run(job, workers, "first")
+        second = run(job, workers, "second", "model.times=3")
+        alone = run(job, "inline", "alone", "model.times=3")
+    assert (first.status, second.status) == ("done", "done")
+    assert seen(second, "pid") == seen(first, "pid")
+    assert seen(second, "n_built") == {2}
+    assert [row.outputs["text"] for row in second] == [row.outputs["text"] for row in alone]
+    assert (job.parent / "second/outputs/model/n0.txt").is_file()
+    assert not (job.parent / "first/outputs/model/n0.txt").samefile(
+        job.parent / "second/outputs/model/n0.txt"
+    )
+
+
+def test_another_model_is_built(job: Path) -> None:
+    with KeptWorkers("process") as workers:
+        first = run(job, workers, "first")
+        other = run(job, workers, "other", "model.size=5")
+        seeded = run(job, workers, "seeded", "model.size=5", "job.seed=1")
+        assert seen(other, "pid") == seen(first, "pid")
+        assert seen(other, "n_built") == {3}, "After stays, Model is built again"
+        assert seen(seeded, "n_built") <= {4, 5}, "stages of one's own may have taken the seed"
+        text = {row.id: row.outputs["text"] for row in run(job, "inline", "alone", "model.size=5")}
+        assert {row.id: row.outputs["text"] for row in other} == text
+
+
+def test_a_worker_that_died_meanwhile_is_replaced(job: Path) -> None:
+    events: list[Event] = []
+    with KeptWorkers("process") as workers:
+        first = run(job, workers, "first")
+        for pid in seen(first, "pid"):
+            os.kill(pid, signal.SIGKILL)
+            while is_alive(pid):
+                time.sleep(0.01)
+        second = run(job, workers, "second", sinks=[events.append])
+        assert second.status == "done"
+        assert not seen(second, "pid") & seen(first, "pid")
+        assert any(isinstance(event, WorkerStarted) for event in events)
+        (job.parent / "rows.jsonl").write_text('{"id": "a", "poison": 1}\n{"id": "b"}\n{"id": "c"}\n')
+        third = run(job, workers, "third")
+        assert [row.status for row in third] == ["failed", "done", "done"]
+        (job.parent / "rows.jsonl").write_text('{"id": "b"}\n{"id": "c"}\n')
+        assert run(job, workers, "fourth").status == "done"
+
+
+def test_closing_ends_the_processes_and_a_new_run_starts_others(job: Path) -> None:
+    workers = KeptWorkers("process")
+    first = run(job, workers, "first")
+    lent = workers.make(WorkerOptions())
+    with pytest.raises(ConfigError, match="another run"):
+        run(job, workers, "second")
+    lent.close(0.0)
+    workers.close()
+    assert not any(psutil.pid_exists(pid) for pid in seen(first, "pid"))
+    workers.close()
+    assert run(job, workers, "third").status == "done"
+    workers.close()
+
+
+def test_devices_of_another_run_are_started_beside_those_that_wait(job: Path) -> None:
+    events: list[Event] = []
+    with KeptWorkers("inline") as workers:
+        run(job, workers, "first", devices="cpu*1")
+        result = run(job, workers, "second", devices="cpu*3", sinks=[events.append])
+    assert result.status == "done"
+    assert not [one for one in events if isinstance(one, Note) and one.level == "error"]
