@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .keys import DROPOUT, SHUFFLE, keys, orders
+from .keys import DROPOUT, SHUFFLE, bits_of, keys, orders
 from .recipe import Recipe
 
 __all__ = ["Batches", "plan_batches"]
@@ -43,43 +43,69 @@ def plan_batches(
     *,
     draws: bool = True,
 ) -> list[Batches]:
-    """Batches of ``clients`` (their ids) with ``sizes`` rows each; those of one size at once.
+    """Batches of ``clients`` (their ids) with ``sizes`` rows each; those of about one size at once.
 
     ``draws``: the model has dropout, which needs a key in every step
     """
-    steps = [recipe.n_steps(n) for n, recipe in zip(sizes, recipes, strict=True)]
     ids = np.asarray(clients, np.int64)[:, None]
     alike: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
-    n_epochs = 1
+    known: dict[tuple[int, int], _Extent] = {}
+    extents = []
     for at, (n, recipe) in enumerate(zip(sizes, recipes, strict=True)):
-        alike[n, steps[at], recipe.shuffle].append(at)
-        n_epochs = max(n_epochs, -(-steps[at] // recipe.steps_per_epoch(n)))
-    epoch_keys = keys(SHUFFLE, seed, round, ids, np.arange(n_epochs)[None, :])
+        key = n, id(recipe)
+        extent = known.get(key) or known.setdefault(key, _extent(n, recipe))
+        extents.append(extent)
+        alike[extent.bits, extent.n_epochs, recipe.shuffle].append(at)
+    most = max((n_epochs for _, n_epochs, _ in alike), default=1)
+    epoch_keys = keys(SHUFFLE, seed, round, ids, np.arange(most)[None, :])
+    longest = max((len(extent.counts) for extent in extents), default=0)
+    if draws:
+        draw_keys = keys(DROPOUT, seed, round, ids, np.arange(longest)[None, :]).view(np.int64)
+    else:
+        draw_keys = np.broadcast_to(np.zeros(longest, np.int64), (len(extents), longest))
     plans: list[Batches | None] = [None] * len(sizes)
-    for (n, n_steps, _), members in alike.items():
-        rows, counts = _rows(n, n_steps, recipes[members[0]], epoch_keys[members])
-        if draws:
-            draw_keys = keys(DROPOUT, seed, round, ids[members], np.arange(n_steps)[None, :]).view(np.int64)
-        else:
-            draw_keys = np.zeros((len(members), n_steps), np.int64)
-        for i, at in enumerate(members):
-            plans[at] = Batches(rows[i], counts, draw_keys[i])
+    for (_, n_epochs, shuffles), members in alike.items():
+        batch = recipes[members[0]].batch_size
+        shown = _shown([extents[at] for at in members], n_epochs, batch, epoch_keys[members], shuffles)
+        for line, at in zip(shown, members, strict=True):
+            counts, width = extents[at].counts, extents[at].width
+            rows = line[:, :width].reshape(-1, batch)[: len(counts)]
+            plans[at] = Batches(rows, counts, draw_keys[at, : len(counts)])
     return plans  # pyright: ignore[reportReturnType]
 
 
-def _rows(n: int, n_steps: int, recipe: Recipe, epoch_keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """rows int64 [clients, steps, batch] and counts int64 [steps] of clients with ``n`` rows each."""
-    size, n_clients = recipe.batch_size, len(epoch_keys)
-    if n_steps == 0:
-        return np.zeros((n_clients, 0, size), np.int64), np.zeros(0, np.int64)
-    per_epoch = recipe.steps_per_epoch(n)
-    n_epochs = -(-n_steps // per_epoch)
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """How far a client's training goes: ``kept`` of its ``n`` rows in every epoch, which is ``width`` wide
+    with its padding; ``counts`` int64 [steps] are the real rows of each batch."""
+
+    n: int
+    bits: int
+    n_epochs: int
+    kept: int
+    width: int
+    counts: np.ndarray
+
+
+def _extent(n: int, recipe: Recipe) -> _Extent:
+    n_steps, per_epoch, size = recipe.n_steps(n), recipe.steps_per_epoch(n), recipe.batch_size
     kept = min(n, per_epoch * size)
-    rows = np.zeros((n_clients, n_epochs, per_epoch * size), np.int64)
+    counts = np.full(n_steps, size)
+    counts[per_epoch - 1 :: per_epoch] = kept - (per_epoch - 1) * size
+    return _Extent(n, bits_of(n), -(-n_steps // per_epoch), kept, per_epoch * size, counts)
+
+
+def _shown(
+    extents: Sequence[_Extent], n_epochs: int, batch: int, epoch_keys: np.ndarray, shuffles: bool
+) -> np.ndarray:
+    """int64 [clients, epochs, rows]: what each client sees in turn, then zeros."""
+    sizes, kept = (np.array([getattr(e, name) for e in extents]) for name in ("n", "kept"))
+    n, width, least = int(sizes.max()), int(kept.max()), int(kept.min())
+    shown = np.zeros((len(extents), n_epochs, max(e.width for e in extents)), np.int64)
+    ragged = sizes if int(sizes.min()) < n else None
     for epoch in range(n_epochs):
-        order = orders(epoch_keys[:, epoch], n) if recipe.shuffle else np.arange(n)[None, :]
-        rows[:, epoch, :kept] = order[:, :kept]
-    counts = np.full(per_epoch, size)
-    counts[-1] = kept - (per_epoch - 1) * size
-    rows = rows.reshape(n_clients, n_epochs * per_epoch, size)[:, :n_steps]
-    return rows, np.tile(counts, n_epochs)[:n_steps]
+        order = orders(epoch_keys[:, epoch], n, ragged) if shuffles else np.arange(n)
+        shown[:, epoch, :width] = order[..., :width]
+        if least < width:
+            shown[:, epoch, least:width][np.arange(least, width) >= kept[:, None]] = 0
+    return shown

@@ -60,7 +60,7 @@ def _turn_narrow_products(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     bmm, turn = torch.ops.aten.bmm.default, torch.ops.aten.transpose.int
     for node in graph.graph.find_nodes(op="call_function", target=bmm):
         rows, columns = node.meta["tensor_meta"].shape[-2:]
-        if columns >= NARROW or rows <= columns:
+        if not columns < NARROW <= rows:
             continue
         with graph.graph.inserting_before(node):
             a, b = (graph.graph.call_function(turn, (t, 1, 2)) for t in node.args)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-__all__ = ["DROPOUT", "MODEL", "NOISE", "SAMPLE", "SHUFFLE", "key", "keys", "mix", "orders"]
+__all__ = ["DROPOUT", "MODEL", "NOISE", "SAMPLE", "SHUFFLE", "bits_of", "key", "keys", "mix", "orders"]
 
 SHUFFLE, DROPOUT, SAMPLE, MODEL, NOISE = 1, 2, 3, 4, 5
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -39,13 +39,22 @@ def key(*parts: int) -> int:
     return int(keys(*parts)[0] >> np.uint64(1))
 
 
-def orders(row_keys: np.ndarray, n: int) -> np.ndarray:
+def orders(row_keys: np.ndarray, n: int, sizes: np.ndarray | None = None) -> np.ndarray:
     """Permutations of ``range(n)``, one per key: uint64 [m] -> int64 [m, n].
 
+    sizes  int [m]: permutations of so many each, and then anything below n; all of them must have as many
+           bits as n, for the order not to depend on n
     Words are sorted with their places in the low bits: numpy sorts a third as long as it looks for an order.
     """
     places = np.arange(n, dtype=np.uint64)
-    low = np.uint64((1 << max(1, (n - 1).bit_length())) - 1)
+    low = np.uint64((1 << bits_of(n)) - 1)
     words = (mix(row_keys[:, None] + places * _GOLDEN) & ~low) | places
+    if sizes is not None:
+        words[places >= sizes[:, None]] |= ~low  # behind all others
     words.sort(axis=1)
-    return (words & low).astype(np.int64)
+    return (words & low).view(np.int64)
+
+
+def bits_of(n: int) -> int:
+    """Of the places among n."""
+    return max(1, (n - 1).bit_length())

@@ -62,7 +62,11 @@ class SGD:
     def scalars(
         form: tuple[str, ...], opts: Sequence["SGD"], factor: np.ndarray, t: np.ndarray
     ) -> dict[str, np.ndarray]:
-        """Per client the numbers of its ``t``-th step (from 1); ``factor`` scales the learning rate."""
+        """The numbers of each client's ``t``-th step (from 1); ``factor`` scales the learning rate.
+
+        opts are one per client or one for all; factor and t [steps, clients], or [steps, 1] for all; each
+        number broadcasts to [steps, clients].
+        """
         numbers = {"minus_lr": -factor * np.array([o.lr for o in opts])}
         if "momentum" in form:
             numbers["momentum"] = np.array([o.momentum for o in opts])

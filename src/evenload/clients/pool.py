@@ -16,11 +16,10 @@ __all__ = ["RowPool", "make_pool"]
 
 
 class RowPool(Protocol):
-    def load(self, slot: int, task: Task) -> int:
-        """Make the client's rows available while it holds ``slot``; returns the offset for ``places``."""
+    def load(self, slot: int, task: Task) -> np.ndarray:
+        """Make the client's rows available while it holds ``slot``; where its batches' rows are: int64
+        [steps, batch]."""
         ...
-
-    def places(self, task: Task, rows: np.ndarray, offset: int) -> np.ndarray: ...
 
     def gather(self, places: Tensor) -> tuple[Tensor, Tensor]:
         """places int64 of any shape -> x and y of that shape and a row's"""
@@ -57,11 +56,9 @@ class _Whole(_Pool):
     def __init__(self, x: Tensor, y: Tensor, offsets: dict[int, int], device: str):
         self.x, self.y, self._offsets = x.to(device), y.to(device), offsets
 
-    def load(self, slot: int, task: Task) -> int:
-        return self._offsets.get(id(task), 0)
-
-    def places(self, task: Task, rows: np.ndarray, offset: int) -> np.ndarray:
-        return task.rows.rows[rows] if task.rows.rows is not None else rows + offset
+    def load(self, slot: int, task: Task) -> np.ndarray:
+        rows = task.batches.rows
+        return task.rows.rows[rows] if task.rows.rows is not None else rows + self._offsets.get(id(task), 0)
 
 
 class _Arena(_Pool):
@@ -76,15 +73,12 @@ class _Arena(_Pool):
         self.x = torch.empty((n_slots * self._room, *x.shape[1:]), dtype=x.dtype, device=device)
         self.y = torch.empty((n_slots * self._room, *y.shape[1:]), dtype=y.dtype, device=device)
 
-    def load(self, slot: int, task: Task) -> int:
+    def load(self, slot: int, task: Task) -> np.ndarray:
         offset, own = slot * self._room, task.rows
         x, y = (own.x, own.y) if own.rows is None else own.at(np.arange(len(own)))
         self.x[offset : offset + len(x)] = x
         self.y[offset : offset + len(y)] = y
-        return offset
-
-    def places(self, task: Task, rows: np.ndarray, offset: int) -> np.ndarray:
-        return rows + offset
+        return task.batches.rows + offset
 
 
 def _whole(tasks: Sequence[Task]) -> tuple[Tensor, Tensor, dict[int, int]] | None:

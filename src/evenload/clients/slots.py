@@ -18,6 +18,7 @@ from torch import Tensor
 from .fuse import Form, Lane, StepFn
 from .pool import RowPool, make_pool
 from .result import ClientResult, Row
+from .schedule import Constant
 from .task import Task
 
 __all__ = ["SlotRun"]
@@ -30,8 +31,7 @@ class _Occupant:
     """The client in a slot, how far it is, and what it has reported so far."""
 
     task: Task
-    offset: int
-    scalars: dict[str, np.ndarray]
+    places: np.ndarray  # of its batches' rows in the pool
     step: int = 0
     losses: list[np.ndarray] = field(default_factory=list)
     metrics: list[np.ndarray] = field(default_factory=list)
@@ -142,7 +142,7 @@ class SlotRun:
                 t[at] = 0
         lane.alive[at] = True
         for k, task in zip(slots, entering, strict=True):
-            occupant = _Occupant(task, self._pool.load(k, task), {})
+            occupant = _Occupant(task, self._pool.load(k, task))
             if k == len(self._slots):
                 self._slots.append(occupant)
             else:
@@ -201,48 +201,39 @@ class SlotRun:
     def _plan(self, q: int, length: int) -> tuple[Tensor, Tensor, Tensor]:
         """rows int64 [length, q, batch] in the pool, weights [length, q, batch], draws int64 [length, q]."""
         batch = self._slots[0].task.recipe.batch_size
-        rows = np.empty((q, length, batch), np.int64)
-        counts = np.ones((q, length), np.int64)
-        draws = np.zeros((q, length), np.int64)
-        for k, o in enumerate(self._slots):
-            plan, steps = o.task.batches, slice(o.step, o.step + length)
-            rows[k] = self._pool.places(o.task, plan.rows[steps], o.offset)
-            counts[k] = plan.counts[steps]
-            draws[k] = plan.draws[steps]
-        rows[len(self._slots) :] = rows[:1]  # a live client's: another's may have been refused
-        weights = _row_weights(batch)[counts.T]
+        slots = [
+            *self._slots,
+            *[self._slots[0]] * (q - len(self._slots)),
+        ]  # a live one: others may be refused
+        steps = [slice(o.step, o.step + length) for o in slots]
+        rows = np.stack([o.places[at] for o, at in zip(slots, steps, strict=True)], 1)
+        counts = np.stack([o.task.batches.counts[at] for o, at in zip(slots, steps, strict=True)], 1)
+        draws = np.stack([o.task.batches.draws[at] for o, at in zip(slots, steps, strict=True)], 1)
+        counts[:, len(self._slots) :] = 1
         return (
-            torch.from_numpy(np.ascontiguousarray(rows.swapaxes(0, 1))).to(self._device),
-            torch.from_numpy(weights).to(self._device, self._dtype),
-            torch.from_numpy(np.ascontiguousarray(draws.T)).to(self._device),
+            torch.from_numpy(rows).to(self._device),
+            torch.from_numpy(_row_weights(batch)[counts]).to(self._device, self._dtype),
+            torch.from_numpy(draws).to(self._device),
         )
 
     def _scalars(self, q: int, length: int) -> dict[str, Tensor]:
         """Each of the step's numbers, [length, q]; rows beyond the live prefix repeat the first client's."""
         slots = [*self._slots, *[self._slots[0]] * (q - len(self._slots))]
-        first = slots[0]
-        same = (first.task.recipe, first.step, first.task.batches.n_steps)
-        if all((o.task.recipe is same[0] and (o.step, o.task.batches.n_steps) == same[1:]) for o in slots):
-            slots = [first]  # one line of numbers serves all rows
-        recipes = [o.task.recipe for o in slots]
-        optimizers = [r.optimizer for r in recipes]
-        lines: dict[str, list[np.ndarray]] = {}
-        for i in range(length):
-            t = np.array([o.step + i + 1 for o in slots])
-            factor = np.array(
-                [
-                    r.schedule.factor(o.step + i, o.task.batches.n_steps)
-                    for r, o in zip(recipes, slots, strict=True)
-                ]
-            )
-            for name, values in optimizers[0].scalars(self._form.optimizer, optimizers, factor, t).items():  # pyright: ignore
-                lines.setdefault(name, []).append(values)
-        table = {name: np.stack(values) for name, values in lines.items()}
+        recipes, first = [o.task.recipe for o in slots], self._slots[0]
+        if all(recipe is recipes[0] for recipe in recipes):
+            recipes = recipes[:1]  # one number serves all rows
+            n_steps = None if isinstance(recipes[0].schedule, Constant) else first.task.batches.n_steps
+            if all(o.step == first.step and n_steps in (None, o.task.batches.n_steps) for o in slots):
+                slots = slots[:1]
+        steps = np.array([o.step for o in slots]) + np.arange(length)[:, None]
+        optimizers = [recipe.optimizer for recipe in recipes]
+        factor = _factors([o.task for o in slots], steps)
+        table = optimizers[0].scalars(self._form.optimizer, optimizers, factor, steps + 1)  # pyright: ignore
         if self._form.prox:
-            table["prox"] = np.tile(np.array([r.prox for r in recipes]), (length, 1))
+            table["prox"] = np.array([recipe.prox for recipe in recipes])
         if recipes[0].clip is not None:
-            table["clip"] = np.tile(np.array([r.clip for r in recipes]), (length, 1))
-        wide = {name: np.broadcast_to(v, (length, q)) if v.shape[1] < q else v for name, v in table.items()}
+            table["clip"] = np.array([recipe.clip for recipe in recipes])
+        wide = {name: np.broadcast_to(values, (length, q)) for name, values in table.items()}
         return {name: torch.tensor(v, device=self._device, dtype=self._dtype) for name, v in wide.items()}
 
     def _note(self, losses: np.ndarray, metrics: list[dict[str, Tensor]]) -> None:
@@ -321,6 +312,19 @@ def _result(o: _Occupant, state: Row, examples: int, is_finite: bool) -> ClientR
     assert o.is_dead or o.step == batches.n_steps
     losses = o.losses[0] if len(o.losses) == 1 else np.concatenate(o.losses)
     return ClientResult(o.task.client, state, losses, metrics, examples, len(o.task.rows), status)
+
+
+def _factors(tasks: Sequence[Task], steps: np.ndarray) -> np.ndarray:
+    """What each client's learning rate is multiplied by in its ``steps`` [length, clients], from 0."""
+    schedules = [task.recipe.schedule for task in tasks]
+    if all(isinstance(schedule, Constant) for schedule in schedules):
+        return np.ones_like(steps, dtype=float)
+    sizes = [task.batches.n_steps for task in tasks]
+    lines = [
+        [s.factor(step, n) for s, step, n in zip(schedules, line, sizes, strict=True)]
+        for line in steps.tolist()
+    ]
+    return np.array(lines, dtype=float)
 
 
 def _row_weights(batch: int) -> np.ndarray:
