@@ -79,12 +79,15 @@ def _stacked_sums(first: Row, rows: list[int], weights: list[float]) -> dict[str
     w[rows] = weights
     is_all = len(rows) == n
     sums = {}
+    alongs: dict[torch.dtype, Tensor] = {}
     for name in first:
         t = first.stack[first.names[name]]
         t = t if is_all else t[rows]
         t = t if t.is_floating_point() else t.double()
-        along = torch.from_numpy(w if is_all else w[rows]).to(t.device, t.dtype)
-        sums[name] = torch.tensordot(along, t, dims=1)
+        along = alongs.get(t.dtype)
+        if along is None:
+            along = alongs[t.dtype] = torch.from_numpy(w if is_all else w[rows]).to(t.device, t.dtype)
+        sums[name] = torch.mv(t.reshape(len(along), t[0].numel()).t(), along).view(t.shape[1:])
     return sums
 
 
