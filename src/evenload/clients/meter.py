@@ -147,37 +147,37 @@ class Meter:
             return self._spent_s + spent_s > max(SHARE * self.job_steps * spent_s / steps, WORTH_S)
         return spent_s > CLOSE * self._sample_s(tasks) or 2 * spent_s > self.left_s()
 
-    def confirm(self) -> None:
+    def confirm(self, share: float = 1.0) -> None:
         """The best again, in turns: what disturbs the machine meanwhile disturbs all of them.
 
-        Whole rounds if these can be paid for: starting and ending clients then count as they do in the job.
+        Whole rounds if ``share`` of the budget can pay for these: starting and ending clients then count as
+        they do in the job.
         """
         least_s = min(p.step_s for p in self.probes)
         near = [p for p in sorted(self.probes, key=lambda p: p.step_s) if p.step_s <= CLOSE * least_s]
         near = near[:MOST_CLOSE]
-        if len(near) == 1:
-            return
-        is_whole = 2 * len(near) * self._sample_s(self.tasks) <= self.left_s()
+        for probe in self.probes:
+            probe.is_confirmed = False
+        is_whole = 2 * len(near) * self._sample_s(self.tasks) <= self.left_s(share)
+
+        def turn_s() -> float:
+            return sum(self._sample_s(sample_of(probe)) for probe in near)
 
         def sample_of(probe: Probe) -> Sequence[Task]:
             return self.tasks if is_whole else self._short(probe.strategy)
 
-        if not is_whole and sum(map(self._sample_s, map(sample_of, near))) > self.left_s():
+        if len(near) == 1 or turn_s() > self.left_s(share):
             return
         clock = self._clock_for([probe.strategy for probe in near])
-        found: dict[str, float] = {}
+        found = dict.fromkeys((str(probe.strategy) for probe in near), float("inf"))
         for turn in range(1 + (WHOLE_REPEATS if is_whole else REPEATS)):
-            if turn > 1 and sum(map(self._sample_s, map(sample_of, near))) > self.left_s():
+            if turn > 1 and turn_s() > self.left_s(share):
                 break
             for probe in near:
-                tasks = sample_of(probe)
+                tasks, name = sample_of(probe), str(probe.strategy)
                 spent_s = self._time(probe.strategy, tasks, clock)
-                name = str(probe.strategy)
-                if spent_s is None:
-                    found[name] = float("inf")
-                elif turn or not is_whole:  # a whole round may bring shapes that are met for the first time
-                    step_s = spent_s / sum(t.batches.n_steps for t in tasks)
-                    found[name] = min(step_s, found.get(name, step_s))
+                if spent_s is not None and (turn or not is_whole):  # a whole round may bring new shapes
+                    found[name] = min(found[name], spent_s / sum(t.batches.n_steps for t in tasks))
         for probe in near:
             probe.step_s = found[str(probe.strategy)]
             probe.is_confirmed = probe.step_s < float("inf")

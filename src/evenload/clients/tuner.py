@@ -81,6 +81,7 @@ class Tuner:
         else:
             meter.reasons["streams"] = missing
         self._try_threads()
+        meter.confirm(share=SEARCH)  # what is compiled follows from the best
         self._try_compiled()
         self._try_threads()
         self._try_processes()
@@ -148,7 +149,7 @@ class Tuner:
     def _try_compiled(self) -> None:
         """The best eager chunk, compiled, and its neighbours; the first shows what compiling costs here."""
         meter = self.meter
-        fused = [p for p in meter.probes if p.strategy.is_fused]
+        fused = [p for p in meter.probes if p.strategy.is_fused and p.strategy.outer != "threads"]
         if not fused:
             return
         found = min(fused, key=lambda p: p.step_s)
@@ -160,7 +161,7 @@ class Tuner:
         cost_s = COMPILE_S + COMPILE_OP_S * n_ops
         # Of a step, what starting its operations takes; fused loops save about as much again, and again.
         gain = min(MOST_GAIN, 3 * n_ops * OP_S / (eager.chunk * found.step_s))
-        sizes = [self._even(size, most) for size in (eager.chunk, 2 * eager.chunk, eager.chunk // 2)]
+        sizes = [self._even(size, most) for size in (eager.chunk, eager.chunk // 2, 2 * eager.chunk)]
         for chunk in dict.fromkeys(max(2, min(most, size)) for size in sizes):
             strategy = replace(eager, inner=f"{eager.inner}-compiled", chunk=chunk)
             if not meter.can_afford(strategy, start_s=cost_s * self._graphs(strategy), gain=gain):
