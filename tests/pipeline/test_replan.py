@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from evenload.errors import ConfigError
 from evenload.pipeline.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
-from evenload.pipeline.replan import State, drifted, replan
+from evenload.pipeline.replan import State, replan
 from evenload.pipeline.unplanned import phases_of_mode
 
 
@@ -86,11 +86,3 @@ def test_the_rest_is_always_planned_whole(problem: Problem, done: tuple[int, int
         for number, stage in enumerate(problem.stages):
             units = [u for phase in again.plan.phases for u in phase.units if u.stage == stage.name]
             assert sum(unit.n_items for unit in units) == 120 - done[number]
-
-
-def test_drift_is_relative_to_the_others() -> None:
-    planned = {"a": 1.0, "b": 1.0, "c": 0.5}
-    assert drifted(planned, {"a": 2.0, "b": 2.0, "c": 1.0}) == []
-    assert drifted(planned, {"a": 1.0, "b": 0.5, "c": 0.5}) == ["a", "b", "c"]
-    assert drifted(planned, {"a": 1.0, "b": 0.9, "c": 0.5}) == []
-    assert drifted(planned, {}) == []

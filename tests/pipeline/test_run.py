@@ -221,11 +221,11 @@ def test_a_sink_that_breaks_and_an_error_of_our_own(job: Path, monkeypatch: pyte
     assert run(job, sinks=[broken]).status == "done"
     from evenload.pipeline.keeping import Keeping
 
-    settle = Keeping._settle
+    advance = Keeping._advance
     monkeypatch.setattr(
         Keeping,
-        "_settle",
-        lambda self, task, *rest, **more: 1 / 0 if task.strand == 3 else settle(self, task, *rest),
+        "_advance",
+        lambda self, task, *rest: 1 / 0 if task.strand == 3 else advance(self, task, *rest),
     )
     with pytest.raises(ZeroDivisionError):
         run(job, out="second")

@@ -6,6 +6,7 @@ commits.taken()             those that the disk has by now, in the order in whic
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -23,9 +24,10 @@ class Result(NamedTuple):
 
 
 class Commits:
-    """``n_pending`` results are on their way, ``n_failures`` of them of items that failed.
+    """``pending``: results that are on their way, in the order in which they were put.
 
-    ``wake`` is called from a thread when something was committed; ``taken`` raises what the disk says."""
+    ``wake`` is called from a thread when something was committed; ``taken`` raises what the disk says.
+    """
 
     def __init__(self, ledger: Ledger, wake: Callable[[], None]):
         self._ledger, self._wake = ledger, wake
@@ -33,13 +35,12 @@ class Commits:
         self._there: queue.SimpleQueue[Sequence[Result]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._fault: Exception | None = None
-        self.n_pending = self.n_failures = 0
+        self.pending: deque[Result] = deque()
 
     def put(self, results: Sequence[Result]) -> None:
         if not results:
             return
-        self.n_pending += len(results)
-        self.n_failures += sum(result.kept.error is not None for result in results)
+        self.pending += results
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="evenload-commit", daemon=True)
             self._thread.start()
@@ -50,11 +51,10 @@ class Commits:
         results: list[Result] = []
         while not self._there.empty():
             results += self._there.get()
-        self.n_pending -= len(results)
-        self.n_failures -= sum(result.kept.error is not None for result in results)
+        for _ in results:
+            self.pending.popleft()
         if self._fault is not None and not results:
-            fault, self._fault, self.n_pending = self._fault, None, 0
-            raise fault
+            raise self._fault
         return results
 
     def close(self) -> None:

@@ -1,8 +1,11 @@
 """From what workers answer to what is known for good, and what follows from it.
 
-    ended ──► results_of ──► (ledger) ──► settle ──► events, and the tasks that may run because of it
+    ended ──► results_of ──┬──► advance ──► the tasks that may run because of it
+                           └──► (ledger) ──► tell ──► events
 
-What an earlier session has on disk is taken in the same way, without running anything.
+Work goes on from a result at once: its files are there, and what is made of it is journaled behind it. It is
+told when the journal has it. What an earlier session has on disk is taken in the same way, without running
+anything.
 """
 
 import contextlib
@@ -57,20 +60,37 @@ class Keeping:
             self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
         return sorted(left, key=lambda task: (task.stage, task.strand))
 
-    def results_of(self, ended: Sequence[Ended]) -> list[Result]:
-        """What is to be kept of these. Raises EvenloadError if the disk of a worker takes no more."""
+    def results_of(self, ended: Sequence[Ended]) -> tuple[list[Result], EvenloadError | None]:
+        """What is to be kept of these, and an error if the disk of a worker takes no more."""
         stages, strands = self._spec.stages, self._course.strands
-        return [
-            Result(one.task, stages[one.task.stage].name, strands[one.task.strand], self._kept_of(one))
-            for one in ended
-        ]
+        results, fault = [], None
+        for one in ended:
+            try:
+                kept = self._kept_of(one)
+            except EvenloadError as error:
+                fault = error
+                continue
+            results.append(Result(one.task, stages[one.task.stage].name, strands[one.task.strand], kept))
+        return results, fault
 
-    def settle(self, results: Sequence[Result]) -> list[Task]:
-        """The disk has these: tell, and go on from them."""
+    def advance(self, results: Sequence[Result]) -> list[Task]:
+        """Go on from these; returns what may run because of them."""
         tasks = []
         for result in results:
-            tasks += self._without_kept(self._settle(result.task, result.kept))
+            tasks += self._without_kept(self._advance(result.task, result.kept))
         return tasks
+
+    def tell(self, results: Sequence[Result]) -> None:
+        """The disk has these."""
+        for result in results:
+            self._tell(result.task, result.kept)
+
+    def disown(self, results: Sequence[Result]) -> None:
+        """The disk will not have these: they were not done."""
+        for result in results:
+            result.strand.fate, result.strand.error = "open", None
+            for name in result.kept.outputs:
+                result.strand.outputs.pop(name, None)
 
     def _without_kept(self, tasks: list[Task]) -> list[Task]:
         """``tasks``, and what follows from them, without those whose results are on disk."""
@@ -88,8 +108,9 @@ class Keeping:
                 left.append(task)
                 continue
             restored[task.stage].append(task.strand)
-            is_told = (stage, self._name_of(strand)) in self._told
-            todo += reversed(self._settle(task, kept, is_told=is_told))
+            if (stage, self._name_of(strand)) not in self._told:
+                self._tell(task, kept)
+            todo += reversed(self._advance(task, kept))
         for stage, strands in zip(self._spec.stages, restored, strict=True):
             if strands:
                 self._log.emit(
@@ -124,27 +145,29 @@ class Keeping:
             digest, error=ItemFailure(stage, kind, text, traceback), seconds=seconds, device=one.device
         )
 
-    def _settle(self, task: Task, kept: Kept, *, is_told: bool = False) -> list[Task]:
-        strand, stage = self._course.strands[task.strand], self._spec.stages[task.stage].name
-        now, name = self._log.now(), self._name_of(strand)
+    def _advance(self, task: Task, kept: Kept) -> list[Task]:
+        strand = self._course.strands[task.strand]
         if kept.error is not None:
-            if not is_told:
-                error = kept.error
-                self._log.emit(
-                    ItemFailed(
-                        now, stage, task.strand, name, error.type, error.message, kept.device, error.traceback
-                    )
-                )
             return self._course.failed(task, kept.error)
-        if not is_told:
-            shown = {**kept.outputs, **(self._before(strand) if task.stage == 0 else {})}
-            self._log.emit(ItemFinished(now, stage, task.strand, name, shown))
         made = made_digest(self._digest_of(strand), kept)
         tasks = self._course.done(task, kept.outputs)
         for one in tasks if len(tasks) > 1 else ():
             self._digests.setdefault(one.strand, made)  # samples of it, unless they have come farther
         self._digests[task.strand] = made
         return tasks
+
+    def _tell(self, task: Task, kept: Kept) -> None:
+        strand, stage = self._course.strands[task.strand], self._spec.stages[task.stage].name
+        now, name, error = self._log.now(), self._name_of(strand), kept.error
+        if error is None:
+            shown = {**kept.outputs, **(self._before(strand) if task.stage == 0 else {})}
+            self._log.emit(ItemFinished(now, stage, task.strand, name, shown))
+        else:
+            self._log.emit(
+                ItemFailed(
+                    now, stage, task.strand, name, error.type, error.message, kept.device, error.traceback
+                )
+            )
 
     def _name_of(self, strand: Strand) -> str:
         return strand.item.id if strand.sample == 0 else f"{strand.item.id} #{strand.sample}"

@@ -2,15 +2,17 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from statistics import median_high, median_low
 
 from evenload.pipeline.problem import Problem
 
-__all__ = ["Observed", "Timing", "observed"]
+__all__ = ["Observed", "Timing", "drifted", "observed"]
 
 MOST_COUNTED = 20  # items: more of them say nothing new
-WORTH_OF_SPEED = 0.5  # items that what was planned of a device's speed counts for
+WORTH_OF_SPEED = 2.0  # items that what was planned of a device's speed counts for
 WORTH_OF_TIME = {"measured": 10.0, "given": 5.0, "computed": 2.0}  # and of a stage's seconds, by their source
+NOISE = 0.25  # how much one item's seconds are off, as a share: items differ
 _ROUNDS = 50
 
 
@@ -24,10 +26,14 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """``speed`` of each device, and ``item_s`` of each stage on a device of speed 1."""
+    """``speed`` of each device, and ``item_s`` of each stage on a device of speed 1.
+
+    ``error``: by device and by stage, the share by which that may be off by chance.
+    """
 
     speed: Mapping[str, float]
     item_s: Mapping[str, float]
+    error: Mapping[str, float] = field(default_factory=dict)
 
 
 def observed(
@@ -39,7 +45,8 @@ def observed(
 
     An item takes ``item_s / speed``: both are found in turn from the logarithms, weighted by the number of
     items. What was planned counts as a few items: while each device has done another stage, nobody can tell a
-    slow device from a long stage. ``sources``: from where each stage's seconds were known, if they were.
+    slow device from a long stage. What most devices have in common is the stages'. ``sources``: from where
+    each stage's seconds were known, if they were.
     """
     worth = {name: WORTH_OF_TIME.get(source, 0.0) for name, source in (sources or {}).items()}
     stages = {stage.name: math.log(stage.item_s) for stage in problem.stages}
@@ -61,7 +68,29 @@ def observed(
             here = [(n, stages[s] - log_s) for (d, s), (n, log_s) in seen.items() if d == device]
             total = sum(n * value for n, value in here) + WORTH_OF_SPEED * before
             speeds[device] = total / (sum(n for n, _ in here) + WORTH_OF_SPEED)
+    off = [speeds[device] - planned[device] for device in speeds]
+    common = min(median_low(off), median_high(off), key=abs)
+    n_of = dict.fromkeys(speeds, WORTH_OF_SPEED) | {stage: worth.get(stage, 0.0) for stage in stages}
+    for (device, stage), (n, _) in seen.items():
+        n_of[device] += n
+        n_of[stage] += n
     return Observed(
-        {device: math.exp(value) for device, value in speeds.items()},
-        {stage: math.exp(value) for stage, value in stages.items()},
+        {device: math.exp(value - common) for device, value in speeds.items()},
+        {stage: math.exp(value - common) for stage, value in stages.items()},
+        {name: NOISE / math.sqrt(n) if n else math.inf for name, n in n_of.items()},
     )
+
+
+def drifted(planned: Observed, seen: Observed, tolerance: float) -> dict[str, float]:
+    """Devices and stages -> how many times as fast, or as long, as planned.
+
+    Only what is off by more than ``tolerance`` and what chance explains. A device that was not planned with
+    is no drift.
+    """
+    found = {}
+    for before, now in ((planned.speed, seen.speed), (planned.item_s, seen.item_s)):
+        for name in before.keys() & now.keys():
+            times = now[name] / before[name]
+            if abs(math.log(times)) > math.log(1 + tolerance) + seen.error.get(name, 0.0):
+                found[name] = times
+    return dict(sorted(found.items()))

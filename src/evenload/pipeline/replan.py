@@ -15,11 +15,10 @@ from evenload.pipeline.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, Problem
 from evenload.pipeline.simulate_plan import HeldPhase, HeldUnit, simulate_phases
 
-__all__ = ["Replan", "State", "drifted", "replan"]
+__all__ = ["Replan", "State", "replan"]
 
 WORTH = 0.03  # a new plan must save this share of what is left ...
 WORTH_S = 0.25  # ... and so many seconds: to think takes time as well
-DRIFT = 0.2
 EFFORT = 0.3  # figures of a run that goes on are not worth a long search
 
 
@@ -44,21 +43,6 @@ class Replan:
     plan: Plan | None
     present_s: float | None
     why: str
-
-
-def drifted(
-    planned: Mapping[str, float], measured: Mapping[str, float], tolerance: float = DRIFT
-) -> list[str]:
-    """Devices whose speed relative to the others is off by more than ``tolerance`` of what was planned."""
-    shared = [device for device in planned if device in measured]
-    if not shared:
-        return []
-    before, now = sum(planned[d] for d in shared), sum(measured[d] for d in shared)
-    return [
-        device
-        for device in shared
-        if before > 0 and now > 0 and abs(measured[device] / now * before / planned[device] - 1) > tolerance
-    ]
 
 
 def replan(problem: Problem, state: State, present: Sequence[Phase], mode: str = "auto") -> Replan:

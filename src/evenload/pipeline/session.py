@@ -193,14 +193,16 @@ class Session:
         queues = QueueLengths(self._log, dispatcher, [stage.name for stage in spec.stages])
         try:
             with Control(self._run_folder.path, fleet):
-                while self._course.n_open and (self.status == "done" or driver.is_busy or commits.n_pending):
+                while self._is_going_on(driver) or commits.pending:
                     fleet.attend()
-                    # A failure that is on its way to the disk may be the one too many.
-                    is_going_on = self.status == "done" and not fleet.is_paused and not commits.n_failures
-                    ended = driver.step(deals=is_going_on)
+                    ended = driver.step(deals=self.status == "done" and not fleet.is_paused)
                     queues.look()
-                    commits.put(self._keeping.results_of(ended))
-                    dispatcher.add(self._settle(commits.taken()))
+                    results, fault = self._keeping.results_of(ended)
+                    commits.put(results)
+                    dispatcher.add(self._advance(results))
+                    self._keeping.tell(commits.taken())
+                    if fault is not None:
+                        raise fault
                     if steering is not None and self.status == "done":
                         steering.look()
         finally:
@@ -208,7 +210,8 @@ class Session:
             queues.tell()
             commits.close()
             with contextlib.suppress(EvenloadError):  # there is an error already
-                self._settle(commits.taken())
+                self._keeping.tell(commits.taken())
+            self._keeping.disown(commits.pending)
             with contextlib.suppress(OSError):
                 (self._run_folder.path / "control").rmdir()
             self.measured = {"load_s": driver.load_s, "peak_bytes": driver.peak_bytes}
@@ -297,9 +300,13 @@ class Session:
             total = sum(strand.n_stages >= stage for strand in strands) if is_known else None
             self._log.emit(StageStarted(self._log.now(), self._spec.stages[stage].name, total))
 
-    def _settle(self, results: Sequence[Result]) -> list[Task]:
-        """These are on disk; returns what may run because of them."""
-        tasks = self._keeping.settle(results)
+    def _is_going_on(self, driver: Driver) -> bool:
+        """Is anything to be done, or being done?"""
+        return bool(self._course.n_open) and (self.status == "done" or driver.is_busy)
+
+    def _advance(self, results: Sequence[Result]) -> list[Task]:
+        """Go on from these; returns what may run because of them."""
+        tasks = self._keeping.advance(results)
         if self.status == "done" and self._must_stop(results):
             self.status = "failed"
         return tasks

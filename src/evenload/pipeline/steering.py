@@ -14,16 +14,17 @@ from typing import Any
 from evenload.events import EventLog, Note, Replanned
 from evenload.pipeline.course import Course
 from evenload.pipeline.dispatch import Dispatcher
-from evenload.pipeline.observed import Observed, observed
+from evenload.pipeline.observed import Observed, drifted, observed
 from evenload.pipeline.plan import Phase, Plan
 from evenload.pipeline.problem import PlanDevice, Problem
-from evenload.pipeline.replan import DRIFT, Replan, State, drifted, replan
+from evenload.pipeline.replan import Replan, State, replan
 from evenload.pipeline.standing import standing, timings_of
 
 __all__ = ["Steering"]
 
 PLANNING_SHARE = 0.2  # of the time since the last plan, at most
 LEAST_WAIT_S = 0.2
+DRIFT = 0.2  # what is off by less is not worth a thought
 
 
 @dataclass(slots=True)
@@ -140,13 +141,10 @@ class Steering:
 
     def _drift(self, seen: Observed) -> str:
         """What is not as it was planned, in words."""
-        faster = {d: seen.speed[d] / self._planned.speed[d] for d in drifted(self._planned.speed, seen.speed)}
-        longer = {stage: seen.item_s[stage] / before for stage, before in self._planned.item_s.items()}
-        said = [f"{device} is {by:.2f}x as fast as planned" for device, by in faster.items() if by != 1]
+        found = drifted(self._planned, seen, DRIFT)
+        said = [f"{name} is {x:.2f}x as fast as planned" for name, x in found.items() if name in seen.speed]
         said += [
-            f"{stage} takes {by:.2f}x as long as planned"
-            for stage, by in longer.items()
-            if abs(by - 1) > DRIFT
+            f"{name} takes {x:.2f}x as long as planned" for name, x in found.items() if name in seen.item_s
         ]
         return "; ".join(said)
 
