@@ -37,17 +37,19 @@ def test_with_every_pair_measured_the_predictions_are_right(speeds, edit, score)
     }  # fmt: skip
     seen = observed(problem, timings)
     for (device, stage), timing in timings.items():
-        assert seen.item_s[stage] / seen.speed[device] == pytest.approx(timing.mean_s, rel=0.08)
+        assert seen.item_s[stage] / seen.speed[device] == pytest.approx(timing.mean_s, rel=0.1)
 
 
-def test_nothing_measured_is_as_planned_and_one_sample_is_believed_by_a_third() -> None:
+def test_nothing_measured_is_as_planned_and_what_is_far_off_is_believed() -> None:
     problem = asked()
     nothing = observed(problem, {})
     assert nothing.item_s == pytest.approx({"edit": 5.0, "score": 3.0})
     assert nothing.speed == pytest.approx({"d0": 1.0, "d1": 1.0, "d2": 1.0})
     slow = observed(problem, {("d0", "edit"): Timing(1, 20.0)}, {"edit": "measured"})
-    assert 0.5 < slow.speed["d0"] < 0.9
+    assert 0.25 < slow.speed["d0"] < 0.5
     assert slow.item_s["edit"] < 6.5
+    little = observed(problem, {("d0", "edit"): Timing(1, 6.0)}, {"edit": "measured"})
+    assert 0.9 < little.speed["d0"] < 1.0
 
 
 def test_devices_that_did_different_stages_are_slow_rather_than_a_stage_long_that_is_known() -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenload.pipeline.fits import Held
@@ -186,7 +186,9 @@ def _fill(
     """Fill devices with tasks up to a deadline, stage by stage; None if it is too early for all of them.
 
     A device that has time left at the end of a stage's tasks goes on with the next one, if it ``may_change``.
+    In a run that is under way, devices that hold a stage already come first for it, and need not load.
     """
+    holds = {device.id: frozenset(device.holds) for device in problem.devices}
     used = {device.id: device.ready_s for device in problem.devices}
     busy: set[str] = set()
     lead_s = 0.0
@@ -195,10 +197,11 @@ def _fill(
         tail_s = sum(min(held.item_s for held in later) for later in mix[number + 1 :])
         end_s, needed = deadline_s - tail_s, problem.n_left(number)
         phase: list[HeldUnit] = []
-        for held in _in_order(layout, busy, fast_first):
+        for held in _in_order(layout, busy, fast_first, holds):
             if needed <= 0 or (not may_change and busy.intersection(held.devices)):
                 continue
-            start_s = max(max(used[device] for device in held.devices) + held.load_s, lead_s)
+            load_s = held.load_s if _hindrance(held, holds) else 0.0
+            start_s = max(max(used[device] for device in held.devices) + load_s, lead_s)
             rounds = math.floor((end_s - start_s) / (held.item_s * problem.mean_size) + 1e-9)
             n_tasks = min(needed, rounds * held.fit.in_flight)
             if n_tasks <= 0:
@@ -211,15 +214,28 @@ def _fill(
             return None
         busy |= {device for unit in phase for device in unit.held.devices}
         busy = busy if not may_change else {d for d in busy if used[d] < end_s}
-        lead_s += (min(h.load_s for h in layout) if number == 0 else 0.0) + min(h.item_s for h in layout)
+        if not any(problem.done):  # else there is something for every stage
+            lead_s += (min(h.load_s for h in layout) if number == 0 else 0.0) + min(h.item_s for h in layout)
         phases.append(tuple(phase))
     return _without_last_limits(phases)
 
 
-def _in_order(layout: Layout, busy: set[str], fast_first: bool) -> list[Held]:
-    """Devices with a rest of time from the stage before come first, then by speed."""
+def _in_order(
+    layout: Layout, busy: set[str], fast_first: bool, holds: Mapping[str, frozenset[str]]
+) -> list[Held]:
+    """Devices with time left from the stage before come first, then those that hold it, then by speed."""
     sign = 1 if fast_first else -1  # of the seconds for one item
-    return sorted(layout, key=lambda h: (not busy.intersection(h.devices), sign / h.items_per_s))
+    return sorted(
+        layout, key=lambda h: (not busy.intersection(h.devices), _hindrance(h, holds), sign / h.items_per_s)
+    )
+
+
+def _hindrance(held: Held, holds: Mapping[str, frozenset[str]]) -> int:
+    """0 if its devices hold the stage, 1 if they hold nothing, 2 if they hold another."""
+    there = [holds[device] for device in held.devices]
+    if all(held.stage in stages for stages in there):
+        return 0
+    return 2 if any(there) else 1
 
 
 def _without_last_limits(phases: Sequence[HeldPhase]) -> tuple[HeldPhase, ...]:

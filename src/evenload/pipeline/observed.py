@@ -13,6 +13,7 @@ MOST_COUNTED = 20  # items: more of them say nothing new
 WORTH_OF_SPEED = 2.0  # items that what was planned of a device's speed counts for
 WORTH_OF_TIME = {"measured": 10.0, "given": 5.0, "computed": 2.0}  # and of a stage's seconds, by their source
 NOISE = 0.25  # how much one item's seconds are off, as a share: items differ
+SPREAD = 0.3  # how much a device's speed is off from what is known beforehand, where nothing is wrong
 _ROUNDS = 50
 
 
@@ -66,8 +67,10 @@ def observed(
                 stages[stage] = total / (sum(n for n, _ in here) + own)
         for device, before in planned.items():
             here = [(n, stages[s] - log_s) for (d, s), (n, log_s) in seen.items() if d == device]
-            total = sum(n * value for n, value in here) + WORTH_OF_SPEED * before
-            speeds[device] = total / (sum(n for n, _ in here) + WORTH_OF_SPEED)
+            # What is far off from the plan makes the plan count for less, as Student's t does.
+            own = WORTH_OF_SPEED / (1 + ((speeds[device] - before) / SPREAD) ** 2)
+            total = sum(n * value for n, value in here) + own * before
+            speeds[device] = total / (sum(n for n, _ in here) + own)
     off = [speeds[device] - planned[device] for device in speeds]
     common = min(median_low(off), median_high(off), key=abs)
     n_of = dict.fromkeys(speeds, WORTH_OF_SPEED) | {stage: worth.get(stage, 0.0) for stage in stages}
