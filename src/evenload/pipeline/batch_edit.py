@@ -139,11 +139,6 @@ class MultiDeviceImageEdit:
             name = f"{at:06d}"
             values = {"path": str(_saved(image, inputs / f"{name}.png", at)), "instruction": instruction}
             items.append((Item(at, name, item_seed(seed, name)), values))
-        if "negative_prompt" not in call:
-            call = {
-                "true_cfg_scale": 1.0,
-                **call,
-            }  # or the pipeline says for each picture that it does nothing
         spec = JobSpec.model_validate(self._document(seed, call), context={"folder": None})
         for note in settings_without_effect(spec):
             warnings.warn(note, stacklevel=4)

@@ -19,7 +19,7 @@ from evenload.pipeline.work_estimate import StageWork, work_of
 if TYPE_CHECKING:
     from evenload.pipeline.spec import JobSpec, StageSpec
 
-__all__ = ["JobProblem", "StageFacts", "problem_of"]
+__all__ = ["JobProblem", "StageFacts", "problem_of", "stored_bytes"]
 
 CONTEXT_BYTES = int(0.6 * 2**30)  # of a CUDA context with its libraries, before any weight
 DISK_BYTES_S = 2e9  # assumed, for a model that was never loaded here
@@ -175,6 +175,12 @@ def _facts(
 def _scale(measured_on: str | None, reference: float | None) -> float:
     """A time measured on one accelerator, on the fleet's fastest."""
     return 1.0 if measured_on is None or reference is None else hardware_named(measured_on).tflops / reference
+
+
+def stored_bytes(stage: "StageSpec", folder: Path) -> int | None:
+    """Bytes of the weights that ``stage`` holds; None if nobody knows. Raises as ``measure_model`` does."""
+    size, _, _ = _model(stage, folder, [])
+    return size.bytes if size is not None else weight_bytes(stage.params, folder)
 
 
 def _model(

@@ -26,7 +26,6 @@ from evenload.pipeline.full_disk import LastWrites
 from evenload.pipeline.inputs import read_items
 from evenload.pipeline.interrupts import Interrupts
 from evenload.pipeline.landing import may_use_cpu, refuse_cpu
-from evenload.pipeline.memory import weight_bytes
 from evenload.pipeline.model_files import check_models
 from evenload.pipeline.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.results import ItemResult, PipelineResult
@@ -101,6 +100,8 @@ class Pipeline:
         what selecting the devices raises.
         """
         policy = policy or self.spec.schedule.policy
+        from evenload.pipeline.job_problem import stored_bytes
+
         _check_names(policy, backend)
         check_models(self.spec, self.folder)
         use = self.spec.devices.use if devices is None else devices
@@ -109,7 +110,7 @@ class Pipeline:
             refuse_cpu(self.spec, pool, use)
             found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
         stages = tuple(
-            PlannedStage(s.name, s.target, weight_bytes(s.params, self.folder), dict(s.outputs))
+            PlannedStage(s.name, s.target, stored_bytes(s, self.folder), dict(s.outputs))
             for s in self.spec.stages
         )
         return Preview(

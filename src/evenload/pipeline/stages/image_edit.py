@@ -71,6 +71,8 @@ class ImageEdit:
         with torch.inference_mode(), self._working_area():
             pictures = self._pictures(inputs)
             prompt = call.pop("prompt", None) or _column(inputs, self._instruction, "instruction")
+            if call.get("negative_prompt") is None:
+                call = {"true_cfg_scale": 1.0, **call}  # or the pipeline tells of it for each picture
             edited = self._pipe(image=pictures, prompt=prompt, generator=item.generator(), **call)
         return {"edited": edited.images[0]}
 
@@ -143,6 +145,8 @@ class Denoise(ImageEdit):
             device = self._pipe._execution_device
             embeds = {name: tensor.to(device) for name, tensor in read_tensors(inputs["embeds"]).items()}
             call = {name: value for name, value in call.items() if "prompt" not in name}
+            if "negative_prompt_embeds" not in embeds:
+                call = {"true_cfg_scale": 1.0, **call}
             latents = self._pipe(
                 image=pictures,
                 prompt=None,

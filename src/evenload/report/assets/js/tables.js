@@ -55,7 +55,10 @@ function nowBar(share) {
 
 function stagesPart(summary, live) {
   if (summary.stages.length < (live ? 1 : 2)) return null;
-  const share = (one) => (one.total ? Math.min(1, (one.n_done + one.n_failed) / one.total) : 0);
+  // How many come to a stage is known once all are through the one before; until then, whoever may still come.
+  const first = summary.stages[0].total ?? 0;
+  const mayCome = (one) => first - summary.stages.slice(0, summary.stages.indexOf(one)).reduce((sum, before) => sum + before.n_failed, 0);
+  const share = (one) => Math.min(1, (one.n_done + one.n_failed) / Math.max(1, one.total ?? mayCome(one)));
   const bar = (one) => el("div", { class: "meter", role: "progressbar", "aria-label": one.stage, "aria-valuemin": "0", "aria-valuemax": "100", "aria-valuenow": String(Math.round(100 * share(one))) }, el("i", { style: { width: `${100 * share(one)}%`, background: `var(--stage-${summary.stages.indexOf(one) % 6})` } }));
   const queue = (one) => live?.queues?.stages?.[one.stage];
   const hasQueues = live?.run.is_running && summary.stages.some(queue);
