@@ -386,8 +386,9 @@ def test_what_is_a_clients_fault_is_not_held_against_the_strategy():
         assert str(trainer.train(good, recipe).plan.strategy) == "inline/fused:4"
 
 
-def test_the_next_best_is_taken_for_one_that_failed():
-    with Trainer(nn.Linear(3, 2)) as trainer:
+def test_the_next_best_is_taken_for_one_that_failed(tmp_path):
+    cache = tmp_path / "tuning.json"
+    with Trainer(nn.Linear(3, 2), cache=cache) as trainer:
         tasks = tasks_of(4, trainer.model)[1]
         chooser = trainer._chooser
         chooser.plan(tasks)
@@ -400,6 +401,8 @@ def test_the_next_best_is_taken_for_one_that_failed():
         chooser.learn(tasks, Strategy.parse("fused:4"), "it broke, too")
         assert chooser.plan(tasks).strategy == Strategy()
         assert "not threads*2/eager: it broke" in chooser.plan(tasks).explain()
+    with Trainer(nn.Linear(3, 2), cache=cache) as later:
+        assert later._chooser.plan(tasks_of(4, later.model)[1]).strategy == Strategy()
 
 
 def test_one_odd_client_in_front_does_not_make_the_others_odd():

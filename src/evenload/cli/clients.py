@@ -22,7 +22,10 @@ def clients() -> None:
 
 @clients.command()
 @click.argument("job", type=click.Path(path_type=Path))
-@click.option("--strategy", help="auto, serial, fused:16, threads*2/rules:10, ...; wins over the job file.")
+@click.option(
+    "--strategy",
+    help="auto, serial, fused:16, threads*2/rules:10, streams*4/fused, ray/eager, ...; wins over the file.",
+)
 @click.option("--rounds", type=click.IntRange(1), help="Wins over the job file.")
 @click.option("--devices", default="all", show_default=True, help="What a strategy devices/... runs on.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Written after every round.")

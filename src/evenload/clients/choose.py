@@ -61,9 +61,12 @@ class Chooser:
             measured = sorted(plan.probes, key=lambda row: row["ms per client-step"])
             names = [name for row in measured if (name := str(row["strategy"])) not in reasons]
             instead = Strategy.parse(names[0]) if names else Strategy()
+        why = f"instead of {failed}: {why}"
         self._plans[_like(tasks)] = dataclasses.replace(
-            plan, strategy=instead, why=f"instead of {failed}: {why}", reasons=reasons, check=None
+            plan, strategy=instead, why=why, reasons=reasons, check=None
         )
+        if self._cache and not self._asked:
+            self._cache.keep(self._together(tasks), self._rounds, Verdict(instead, why, {}, plan.probes))
 
     def survey(self, tasks: Sequence[Task]) -> Survey | str:
         """Of this kind of task; a text if not even one plain step can be done."""
@@ -125,8 +128,7 @@ class Chooser:
         return Plan(strategy, why, reasons)
 
     def _tune(self, tasks: list[Task]) -> Plan:
-        solo = self._solo(Strategy(inner="fused"), tasks)
-        together = [task for task in tasks if task.client not in solo] or tasks
+        together = self._together(tasks)
         known = self._cache.find(together, self._rounds) if self._cache else None
         if known is not None:
             plan = self._settle(known.strategy, tasks, "measured on this machine before")
@@ -139,6 +141,11 @@ class Chooser:
             self._cache.keep(together, self._rounds, verdict)
         check = self.trial(verdict.strategy, together).difference if verdict.strategy.takes_chunks else None
         return Plan(verdict.strategy, verdict.why, verdict.reasons, verdict.probes, check=check)
+
+    def _together(self, tasks: list[Task]) -> list[Task]:
+        """Those that can be in one fused step."""
+        solo = self._solo(Strategy(inner="fused"), tasks)
+        return [task for task in tasks if task.client not in solo] or tasks
 
     def _solo(self, strategy: Strategy, tasks: Sequence[Task]) -> dict[int, str]:
         """Clients that cannot join a fused step with most others."""

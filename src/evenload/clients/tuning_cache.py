@@ -75,6 +75,7 @@ class TuningCache:
             sum(task.batches.n_steps for task in tasks).bit_length(),
             rounds.bit_length(),
             (platform.machine(), platform.processor(), len(os.sched_getaffinity(0))),
+            [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
             (torch.__version__, platform.python_version(), __version__),
         )
         return hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()
