@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.events import Idle, Planned, Restored, RunStarted, Span
+from evenload.events import Idle, Planned, Replanned, Restored, RunStarted, Span
 from evenload.pipeline.plan import Plan, Slice
 from evenload.pipeline.planned import MOST_SLICES, planned_event
 from evenload.report.bars import Bars
@@ -79,10 +79,11 @@ def test_what_ran_stands_beside_what_was_planned() -> None:
 
 def test_a_group_of_devices_is_drawn_on_each_and_the_first_plan_stays() -> None:
     plan = Planned(0.0, "model_parallel", "", 4.0, 4.0, [("a", "s", "work", 0.0, 4.0, 2)])
-    other = Planned(2.0, "single", "", 1.0, 1.0, [])
-    shown = view(plan, Span("s", "a+b", "w", 0, 1, 0.0, 3.0), other, Restored(0.0, "s", 0, 5))
+    other = Replanned(2.0, "b joined", 3.0, 2.0)
+    again = Planned(3.0, "single", "", 1.0, 1.0, [])
+    shown = view(plan, Span("s", "a+b", "w", 0, 1, 0.0, 3.0), other, again, Restored(0.0, "s", 0, 5))
     assert {row["device"]: len(row["measured"]) for row in shown["rows"]} == {"a": 1, "b": 1}
-    assert (shown["mode"], shown["n_plans"], shown["n_restored"]) == ("model_parallel", 2, 5)
+    assert (shown["mode"], shown["n_replans"], shown["n_restored"]) == ("model_parallel", 1, 5)
 
 
 def test_without_a_plan_in_seconds_there_is_nothing_to_compare() -> None:

@@ -6,7 +6,7 @@ The plan is told by the event ``Planned``; what came of it by spans, and by wait
 from collections.abc import Mapping
 from typing import Any
 
-from evenload.events import Event, Idle, Planned, Restored, Span
+from evenload.events import Event, Idle, Planned, Replanned, Restored, Span
 
 from .bars import Bar, Bars
 
@@ -30,12 +30,13 @@ class PlanAndRun:
         self._load_s: dict[str, float] = {}
         self._n_items: dict[str, int] = {}
         self._end_s = 0.0
-        self._n_restored = self._n_plans = 0
+        self._n_restored = self._n_replans = 0
 
     def add(self, event: Event) -> None:
         if isinstance(event, Planned):
-            self._n_plans += 1
             self._plan = self._plan or event
+        elif isinstance(event, Replanned):
+            self._n_replans += 1
         elif isinstance(event, Restored):
             self._n_restored += event.n_items
         elif self._plan is None:
@@ -86,7 +87,7 @@ class PlanAndRun:
             "bound_s": plan.bound_s,
             "measured_s": self._end_s or None,
             "n_restored": self._n_restored,
-            "n_plans": self._n_plans,
+            "n_replans": self._n_replans,
             "stages": names,
             "rows": rows[:MOST_ROWS],
             "n_rows": len(rows),

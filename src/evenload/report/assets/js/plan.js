@@ -9,7 +9,7 @@ function planPart(view) {
   const end = Math.max(plan.planned_s, plan.measured_s ?? 0);
   const notes = [
     plan.n_restored > 0 && `${plural(plan.n_restored, "result")} came from an earlier run; the plan counts all items.`,
-    plan.n_plans > 1 && `The rest was planned anew ${plan.n_plans > 2 ? plural(plan.n_plans - 1, "time") : "once"} while the run went on; shown is the first plan.`,
+    plan.n_replans > 0 && `The rest was planned again ${plan.n_replans > 1 ? plural(plan.n_replans, "time") : "once"} while the run went on; shown is the first plan.`,
     plan.n_rows > plan.rows.length && `${plan.rows.length} of ${plan.n_rows} devices are shown.`,
   ].filter(Boolean);
   return part(

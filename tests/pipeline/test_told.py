@@ -1,0 +1,102 @@
+"""What a run tells of itself while it goes on: its plan, and how much waits before each stage."""
+
+from pathlib import Path
+
+import pytest
+
+from evenload.cli import main
+from evenload.events import Event, EventLog, Planned, Queued, RunStarted
+from evenload.pipeline import Pipeline
+from evenload.pipeline.course import Task
+from evenload.pipeline.dispatch import Dispatcher
+from evenload.pipeline.plan import Phase, Unit
+from evenload.pipeline.queue_lengths import QueueLengths
+from evenload.report.html import view_of
+
+STAGES = """
+import time
+
+class Slow:
+    def __init__(self, context, *, seconds=0.01): self.seconds = seconds
+    def __call__(self, inputs, item, *, true_cfg_scale=1.0):
+        time.sleep(self.seconds)
+        return {f"after_{len(inputs)}": 1}
+"""
+JOB = """\
+version: 1
+job: {name: t, inputs: {jsonl: rows.jsonl}}
+devices: cpu*2
+stages:
+  - {name: first, target: 'stages.py:Slow', estimate: {item_s: 0.01, load_s: 0.0}}
+  - {name: second, target: 'stages.py:Slow', estimate: {item_s: 0.01, load_s: 0.0}}
+report: {html: false, trace: false, sort: score}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "n{n}"}}\n' for n in range(6)))
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path / "job.yaml"
+
+
+def test_a_run_tells_its_plan_and_its_queues(job: Path) -> None:
+    seen: list[Event] = []
+    assert Pipeline.from_yaml(job).run(backend="inline", sinks=[seen.append]).status == "done"
+    started = next(event for event in seen if isinstance(event, RunStarted))
+    assert started.facts["sort"] == "score"
+    (plan,) = (event for event in seen if isinstance(event, Planned))
+    assert plan.makespan_s
+    assert plan.bound_s
+    assert plan.makespan_s >= plan.bound_s
+    assert {one[1] for one in plan.slices} == {"first", "second"}
+    shown = view_of(seen).plan.to_json()
+    assert shown is not None
+    assert [one["n_measured"] for one in shown["by_stage"]] == [6, 6]
+    assert sum(one["n_planned"] for one in shown["by_stage"]) == 12
+    last = {event.stage: event for event in seen if isinstance(event, Queued)}
+    assert (last["first"].waiting, dict(last["first"].running)) == (0, {})
+
+
+def test_without_known_times_the_plan_has_no_seconds(job: Path) -> None:
+    seen: list[Event] = []
+    job.write_text(JOB.replace(", estimate: {item_s: 0.01, load_s: 0.0}", ""))
+    Pipeline.from_yaml(job).run(backend="inline", sinks=[seen.append])
+    (plan,) = (event for event in seen if isinstance(event, Planned))
+    assert (plan.makespan_s, list(plan.slices)) == (None, [])
+    assert view_of(seen).plan.to_json() is None
+
+
+def test_a_stage_is_told_until_it_has_emptied() -> None:
+    told: list[Event] = []
+    unit = Unit(("a",), "edit"), Unit(("b",), "edit")
+    dispatcher = Dispatcher([Phase(unit, ("edit",))], ["edit", "score"])
+    queues = QueueLengths(EventLog(told.append), dispatcher, ["edit", "score"])
+    queues.tell()
+    assert told == []
+    tasks = [Task(0, strand) for strand in range(3)]
+    dispatcher.add(tasks)
+    dispatcher.groups["a"].running[tasks[0]] = 0.0
+    queues.tell()
+    queues.look()
+    queues.look()
+    (event, again) = (one for one in told if isinstance(one, Queued))
+    assert (event.stage, event.waiting, event.running) == ("edit", 3, {"a": 1})
+    assert again.waiting == 3
+    dispatcher.groups["a"].running.clear()
+    for _ in tasks:
+        dispatcher.waiting.take("a", 0)
+    told.clear()
+    queues.tell()
+    queues.tell()
+    assert [(one.waiting, one.running) for one in told if isinstance(one, Queued)] == [(0, {})]
+
+
+def test_what_a_job_file_says_in_vain_is_told_on_stderr(job: Path, capsys: pytest.CaptureFixture) -> None:
+    job.write_text(JOB.replace("{name: first,", "{name: first, call: {true_cfg_scale: 4.0},"))
+    for options, is_told in ((["--dry-run"], True), (["--dry-run", "-q"], False)):
+        with pytest.raises(SystemExit) as ended:
+            main(["run", str(job), *options])
+        assert not ended.value.code
+        assert ("warning: stages.first.call.true_cfg_scale: 4.0 does" in capsys.readouterr().err) is is_told
