@@ -262,6 +262,8 @@ def test_a_torch_module_and_a_function(tmp_path: Path, tiny_models: Path, pictur
     dark = stage(pictures[0], item(0))["dark"]
     assert dark.shape == (64, 96, 3)
     assert dark.max() <= 0.5
+    together = stage.batch([pictures[0], pictures[0]], [item(0), item(1)])
+    assert all((one["dark"] == dark).all() for one in together)
     with pytest.raises(ConfigError, match="there is no file"):
         TorchModule(context(tmp_path, None), module="own.py:Darker", weights="none.safetensors")
     (tmp_path / "w.safetensors").write_bytes(b"1234")

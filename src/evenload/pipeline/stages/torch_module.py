@@ -1,6 +1,6 @@
 """Any ``torch.nn.Module`` that takes a picture or tensors and gives the same: no class to write."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from evenload.errors import ConfigError, FormatError
@@ -49,6 +49,19 @@ class TorchModule:
 
         with torch.inference_mode():
             return {self._output: _plain(self._module(*self._arguments(torch, inputs[self._input])))}
+
+    def batch(self, inputs: Sequence[Mapping[str, Any]], items: Sequence[Item]) -> list[dict[str, Any]]:
+        """Together where shapes are alike, and the module gives a row for each; else one by one."""
+        import torch
+
+        arguments = [self._arguments(torch, one[self._input]) for one in inputs]
+        shapes = {tuple(tuple(tensor.shape) for tensor in one) for one in arguments}
+        if len(shapes) == 1 and all(shape[:1] == (1,) for shape in next(iter(shapes))):
+            with torch.inference_mode():
+                rows = self._module(*(torch.cat(column) for column in zip(*arguments, strict=True)))
+            if getattr(rows, "ndim", 0) and len(rows) == len(items):
+                return [{self._output: _plain(rows[at : at + 1])} for at in range(len(items))]
+        return [self(one, item) for one, item in zip(inputs, items, strict=True)]
 
     def _arguments(self, torch: Any, path: str) -> list[Any]:
         if str(path).endswith(".safetensors"):

@@ -1,0 +1,147 @@
+"""Several items in one call: the bytes of single items, or no batches; one bad item costs only itself."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from evenload.events import Note, Span, read_events
+from evenload.pipeline import Pipeline, PipelineResult
+
+STAGES = """
+from pathlib import Path
+
+CALLS = Path(__file__).with_name("calls")
+
+def note(n):
+    with CALLS.open("a") as file:
+        file.write(f"{n}\\n")
+
+class Double:
+    def __call__(self, inputs, item):
+        note(1)
+        return {"double": 2 * inputs["x"], "text": f"{item.id} {item.seed}"}
+    def batch(self, inputs, items):
+        note(len(items))
+        pairs = zip(inputs, items)
+        return [{"double": 2 * one["x"], "text": f"{item.id} {item.seed}"} for one, item in pairs]
+
+class Rounds(Double):
+    '''As a kernel that sums in another order.'''
+    def batch(self, inputs, items):
+        return [{**one, "double": one["double"] + 1e-9} for one in super().batch(inputs, items)]
+
+class Alone:
+    def __call__(self, inputs, item):
+        note(1)
+        return {"double": 2 * inputs["x"], "text": "-"}
+
+class Picky(Double):
+    def __call__(self, inputs, item):
+        if inputs["x"] == 5:
+            raise ValueError("not five")
+        return super().__call__(inputs, item)
+    def batch(self, inputs, items):
+        if any(one["x"] == 5 for one in inputs):
+            raise ValueError("five is among them")
+        return super().batch(inputs, items)
+
+class Small(Double):
+    def batch(self, inputs, items):
+        if len(items) > 2:
+            raise MemoryError("too many")
+        return super().batch(inputs, items)
+
+class Short(Double):
+    def batch(self, inputs, items):
+        return super().batch(inputs, items)[1:]
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "i{at}", "x": {at}}}\n' for at in range(24)))
+    (tmp_path / "job.yaml").write_text(
+        "version: 1\njob: {name: b, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*1\n"
+        "stages:\n  - {name: s, target: 'stages.py:Double', batch: 4, outputs: {double: number, text: txt}}\n"
+        "report: {html: false, trace: false}\n"
+    )
+    return tmp_path / "job.yaml"
+
+
+def run(job: Path, *changes: str, target: str = "Double", out: str = "run", **more) -> PipelineResult:
+    (job.parent / "calls").write_text("")
+    changes = (f"stages.s.target=stages.py:{target}", *changes)
+    return Pipeline.from_yaml(job, changes).run(out=job.parent / out, backend="inline", **more)
+
+
+def calls(job: Path) -> list[int]:
+    return [int(line) for line in (job.parent / "calls").read_text().split()]
+
+
+def bytes_of(folder: Path) -> dict[str, bytes]:
+    files = [folder / "results.jsonl", *sorted((folder / "outputs").rglob("*.txt"))]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def told(folder: Path) -> dict[str, str]:
+    return json.loads((folder / "summary.json").read_text())["measured"]["batches"]["s"]
+
+
+def test_batches_give_what_single_items_give_and_are_checked_once(job: Path) -> None:
+    single = run(job, "stages.s.batch=1", out="single")
+    assert calls(job) == [1] * 24
+    batched = run(job)
+    assert calls(job) == [4, 1, 1, 1, 1, 4, 4, 4, 4, 4]
+    assert bytes_of(batched.folder) == bytes_of(single.folder)
+    assert told(batched.folder)["cpu:0"].startswith("equal")
+    spans = [event for event in read_events(batched.folder) if isinstance(event, Span)]
+    assert sorted(span.index for span in spans) == list(range(24))
+    again = run(job, "stages.s.batch=1")  # other batches are no other job
+    assert (again.n_restored, calls(job)) == (24, [])
+
+
+def test_a_batch_that_changes_bits_is_the_last_and_its_results_are_not_taken(job: Path) -> None:
+    single = run(job, "stages.s.batch=1", out="single")
+    result = run(job, target="Rounds")
+    assert bytes_of(result.folder) == bytes_of(single.folder)
+    assert calls(job) == [4, 1, 1, 1, 1, *[1] * 20]
+    assert told(result.folder) == {"cpu:0": "differs"}
+    notes = [event.text for event in read_events(result.folder) if isinstance(event, Note)]
+    assert any("one by one: a batch gives other bytes" in text for text in notes)
+
+
+def test_whoever_takes_other_bits_gets_batches_unchecked_and_another_fingerprint(job: Path) -> None:
+    allow = "stages.s.batch_changes_bits=allow"
+    result = run(job, allow, target="Rounds")
+    assert calls(job) == [4] * 6
+    assert [row.outputs["double"] for row in result][3] == 6 + 1e-9
+    from evenload.errors import ConfigError
+
+    with pytest.raises(ConfigError, match=r"stages\.s\.batch"):
+        run(job, allow, "stages.s.batch=2", target="Rounds")
+
+
+def test_a_stage_without_batches_runs_item_by_item_and_it_is_said(job: Path) -> None:
+    result = run(job, target="Alone")
+    assert (result.n_done, calls(job), told(result.folder)) == (24, [1] * 24, {"cpu:0": "refused"})
+
+
+def test_one_bad_item_in_a_batch_costs_only_itself(job: Path) -> None:
+    result = run(job, target="Picky")
+    assert result.n_done == 23
+    (failure,) = result.failures
+    assert (failure.id, failure.error.message if failure.error else "") == ("i5", "not five")
+
+
+def test_memory_for_two_but_not_for_four(job: Path) -> None:
+    result = run(job, target="Small")
+    assert result.n_done == 24
+    assert max(calls(job)) == 2
+
+
+def test_a_batch_that_loses_an_item_is_done_one_by_one(job: Path) -> None:
+    result = run(job, target="Short")
+    assert result.n_done == 24
+    assert [row.outputs["double"] for row in result] == [2 * at for at in range(24)]
