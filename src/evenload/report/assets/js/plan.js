@@ -26,7 +26,7 @@ function planPart(view) {
 
 function planVerdict(plan, isGoing) {
   const ratio = plan.measured_s && !isGoing ? plan.measured_s / plan.planned_s : null;
-  const least = plan.bound_s && ratio !== null ? `, ${(plan.measured_s / plan.bound_s).toFixed(2)}× what no plan can beat` : "";
+  const least = plan.bound_s && ratio !== null ? `, ${(plan.measured_s / plan.bound_s).toFixed(2)}× what any plan needs` : "";
   const text = ratio === null ? "planned; the run goes on" : `of the planned time${least}`;
   return el("div", {}, el("p", { class: "verdict-number" }, ratio === null ? timeParts(plan.planned_s) : [ratio.toFixed(2), el("span", {}, "×")]), el("p", { class: "verdict-text" }, text), el("p", { class: "small quiet" }, `${plan.mode.replaceAll("_", " ")}: ${plan.why}`));
 }
