@@ -84,7 +84,9 @@ class Meter:
 
     def left_s(self, share: float = 1.0) -> float:
         """Of such a share of the budget."""
-        return share * max(SHARE * self.job_s(), WORTH_S) - (self._spent_s - self.best().first_s)
+        best = self.best()
+        own_s = 0.0 if _starts_with_torch(best.strategy) else best.first_s
+        return share * max(SHARE * self.job_s(), WORTH_S) - (self._spent_s - own_s)
 
     def can_afford(
         self, strategy: Strategy, *, start_s: float = 0.0, gain: float = 0.0, share: float = 1.0
@@ -112,7 +114,7 @@ class Meter:
         """Does its engine do what serial training does? Else the reason is noted."""
         began = self._clock()
         refusal = self._trial(strategy, self.tasks).refusal
-        if strategy.is_compiled:  # what else this takes is mostly torch's own start, once in a program
+        if not _starts_with_torch(strategy):
             self._spent_s += self._clock() - began
         if refusal is not None:
             self.reasons[strategy.inner] = refusal
@@ -136,6 +138,8 @@ class Meter:
             if self._is_enough(spent_s, tasks, steps):
                 break
         probe = Probe(strategy, min(samples) / steps, max(0.0, cold_s - min(samples)))
+        if _starts_with_torch(strategy):
+            self._spent_s -= probe.first_s
         self.probes.append(probe)
         return probe
 
@@ -144,7 +148,7 @@ class Meter:
         if spent_s > ENOUGH_S:
             return True
         if not self.probes:
-            return self._spent_s + spent_s > max(SHARE * self.job_steps * spent_s / steps, WORTH_S)
+            return (1 + REPEATS) * spent_s > max(SHARE * self.job_steps * spent_s / steps, WORTH_S)
         return spent_s > CLOSE * self._sample_s(tasks) or 2 * spent_s > self.left_s()
 
     def confirm(self, share: float = 1.0) -> None:
@@ -220,6 +224,11 @@ class Meter:
             }
             for p in self.probes
         )
+
+
+def _starts_with_torch(strategy: Strategy) -> bool:
+    """What its first step takes longer than the next is torch's own start, once in a program."""
+    return strategy.outer == "inline" and not strategy.is_compiled
 
 
 def _cut(task: Task, n: int) -> Task:
