@@ -239,6 +239,7 @@ def test_no_compiler_is_a_reason(monkeypatch):
 def test_the_tuner_says_that_there_is_no_compiler(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0})  # nothing to spread over
     with Trainer(nn.Linear(3, 2), rounds=100_000) as trainer:
         plan = trainer.train(linear_clients(8), RECIPE).plan
     assert "not fused-compiled: torch.compile needs a C++ compiler" in plan.explain()
