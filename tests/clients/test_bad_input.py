@@ -26,6 +26,7 @@ from evenload.clients.remote import (
     sent_recipe,
     sent_task,
 )
+from evenload.clients.spread import Spread
 from evenload.clients.survey import survey_model
 from evenload.clients.trial import difference
 from evenload.devices import CurrentDevice
@@ -459,6 +460,49 @@ def test_what_ends_a_whole_strategy_loses_no_client(strategy):
     assert [r.status for r in run] == ["ok", "ok", "ok", "failed", "ok", "ok"]
     assert "the other clients were trained serially" in run.plan.explain()
     assert max(difference(run[i].state, healthy[i].state) for i in (0, 1, 2, 4, 5)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    "strategy", ["threads*2/fused:2", pytest.param("processes*2/fused:2", marks=pytest.mark.slow)]
+)
+def test_one_workers_trouble_costs_no_other_worker_what_it_finished(monkeypatch, strategy):
+    runs, real = [], Spread.run
+
+    def run(self, strategy, survey, tasks, n_workers):
+        runs.append((str(strategy), {task.client for task in tasks}))
+        yield from real(self, strategy, survey, tasks, n_workers)
+
+    monkeypatch.setattr(Spread, "run", run)
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, loss=own_loss)
+    data = [pair(n, seed=n + i) for i, n in enumerate((16, 8, 8, 8, 8, 8, 8, 8, 4))]
+    data[3] = (data[3][0], data[3][1] + 1000)
+    found = train(model, data, recipe, strategy=strategy, on_error="return")
+    assert [r.client for r in found.not_ok] == [3]
+    again = [clients for name, clients in runs if name == "inline/eager" and clients]
+    in_one_group = 2 if strategy.startswith("threads") else 3  # the step's rows; what a group had left
+    assert len(again) == 1
+    assert 3 in again[0]
+    assert len(again[0]) <= in_one_group
+
+
+def test_a_group_in_another_process_sends_back_who_ended_before_the_trouble():
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, loss=own_loss)
+    net, data = with_keyed_dropout(model()), [pair(8, seed=i) for i in range(3)]
+    data[1] = (data[1][0], data[1][1] + 1000)
+    wanted = Wanted(data, [recipe] * 3, range(3), [net.state_dict()] * 3, [None] * 3, [None] * 3)
+    tasks = load_tasks(Reader(net), wanted, 0, 0).tasks
+    bench = RemoteBench(
+        CurrentDevice("cpu:0", "cpu", 1),
+        model=SentModel(net),
+        strategy=Strategy(inner="fused", chunk=1),
+        survey=survey_model(net, tasks[0]),
+        threads=1,
+    )
+    ended, trouble = bench([sent_task(task, sent_recipe(task.recipe)) for task in tasks])
+    assert [received(*one).client for one in ended] == [0]
+    assert "out of bounds" in str(trouble)
+    with pytest.raises(RuntimeError, match="out of bounds"):  # nobody ended: it is the executor's to tell
+        bench([sent_task(tasks[1], sent_recipe(tasks[1].recipe))])
 
 
 def test_devices_that_are_not_there_are_not_trained_around():
