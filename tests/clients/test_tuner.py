@@ -166,8 +166,15 @@ def test_rows_divide_clients_of_equal_length():
     assert chunks == [4, 20, 50, 100]
 
 
-@pytest.mark.parametrize(("share", "picked"), [(8, "streams*8/fused:8"), (1, "streams*1/fused:64")])
-def test_streams_are_measured_where_there_is_a_gpu(monkeypatch, share, picked):
+@pytest.mark.parametrize(
+    ("share", "refused", "picked"),
+    [
+        (8, "fused-compiled", "streams*8/fused:8"),
+        (1, "fused-compiled", "streams*1/fused:64"),
+        (4, "fused", "streams*4/eager"),
+    ],
+)
+def test_streams_are_measured_where_there_is_a_gpu(monkeypatch, share, refused, picked):
     """The GPU starts steps as fast as the CPU, and works ten times as fast; streams share it or do not."""
     monkeypatch.setattr("evenload.clients.tuner.why_no_streams", lambda: None)
     monkeypatch.setattr("evenload.clients.tuner.n_gpus", lambda: 1)
@@ -179,7 +186,7 @@ def test_streams_are_measured_where_there_is_a_gpu(monkeypatch, share, picked):
             return launch_s, per_client_s * 10
         return launch_s * strategy.workers / min(strategy.workers, share), per_client_s
 
-    made, _ = tuner(cost, rounds=2000, refuse=("fused-compiled",))
+    made, _ = tuner(cost, rounds=2000, refuse=(refused,))
     assert str(made.decide().strategy) == picked
 
 

@@ -132,10 +132,12 @@ class Tuner:
         if self._draws("streams"):
             return
         known = len(meter.probes)
-        inner = {p.strategy.inner for p in meter.probes if p.strategy.is_fused}
-        for name in inner or {"eager"}:
-            if meter.may(Strategy("streams", name, 2, 1)):
-                self._search("streams", name, 1)
+        fused = {p.strategy.inner for p in meter.probes if p.strategy.is_fused}
+        for inner in sorted(fused):
+            if meter.may(Strategy("streams", inner, 2, 1)):
+                self._search("streams", inner, 1)
+        if not fused and meter.can_afford(alone := Strategy("streams", workers=1)):
+            meter.probe(alone)
         found = meter.probes[known:]
         if not found:
             return
