@@ -63,6 +63,7 @@ class Tuner:
         self.meter = Meter(spread, survey, trial, tasks, rounds, clock, thread_clock)
         self._spread, self._survey, self._n_ops = spread, survey, n_ops
         self._n = len(tasks)
+        self._room: dict[str, int] = {}  # outer strategy -> clients that fit into its memory
         self._is_even = len({task.batches.n_steps for task in tasks}) == 1
 
     def decide(self) -> Verdict:
@@ -116,8 +117,10 @@ class Tuner:
 
     def _most(self, outer: str) -> int:
         """Clients that there are and that fit into memory."""
-        free = free_bytes(self._spread.streams.device) if outer == "streams" else None
-        return min(self._n, most_clients(self._spread.model, self.meter.tasks[0], free))
+        if outer not in self._room:
+            free = free_bytes(self._spread.streams.device) if outer == "streams" else None
+            self._room[outer] = most_clients(self._spread.model, self.meter.tasks[0], free)
+        return min(self._n, self._room[outer])
 
     def _even(self, chunk: int, n: int) -> int:
         """Rows, about ``chunk``, that divide ``n`` clients of equal length: no step is then half empty."""
