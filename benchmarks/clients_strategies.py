@@ -17,6 +17,10 @@ from record import print_table, record
 
 from evenload.clients import SGD, Recipe, Trainer
 
+RESULTS = {
+    "clients_small": ("64-32-10", "784-128-10"),
+    "clients_larger": ("LeNet-5", "GRU", "transformer"),
+}
 RECIPE = Recipe(optimizer=SGD(LR), batch_size=BATCH, epochs=1)
 
 
@@ -107,20 +111,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1000, help="that 'auto' is told are to come")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--ray", action="store_true", help="rows for clients on a local Ray, too")
-    parser.add_argument("--name", default="clients_strategies")
+    parser.add_argument("--name", help="of one result for all; by default small and larger models apart")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    rows, spent = [], []
-    cases = [(model, n) for model in asked.models for n in asked.clients]
-    for model, n in cases:
-        names = strategies(n, not asked.no_compile, model in ("GRU", "LeNet-5"))
-        rows += measure(model, n, asked.repeats, [*names, "auto"], asked.rounds)
-        spent.append(tuning(model, n))
-    for model, n in cases if asked.ray else ():
-        rows += measure(model, n, asked.repeats, ["ray*2/eager"], 1)[1:]
-    rows.sort(key=lambda row: cases.index((row["model"], row["clients"])))
-    print_table(spent)
-    record(asked.name, rows, batch=BATCH, steps=STEPS, tuning=spent)
+    groups = {asked.name: asked.models} if asked.name else RESULTS
+    for result, members in groups.items():
+        cases = [(model, n) for model in asked.models if model in members for n in asked.clients]
+        rows, spent = [], []
+        for model, n in cases:
+            names = strategies(n, not asked.no_compile, model in ("GRU", "LeNet-5"))
+            rows += measure(model, n, asked.repeats, [*names, "auto"], asked.rounds)
+            spent.append(tuning(model, n))
+        for model, n in cases if asked.ray else ():
+            rows += measure(model, n, asked.repeats, ["ray*2/eager"], 1)[1:]
+        rows.sort(key=lambda row: cases.index((row["model"], row["clients"])))
+        if rows:
+            print_table(spent)
+            record(result, rows, batch=BATCH, steps=STEPS, tuning=spent)
 
 
 if __name__ == "__main__":
