@@ -1,5 +1,6 @@
 """Editing pictures from Python: loaded once, the same bytes for any number of workers, clear refusals."""
 
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from evenload.errors import ConfigError, ExecutorClosed, TaskError
-from evenload.events import Event, Idle, Note, WorkerStarted
+from evenload.events import Event, Idle, ItemFinished, Note, WorkerStarted
 from evenload.pipeline import MultiDeviceImageEdit
 
 torch = pytest.importorskip("torch")
@@ -130,3 +131,26 @@ def test_one_that_fails_stands_in_its_place(
             made = editor.batch_edit(pictures[:1], WORDS[:1], true_cfg_scale=4.0, **STEPS)
         assert content(made) == expected[:1]
     assert any(isinstance(event, Note) for event in events)
+
+
+def test_ctrl_c_ends_the_call_and_not_the_editor(
+    tiny_models: Path, pictures: list[Any], expected: list[bytes], tmp_path: Path
+) -> None:
+    is_first = [True]
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, ItemFinished) and event.stage == "decode" and is_first:
+            is_first.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with MultiDeviceImageEdit(
+            tiny_models / "edit", devices="cpu*1", backend="inline", sinks=[interrupt]
+        ) as editor:
+            with pytest.raises(KeyboardInterrupt):
+                editor.batch_edit(pictures, WORDS, out=tmp_path / "kept", **STEPS)
+            assert len(list((tmp_path / "kept/outputs/decode").iterdir())) >= 1
+            assert content(editor.batch_edit(pictures, WORDS, out=tmp_path / "kept", **STEPS)) == expected
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -86,7 +86,7 @@ class MultiDeviceImageEdit:
         on_error         "raise" the first picture's TaskError, or "return" it in its place
         call             for the pipeline: num_inference_steps, true_cfg_scale, height, width, ...
         Raises ConfigError if the numbers differ, or a picture or an instruction is none; ExecutorClosed after
-        ``close``; and what running a pipeline raises. Pictures that are done stay done in ``out``.
+        ``close``; KeyboardInterrupt on Ctrl-C; what running a pipeline raises. What is done stays in ``out``.
         """
         pictures, texts = _listed(images, "images"), _listed(instructions, "instructions")
         if len(pictures) != len(texts):
@@ -144,6 +144,8 @@ class MultiDeviceImageEdit:
             warnings.warn(note, stacklevel=4)
         job = ResidentJob(spec, items, Path(self._model["path"]).parent, self._plans)
         result = job.run(out=folder, backend=self._workers, sinks=self._sinks)
+        if result.status == "interrupted":
+            raise KeyboardInterrupt
         return [_picture_of(row, folder) for row in result]
 
     def _document(self, seed: int, call: dict[str, Any]) -> dict[str, Any]:
