@@ -65,6 +65,7 @@ class Group:
 
     state       off | starting | up | lost
     is_ordered  it has an order that it has not answered
+    parked      stages whose model waits in host memory -> seconds until it is back
     running     task -> since when
     saving      tasks that are computed, whose files are on their way to the disk
     batch       stage -> most items in one call, where that is not what the job file says
@@ -78,6 +79,7 @@ class Group:
     state: str = "off"
     is_ordered: bool = False
     resident: dict[int, Fit] = field(default_factory=dict)
+    parked: dict[int, float] = field(default_factory=dict)
     loading: int | None = None
     loading_since_s: float = 0.0
     running: dict[Task, float] = field(default_factory=dict)
@@ -120,5 +122,6 @@ class Group:
         self.running.clear()
         self.saving.clear()
         self.resident.clear()
+        self.parked.clear()
         self.loading = None
         self.is_ordered = False

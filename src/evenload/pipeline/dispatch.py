@@ -274,7 +274,8 @@ class Dispatcher:
         if not holders or item_s is None:
             return True
         without_s = self.waiting.count(stage) * item_s / len(holders)
-        return without_s > self._load_s.get(stage, 0.0) + group.item_s.get(stage, item_s)
+        load_s = group.parked.get(stage, self._load_s.get(stage, 0.0))
+        return without_s > load_s + group.item_s.get(stage, item_s)
 
     def _may(self, group: Group, post: Post, now: float) -> bool:
         if post.stage in group.refused or not self.waiting.has_for(group.id, post.stage):
@@ -283,7 +284,7 @@ class Dispatcher:
         if post.stage not in group.resident and group.resident and holders:
             mine = [p for p in group.posts if p.stage in group.resident and not p.is_help]
             is_back = any(p.phase > post.phase for p in mine)
-            if is_back:
+            if is_back and post.stage not in group.parked:
                 return False  # those who still have the model there do it
         if post.is_help and post.stage not in group.resident:
             is_planned = any(self._is_coming(p.stage) for p in group.posts if not p.is_help)
@@ -384,11 +385,19 @@ class Dispatcher:
     def answered(self, group_id: str) -> None:
         self.groups[group_id].is_ordered = False
 
-    def loaded(self, group_id: str, stage: int, fit: Fit, seconds: float | None = None) -> None:
+    def loaded(
+        self,
+        group_id: str,
+        stage: int,
+        fit: Fit,
+        seconds: float | None = None,
+        parked: Mapping[int, float] | None = None,
+    ) -> None:
+        """``seconds`` it took, if it was read; ``parked``: as in ``Group``, from now on."""
         group = self.groups[group_id]
         if seconds is not None:
             self._load_s[stage] = seconds
-        group.resident[stage] = fit
+        group.resident[stage], group.parked = fit, dict(parked or {})
         group.loading = None
         group.n_load_deaths = 0
 

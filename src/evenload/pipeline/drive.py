@@ -65,8 +65,8 @@ class Driver:
     job_for     makes of a task what its stage is given
     park_bytes  host memory of a worker for models that wait there
 
-    load_s, peak_bytes, batches   what was seen of groups: seconds to load each stage, most memory, and what
-                                  became of batches
+    load_s, peak_bytes, batches, parked   what was seen of groups: seconds to load each stage, most memory,
+                                          what became of batches, stages that waited in host memory
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Driver:
         self.load_s: dict[str, dict[str, float]] = {}
         self.peak_bytes: dict[str, int] = {}
         self.batches: dict[str, dict[str, str]] = {}
+        self.parked: dict[str, set[int]] = {}
         self.pool = pool
         self._backend, self._record = backend, record
         self._stages = tuple(stages)
@@ -347,9 +348,16 @@ class Driver:
     def _on_load_outcome(self, worker: _Worker, outcome: Outcome, fit: Fit) -> None:
         name, seconds = self._stages[outcome.stage].stage, outcome.stop_s - outcome.start_s
         if outcome.kind == "loaded":
-            self.load_s.setdefault(worker.group, {})[name] = seconds
-            self._record.idle(worker.group, outcome.start_s, outcome.stop_s, f"loads {name}")
-            self.dispatcher.loaded(worker.group, outcome.stage, fit, seconds)
+            is_read = outcome.how == "read"
+            if is_read:
+                self.load_s.setdefault(worker.group, {})[name] = seconds
+            if outcome.parked:
+                self.parked.setdefault(worker.group, set()).update(outcome.parked)
+            why = f"loads {name}" if is_read else f"brings {name} back from host memory"
+            self._record.idle(worker.group, outcome.start_s, outcome.stop_s, why)
+            self.dispatcher.loaded(
+                worker.group, outcome.stage, fit, seconds if is_read else None, outcome.parked
+            )
             if outcome.must_replace:
                 self._replace(worker)
             return

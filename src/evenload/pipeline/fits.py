@@ -65,7 +65,8 @@ def _whole(stage: PlanStage, device: PlanDevice, problem: Problem, name: str) ->
     if needed is not None and device.free_bytes is not None and needed > device.free_bytes:
         return None
     fit = Fit(name, device2bytes=(needed,) if needed is not None else ())
-    return Held(stage.name, (device.id,), fit, stage.item_s / device.speed, stage.load_s)
+    load_s = min(stage.load_s, dict(device.returns).get(stage.name, stage.load_s))
+    return Held(stage.name, (device.id,), fit, stage.item_s / device.speed, load_s)
 
 
 def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> Held | None:

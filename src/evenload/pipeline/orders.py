@@ -63,8 +63,9 @@ class Outcome:
     start_s       by ``time.monotonic``, the same clock in all processes of a machine; saving left out
     peak_bytes    most memory that was ever taken here: of the GPU, or of the process on the CPU
     must_replace  memory did not come back: this process should not go on
-    how           of a load: read | unparked, and what was parked; of a task: equal | differs | refused, if
-                  it was in the batch that was compared with single items
+    parked        of a load: stages that wait in host memory here, and the seconds until one is back
+    how           of a load: read | unparked | kept (from the job before); of a task in the batch that was
+                  compared with single items: equal | differs | refused
     """
 
     kind: str
@@ -77,4 +78,5 @@ class Outcome:
     stop_s: float = 0.0
     peak_bytes: int | None = None
     must_replace: bool = False
+    parked: dict[int, float] = field(default_factory=dict)
     how: str = ""

@@ -133,6 +133,12 @@ class Plan:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def streamed_bytes(self) -> int:
+        """Host memory that is pinned for blocks which are streamed, at the most."""
+        units = [sum(unit.fit.host_bytes for unit in phase.units) for phase in self.phases]
+        return max(units, default=0)
+
+    @property
     def ratio(self) -> float | None:
         """Makespan over bound: 1.0 is the best possible."""
         if self.makespan_s is None or not self.bound_s:

@@ -63,6 +63,7 @@ class PlanDevice:
     upload_bytes_s  from pinned host memory to the device, for weights that are streamed
     holds           stages whose model is loaded already
     ready_s         when it is free to begin
+    returns         stages whose model waits in host memory, and the seconds until it is back
     """
 
     id: str
@@ -71,6 +72,7 @@ class PlanDevice:
     upload_bytes_s: float = 25e9
     holds: tuple[str, ...] = ()
     ready_s: float = 0.0
+    returns: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

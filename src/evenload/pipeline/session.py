@@ -42,9 +42,10 @@ from evenload.pipeline.keeping import Keeping
 from evenload.pipeline.ledger import Ledger
 from evenload.pipeline.measured import mean_loads
 from evenload.pipeline.orders import Job
+from evenload.pipeline.parking import budget_of
 from evenload.pipeline.plan import Plan
 from evenload.pipeline.planned import planned_event
-from evenload.pipeline.planning import Planned, devices_of
+from evenload.pipeline.planning import Planned, devices_of, free_host_bytes
 from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.queue_lengths import QueueLengths
 from evenload.pipeline.results import ItemResult, row_of
@@ -186,7 +187,8 @@ class Session:
         record = Record(self._log)
         began = self._log.now()
         reached = make_backend(backend)
-        driver = Driver(reached, pool, dispatcher, workers, record, self._job)
+        park_bytes = budget_of(free_host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
+        driver = Driver(reached, pool, dispatcher, workers, record, self._job, park_bytes)
         commits = Commits(self._ledger, reached.wake)
         fleet = Fleet(driver)
         steering = self._steering(planned, driver) if policy.startswith("measured") else None
@@ -216,6 +218,10 @@ class Session:
                 (self._run_folder.path / "control").rmdir()
             self.measured = {"load_s": driver.load_s, "peak_bytes": driver.peak_bytes}
             self.measured |= {"batches": driver.batches} if driver.batches else {}
+            self.measured["parked"] = {
+                group: [spec.stages[stage].name for stage in sorted(stages)]
+                for group, stages in driver.parked.items()
+            }
             if steering is not None:
                 self.measured["replans"] = steering.made
             self._compare(self._log.now() - began)

@@ -170,6 +170,11 @@ class StageRunner:
         return twin
 
     @property
+    def stage(self) -> Any:
+        """The stage itself."""
+        return self._stage
+
+    @property
     def can_batch(self) -> bool:
         """Does the stage take several items in one call? Then it has a method ``batch``."""
         return callable(getattr(self._stage, "batch", None))

@@ -94,7 +94,8 @@ def _as_it_is(
     elif group.running:
         ready_s = _busy_s(group, {n: s / speed for n, s in seen.item_s.items()}, problem, now)
     holds = tuple(problem.stages[stage].name for stage in held)
-    return replace(device, speed=speed, holds=holds, ready_s=ready_s)
+    returns = tuple((problem.stages[stage].name, seconds) for stage, seconds in group.parked.items())
+    return replace(device, speed=speed, holds=holds, ready_s=ready_s, returns=returns)
 
 
 def _busy_s(group: Group, item_s: Mapping[str, float], problem: Problem, now: float) -> float:

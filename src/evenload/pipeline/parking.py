@@ -1,0 +1,72 @@
+"""Which models wait in host memory while another one is on the device: pure arithmetic.
+
+A model that will be wanted again is worth parking if to bring it back takes less time than to load it, and
+if host memory has room for it: that is a budget too. What is wanted next goes first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Model", "budget_of", "return_s", "stages_to_park"]
+
+UPLOAD_BYTES_S = 10e9  # from pinned host memory to a device, at the least
+SHARE = 0.5  # of free host memory, for parked models
+PIN_BYTES_S = 2e9  # from a device into host memory that is pinned for it
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that may be parked.
+
+    n_bytes    that it takes
+    load_s     seconds that it took to load
+    is_parked  it is in host memory already
+    is_moved   its device has memory of its own; False on the CPU, where parking is to let it be
+    """
+
+    stage: int
+    n_bytes: int
+    load_s: float
+    is_parked: bool = False
+    is_moved: bool = True
+
+
+def return_s(model: Model) -> float:
+    """Seconds until a parked model is back on its device."""
+    return model.n_bytes / UPLOAD_BYTES_S if model.is_moved else 0.0
+
+
+def budget_of(free_bytes: int | None, streamed_bytes: int, n_workers: int) -> int:
+    """Host memory that the parked models of one worker may take: a half of what is free, in equal parts.
+
+    streamed_bytes  that the plan pins for blocks which are streamed to devices
+    """
+    if free_bytes is None:
+        return 0
+    return max(0, int(SHARE * (free_bytes - streamed_bytes)) // max(1, n_workers))
+
+
+def stages_to_park(
+    models: Sequence[Model], later: Sequence[int], budget_bytes: int, free_bytes: int
+) -> tuple[int, ...]:
+    """Those that wait in host memory, in the order in which they are wanted; the others are dropped.
+
+    later         stages that are wanted again, the next one first
+    budget_bytes  that all of them may take
+    free_bytes    of host memory now, less what the model that comes may need of it
+    """
+    by_stage = {model.stage: model for model in models}
+    parked: list[int] = []
+    for stage in dict.fromkeys(later):
+        model = by_stage.get(stage)
+        if model is None:
+            continue
+        is_new = model.is_moved and not model.is_parked  # it takes more host memory than now
+        cost_s = return_s(model) + (model.n_bytes / PIN_BYTES_S if is_new else 0.0)
+        more_bytes = model.n_bytes if is_new else 0
+        has_room = 0 < budget_bytes >= model.n_bytes and more_bytes <= free_bytes and free_bytes >= 0
+        if model.load_s > cost_s and has_room:
+            parked.append(stage)
+            budget_bytes -= model.n_bytes
+            free_bytes -= more_bytes
+    return tuple(parked)
