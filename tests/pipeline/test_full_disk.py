@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from evenload.errors import ConfigError, EvenloadError
+from evenload.pipeline import Pipeline
 from evenload.pipeline.full_disk import LastWrites, says_full
 
 STAGES = """
@@ -53,11 +54,6 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job.yaml"
 
 
-def evenload(job: Path, *options: str, **more) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "evenload", "run", str(job), "--backend", "inline", "--no-progress"]
-    return subprocess.run([*command, *options], capture_output=True, text=True, check=False, **more)
-
-
 def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
     """On a file system of 1 MB of its own, in a mount namespace; as root, or with user namespaces."""
     space = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
@@ -78,8 +74,7 @@ def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
     said = json.loads(second.strip().partition("\n")[2].rpartition("exit 0")[0])
     assert (said["n_done"], said["status"]) == (40, "done")
     assert 0 < said["n_restored"] <= 2 * n_before
-    again = evenload(job, "-o", "undisturbed", cwd=job.parent)
-    assert again.returncode == 0, again.stderr
+    Pipeline.from_yaml(job).run(backend="inline", out=job.parent / "undisturbed")
     kept, whole = job.parent / "kept", job.parent / "undisturbed"
     assert (kept / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
     pictures = sorted(path.name for path in (whole / "outputs/noise").iterdir())
@@ -96,16 +91,15 @@ def test_what_cannot_be_written_at_the_end_is_named_and_can_be_made_up_for(job: 
 
     rows = "".join(f'{{"id": "n{n}", "more": "{"x" * 4000}"}}\n' for n in range(20))
     (job.parent / "rows.jsonl").write_text(rows)
-    found = evenload(job, preexec_fn=limit)
+    command = [sys.executable, "-m", "evenload", "run", str(job), "--backend", "inline", "--no-progress"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
     assert found.returncode == 1, found.stderr
     assert "could not be written: " in found.stderr
     assert "results.jsonl" in found.stderr
     assert "File too large" in found.stderr
-    again = evenload(job, "--json")
-    assert again.returncode == 0, again.stderr
-    said = json.loads(again.stdout)
-    assert (said["n_done"], said["status"]) == (20, "done")
-    assert said["n_restored"] > 0
+    again = Pipeline.from_yaml(job).run(backend="inline")
+    assert (again.n_done, again.status) == (20, "done")
+    assert again.n_restored > 0
 
 
 @pytest.mark.parametrize("text", ["[Errno 28] No space left on device", "[Errno 122] Disk quota exceeded"])
