@@ -4,6 +4,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -23,16 +24,22 @@ def ray_cluster() -> Iterator[str]:
     patch = pytest.MonkeyPatch()
     patch.setattr(ray_backend, "START_S", 200.0)  # actors start slowly where others work beside them
     patch.setattr(ray_backend, "KILL_S", 100.0)
+    patch.setenv("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "200")
+    options: dict[str, Any] = {
+        "num_cpus": 16,
+        "num_gpus": 2,  # in Ray's books, whatever there is
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "object_store_memory": 512 * 2**20,
+        "_temp_dir": folder,
+    }
     with warnings.catch_warnings():
-        context = ray.init(
-            num_cpus=16,
-            num_gpus=2,  # in Ray's books, whatever there is
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            object_store_memory=512 * 2**20,
-            _temp_dir=folder,
-        )
+        try:
+            context = ray.init(**options)
+        except Exception:  # its processes have 30 s to start: more cannot be asked for
+            ray.shutdown()
+            context = ray.init(**options)
     yield context.address_info["address"]
     ray.shutdown()
     patch.undo()

@@ -1,6 +1,7 @@
 """What is Ray's own: actors that die, drivers that are killed, two machines, books of resources."""
 
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -196,6 +197,40 @@ def test_workers_leave_when_the_driver_is_killed(ray_cluster: str, tmp_path: Pat
     _, left = psutil.wait_procs(workers, timeout=100)
     for process in left:
         process.kill()
+    assert not left
+
+
+def test_ctrl_c_once_keeps_what_is_finished(ray_cluster: str, tmp_path: Path) -> None:
+    (tmp_path / "mapped.py").write_text(
+        "import os, time\ndef slow(x):\n    time.sleep(0.05)\n    return os.getpid()\n"
+    )
+    (tmp_path / "many.jsonl").write_text("1\n" * 10_000)
+    command = ["map", "mapped:slow", "many.jsonl", "-o", "out.jsonl", "--backend", "ray"]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "evenload", *command, "--devices", "cpu*2", "--json", "--no-progress"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "RAY_ADDRESS": ray_cluster},
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    part = tmp_path / "out.jsonl.part"
+    while not (part.exists() and "\n" in part.read_text()):
+        assert program.poll() is None, program.communicate()
+        time.sleep(0.05)
+    workers = [psutil.Process(json.loads(line)["result"]) for line in part.read_text().splitlines()[:1]]
+    os.killpg(program.pid, signal.SIGINT)
+    output, errors = finish(program, 200)
+    assert program.returncode == 130, errors
+    assert "press Ctrl-C again" in errors
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    page = json.loads(output)
+    assert (page["status"], page["summary"]["total"]) == ("interrupted", len(rows))
+    assert [row["index"] for row in rows] == list(range(len(rows)))
+    assert all("error" not in row for row in rows)
+    _, left = psutil.wait_procs(workers, timeout=100)
     assert not left
 
 

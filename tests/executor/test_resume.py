@@ -55,83 +55,72 @@ def calls(path: Path) -> list[int]:
     return sorted(seen)
 
 
-@BACKENDS
 @pytest.mark.parametrize("ordered", [True, False])
-def test_what_is_done_is_not_done_again(tmp_path: Path, backend: str, ordered: bool) -> None:
+def test_what_is_done_is_not_done_again(tmp_path: Path, executor: Executor, ordered: bool) -> None:
     log, fn = tmp_path / "log", Calls(tmp_path / "log")
-    options: dict = {
-        "journal": tmp_path / "j", "devices": "cpu*2", "backend": backend, "ordered": ordered,
-        "policy": "pull:3",
-    }  # fmt: skip
+    options: dict = {"journal": tmp_path / "j", "ordered": ordered, "policy": "pull:3"}
     for n, new in ((10, range(10)), (10, ()), (25, range(10, 25))):
-        results = evenload.map(fn, range(n), **options)
+        results = executor.map(fn, range(n), **options)
         got = list(results)
         assert (got if ordered else sorted(got, reverse=True)) == [-x for x in range(n)]
         assert calls(log) == list(new)
         assert results.summary is not None
         assert (results.summary.total, results.summary.restored) == (n, n - len(new))
-    assert list(evenload.map(fn, iter(range(25)), **{**options, "ordered": True})) == [-x for x in range(25)]
+    assert list(executor.map(fn, iter(range(25)), **{**options, "ordered": True})) == [-x for x in range(25)]
     assert calls(log) == []
 
 
-@BACKENDS
 @pytest.mark.parametrize("batch", [2, 4, 5])
-def test_with_batches(tmp_path: Path, backend: str, batch: int) -> None:
+def test_with_batches(tmp_path: Path, executor: Executor, batch: int) -> None:
     def negatives(xs: list[int], log: str = str(tmp_path / "log")) -> list[int]:
         with open(log, "a") as file:
             file.write("".join(f"{x}\n" for x in xs))
         return [-x for x in xs]
 
-    options: dict = {"journal": tmp_path / "j", "devices": "cpu*2", "backend": backend, "policy": "pull"}
-    assert list(evenload.map(negatives, range(11), batch=4, **options)) == [-x for x in range(11)]
+    options: dict = {"journal": tmp_path / "j", "policy": "pull"}
+    assert list(executor.map(negatives, range(11), batch=4, **options)) == [-x for x in range(11)]
     assert calls(tmp_path / "log") == list(range(11))
-    assert list(evenload.map(negatives, iter(range(23)), batch=batch, **options)) == [-x for x in range(23)]
+    assert list(executor.map(negatives, iter(range(23)), batch=batch, **options)) == [-x for x in range(23)]
     assert calls(tmp_path / "log") == list(range(11, 23))
-    assert list(evenload.map(negatives, range(11), batch=batch, **options)) == [-x for x in range(11)]
+    assert list(executor.map(negatives, range(11), batch=batch, **options)) == [-x for x in range(11)]
     assert calls(tmp_path / "log") == []
 
 
-@BACKENDS
-def test_a_run_that_is_left_can_be_taken_up_at_once(tmp_path: Path, backend: str) -> None:
+def test_a_run_that_is_left_can_be_taken_up_at_once(tmp_path: Path, executor: Executor) -> None:
     log, fn = tmp_path / "log", Calls(tmp_path / "log", takes_s=0.003)  # too long to share a message
     options: dict = {"journal": tmp_path / "j", "policy": "pull"}
-    with Executor("cpu*2", backend=backend) as executor:
-        for _ in range(3):
-            for result in executor.map(fn, range(30), **options):
-                if result == -9:
-                    break
-        done = len(calls(log))
-        assert list(executor.map(fn, range(30), **options)) == [-x for x in range(30)]
-        assert done + len(calls(log)) <= 30 + 3 * 2, "at most what ran when it was left is run again"
+    for _ in range(3):
+        for result in executor.map(fn, range(30), **options):
+            if result == -9:
+                break
+    done = len(calls(log))
+    assert list(executor.map(fn, range(30), **options)) == [-x for x in range(30)]
+    assert done + len(calls(log)) <= 30 + 3 * 2, "at most what ran when it was left is run again"
 
 
-@BACKENDS
 @pytest.mark.parametrize("ordered", [True, False])
-def test_a_stopped_run_gives_and_keeps_what_was_finished(tmp_path: Path, backend: str, ordered: bool) -> None:
+def test_a_stopped_run_gives_and_keeps_what_was_finished(
+    tmp_path: Path, executor: Executor, ordered: bool
+) -> None:
     log, fn = tmp_path / "log", Calls(tmp_path / "log")
     options: dict = {"journal": tmp_path / "j", "policy": "pull", "ordered": ordered}
-    with Executor("cpu*2", backend=backend) as executor:
-        results = executor.map(fn, iter(range(10**6)), look_ahead=50, **options)
-        got = [next(results) for _ in range(5)]
-        results.stop()
-        got += list(results)
-        assert results.status == "interrupted"
-        ran = calls(log)
-        assert sorted(-x for x in got) == ran
-        again = executor.map(fn, range(len(ran)), **options)
-        assert sorted(-x for x in again) == list(range(len(ran)))
-        assert len(calls(log)) == len(set(range(len(ran))) - set(ran))
+    results = executor.map(fn, iter(range(10**6)), look_ahead=50, **options)
+    got = [next(results) for _ in range(5)]
+    results.stop()
+    got += list(results)
+    assert results.status == "interrupted"
+    ran = calls(log)
+    assert sorted(-x for x in got) == ran
+    again = executor.map(fn, range(len(ran)), **options)
+    assert sorted(-x for x in again) == list(range(len(ran)))
+    assert len(calls(log)) == len(set(range(len(ran))) - set(ran))
 
 
-@BACKENDS
-def test_failed_items_are_tried_again(tmp_path: Path, backend: str) -> None:
+def test_failed_items_are_tried_again(tmp_path: Path, executor: Executor) -> None:
     log, fn = tmp_path / "log", Calls(tmp_path / "log", fails=(2,))
-    options: dict = {
-        "journal": tmp_path / "j", "devices": "cpu*2", "on_error": "return", "backend": backend,
-        "policy": "pull",
-    }  # fmt: skip
+    options: dict = {"journal": tmp_path / "j", "on_error": "return", "policy": "pull"}
     for again in (range(5), [2]):
-        got = list(evenload.map(fn, range(5), **options))
+        got = list(executor.map(fn, range(5), **options))
         assert [got[x] for x in (0, 1, 3, 4)] == [0, -1, -3, -4]
         assert isinstance(got[2], TaskError)
         assert calls(log) == list(again)
@@ -168,15 +157,16 @@ def _facts(path: Path) -> dict:
     return json.loads((path / "journal.json").read_text())["fingerprint"]
 
 
-@BACKENDS
-def test_items_that_the_function_changes_are_known_by_what_they_were(tmp_path: Path, backend: str) -> None:
+def test_items_that_the_function_changes_are_known_by_what_they_were(
+    tmp_path: Path, executor: Executor
+) -> None:
     def grow(items: list) -> list:
         items.append(len(items))
         return items
 
     for _ in range(2):
         items = [[0] * n for n in range(5)]
-        got = evenload.map(grow, items, devices="cpu*2", backend=backend, journal=tmp_path / "j")
+        got = executor.map(grow, items, journal=tmp_path / "j")
         assert list(got) == [[0] * n + [n] for n in range(5)]
 
 
@@ -214,31 +204,27 @@ def test_damaged_entries_are_done_again_with_a_warning(tmp_path: Path) -> None:
     assert any("1 entries of the journal" in e.text for e in events if isinstance(e, Note))
 
 
-@BACKENDS
-def test_a_result_that_cannot_be_kept_is_an_error_of_its_item(tmp_path: Path, backend: str) -> None:
+def test_a_result_that_cannot_be_kept_is_an_error_of_its_item(tmp_path: Path, executor: Executor) -> None:
     def lock_of(x: int) -> Any:
         return threading.Lock() if x == 1 else x
 
-    got = list(evenload.map(lock_of, range(3), devices="cpu*2", journal=tmp_path / "j", backend=backend,
-                            on_error="return"))  # fmt: skip
+    got = list(executor.map(lock_of, range(3), journal=tmp_path / "j", on_error="return"))
     assert (got[0], got[2]) == (0, 2)
     assert isinstance(got[1], TaskError)
 
 
-@BACKENDS
 def test_a_full_disk_ends_the_run_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executor: Executor
 ) -> None:
     def full(fd: int) -> None:
         raise OSError(28, "No space left on device")
 
-    with Executor("cpu*2", backend=backend) as executor:
-        with monkeypatch.context() as patch:
-            results = executor.map(abs, range(10), journal=tmp_path / "j", policy="pull")
-            patch.setattr(segments_module, "sync", full)
-            with pytest.raises(EvenloadError, match="cannot be written: No space left on device"):
-                list(results)
-        assert list(executor.map(abs, range(10), journal=tmp_path / "j")) == list(range(10))
+    with monkeypatch.context() as patch:
+        results = executor.map(abs, range(10), journal=tmp_path / "j", policy="pull")
+        patch.setattr(segments_module, "sync", full)
+        with pytest.raises(EvenloadError, match="cannot be written: No space left on device"):
+            list(results)
+    assert list(executor.map(abs, range(10), journal=tmp_path / "j")) == list(range(10))
 
 
 def test_a_journal_in_use_is_refused_and_one_never_used_is_let_go(tmp_path: Path) -> None:

@@ -21,10 +21,16 @@ from evenload.executor.control import Control, ask
 
 
 @pytest.fixture
-def executor() -> Iterator[tuple[Executor, list[Any]]]:
+def executor(request: pytest.FixtureRequest) -> Iterator[tuple[Executor, list[Any]]]:
     events: list[Any] = []
-    with Executor("cpu*2", events=EventLog(events.append), echo=False) as executor:
+    backend = getattr(request, "param", "process")
+    if backend == "ray":
+        request.getfixturevalue("ray_cluster")
+    with Executor("cpu*2", backend=backend, events=EventLog(events.append), echo=False) as executor:
         yield executor, events
+
+
+ON_RAY_TOO = pytest.mark.parametrize("executor", ["process", "ray"], indirect=True)
 
 
 def slow(x: int) -> str:
@@ -51,6 +57,7 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+@ON_RAY_TOO
 @pytest.mark.usefixtures("patient")
 def test_a_drained_device_ends_what_it_has_and_leaves(executor: tuple[Executor, list]) -> None:
     own, events = executor
@@ -70,7 +77,11 @@ def test_a_drained_device_ends_what_it_has_and_leaves(executor: tuple[Executor, 
     assert not [e for e in events if isinstance(e, Span) and e.status != "ok"]
 
 
-@pytest.mark.parametrize("policy", ["measured", "pull", "static"])
+@pytest.mark.parametrize(
+    ("executor", "policy"),
+    [("process", "measured"), ("process", "pull"), ("process", "static"), ("ray", "pull")],
+    indirect=["executor"],
+)
 def test_a_device_comes_back_and_works_at_once(executor: tuple[Executor, list], policy: str) -> None:
     own, _ = executor
     own.drain("cpu:0")
@@ -97,6 +108,7 @@ def test_new_slots_get_free_numbers(executor: tuple[Executor, list]) -> None:
     results.close()
 
 
+@ON_RAY_TOO
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_device_removed_at_once_loses_nothing(
     executor: tuple[Executor, list], tmp_path: Path, repeatable: bool
