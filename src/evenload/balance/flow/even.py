@@ -6,6 +6,8 @@ where the local optimum of such an order is global; see Frank and Murota, "Decre
 sets").
 """
 
+import numpy as np
+
 from .jit import compiled, inlined
 
 __all__ = ["even_out"]
@@ -67,12 +69,13 @@ def _lead(best, most, capacity, flow, load, parent, edge_up, edge_down):
 @compiled
 def even_out(
     first, last, row_start, row_edge, edge2gpu, edge2slot, gpu_start, gpu_edges, gpu_rows, speeds, capacity,
-    flow, loads, quotas, ints,
+    flow, loads, quotas,
 ):  # fmt: skip
     """After ``route_layers``, same arrays: least-majorised loads for layers ``first`` to ``last - 1``.
 
     speeds [gpus] int64, zero only for a dead GPU; flow, loads and quotas are changed in place.
     """
+    ints = np.zeros((5, max(loads.shape[1], np.max(np.diff(row_start)))), dtype=np.int32)
     for layer in range(first, last):
         load = loads[layer]
         changed = True
@@ -85,7 +88,7 @@ def even_out(
                     continue
                 best = _lowest_reachable(
                     layer, root, row_start, row_edge, edge2gpu, gpu_start, gpu_edges, gpu_rows, speeds,
-                    capacity, flow, load, ints[0], ints[1], ints[2], ints[3], ints[5],
+                    capacity, flow, load, ints[0], ints[1], ints[2], ints[3], ints[4],
                 )  # fmt: skip
                 if (load[best] + 1) * speeds[root] >= load[root] * speeds[best]:
                     root += 1

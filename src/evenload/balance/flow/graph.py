@@ -172,8 +172,11 @@ def _link(
     home[expert[single]] = gpu[single]
 
     shared = np.flatnonzero(n_hosts > 1)
+    shared = shared[np.lexsort((n_hosts[shared], shared // n_experts))]
     row_edge = np.concatenate(([0], np.cumsum(n_hosts[shared])))
     slot, expert, gpu = slot[~single], expert[~single], gpu[~single]
+    by_row = np.lexsort((expert, n_hosts[expert], expert // n_experts))
+    slot, expert, gpu = slot[by_row], expert[by_row], gpu[by_row]
     at_gpu = expert // n_experts * n_gpus + gpu
     gpu_edges = np.argsort(at_gpu, kind="stable")
     row = np.repeat(np.arange(len(shared)), n_hosts[shared])
@@ -184,7 +187,7 @@ def _link(
     return ReplicaGraph(
         n_layers, n_experts, n_slots, n_gpus, small(slots), gpus, alive,
         home=home.reshape(n_layers, n_experts), home_slot=home_slot.reshape(n_layers, n_experts),
-        row_start=small(np.searchsorted(shared, np.arange(n_layers + 1) * n_experts)),
+        row_start=small(np.searchsorted(shared // n_experts, np.arange(n_layers + 1))),
         row2log=small(shared % n_experts), row_edge=small(row_edge), edge2gpu=small(gpu),
         edge2slot=small(slot),
         gpu_start=small(np.concatenate(([0], np.cumsum(np.bincount(at_gpu, minlength=n_layers * n_gpus))))),

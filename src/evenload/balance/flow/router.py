@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from evenload._optional import require
 from evenload.errors import ConfigError
 
-from .graph import ReplicaGraph
+from .graph import REPLICATED, UNPLACED, ReplicaGraph
+from .memory import lay_out, scratch_shape
 from .routing import Routing
 
 __all__ = ["Router", "route"]
@@ -63,22 +64,13 @@ class Router:
         self._even = even
         self._warm = warm
         self._parts = max(1, min(parts, graph.n_layers))
-        self.routing = self._routing = Routing(graph, self._speeds)
-        self._flow = np.zeros(max(graph.n_edges, 1), dtype=np.int64)
-        n_rows = int(np.diff(graph.row_start).max())
-        self._longs = np.zeros((self._parts, 4, max(graph.n_gpus, 2)), dtype=np.int64)
-        self._ints = np.zeros((self._parts, 6, max(graph.n_gpus, n_rows, 1)), dtype=np.int32)
-        tables, where, self._factors = _tables(graph)
-        self._graph_arrays = (tables, where, graph.alive)
-        self._floats = np.zeros((self._parts, 3, graph.n_gpus))
-        routing = self._routing
-        self._results = (self._flow, routing.loads, routing.quotas, routing.cuts, routing.summary)
+        block, self._arrays = _memory(graph, self._parts)
+        self._flow, width = self._arrays["flow"], self._arrays["scratch"].shape[2]
+        self._fixed_arguments = (graph.n_gpus, graph.n_slots, width, block)
+        self.routing = self._routing = Routing(graph, self._speeds, self._arrays)
         self._shape = (graph.n_layers, graph.n_experts)
         self._is_plain = self._speeds is None and self._tile == 1 and not even
-        self._plain_rest = (
-            None, None, None, warm, *self._results, self._longs[0], self._ints[0], self._factors,
-            self._floats[0],
-        )  # fmt: skip
+        self._plain_arguments = (0, graph.n_layers, 0, *self._fixed_arguments)
 
     def solve(
         self,
@@ -106,7 +98,7 @@ class Router:
         if not self._is_plain or fixed is not None or capacities is not None or pool is not None:
             return self._solve_any(array, fixed, capacities, pool)
         self._routing.demands, self._routing.fixed, self._routing.capacities = array, None, None
-        if self._kernel(0, self._shape[0], *self._graph_arrays, array, *self._plain_rest):
+        if self._kernel(*self._plain_arguments, array, None, None, None, self._warm):
             self._refuse(array)
         return self._routing
 
@@ -148,9 +140,8 @@ class Router:
     def _run(self, first: int, last: int, part: int, costs: Any, speeds: Any, capacity: Any) -> int:
         routing = self._routing
         status = self._kernel(
-            first, last, *self._graph_arrays, costs, routing.fixed, speeds, capacity, self._warm,
-            *self._results, self._longs[part], self._ints[part], self._factors, self._floats[part],
-        )  # fmt: skip
+            first, last, part, *self._fixed_arguments, costs, routing.fixed, speeds, capacity, self._warm
+        )
         if self._even and not status:
             from .even import even_out
 
@@ -158,7 +149,7 @@ class Router:
             even_out(
                 first, last, graph.row_start, graph.row_edge, graph.edge2gpu, graph.edge2slot,
                 graph.gpu_start, graph.gpu_edges, graph.gpu_rows, speeds, capacity, self._flow, routing.loads,
-                routing.quotas, self._ints[part],
+                routing.quotas,
             )  # fmt: skip
         return status
 
@@ -207,7 +198,7 @@ class Router:
         return np.ascontiguousarray(np.minimum(slots[layer, graph.edge2slot], UNLIMITED))
 
     def _refuse(self, costs: Any) -> None:
-        from .kernel import BAD_CAPACITY, NEGATIVE, UNPLACED_DEMAND
+        from .status import BAD_CAPACITY, NEGATIVE, UNPLACED_DEMAND
 
         routing, graph = self._routing, self.graph
         layer = int(np.flatnonzero(routing.summary[:, 0])[0])
@@ -255,11 +246,33 @@ def route(
     return Router(graph, **options).solve(demands, fixed=fixed, capacities=capacities)
 
 
-def _tables(graph: ReplicaGraph) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
-    """The graph as the kernel reads it: int32 arrays end to end, where each begins, and float64 ones."""
-    from .plant import N_TREES, plant
+def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[str, NDArray]]:
+    """The kernel's block of memory with the graph in it, and its arrays by name."""
+    from .kernel import TABLES
     from .spread import springs
 
+    spread_order, fill_start, fill_gpu, pivots, fill_value = springs(graph)
+    tables = _planted(graph) | {"spread_order": spread_order, "fill_start": fill_start, "fill_gpu": fill_gpu}
+    known = {name: tables[name] for name in TABLES} | {"pivots": pivots, "fill_value": fill_value}
+    n_rows = int(np.diff(graph.row_start).max())
+    block, arrays = lay_out(
+        {name: (array.shape, array.dtype) for name, array in known.items()}
+        | {"flow": ((graph.n_edges,), np.int64)}
+        | Routing.shapes(graph)
+        | {"alive": ((graph.n_gpus,), np.bool_)}
+        | {"scratch": (scratch_shape(n_parts, graph.n_gpus, n_rows), np.int64)}
+    )
+    for name, array in known.items():
+        arrays[name][...] = array
+    arrays["alive"][...] = graph.alive
+    return block, arrays
+
+
+def _planted(graph: ReplicaGraph) -> dict[str, NDArray[np.int32]]:
+    """The kernel's tables of the graph itself, of its connected components, and of trees that span them."""
+    from .plant import N_TREES, plant
+
+    home, home_slot = _homes(graph)
     component = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.int32)
     forests = np.zeros((graph.n_layers, N_TREES, 4, graph.n_gpus), dtype=np.int32)
     n_linked = np.zeros(graph.n_layers, dtype=np.int32)
@@ -267,14 +280,36 @@ def _tables(graph: ReplicaGraph) -> tuple[NDArray[np.int32], NDArray[np.int64], 
         graph.row_start, graph.row_edge, graph.edge2gpu, graph.gpu_start, graph.gpu_edges, graph.gpu_rows,
         component, n_linked, forests,
     )  # fmt: skip
-    *spread, factors = springs(graph)
-    arrays = (
-        graph.home, graph.home_slot, graph.row_start, graph.row2log, graph.row_edge, graph.edge2gpu,
-        graph.edge2slot, graph.gpu_start, graph.gpu_edges, graph.gpu_rows, component, n_linked, forests,
-        *spread,
-    )  # fmt: skip
-    where = np.cumsum([0] + [array.size for array in arrays])
-    return np.concatenate([array.ravel() for array in arrays], dtype=np.int32), where, factors
+    n_components = np.count_nonzero(component == np.arange(graph.n_gpus), axis=1).astype(np.int32)
+    of_graph = (
+        "row_start",
+        "row2log",
+        "row_edge",
+        "edge2gpu",
+        "edge2slot",
+        "gpu_start",
+        "gpu_edges",
+        "gpu_rows",
+    )
+    return {name: getattr(graph, name) for name in of_graph} | {
+        "home": home, "home_slot": home_slot, "component": component, "n_linked": n_linked,
+        "n_components": n_components, "forests": forests,
+    }  # fmt: skip
+
+
+def _homes(graph: ReplicaGraph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """``home`` and ``home_slot`` as places to write to whatever the expert: see ``place_homes``.
+
+    An expert with several replicas has the slot of its first one, one without any a slot that serves nothing.
+    """
+    home, slot = graph.home.copy(), graph.home_slot.copy()
+    home[graph.home == REPLICATED] = graph.n_gpus
+    home[graph.home == UNPLACED] = graph.n_gpus + 1
+    layer_of_row = np.repeat(np.arange(graph.n_layers), np.diff(graph.row_start))
+    slot[layer_of_row, graph.row2log] = graph.edge2slot[graph.row_edge[:-1]]
+    lost = graph.home == UNPLACED  # it has slots on dead GPUs, which are empty here
+    slot[lost] = np.broadcast_to(graph.phy2log.argmin(axis=1)[:, None], slot.shape)[lost]
+    return home, slot
 
 
 def _whole(name: str, values: ArrayLike, shape: tuple[int, int]) -> NDArray[np.int64]:

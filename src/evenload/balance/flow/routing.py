@@ -1,5 +1,6 @@
 """What a router answers: quotas, loads, and how far they are from the least possible."""
 
+from collections.abc import Mapping
 from fractions import Fraction
 
 import numpy as np
@@ -23,16 +24,33 @@ class Routing:
 
     __slots__ = ("capacities", "cuts", "demands", "fixed", "graph", "loads", "quotas", "speeds", "summary")
 
-    def __init__(self, graph: ReplicaGraph, speeds: NDArray[np.int64] | None):
+    def __init__(
+        self,
+        graph: ReplicaGraph,
+        speeds: NDArray[np.int64] | None,
+        arrays: Mapping[str, NDArray] | None = None,
+    ):
+        """Over ``arrays``, which are of the shapes that ``shapes`` says; new ones by default."""
         self.graph = graph
         self.speeds = speeds
-        self.quotas = np.zeros((graph.n_layers, graph.n_slots), dtype=np.int64)
-        self.loads = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.int64)
-        self.cuts = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.bool_)
-        self.summary = np.zeros((graph.n_layers, 3), dtype=np.int64)  # status, certificate's load and speed
+        if arrays is None:
+            arrays = {name: np.zeros(*shape) for name, shape in self.shapes(graph).items()}
+        self.loads, self.quotas = arrays["loads"], arrays["quotas"]
+        self.summary, self.cuts = arrays["summary"], arrays["cuts"]
         self.demands = np.zeros((graph.n_layers, graph.n_experts), dtype=np.int64)
         self.fixed: NDArray[np.int64] | None = None
         self.capacities: NDArray[np.int64] | None = None
+
+    @staticmethod
+    def shapes(graph: ReplicaGraph) -> dict[str, tuple[tuple[int, ...], type]]:
+        """What a call writes, in the order in which the kernel takes it: name -> (shape, dtype)."""
+        n_layers, n_gpus = graph.n_layers, graph.n_gpus
+        return {
+            "loads": ((n_layers, n_gpus), np.int64),
+            "quotas": ((n_layers, graph.n_slots), np.int64),
+            "summary": ((n_layers, 3), np.int64),  # status, certificate's load and speed
+            "cuts": ((n_layers, n_gpus), np.bool_),
+        }
 
     @property
     def peaks(self) -> NDArray[np.float64]:

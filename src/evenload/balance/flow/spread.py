@@ -22,8 +22,8 @@ FEWEST_EDGES, MOST_EDGES = 2.5, 8.0
 
 def springs(
     graph: ReplicaGraph,
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
-    """``order``, ``fill_start`` and ``fill_gpu`` of ``eliminate``; ``pivots`` and ``fill_value`` end to end.
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
+    """``order``, ``fill_start``, ``fill_gpu``, ``pivots`` and ``fill_value`` of ``eliminate``.
 
     All are empty where an even first cut of demand is as good.
     """
@@ -32,7 +32,7 @@ def springs(
     if n_linked < FEWEST_GPUS * graph.n_layers or not (
         FEWEST_EDGES * n_linked <= graph.n_edges <= MOST_EDGES * n_linked
     ):
-        return none, none, none, np.zeros(0)
+        return none, none, none, np.zeros(0), np.zeros(0)
     order = np.zeros((graph.n_layers, graph.n_gpus), np.int32)
     fill_start, pivots = np.zeros(order.size + 1, np.int32), np.zeros(order.shape)
     n_entries, fill_gpu, fill_value = 16 * n_linked, none, np.zeros(0)
@@ -42,8 +42,7 @@ def springs(
             graph.row_start, graph.row_edge, graph.edge2gpu, graph.n_gpus, order, pivots, fill_start,
             fill_gpu, fill_value,
         )  # fmt: skip
-    factors = np.concatenate([pivots.ravel(), fill_value[:n_entries]])
-    return order, fill_start, fill_gpu[:n_entries], factors
+    return order, fill_start, fill_gpu[:n_entries], pivots, fill_value[:n_entries]
 
 
 @compiled
