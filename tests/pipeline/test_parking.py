@@ -164,8 +164,9 @@ def test_a_gpu_gives_its_memory_back_and_gets_the_same_weights(tmp_path: Path) -
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     module = torch.nn.Linear(8192, 8192, bias=False, device="cuda").requires_grad_(False)
-    given, before = torch.randn(4, 8192, device="cuda"), torch.cuda.memory_allocated()
+    given = torch.randn(4, 8192, device="cuda")
     expected = module(given)
+    before = torch.cuda.memory_allocated()
     copy = HostCopy(SimpleNamespace(module=module))
     for _ in range(2):
         assert copy.park()

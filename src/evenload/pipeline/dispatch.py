@@ -8,24 +8,23 @@ it needs next it loads while it would wait. Tasks of a stage are dealt longest f
 O(groups x units).
 """
 
-import heapq
 from collections.abc import Iterable, Mapping, Sequence
 
 from evenload.pipeline.actions import Action, Group, Load, Post, Run, Start, Stop
 from evenload.pipeline.course import Task
 from evenload.pipeline.oom_ladder import fewer_together, next_fit, smaller_in_flight
+from evenload.pipeline.outlook import Outlook
 from evenload.pipeline.plan import Fit, Phase
-from evenload.pipeline.waiting import Waiting
+from evenload.pipeline.posts import add_help, streaming_stages
 
 __all__ = ["Dispatcher"]
 
 MOST_EARLY_DEATHS = 3
 BACK_OFF_S = 0.2  # before a worker that died early is tried again; doubles
 MOST_TASK_DEATHS = 2  # a task that has ended so many workers is given up
-FEW = 4  # ready tasks for each other group: more, and nobody holds back
 
 
-class Dispatcher:
+class Dispatcher(Outlook):
     """Deals tasks to the groups that ``phases`` make of the devices.
 
     stages    their names, in order
@@ -53,16 +52,12 @@ class Dispatcher:
         load_s: Mapping[int, float] | None = None,
         batch: Mapping[int, int] | None = None,
     ):
-        self.stages = tuple(stages)
-        self.groups: dict[str, Group] = {}
-        self.waiting = Waiting(len(stages))
+        super().__init__(stages, item_s or {}, load_s or {}, batch or {})
         self.drained: set[str] = set()
         self._queue, self._holds = queue, holds
         self._fits, self._oom = fits or {}, tuple(oom)
         self._deaths: dict[Task, int] = {}
         self._free = free or {}
-        self._item_s, self._load_s = dict(item_s or {}), dict(load_s or {})
-        self._batch = dict(batch or {})
         self.follow(phases)
 
     def follow(self, phases: Sequence[Phase], taken: Mapping[str, Mapping[int, int]] | None = None) -> None:
@@ -73,36 +68,16 @@ class Dispatcher:
         before = taken or {}
         self._n_phases = len(phases)
         self._streams: set[tuple[int, int]] = set()
-        number = {name: at for at, name in enumerate(self.stages)}
         for group in self.groups.values():
             group.posts.clear()
             was = before.get(group.id, group.n_taken)
             group.n_taken = {stage: n - was.get(stage, 0) for stage, n in group.n_taken.items()}
         for at, phase in enumerate(phases):
             for unit in phase.units:
-                group, stage = self._group(unit.devices), number[unit.stage]
+                group, stage = self._group(unit.devices), self.stages.index(unit.stage)
                 group.posts.append(Post(at, stage, group.lowered.get(stage, unit.fit), unit.limit))
-            self._streams |= {(at, stage) for stage in self._streaming(phase, number)}
-        self._add_help()
-
-    def _add_help(self) -> None:
-        """Groups of one device may do what others of one device do, if the model fits: plans can be wrong."""
-        fits: dict[int, Fit] = {}
-        for group in self.groups.values():
-            if len(group.devices) == 1:
-                for post in group.posts:
-                    fits.setdefault(post.stage, post.fit)
-        planned = {device for group in self.groups.values() if group.posts for device in group.devices}
-        for group in self.groups.values():
-            if not group.posts and planned.intersection(group.devices):
-                continue  # its devices are meant to work in another group
-            has = {post.stage for post in group.posts}
-            for stage, fit in fits.items() if len(group.devices) == 1 else ():
-                room = self._free.get(group.devices[0])
-                needed = fit.device2bytes[0] if fit.device2bytes else 0
-                if stage not in has and (room is None or needed <= room):
-                    held = group.lowered.get(stage, fit)
-                    group.posts.append(Post(2 * self._n_phases, stage, held, is_help=True))
+            self._streams |= {(at, stage) for stage in streaming_stages(phase, self.stages)}
+        add_help(self.groups, self._free, 2 * self._n_phases)
 
     def _group(self, devices: tuple[str, ...]) -> Group:
         name = "+".join(devices)
@@ -110,35 +85,11 @@ class Dispatcher:
             self.groups[name] = Group(name, devices, is_draining=bool(self.drained.intersection(devices)))
         return self.groups[name]
 
-    def _streaming(self, phase: Phase, number: Mapping[str, int]) -> Iterable[int]:
-        """Stages of ``phase`` whose results are taken by other groups: their number in wait is bounded."""
-        holders = {
-            name: {unit.devices for unit in phase.units if unit.stage == name} for name in phase.stages
-        }
-        for name in phase.stages:
-            after = self.stages[number[name] + 1 : number[name] + 2]
-            if after and holders.get(after[0]) and holders[name] - holders[after[0]]:
-                yield number[name]
-
     # --- tasks ------------------------------------------------------------------------------------
 
     def add(self, tasks: Iterable[Task], costs: Mapping[int, float] | None = None) -> None:
         """These may run now. ``costs``: strand -> size in any unit; kept for its later stages."""
         self.waiting.add(tasks, costs)
-
-    @property
-    def n_running(self) -> int:
-        """Tasks that a worker has; their results are not known yet."""
-        return sum(len(group.running) + len(group.saving) for group in self.groups.values())
-
-    def tasks_on(self, stage: int) -> int:
-        """How many of these a worker has."""
-        tasks = (task for group in self.groups.values() for task in (*group.running, *group.saving))
-        return sum(task.stage == stage for task in tasks)
-
-    def is_over(self, stage: int) -> bool:
-        """Is nothing left of it, and will nothing come?"""
-        return not self.waiting.count(stage) and not self.tasks_on(stage) and not self._is_fed(stage)
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -213,10 +164,6 @@ class Dispatcher:
                 return self.waiting.give_back(task)
             yield task
 
-    def batch_of(self, group_id: str, stage: int) -> int:
-        """Most items in one call there."""
-        return self.groups[group_id].batch.get(stage, self._batch.get(stage, 1))
-
     def _choose(self, group: Group, now: float) -> Post | None:
         """What ``group`` should work at: the earliest phase that has something for it."""
         open_ = [post for post in group.posts if self._may(group, post, now)]
@@ -250,11 +197,6 @@ class Dispatcher:
             return True
         return self._holds and self._is_too_slow(group, post.stage, self._holders(group, post.stage), now)
 
-    def _turn(self, post: Post, group: Group) -> int:
-        """When it is the turn of ``post``: in its phase; beyond its limit, after all phases."""
-        is_beyond = post.limit is not None and group.n_taken.get(post.stage, 0) >= post.limit
-        return post.phase + (self._n_phases if is_beyond else 0)
-
     def _first(self, posts: list[Post], group: Group) -> Post | None:
         if not posts:
             return None
@@ -265,17 +207,6 @@ class Dispatcher:
         n_before = sum(self.waiting.count(stage) for stage in range(mine[0].stage + 1))
         is_plenty = n_before > 2 * len(self.groups)
         return min(mine, key=lambda post: -post.stage if is_plenty else post.stage)
-
-    def _is_worth_loading(self, group: Group, stage: int) -> bool:
-        """Is there more work of ``stage`` than those who have it will do while ``group`` loads it?"""
-        holders = [g for g in self.groups.values() if g is not group and stage in g.resident]
-        known = [g.item_s[stage] for g in holders if stage in g.item_s]
-        item_s = sum(known) / len(known) if known else self._item_s.get(stage)
-        if not holders or item_s is None:
-            return True
-        without_s = self.waiting.count(stage) * item_s / len(holders)
-        load_s = group.parked.get(stage, self._load_s.get(stage, 0.0))
-        return without_s > load_s + group.item_s.get(stage, item_s)
 
     def _may(self, group: Group, post: Post, now: float) -> bool:
         if post.stage in group.refused or not self.waiting.has_for(group.id, post.stage):
@@ -295,52 +226,6 @@ class Dispatcher:
         if (post.phase, post.stage) in self._streams and self._n_next(post.stage) >= self._queue:
             return False
         return not (self._holds and self._is_too_slow(group, post.stage, holders, now))
-
-    def _n_next(self, stage: int) -> int:
-        """Tasks of the stage after ``stage`` that wait, or soon will."""
-        return self.waiting.count(stage + 1) + self.tasks_on(stage)
-
-    def _holders(self, group: Group, stage: int) -> list[Group]:
-        """Others who have the model."""
-        others = [g for g in self.groups.values() if g is not group and g.state == "up" and not g.is_draining]
-        return [g for g in others if stage in g.resident and stage not in g.refused]
-
-    def _waits_for_its_own(self, group: Group) -> bool:
-        """It has, or could load, the model of a post of the plan whose tasks are on their way."""
-        mine = [post for post in group.posts if not post.is_help and post.stage not in group.refused]
-        return any(self._turn(post, group) < self._n_phases and self._is_fed(post.stage) for post in mine)
-
-    def _is_planned_elsewhere(self, group: Group, stage: int) -> bool:
-        """Another that can is meant to do it. One task that may not run there is reason enough to help."""
-        return not self.waiting.avoid and any(
-            post.stage == stage and not post.is_help
-            for other in self.groups.values()
-            if other is not group and other.state != "lost" and not other.is_draining
-            if stage not in other.refused
-            for post in other.posts
-        )
-
-    def _is_too_slow(self, group: Group, stage: int, holders: list[Group], now: float) -> bool:
-        """Would the others be done with all that is ready before ``group`` was done with one of it?"""
-        mine_s, n_ready = group.item_s.get(stage), self.waiting.count(stage)
-        others = [g for g in holders if g.item_s.get(stage)]
-        if mine_s is None or not others or n_ready > FEW * len(others) or self._is_fed(stage):
-            return False
-        ends = [(g.free_s(stage, now) + g.item_s[stage], g.item_s[stage]) for g in others]
-        heapq.heapify(ends)
-        last = now
-        for _ in range(n_ready):
-            last, seconds = heapq.heappop(ends)
-            heapq.heappush(ends, (last + seconds, seconds))
-        return now + mine_s > last
-
-    def _is_coming(self, stage: int) -> bool:
-        """Are there tasks of ``stage``, or will there be soon: is the stage before it under way?"""
-        return bool(self.waiting.count(stage)) or (stage > 0 and self.tasks_on(stage - 1) > 0)
-
-    def _is_fed(self, stage: int) -> bool:
-        """May more tasks of ``stage`` come?"""
-        return any(self.waiting.count(before) or self.tasks_on(before) for before in range(stage))
 
     def _activate(self, group: Group, now: float) -> list[Action]:
         """Start ``group`` if it has something to do and its devices are its own, or can be."""
@@ -457,11 +342,6 @@ class Dispatcher:
         self.waiting.avoid.pop(task)
         return None
 
-    def _could_run(self, group: Group, task: Task) -> bool:
-        has_post = any(post.stage == task.stage for post in group.posts)
-        is_there = group.state != "lost" and not group.is_draining and task.stage not in group.refused
-        return has_post and is_there and group.id not in self.waiting.avoid.get(task, ())
-
     def lost(self, group_id: str, now: float, why: str) -> list[Task]:
         """Its worker is gone. Returns the tasks that are given up; the others will be dealt again."""
         group = self.groups[group_id]
@@ -521,17 +401,4 @@ class Dispatcher:
                 group.state, group.n_early_deaths = "off", 0
         if not known:
             self._group((device,))
-            self._add_help()
-
-    def why_stuck(self) -> tuple[int, dict[str, str]] | None:
-        """A stage that has tasks which nobody can run, and why not, by device; None if there is none."""
-        for stage in range(len(self.stages)):
-            tasks = self.waiting.of(stage)
-            if tasks and not any(self._could_run(g, t) for g in self.groups.values() for t in tasks):
-                causes = {}
-                for group in self.groups.values():
-                    if any(post.stage == stage for post in group.posts):
-                        drained = "it was drained" if group.is_draining else "no memory for it"
-                        causes[group.id] = group.refused.get(stage) or group.why_lost or drained
-                return stage, causes
-        return None
+            add_help(self.groups, self._free, 2 * self._n_phases)

@@ -5,14 +5,12 @@ one wait for the disk.
 """
 
 import functools
-import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from evenload.devices import Device, DevicePool, worker_environment
+from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, NoUsableDevice
 from evenload.executor.backends import Backend
 from evenload.executor.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
@@ -26,6 +24,7 @@ from evenload.pipeline.host import StageHost
 from evenload.pipeline.orders import LOAD, RUN, WAIT, HostSpec, Job, Order, Outcome
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import StageWorker
+from evenload.pipeline.workers import Worker, group_environment
 
 __all__ = ["Driver", "Ended"]
 
@@ -41,22 +40,6 @@ class Ended:
     task: Task
     outcome: Outcome
     device: str
-
-
-@dataclass(slots=True)
-class _Worker:
-    """``order`` is what it works at; None while it waits for one."""
-
-    number: int
-    name: str
-    group: str
-    asked_s: float
-    pid: int | None = None
-    is_up: bool = False
-    order: Order | None = None
-    load_s: dict[int, float] = field(default_factory=dict)
-    idle_since_s: float | None = None
-    must_replace: bool = False
 
 
 class Driver:
@@ -90,8 +73,8 @@ class Driver:
         self._job_for, self._park_bytes = job_for, park_bytes
         self._tasks = Tasks()
         self._sendable: dict[int, Sendable] = {}
-        self._workers: dict[int, _Worker] = {}
-        self._of_group: dict[str, _Worker] = {}
+        self._workers: dict[int, Worker] = {}
+        self._of_group: dict[str, Worker] = {}
         self._n_workers = self._n_chunks = 0
         self._ended: deque[Ended] = deque()
 
@@ -210,7 +193,7 @@ class Driver:
                 self._on_lost(worker, f"was not up after {LONGEST_START_S:.0f} s")
                 self._backend.kill(worker.number)
 
-    def _idle(self, worker: _Worker, now: float, why: str) -> None:
+    def _idle(self, worker: Worker, now: float, why: str) -> None:
         if worker.idle_since_s is not None:
             self._record.idle(worker.group, worker.idle_since_s, now, why)
             worker.idle_since_s = None
@@ -229,7 +212,7 @@ class Driver:
     def _start(self, group_id: str, now: float) -> None:
         group = self.dispatcher.groups[group_id]
         self._n_workers += 1
-        worker = _Worker(self._n_workers, f"{group_id}/{self._n_workers}", group_id, now)
+        worker = Worker(self._n_workers, f"{group_id}/{self._n_workers}", group_id, now)
         self._workers[worker.number] = self._of_group[group_id] = worker
         environment = group_environment(self.pool, group.devices)
         try:
@@ -246,20 +229,20 @@ class Driver:
             self._sendable[n_devices] = self._tasks.prepare(host, sends=self._backend.is_threaded)
         return self._sendable[n_devices]
 
-    def _send(self, worker: _Worker, order: Order) -> None:
+    def _send(self, worker: Worker, order: Order) -> None:
         self._n_chunks += 1
         worker.order = order
         task = self._host_for(len(self.dispatcher.groups[worker.group].devices))
         self._backend.run(worker.number, task.id, self._n_chunks, [order], False)
 
-    def _stop(self, worker: _Worker) -> None:
+    def _stop(self, worker: Worker) -> None:
         """What it has is on disk, so that there is nothing to wait for."""
         self._idle(worker, time.monotonic(), "its devices were wanted elsewhere")
         self._forget(worker)
         self._record.worker_exited(worker.group, worker.name, "closed")
         self._backend.kill(worker.number)
 
-    def _forget(self, worker: _Worker) -> None:
+    def _forget(self, worker: Worker) -> None:
         self._workers.pop(worker.number, None)
         if self._of_group.get(worker.group) is worker:
             del self._of_group[worker.group]
@@ -288,14 +271,14 @@ class Driver:
         elif isinstance(message, Gone):
             self._on_lost(worker, message.reason, message.last_words)
 
-    def _on_loaded(self, worker: _Worker) -> None:
+    def _on_loaded(self, worker: Worker) -> None:
         now = time.monotonic()
         worker.is_up = True
         worker.idle_since_s = now
         self._record.worker_started(worker.group, worker.name, worker.pid, now - worker.asked_s)
         self.dispatcher.up(worker.group)
 
-    def _on_answer(self, worker: _Worker, message: Answered) -> None:
+    def _on_answer(self, worker: Worker, message: Answered) -> None:
         order, worker.order = worker.order, None
         assert order is not None
         if worker.idle_since_s is None or self.dispatcher.groups[worker.group].running:
@@ -307,13 +290,13 @@ class Driver:
             for outcome in outcomes or ():
                 self._take(worker, outcome, order.fit)
 
-    def _unanswered(self, worker: _Worker, order: Order, error: tuple[str, str, str]) -> None:
+    def _unanswered(self, worker: Worker, order: Order, error: tuple[str, str, str]) -> None:
         if order.kind == LOAD:
             self._take(worker, Outcome("refused", order.stage, error=error))
         for job in order.jobs:
             self._take(worker, Outcome("failed", order.stage, job.task, error=error))
 
-    def _take(self, worker: _Worker, outcome: Outcome, fit: Fit | None = None) -> None:
+    def _take(self, worker: Worker, outcome: Outcome, fit: Fit | None = None) -> None:
         group, name = worker.group, self._stages[outcome.stage].stage
         if outcome.peak_bytes is not None:
             self.peak_bytes[group] = max(self.peak_bytes.get(group, 0), outcome.peak_bytes)
@@ -345,7 +328,7 @@ class Driver:
         why = "it has no method batch" if how == "refused" else "a batch gives other bytes than single items"
         self._record.note("warning", f"{group}: {name} is done one by one: {why}")
 
-    def _on_load_outcome(self, worker: _Worker, outcome: Outcome, fit: Fit) -> None:
+    def _on_load_outcome(self, worker: Worker, outcome: Outcome, fit: Fit) -> None:
         name, seconds = self._stages[outcome.stage].stage, outcome.stop_s - outcome.start_s
         if outcome.kind == "loaded":
             is_read = outcome.how == "read"
@@ -368,14 +351,14 @@ class Driver:
         self._record.note("warning", f"{worker.group} takes no part in {name}: {kind}: {text}")
         self.dispatcher.refused(worker.group, outcome.stage, f"{kind}: {text}")
 
-    def _replace(self, worker: _Worker) -> None:
+    def _replace(self, worker: Worker) -> None:
         self._record.note("warning", f"{worker.group}: memory did not come back; a new worker takes over")
         self._forget(worker)
         self._record.worker_exited(worker.group, worker.name, "replaced: memory did not come back")
         self.dispatcher.restart(worker.group)
         self._backend.kill(worker.number)
 
-    def _end(self, worker: _Worker, outcome: Outcome) -> None:
+    def _end(self, worker: Worker, outcome: Outcome) -> None:
         assert outcome.task is not None
         seconds = outcome.stop_s - outcome.start_s
         is_told = outcome.task in self.dispatcher.groups[worker.group].saving
@@ -386,13 +369,13 @@ class Driver:
             self._span(worker, outcome.task, outcome.start_s, outcome.stop_s, status)
         self._ended.append(Ended(outcome.task, outcome, worker.group))
 
-    def _span(self, worker: _Worker, task: Task, start_s: float, stop_s: float, status: str) -> None:
+    def _span(self, worker: Worker, task: Task, start_s: float, stop_s: float, status: str) -> None:
         self._record.span(
             self._stages[task.stage].stage, worker.group, worker.name, (task.strand,), start_s, stop_s,
             stop_s - start_s if status != "lost" else 0.0, status, "", start_s, False,
         )  # fmt: skip
 
-    def _on_spoilt(self, worker: _Worker, message: Spoilt) -> None:
+    def _on_spoilt(self, worker: Worker, message: Spoilt) -> None:
         """The order could not be read there, or its answer here."""
         order, worker.order = worker.order, None
         assert order is not None
@@ -400,7 +383,7 @@ class Driver:
         failure = message.failure
         self._unanswered(worker, order, (failure.type_name, failure.message, failure.traceback))
 
-    def _on_lost(self, worker: _Worker, reason: str, last_words: str = "") -> None:
+    def _on_lost(self, worker: Worker, reason: str, last_words: str = "") -> None:
         now = time.monotonic()
         self._forget(worker)
         self._record.worker_exited(worker.group, worker.name, reason)
@@ -415,18 +398,3 @@ class Driver:
             text = f"the item was given up: every worker that ran it {reason}"
             outcome = Outcome("failed", task.stage, task, error=("WorkerLost", text, last_words))
             self._ended.append(Ended(task, outcome, worker.group))
-
-
-def group_environment(
-    pool: DevicePool, devices: Iterable[str], inherited: Mapping[str, str] = os.environ
-) -> dict[str, Any]:
-    """Environment of one worker that has all of ``devices``: it sees them all, and has their threads."""
-    several = [worker_environment(pool.device(device), pool, inherited) for device in devices]
-    joined = dict(several[0])
-    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
-        if joined[name] not in ("", "-1"):
-            joined[name] = ",".join(one[name] for one in several)
-    for name, value in joined.items():
-        if name.endswith("_THREADS"):
-            joined[name] = str(sum(int(one[name]) for one in several if one[name].isdigit())) or value
-    return joined
