@@ -1,7 +1,9 @@
 """What is wrong with one client is said of that client; the others are trained."""
 
 import dataclasses
+import os
 import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -30,7 +32,7 @@ from evenload.clients.spread import Spread
 from evenload.clients.survey import survey_model
 from evenload.clients.trial import difference
 from evenload.devices import CurrentDevice
-from evenload.errors import ConfigError, EvenloadError, TaskError, UnknownName
+from evenload.errors import ConfigError, EvenloadError, TaskError, UnknownName, WorkerLost
 
 RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)
 
@@ -483,6 +485,30 @@ def test_one_workers_trouble_costs_no_other_worker_what_it_finished(monkeypatch,
     assert len(again) == 1
     assert 3 in again[0]
     assert len(again[0]) <= in_one_group
+
+
+@pytest.mark.slow
+def test_a_client_that_ends_its_process_fails_alone():
+    """It must not be trained here either: that would end everything."""
+
+    def step(net, optimizer, x, y):
+        if float(x.max()) > 100:
+            os.kill(os.getpid(), signal.SIGKILL)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, step=step)
+    data = [pair(8, seed=i) for i in range(7)]
+    serial = train(model, data, recipe, strategy="serial")
+    data[2] = (data[2][0] + 1000, data[2][1])
+    found = train(model, data, recipe, strategy="processes*2/eager", on_error="return")
+    assert [r.client for r in found.not_ok] == [2]
+    assert isinstance(found[2].error, WorkerLost)
+    assert not found.plan.reasons
+    assert max(difference(found[i].state, serial[i].state) for i in (0, 1, 3, 4, 5, 6)) == 0
 
 
 def test_a_group_in_another_process_sends_back_who_ended_before_the_trouble():

@@ -20,13 +20,14 @@ from typing import Any
 from torch import nn
 
 from evenload.balance.pack import pack_lpt
-from evenload.errors import TaskError
+from evenload.errors import TaskError, WorkerLost
 from evenload.executor import Executor
 
 from .bench import Bench, intra_op
 from .engine import longest_first
 from .remote import RemoteBench, SentModel, received, sent_recipe, sent_task
 from .result import ClientResult
+from .serial import failed
 from .strategy import Strategy, n_workers
 from .streams import Streams, gpu_of
 from .survey import Survey
@@ -133,23 +134,29 @@ class Spread:
         )
         known = {id(task.recipe): task.recipe for task in tasks}
         recipes = {at: sent_recipe(recipe) for at, recipe in known.items()}
-        costs = [max(1, task.batches.n_steps) for task in tasks]
-        n_groups = min(len(tasks), GROUPS_PER_WORKER * len(executor.devices))
-        groups = [[] for _ in range(n_groups)]
-        for at, group in enumerate(pack_lpt(costs, [1.0] * n_groups)):
-            groups[group].append(at)
-        groups = [group for group in groups if group]
-        items = [[sent_task(tasks[at], recipes[id(tasks[at].recipe)]) for at in group] for group in groups]
-        total = [sum(costs[at] for at in group) for group in groups]
+        groups = _dealt(tasks, GROUPS_PER_WORKER * len(executor.devices))
         trouble: Exception | None = None
-        answers: Any = executor.map(fn, items, cost=total, ordered=False, stage="clients", on_error="return")
-        for answer in answers:  # all of them: a group in trouble takes no other's results along
-            if isinstance(answer, TaskError):
-                trouble = trouble or answer
-                continue
-            ended, error = answer
-            trouble = trouble or error
-            yield [received(*sent) for sent in ended]
+        while groups:
+            alone: list[list[int]] = []
+            items = [[sent_task(tasks[at], recipes[id(tasks[at].recipe)]) for at in g] for g in groups]
+            costs = [sum(map(_cost, (tasks[at] for at in g))) for g in groups]
+            answers: Any = executor.map(
+                fn, items, cost=costs, ordered=False, stage="clients", on_error="return"
+            )
+            for answer in answers:  # all of them: a group in trouble takes no other's results along
+                if isinstance(answer, WorkerLost) and answer.index is not None:
+                    group = groups[answer.index]  # one of them ends processes: not this one's, too
+                    if len(group) == 1:
+                        yield [failed(tasks[group[0]], answer)]
+                    else:
+                        alone += [[at] for at in group]
+                elif isinstance(answer, TaskError):
+                    trouble = trouble or answer
+                else:
+                    ended, error = answer
+                    trouble = trouble or error
+                    yield [received(*sent) for sent in ended]
+            groups = alone
         if trouble is not None:
             raise trouble
 
@@ -160,6 +167,19 @@ class Spread:
         if (backend, str(spec)) not in self._executors:
             self._executors[backend, str(spec)] = Executor(spec, backend=backend)
         return self._executors[backend, str(spec)]
+
+
+def _cost(task: Task) -> int:
+    return max(1, task.batches.n_steps)
+
+
+def _dealt(tasks: Sequence[Task], n_groups: int) -> list[list[int]]:
+    """Places in ``tasks`` in about so many groups of about as many steps."""
+    n_groups = min(len(tasks), n_groups)
+    groups: list[list[int]] = [[] for _ in range(n_groups)]
+    for at, group in enumerate(pack_lpt([_cost(task) for task in tasks], [1.0] * n_groups)):
+        groups[group].append(at)
+    return [group for group in groups if group]
 
 
 def _until_all_end(results: "queue.SimpleQueue[Any]", n: int) -> Iterator[list[ClientResult]]:
