@@ -4,6 +4,7 @@
                               torch's kernels run one client after the other under vmap
     nn.Conv1d, 2d, 3d         one convolution per client, in a loop below Python's view of the step: on CPUs a
                               grouped convolution, which vmap makes of it, is slower
+    max_pool2d                beside convolutions: see ``pooling``
 
 ``with_rules`` puts them in the place of torch's modules; parameters keep their names and meaning.
 """
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .pooling import PoolingRule
 from .swap import swapped
 
 __all__ = ["RecurrentRule", "has_rules", "with_rules"]
@@ -30,7 +32,18 @@ def with_rules(model: nn.Module) -> nn.Module:
             child.__class__ = _CONV[type(child)]  # pyright: ignore
         return None
 
-    return swapped(copy.deepcopy(model), rule)
+    found = swapped(copy.deepcopy(model), rule)
+    if any(isinstance(m, _Looped) for m in found.modules()):
+        found.__class__ = type(f"Pooled{type(found).__name__}", (_Pooled, type(found)), {})
+    return found
+
+
+class _Pooled:
+    """Mixed into the class of a whole model: its forward pass, pooling done by rules."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        with PoolingRule():
+            return super().forward(*args, **kwargs)  # pyright: ignore
 
 
 class RecurrentRule(nn.Module):
