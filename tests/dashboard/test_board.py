@@ -8,7 +8,9 @@ import pytest
 
 from evenload.dashboard.board import Board
 from evenload.dashboard.frames import Frames
+from evenload.dashboard.pictures import Pictures
 from evenload.events import ItemFinished, Moved, Planned, Queued, RunFinished, RunStarted, Span, StageStarted
+from evenload.report.gallery import Gallery
 from evenload.report.html import view_of
 
 
@@ -137,3 +139,18 @@ def test_frames_hold_only_what_changed():
     assert json.loads(text) == {"a": 2}
     assert json.loads(frames.since(0)[1]) == {"a": 2, "b": {"x": "</script>"}}
     assert frames.since(version) == (version, None)
+
+
+def test_a_picture_that_is_shown_no_more_is_there_for_a_while(tmp_path, monkeypatch):
+    image = pytest.importorskip("PIL.Image", reason="needs evenload[pictures]")
+    monkeypatch.setattr("evenload.dashboard.pictures.MOST_GONE", 2)
+    pictures, gallery = Pictures(tmp_path), Gallery(max_items=1)
+    sources = []
+    for index in range(5):
+        image.new("RGB", (8, 8), (index, 0, 0)).save(tmp_path / f"{index}.png")
+        outputs = {"made": f"{index}.png", "score": -float(index)}
+        gallery.add(ItemFinished(0.0, "s", index, f"item {index}", outputs))
+        (shown,) = pictures.section(gallery)["items"]
+        sources.append(int(shown["pictures"][0]["src"].rpartition("/")[2]))
+    assert sources == [1, 2, 3, 4, 5]
+    assert [pictures.get(number) is not None for number in sources] == [False, False, True, True, True]

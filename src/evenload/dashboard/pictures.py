@@ -1,4 +1,4 @@
-"""Thumbnails of a run's pictures, made a few at a time and held only while they are shown.
+"""Thumbnails of a run's pictures, made a few at a time, and held while they are shown and a little longer.
 
 A viewer asks for a picture by the number that the page gave it, never by a path.
 """
@@ -12,6 +12,7 @@ from evenload.report.gallery import Gallery, make_thumbnail
 __all__ = ["Pictures"]
 
 PER_STEP = 8
+MOST_GONE = 96
 
 
 class Pictures:
@@ -21,20 +22,24 @@ class Pictures:
         self._n_made = 0
         self._thumbs: dict[str, dict[str, Any]] = {}
         self._bytes: dict[int, tuple[str, bytes]] = {}
+        self._gone: dict[int, tuple[str, bytes]] = {}  # no longer shown; a viewer may be a frame behind
         self._problems: dict[str, str] = {}
         self.is_complete = True
 
     def get(self, number: int) -> tuple[str, bytes] | None:
         """Media type and content of picture ``number``."""
-        return self._bytes.get(number)
+        return self._bytes.get(number) or self._gone.get(number)
 
     def section(self, gallery: Gallery) -> dict[str, Any]:
         """What the page shows of ``gallery``; an item appears once its thumbnails are made."""
         chosen = gallery.chosen()
         wanted = {path for one in chosen for _, path in one.ordered()}
         for gone in [path for path in self._thumbs if path not in wanted]:
-            del self._bytes[self._numbers.pop(gone)]
+            number = self._numbers.pop(gone)
+            self._gone[number] = self._bytes.pop(number)
             del self._thumbs[gone]
+        while len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
         self._problems = {path: why for path, why in self._problems.items() if path in wanted}
         n_left = PER_STEP
         self.is_complete = wanted <= (self._thumbs.keys() | self._problems.keys())
