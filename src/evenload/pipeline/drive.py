@@ -336,7 +336,8 @@ class Driver:
                 self.load_s.setdefault(worker.group, {})[name] = seconds
             if outcome.parked:
                 self.parked.setdefault(worker.group, set()).update(outcome.parked)
-            why = f"loads {name}" if is_read else f"brings {name} back from host memory"
+            back = f"brings {name} back from host memory" if outcome.how == "unparked" else f"has {name}"
+            why = f"loads {name}" if is_read else back
             self._record.idle(worker.group, outcome.start_s, outcome.stop_s, why)
             self.dispatcher.loaded(
                 worker.group, outcome.stage, fit, seconds if is_read else None, outcome.parked

@@ -14,7 +14,7 @@ WORTH_OF_SPEED = 2.0  # items that what was planned of a device's speed counts f
 WORTH_OF_TIME = {"measured": 10.0, "given": 5.0, "computed": 2.0}  # and of a stage's seconds, by their source
 NOISE = 0.25  # how much one item's seconds are off, as a share: items differ
 SPREAD = 0.3  # how much a device's speed is off from what is known beforehand, where nothing is wrong
-_ROUNDS = 50
+_ROUNDS = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,20 +57,9 @@ def observed(
         for (device, stage), timing in timings.items()
         if device in speeds and stage in stages and timing.n > 0 and timing.mean_s > 0
     }
-    planned, known = dict(speeds), dict(stages)
-    for _ in range(_ROUNDS if seen else 0):
-        for stage in stages:
-            here = [(n, log_s + speeds[d]) for (d, s), (n, log_s) in seen.items() if s == stage]
-            if here:
-                own = worth.get(stage, 0.0)
-                total = sum(n * value for n, value in here) + own * known[stage]
-                stages[stage] = total / (sum(n for n, _ in here) + own)
-        for device, before in planned.items():
-            here = [(n, stages[s] - log_s) for (d, s), (n, log_s) in seen.items() if d == device]
-            # What is far off from the plan makes the plan count for less, as Student's t does.
-            own = WORTH_OF_SPEED / (1 + ((speeds[device] - before) / SPREAD) ** 2)
-            total = sum(n * value for n, value in here) + own * before
-            speeds[device] = total / (sum(n for n, _ in here) + own)
+    planned = dict(speeds)
+    if seen:
+        _fit(speeds, stages, seen, worth)
     off = [speeds[device] - planned[device] for device in speeds]
     common = min(median_low(off), median_high(off), key=abs)
     n_of = dict.fromkeys(speeds, WORTH_OF_SPEED) | {stage: worth.get(stage, 0.0) for stage in stages}
@@ -82,6 +71,32 @@ def observed(
         {stage: math.exp(value - common) for stage, value in stages.items()},
         {name: NOISE / math.sqrt(n) if n else math.inf for name, n in n_of.items()},
     )
+
+
+def _fit(
+    speeds: dict[str, float],
+    stages: dict[str, float],
+    seen: Mapping[tuple[str, str], tuple[int, float]],
+    worth: Mapping[str, float],
+) -> None:
+    """Change the logarithms ``speeds`` and ``stages`` to what fits ``seen``: in turns, one given the other."""
+    planned, known = dict(speeds), dict(stages)
+    of_stage: dict[str, list[tuple[int, float, str]]] = {stage: [] for stage in stages}
+    of_device: dict[str, list[tuple[int, float, str]]] = {device: [] for device in speeds}
+    for (device, stage), (n, log_s) in seen.items():
+        of_stage[stage].append((n, log_s, device))
+        of_device[device].append((n, log_s, stage))
+    for _ in range(_ROUNDS):
+        for stage, here in of_stage.items():
+            if here:
+                own = worth.get(stage, 0.0)
+                total = own * known[stage] + sum(n * (log_s + speeds[device]) for n, log_s, device in here)
+                stages[stage] = total / (own + sum(n for n, _, _ in here))
+        for device, here in of_device.items():
+            # What is far off from the plan makes the plan count for less, as Student's t does.
+            own = WORTH_OF_SPEED / (1 + ((speeds[device] - planned[device]) / SPREAD) ** 2)
+            total = own * planned[device] + sum(n * (stages[stage] - log_s) for n, log_s, stage in here)
+            speeds[device] = total / (own + sum(n for n, _, _ in here))
 
 
 def drifted(planned: Observed, seen: Observed, tolerance: float) -> dict[str, float]:
