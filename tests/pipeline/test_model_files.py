@@ -81,6 +81,7 @@ def test_a_folder_without_weights(tmp_path: Path) -> None:
     assert "holds no weights (it holds nothing)" in faults_of_model(tmp_path)[0]
     (tmp_path / "config.json").write_text("{}")
     assert "holds no weights (it holds config.json)" in faults_of_model(tmp_path)[0]
+    assert faults_of_model(tmp_path, needs_weights=False) == []
 
 
 def test_models_do_not_run_on_the_cpu_unless_it_is_named(job: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenload.errors import FormatError
+from evenload.pipeline.kinds import KINDS
 from evenload.pipeline.model_size import find_model
 from evenload.pipeline.safetensors_header import read_whole_header
 
 if TYPE_CHECKING:
-    from evenload.pipeline.spec import JobSpec
+    from evenload.pipeline.spec import JobSpec, StageSpec
 
 __all__ = ["check_models", "faults_of_model"]
 
@@ -24,15 +25,15 @@ _MOST_SHOWN = 10
 
 def check_models(spec: "JobSpec", folder: Path) -> None:
     """Raises FormatError with every fault of every model folder, and the stages that need it."""
-    users: dict[Path, list[str]] = {}
+    users: dict[Path, list["StageSpec"]] = {}
     for stage in spec.stages:
         found = find_model(stage.model.path, folder) if stage.model is not None else None
         if found is not None:
-            users.setdefault(found, []).append(stage.name)
+            users.setdefault(found, []).append(stage)
     lines = [
-        f"{', '.join(stages)}: {fault}"
+        f"{', '.join(stage.name for stage in stages)}: {fault}"
         for model, stages in users.items()
-        for fault in faults_of_model(model)[:_MOST_SHOWN]
+        for fault in faults_of_model(model, any(stage.kind in KINDS for stage in stages))[:_MOST_SHOWN]
     ]
     if lines:
         raise FormatError(
@@ -41,8 +42,12 @@ def check_models(spec: "JobSpec", folder: Path) -> None:
         )
 
 
-def faults_of_model(folder: Path) -> list[str]:
-    """What is wrong with the files in ``folder``, one sentence each."""
+def faults_of_model(folder: Path, needs_weights: bool = True) -> list[str]:
+    """What is wrong with the files in ``folder``, one sentence each.
+
+    ``needs_weights``: in files of the kinds that diffusers and transformers read; a stage of one's own may
+    have them in others.
+    """
     faults: list[str] = []
     files = [path for path in sorted(folder.rglob("*")) if not path.is_dir()]
     for path in files:
@@ -52,7 +57,7 @@ def faults_of_model(folder: Path) -> list[str]:
             faults.append(error.message)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             faults.append(f"{path} is damaged: {getattr(error, 'strerror', None) or error}")
-    if not any(path.suffix in _WEIGHTS for path in files):
+    if needs_weights and not any(path.suffix in _WEIGHTS for path in files):
         known = ", ".join(path.name for path in files[:5]) or "nothing"
         faults.append(f"{folder} holds no weights (it holds {known})")
     return faults
