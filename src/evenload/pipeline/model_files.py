@@ -25,7 +25,7 @@ _MOST_SHOWN = 10
 
 def check_models(spec: "JobSpec", folder: Path) -> None:
     """Raises FormatError with every fault of every model folder, and the stages that need it."""
-    users: dict[Path, list["StageSpec"]] = {}
+    users: dict[Path, list[StageSpec]] = {}
     for stage in spec.stages:
         found = find_model(stage.model.path, folder) if stage.model is not None else None
         if found is not None:
