@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .fleet import Fleet
+from .layer_state import Problem, Scratch, State
 from .placement import rebalance_experts
+from .relief_kernels import relieve
 from .scenarios import as_demand, stress
-from .search_kernels import Problem, Scratch, State, search
+from .search_kernels import search
 from .start_kernels import fill
 from .topology import spread_strides
 
@@ -22,6 +24,7 @@ PERFECT = 1.0 + 1e-6
 LEAST_PAY, LEAST_PAY_SPLIT = 1e-4, 1e-5  # of imbalance, for each expert fetched; a split gains in small steps
 LONE_NOISE, LONE_NOISE_SPLIT = 0.1, 0.03  # see ``stress``: routing evens out more than a split does
 ENOUGH_WINDOWS = 4  # to hold a quarter of them out
+MOST_RELIEVED = 8  # windows, the worst ones, where all changes are looked at
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +173,8 @@ class LayerSearch:
         """From ``old`` slots, with as few experts fetched as will bring the mean cost to ``target``.
 
         A change must first pay much for each expert that a GPU has to fetch, then less and less until the
-        target is met; what pays less than ``LEAST_PAY`` is not done, even if the target is missed.
+        target is met; what pays less than ``LEAST_PAY`` is not done, even if the target is missed. Under an
+        equal split what relieves most for a fetch comes before that.
         """
         # Routing over copies that are there costs nothing, so it is asked to hold for more than the windows.
         n_made_up = effort.n_made_up if self.is_routed else 0
@@ -179,6 +183,10 @@ class LayerSearch:
         has = np.zeros_like(self.nowhere)
         has[self.ground.slot2gpu[old >= 0], old[old >= 0]] = True
         slots, cost = old, self.costs(old, demand)
+        if not self.is_routed:
+            worst = np.sort(np.argsort(-cost, kind="stable")[:MOST_RELIEVED])
+            slots = self._relieve(old, demand[worst], has, target)
+            cost = self.costs(slots, demand)
         price, least = max(cost.mean() - target, 0.0) / 2, LEAST_PAY if self.is_routed else LEAST_PAY_SPLIT
         while cost.mean() > target and price >= least:
             slots, cost = self.search(slots, demand, 2 * effort.n_tries, old_on=has, price=price, goal=target)
@@ -236,6 +244,25 @@ class LayerSearch:
         goal: float = PERFECT,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Better slots and their cost in each scenario of ``demand``; see ``search_kernels.search``."""
+        problem, state, scratch = self._begin(slots, demand)
+        has, n_scenarios = self.nowhere if old_on is None else old_on, len(demand)
+        search(problem, state, scratch, has, price * n_scenarios, goal * n_scenarios, n_tries)
+        return state.slots, state.cost
+
+    def _relieve(
+        self,
+        slots: NDArray[np.int64],
+        demand: NDArray[np.float64],
+        old_on: NDArray[np.bool_],
+        target: float,
+    ) -> NDArray[np.int64]:
+        """Slots after changes that take off most for each fetch; see ``relief_kernels.relieve``."""
+        problem, state, scratch = self._begin(slots, demand)
+        relieve(problem, state, scratch, old_on, target, len(slots))
+        return state.slots
+
+    def _begin(self, slots: NDArray[np.int64], demand: NDArray[np.float64]) -> tuple[Problem, State, Scratch]:
+        """What the kernels take, with ``slots`` to start from."""
         ground, (n_scenarios, n_experts), n_gpus = self.ground, demand.shape, len(self.ground.speed)
         problem = Problem(
             demand, ground.speed, ground.slot2gpu, ground.first_slot, ground.node, self.home, self.is_strict,
@@ -252,9 +279,7 @@ class LayerSearch:
             taker=np.zeros(n_gpus, np.int64), queue=np.zeros(n_gpus, np.int64),
             random=self.random.integers(1, 2**63, 1).astype(np.uint64),
         )  # fmt: skip
-        has = self.nowhere if old_on is None else old_on
-        search(problem, state, scratch, has, price * n_scenarios, goal * n_scenarios, n_tries)
-        return state.slots, state.cost
+        return problem, state, scratch
 
     def costs(self, slots: NDArray[np.int64], demand: NDArray[np.float64]) -> NDArray[np.float64]:
         """Cost in each scenario, without a search."""

@@ -1,0 +1,24 @@
+"""The search's kernels lie in several files: numba's cache must notice when any of them changes."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from evenload.moe import relief_kernels, search_kernels
+
+FOLDER = Path(search_kernels.__file__).parent
+
+
+def neighbours(name):
+    """``name``, and the modules of the folder that it imports from, and those that these import from."""
+    found = {name}
+    for node in ast.walk(ast.parse((FOLDER / f"{name}.py").read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
+            found |= neighbours(node.module)
+    return found
+
+
+@pytest.mark.parametrize("module", [relief_kernels, search_kernels])
+def test_a_kernel_is_sealed_with_all_its_pieces(module):
+    assert set(module.PIECES) == neighbours(module.__name__.rpartition(".")[2])
