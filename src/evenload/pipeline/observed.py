@@ -79,7 +79,7 @@ def _fit(
     seen: Mapping[tuple[str, str], tuple[int, float]],
     worth: Mapping[str, float],
 ) -> None:
-    """Change the logarithms ``speeds`` and ``stages`` to what fits ``seen``: in turns, one given the other."""
+    """Change the logarithms ``speeds`` and ``stages`` to what fits ``seen``, in turns."""
     planned, known = dict(speeds), dict(stages)
     of_stage: dict[str, list[tuple[int, float, str]]] = {stage: [] for stage in stages}
     of_device: dict[str, list[tuple[int, float, str]]] = {device: [] for device in speeds}
