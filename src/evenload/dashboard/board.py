@@ -1,5 +1,6 @@
 """What the page shows of a run, kept up to date event by event, in bounded memory."""
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -28,6 +29,8 @@ TRACEBACK_CHARS = 8_000
 MAX_RECENT = 60
 MOST_DEVICES = 1_000
 MOST_STAGES = 100
+PLAN_BINS = 256
+PLAN_EVERY_S = 2.0
 # A run that does not say its process counts as running this long after its last event, one that does until it
 # is gone; a file that has just grown has a writer, wherever that is.
 SILENT_S = 600.0
@@ -39,7 +42,8 @@ class Board:
 
     def __init__(self, folder: Path | None):
         self.folder = folder
-        self.view = RunView(MAX_SLICES, MAX_PICTURES)
+        self.view = RunView(MAX_SLICES, MAX_PICTURES, PLAN_BINS)
+        self._plan: tuple[float, int, Any] = (-math.inf, -1, None)  # when, of how many events, what
         self.n_events = 0
         self._whole = Timeline(WHOLE_SLICES)
         self._pace = Pace()
@@ -109,11 +113,20 @@ class Board:
             "notes": [_plain(one, "t", "level", "source", "text") for one in self._notes],
             "gallery": self._pictures.section(self.view.gallery),
             "measures": self.view.measures.to_json(),
-            "plan": self.view.plan.to_json(),
+            "plan": self._plan_and_run(is_running),
             "config": read_config(self.folder),
             "faults": faults,
             "version": __version__,
         }
+
+    def _plan_and_run(self, is_running: bool) -> Any:
+        """Made anew every few seconds: its bars are long, and move little from frame to frame."""
+        made_s, n_events, shown = self._plan
+        now = time.monotonic()
+        if n_events != self.n_events and (not is_running or now - made_s >= PLAN_EVERY_S):
+            shown = self.view.plan.to_json()
+            self._plan = (now, self.n_events, shown)
+        return shown
 
     def _queues(self) -> dict[str, Any] | None:
         """What each stage has before it, and each device at work and in its own queue; of all stages."""

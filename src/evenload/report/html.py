@@ -56,13 +56,13 @@ _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 class RunView:
     """Everything that the page shows, gathered in one pass; a live page may ask for it again and again."""
 
-    def __init__(self, max_slices: int = 100_000, max_pictures: int = 48) -> None:
+    def __init__(self, max_slices: int = 100_000, max_pictures: int = 48, plan_bins: int = 1024) -> None:
         self.tally = Tally()
         self.timeline = Timeline(max_slices)
         self.load = LoadOverTime()
         self.gallery = Gallery(max_pictures)
         self.measures = Measures()
-        self.plan = PlanAndRun()
+        self.plan = PlanAndRun(plan_bins)
         self.notes: list[dict[str, Any]] = []
         self.n_notes = 0
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from evenload.events import Event, Idle, Planned, Replanned, Restored, Span
 
-from .bars import Bar, Bars
+from .bars import N_BINS, Bar, Bars
 
 __all__ = ["LOADS", "PlanAndRun"]
 
@@ -23,9 +23,10 @@ class PlanAndRun:
     is shown: it is the one that was promised.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, n_bins: int = N_BINS) -> None:
+        self.n_bins = n_bins
         self._plan: Planned | None = None
-        self._bars = Bars()
+        self._bars = Bars(n_bins)
         self._work_s: dict[str, float] = {}
         self._load_s: dict[str, float] = {}
         self._n_items: dict[str, int] = {}
@@ -63,7 +64,7 @@ class PlanAndRun:
         plan = self._plan
         if plan is None or not plan.makespan_s:
             return None
-        planned, names = Bars(), list(dict.fromkeys(one[1] for one in plan.slices))
+        planned, names = Bars(self.n_bins), list(dict.fromkeys(one[1] for one in plan.slices))
         names += [name for name in self._work_s if name not in names]
         sums: dict[tuple[str, str], float] = {}
         n_items: dict[str, int] = {}

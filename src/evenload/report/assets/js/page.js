@@ -88,7 +88,7 @@ class Page {
 }
 
 // Parts that are only text and bars are changed in place: a button may be pressed while news come.
-const MORPHED = new Set(["head", "hero", "plan", "failures", "devices", "stages", "slowest", "moves", "notes"]);
+const MORPHED = new Set(["head", "hero", "failures", "devices", "stages", "slowest", "moves", "notes"]);
 
 // `old` becomes like `fresh`, and stays the node that it is, with its listeners. Nodes of another `data-key`
 // are not the same thing. Returns what is in the page then.

@@ -4,6 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 
 function planPart(view) {
   const { plan } = view;
+  planTip(null); // what it pointed at is drawn anew
   if (!plan) return null;
   const isGoing = view.live?.run.is_running;
   const end = Math.max(plan.planned_s, plan.measured_s ?? 0);
