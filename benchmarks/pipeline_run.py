@@ -7,8 +7,9 @@ load (the times of the job that this was built for), all divided by ``--faster``
 that one machine plays several devices; processes, files, journal and messages are real. Four ways, one after
 the other, with the same items:
 
-    evenload           evenload run, planned from the stages' estimates; it takes the devices for alike
-    evenload, pull     the same, and no device leaves a late item to a faster one
+    evenload           evenload run, planned from the stages' estimates; at first it takes the devices for
+                       alike, and is planned again when it sees that they are not
+    evenload, pull     the same without planning again, and no device leaves a late item to a faster one
     replicas           a process per device, items dealt in turn and edited there; then scored on the first
     barrier per batch  the recipe of accelerate: equal slices, all wait for the slowest after each batch; then
                        the same for scores

@@ -176,7 +176,8 @@ class StageHost:
         gc.collect()
         torch.cuda.empty_cache()
         free, after = seen.free_before, _free_bytes()
-        is_ours = torch.cuda.memory_allocated() > MOST_LEFT_BYTES  # not another tenant's
+        there = sum(self._seen[stage].n_bytes for stage in self._held)
+        is_ours = torch.cuda.memory_allocated() > there + MOST_LEFT_BYTES  # not another tenant's
         return free is None or after is None or after >= free - MOST_LEFT_BYTES or not is_ours
 
 

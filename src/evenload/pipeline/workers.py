@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from evenload.devices import DevicePool, worker_environment
@@ -22,9 +22,7 @@ class Worker:
     pid: int | None = None
     is_up: bool = False
     order: Order | None = None
-    load_s: dict[int, float] = field(default_factory=dict)
     idle_since_s: float | None = None
-    must_replace: bool = False
 
 
 def group_environment(
