@@ -145,9 +145,12 @@ def test_a_run_whose_times_were_guessed_wrong(tmp_path: Path) -> None:
     )
     result = Pipeline.from_yaml(tmp_path / "job.yaml").run(out=tmp_path / "run")
     assert result.n_done == 60
-    told = [event for event in read_events(tmp_path / "run") if isinstance(event, Replanned)]
+    events = list(read_events(tmp_path / "run"))
+    told = [event for event in events if isinstance(event, Replanned)]
+    notes = [event for event in events if isinstance(event, Note) and "planned again" in event.text]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert len(summary["measured"]["replans"]) == len(told)
-    if not told:
-        pytest.skip("this machine was so slow that no other plan was worth it")
-    assert "score takes" in told[0].why
+    assert [one["why"] for one in summary["measured"]["replans"]] == [event.why for event in told]
+    assert len(notes) == len(told)
+    if not told:  # other work here delayed every stage alike
+        pytest.skip("no other plan was worth it on this machine")
+    assert all(event.before_s is None or event.after_s < event.before_s for event in told)
