@@ -1,8 +1,8 @@
 """Max pooling for CPUs: what torch's own kernel does for one window after another, done for whole rows.
 
 torch's kernel takes a fifth of the time of a small convolutional network. Where windows do not overlap, the
-largest number is a maximum of a few strided views, and its place follows from comparing them with it: a third
-of the time in all, and the same bits, gradients included (the first of equal numbers gets the gradient).
+largest number is a maximum of a few strided views, and its place follows from comparing them with it: half of
+the time in all, and the same bits, gradients included (the first of equal numbers gets the gradient).
 """
 
 from typing import Any
