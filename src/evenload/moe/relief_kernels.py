@@ -7,8 +7,10 @@ well.
 """
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from evenload.balance.flow.jit import compiled, fingerprint, inlined
 
@@ -22,7 +24,18 @@ PIECES = ("change_kernels", "relief_kernels", "serving_kernels")
 TOLL = 0.02  # of the mean load, for each GPU beyond the target
 LEAST_GAIN = 1e-7
 LEAST_PAY = 1e-4  # of burden, for each expert fetched and scenario
+UNKNOWN = -2
 NO_FETCH = 0.01  # what a change counts that has nothing fetched, or less than before
+
+
+class Known(NamedTuple):
+    """The best changes of each slot, and which GPUs have changed since they were looked for."""
+
+    gain: NDArray[np.float64]  # [slots] burden that goes for a fetch, by an exchange
+    other: NDArray[np.int64]  # [slots] the slot to exchange with, -1 if none relieves, or UNKNOWN
+    relief: NDArray[np.float64]  # [slots] burden that goes for a fetch, by another expert in it
+    new: NDArray[np.int64]  # [slots] that expert, -1 if none relieves, or UNKNOWN
+    is_touched: NDArray[np.bool_]  # [gpus]
 
 
 @inlined
@@ -96,10 +109,10 @@ def _mark_burdened(problem, state, target, is_burdened):
 
 
 @inlined
-def _has_burdened_host(problem, state, expert, is_burdened):
+def _has_host_in(problem, state, expert, chosen):
     found = False
     for k in range(state.n_hosts[expert]):
-        found = found or is_burdened[problem.slot2gpu[state.hosts[expert, k]]]
+        found = found or chosen[problem.slot2gpu[state.hosts[expert, k]]]
     return found
 
 
@@ -109,50 +122,86 @@ def _per_fetch(problem, state, old_on, gain, slot, other, new):
 
 
 @inlined
-def _best_exchange(problem, state, old_on, target, is_burdened):
-    """(slot, other slot) that relieve most for a fetch, and how much."""
+def _look_at(problem, state, old_on, target, known, slot, other):
+    """Remember the exchange if it relieves more for a fetch than what is known for ``slot``."""
+    if not may_exchange(problem, state, slot, other):
+        return
+    gain = _exchange_gain(problem, state, target, slot, other)
+    if gain > LEAST_GAIN:
+        gain = _per_fetch(problem, state, old_on, gain, slot, other, -1)
+        if gain > known.gain[slot]:
+            known.gain[slot], known.other[slot] = gain, other
+
+
+@inlined
+def _best_exchange(problem, state, old_on, target, is_burdened, known):
+    """(slot, other slot) that relieve most for a fetch, and how much.
+
+    Only what the last change has touched is looked at anew.
+    """
     best, best_slot, best_other = 0.0, -1, -1
     for slot in range(len(state.slots)):
-        if not is_burdened[problem.slot2gpu[slot]]:
+        gpu, other = problem.slot2gpu[slot], known.other[slot]
+        if not is_burdened[gpu]:
+            known.other[slot] = UNKNOWN
             continue
-        for other in range(len(state.slots)):
-            if not may_exchange(problem, state, slot, other):
-                continue
-            gain = _exchange_gain(problem, state, target, slot, other)
-            if gain <= LEAST_GAIN:
-                continue
-            gain = _per_fetch(problem, state, old_on, gain, slot, other, -1)
-            if gain > best:
-                best, best_slot, best_other = gain, slot, other
+        if (
+            known.is_touched[gpu]
+            or other == UNKNOWN
+            or (other >= 0 and known.is_touched[problem.slot2gpu[other]])
+        ):
+            known.gain[slot], known.other[slot] = 0.0, -1
+            for peer in range(len(state.slots)):
+                _look_at(problem, state, old_on, target, known, slot, peer)
+        else:
+            for peer_gpu in range(len(problem.speed)):
+                if known.is_touched[peer_gpu]:
+                    for peer in range(problem.first_slot[peer_gpu], problem.first_slot[peer_gpu + 1]):
+                        _look_at(problem, state, old_on, target, known, slot, peer)
+        if known.gain[slot] > best:
+            best, best_slot, best_other = known.gain[slot], slot, known.other[slot]
     return best, best_slot, best_other
 
 
 @inlined
-def _best_relabel(problem, state, old_on, delta, target, is_burdened):
-    """(slot, expert) that relieve most for a fetch, and how much."""
+def _best_relabel(problem, state, old_on, delta, target, is_burdened, known):
+    """(slot, expert) that relieve most for a fetch, and how much; like ``_best_exchange``."""
     best, best_slot, best_new = 0.0, -1, -1
     for slot in range(len(state.slots)):
-        old = state.slots[slot]
+        old, gpu, held = state.slots[slot], problem.slot2gpu[slot], known.new[slot]
         if old >= 0 and state.n_hosts[old] < 2:
+            known.new[slot] = UNKNOWN
             continue
-        from_burdened = is_burdened[problem.slot2gpu[slot]]
+        is_anew = (
+            known.is_touched[gpu]
+            or held == UNKNOWN
+            or (held >= 0 and _has_host_in(problem, state, held, known.is_touched))
+            or (old >= 0 and _has_host_in(problem, state, old, known.is_touched))
+        )
+        if is_anew:
+            known.relief[slot], known.new[slot] = 0.0, -1
         for new in range(len(state.n_hosts)):
-            if not (from_burdened or _has_burdened_host(problem, state, new, is_burdened)):
+            if not (is_anew or _has_host_in(problem, state, new, known.is_touched)):
+                continue
+            if not (is_burdened[gpu] or _has_host_in(problem, state, new, is_burdened)):
                 continue
             if not may_relabel(problem, state, slot, new):
                 continue
             gain = _relabel_gain(problem, state, delta, target, slot, new)
-            if gain <= LEAST_GAIN:
-                continue
-            gain = _per_fetch(problem, state, old_on, gain, slot, -1, new)
-            if gain > best:
-                best, best_slot, best_new = gain, slot, new
+            if gain > LEAST_GAIN:
+                gain = _per_fetch(problem, state, old_on, gain, slot, -1, new)
+                if gain > known.relief[slot]:
+                    known.relief[slot], known.new[slot] = gain, new
+        if known.relief[slot] > best and known.new[slot] >= 0:
+            best, best_slot, best_new = known.relief[slot], slot, known.new[slot]
     return best, best_slot, best_new
 
 
 @inlined
-def _settle(problem, state, scratch, slot, other, old):
-    """Flows, loads and costs after the change that has been made."""
+def _settle(problem, state, scratch, slot, other, old, is_touched):
+    """Flows, loads and costs after the change that has been made, and the GPUs that it touched."""
+    for gpu in range(len(problem.speed)):
+        is_touched[gpu] = gpu == problem.slot2gpu[slot] or (other >= 0 and gpu == problem.slot2gpu[other])
     for t in range(len(state.cost)):
         for gpu in range(len(problem.speed)):
             scratch.load[t, gpu] = state.load[t, gpu]
@@ -170,6 +219,8 @@ def _settle(problem, state, scratch, slot, other, old):
             scratch.load[t, problem.slot2gpu[slot]] -= step
             scratch.load[t, problem.slot2gpu[other]] += step
         scratch.cost[t] = busiest(problem, scratch, t)
+        for gpu in range(len(problem.speed)):
+            is_touched[gpu] = is_touched[gpu] or scratch.load[t, gpu] != state.load[t, gpu]
     keep_costs(state, scratch)
 
 
@@ -184,19 +235,32 @@ def _sealed(seal):
         _ = seal  # a new one is a new key in numba's cache
         delta = np.zeros(len(problem.speed))
         is_burdened = np.zeros(len(problem.speed), np.bool_)
+        known = Known(
+            np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
+            np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
+            np.zeros(len(problem.speed), np.bool_),
+        )  # fmt: skip
         set_up(problem, state, scratch)
         for _change in range(n_changes):
             if state.cost.sum() <= target * len(state.cost):
                 break
             _mark_burdened(problem, state, target, is_burdened)
-            best, slot, other = _best_exchange(problem, state, old_on, target, is_burdened)
-            better, at, new = _best_relabel(problem, state, old_on, delta, target, is_burdened)
+            best, slot, other = _best_exchange(problem, state, old_on, target, is_burdened, known)
+            better, at, new = _best_relabel(problem, state, old_on, delta, target, is_burdened, known)
             if better > best:
                 best, slot, other = better, at, -1
             if best < LEAST_PAY * len(state.cost):
                 break
+            is_allowed = (
+                may_exchange(problem, state, slot, other)
+                if other >= 0
+                else may_relabel(problem, state, slot, new)
+            )
+            if not is_allowed:  # a copy elsewhere is gone, on which a node relied
+                known.other[:], known.new[:] = UNKNOWN, UNKNOWN
+                continue
             old = apply(problem, state, slot, other, new)
-            _settle(problem, state, scratch, slot, other, old)
+            _settle(problem, state, scratch, slot, other, old, known.is_touched)
         return state.cost.sum()
 
     return relieve
