@@ -91,11 +91,11 @@ def test_failed_items_are_listed_and_the_exit_code_is_1(
 
 
 def test_dry_run_prints_the_plan_and_makes_nothing(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, err = evenload(capsys, job, "--dry-run", "--devices", "cpu*3", "--policy", "pull:2")
+    code, out, err = evenload(capsys, job, "--dry-run", "--devices", "cpu*3", "--policy", "pull")
     assert (code, err) == (0, "")
     for text in (
         "doubled: 2 items",
-        "policy pull:2",
+        "policy pull",
         "x (1), y (1)",
         "double = stages.py:Double",
         "cpu:2",

@@ -128,7 +128,9 @@ def test_missing_and_unknown_arguments_are_both_named(folder: Path) -> None:
 def test_targets_that_cannot_be(
     folder: Path, target: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delitem(sys.modules, "stages", raising=False)  # an example's own, from another test
+    # An example's own, from another test.
+    monkeypatch.delitem(sys.modules, "stages", raising=False)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if not Path(one, "stages.py").is_file()])
     (folder / "broken.py").write_text("class Thing(:\n")
     text = JOB.replace("stages.py:Brighten", target).replace("    params: {gamma: 2}\n", "")
     assert any(said in fault for fault in faults_of(text, folder).values())

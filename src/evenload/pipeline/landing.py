@@ -22,6 +22,6 @@ def refuse_cpu(spec: "JobSpec", pool: "DevicePool", use: Any) -> None:
     stages = [stage.name for stage in spec.stages if stage.kind in KINDS and KINDS[stage.kind].needs_model]
     if stages and not may_use_cpu(use) and all(device.kind == "cpu" for device in pool):
         raise NoUsableDevice(
-            f"devices {use!r} are only the CPU here, where the models of {', '.join(stages)} take hours",
+            f"{', '.join(stages)} landed on the CPU (devices {use!r}), where their models take hours",
             hint="say so if it is meant: --devices cpu; `evenload doctor` says why no GPU was found",
         )
