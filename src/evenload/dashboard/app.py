@@ -52,13 +52,16 @@ def make_app(feed: Feed, *, host: str, token: str | None) -> Guard:
         return HTMLResponse(text, headers={"content-disposition": 'attachment; filename="report.html"'})
 
     async def control(request: Request) -> Response:
+        try:
+            sent = await _body(request)  # before any answer: closing before would reset the connection
+        except ValueError:
+            return PlainTextResponse("that is no JSON of ours: too long\n", 400)
         if feed.panel is None:
             return PlainTextResponse("this page only shows; start it with --control\n", 403)
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return PlainTextResponse("send JSON\n", 415)
         try:
-            asked = json.loads(await _body(request))
-            await run_in_threadpool(feed.panel.act, asked)
+            await run_in_threadpool(feed.panel.act, json.loads(sent))
         except EvenloadError as error:
             return PlainTextResponse(f"{error.message}\n{error.hint or ''}".strip() + "\n", 409)
         except (ValueError, RecursionError):

@@ -19,6 +19,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "evenload_token"
 MAX_URL = 4_000
+MAX_UNREAD_BYTES = 65_536  # of a refused request, read before the answer
 HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -53,16 +54,16 @@ class Guard:
         headers = dict(scope["headers"])
         query = scope.get("query_string", b"")
         if len(scope["path"]) + len(query) > MAX_URL:
-            return await _refuse(send, 414, "the address is too long")
+            return await _refuse(receive, send, 414, "the address is too long")
         if not self._is_named(headers.get(b"host", b"")):
-            return await _refuse(send, 421, "this page has another name; open the printed address")
+            return await _refuse(receive, send, 421, "this page has another name; open the printed address")
         if not self._is_own(headers, scope["method"]):
-            return await _refuse(send, 403, "requests from other pages are not answered")
+            return await _refuse(receive, send, 403, "requests from other pages are not answered")
         if self._token is not None and not self._has_cookie(headers):
             given = dict(parse_qsl(query.decode("latin-1")))
             if scope["method"] == "GET" and _equal(given.pop("token", ""), self._token):
                 return await self._welcome(scope["path"], given, send)
-            return await _refuse(send, 401, "open the address that was printed, with its token")
+            return await _refuse(receive, send, 401, "open the address that was printed, with its token")
         await self._app(scope, receive, _with_headers(send))
 
     def _is_named(self, value: bytes) -> bool:
@@ -118,7 +119,18 @@ def _with_headers(send: Send) -> Send:
     return sent
 
 
-async def _refuse(send: Send, status: int, why: str) -> None:
+async def _refuse(receive: Receive, send: Send, status: int, why: str) -> None:
+    await _hear_out(receive)
     headers = [(b"content-type", b"text/plain; charset=utf-8"), *HEADERS]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": f"{why}\n".encode()})
+
+
+async def _hear_out(receive: Receive) -> None:
+    """Read what is still being sent: closing before would reset the connection, and the answer with it."""
+    n_bytes = 0
+    while n_bytes < MAX_UNREAD_BYTES:
+        message = await receive()
+        if not message.get("more_body", False):
+            return
+        n_bytes += len(message.get("body", b""))
