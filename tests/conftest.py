@@ -7,6 +7,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ["EVENLOAD_WARM_START"] = "0"  # before any program of a test inherits it
+# Ray makes it 15: beside other tests its workers hardly get a turn.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (its name)
 
 # An example may take long on a machine that does other things besides.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
