@@ -4,7 +4,7 @@
 
 Stages sleep for as long as an item takes on that device: 5.0 s to edit and 3.4 s to score, 20 and 15 s to
 load (the times of the job that this was built for), all divided by ``--faster``. Sleeping takes no core, so
-that one machine plays several devices; processes, files, journal and messages are real. Four ways, one after
+that one machine plays several devices; processes, files, journal and messages are real. Five ways, one after
 the other, with the same items:
 
     evenload           evenload run, planned from the stages' estimates; at first it takes the devices for
@@ -13,6 +13,7 @@ the other, with the same items:
     replicas           a process per device, items dealt in turn and edited there; then scored on the first
     barrier per batch  the recipe of accelerate: equal slices, all wait for the slowest after each batch; then
                        the same for scores
+    Ray Data           both stages stream, each with the best fixed pool of devices (``pipeline_ray_data``)
 
 ``bound_s`` is the least that any plan could need on these devices, loads included. ``wall_s`` begins when the
 worker processes are up, for all ways. The last row says what evenload adds to the stages' own time for an
@@ -29,6 +30,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from pipeline_ray_data import ray_data
 from record import record
 
 Items = Sequence[tuple[float, float]]
@@ -76,8 +78,14 @@ def compare(fleet: str, n_items: int, faster: float, draw: int) -> list[dict]:
     speeds, scale = FLEETS[fleet], 1 / faster
     bound_s = scale * bound(items, speeds)
     rows = []
-    for way in ("evenload", "evenload, pull", "replicas", "barrier per batch"):
-        if way == "replicas":
+    edit, score = (
+        ("edit", LOAD_EDIT_S * scale, EDIT_S * scale),
+        ("score", LOAD_SCORE_S * scale, SCORE_S * scale),
+    )
+    for way in ("evenload", "evenload, pull", "replicas", "barrier per batch", "Ray Data"):
+        if way == "Ray Data":
+            wall_s = ray_data(items, speeds, edit, score)
+        elif way == "replicas":
             wall_s = replicas(items, speeds, scale)
         elif way == "barrier per batch":
             wall_s = barriers(items, speeds, scale)
@@ -143,10 +151,14 @@ def evenload_run(items: Items, speeds: Sequence[float], scale: float, policy: st
         assert result.n_done == len(items)
         events = list(read_events(folder / "run"))
         first = max(event.t for event in events if type(event).__name__ == "WorkerStarted")
-        last = max(event.stop_s for event in events if type(event).__name__ == "Span")
-        return last - first
+        return last_s(events) - first
     finally:
         shutil.rmtree(folder)
+
+
+def last_s(events: list) -> float:
+    """When the last result was on disk and in the journal."""
+    return max(event.t for event in events if type(event).__name__ == "ItemFinished")
 
 
 def stage(name: str, item_s: float, load_s: float, speeds: dict) -> dict:
@@ -233,8 +245,8 @@ def overhead(n_items: int = 500) -> dict:
         result = Pipeline.from_yaml(folder / "job.yaml").run(out=folder / "run")
         cpu_s = time.process_time() - cpu_s
         assert result.n_done == n_items
-        spans = [event for event in read_events(folder / "run") if type(event).__name__ == "Span"]
-        wall_s = max(span.stop_s for span in spans) - min(span.start_s for span in spans)
+        events = list(read_events(folder / "run"))
+        wall_s = last_s(events) - min(event.start_s for event in events if type(event).__name__ == "Span")
         print(f"overhead: {1000 * wall_s / 2 / n_items:.2f} ms of wall for an item and stage, "
               f"{1000 * cpu_s / 2 / n_items:.2f} ms of the driver's CPU")  # fmt: skip
         return {
