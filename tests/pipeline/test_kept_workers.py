@@ -1,18 +1,29 @@
 """Workers that outlive a run: models are built once, another job's are not mistaken for them."""
 
+import functools
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
 import psutil
 import pytest
 
+from evenload.devices import DevicePool
 from evenload.errors import ConfigError
 from evenload.events import Event, Note, WorkerStarted
 from evenload.executor.backends import WorkerOptions
+from evenload.executor.messages import Answered
+from evenload.executor.prepare import Tasks
 from evenload.pipeline import Pipeline, PipelineResult
+from evenload.pipeline.artifacts import write_atomically
+from evenload.pipeline.course import Task
+from evenload.pipeline.host import StageHost
 from evenload.pipeline.kept_workers import KeptWorkers
+from evenload.pipeline.orders import LOAD, RUN, HostSpec, Job, Order
+from evenload.pipeline.stage import Item, StageWorker
+from evenload.pipeline.target import locate
 
 STAGES = """
 import os
@@ -128,6 +139,52 @@ def test_closing_ends_the_processes_and_a_new_run_starts_others(job: Path) -> No
     workers.close()
     assert run(job, workers, "third").status == "done"
     workers.close()
+
+
+def test_who_was_being_told_of_a_job_when_its_run_ended_does_not_stay(job: Path) -> None:
+    with KeptWorkers("inline") as workers:
+        run(job, workers, "first")
+        (kept,) = workers.kept.values()
+        pool = DevicePool.discover().select("cpu*1")
+        lent = workers.make(WorkerOptions())
+        lent.start(1, pool.device(kept.device), pool, kept.environment)
+        lent.load(1, Tasks().prepare(functools.partial(StageHost, HostSpec(())), sends=False))
+        lent.close(0.0)  # as on Ctrl-C: its answer would come in the next run
+        assert not workers.kept
+        assert run(job, workers, "second").status == "done"
+
+
+def test_who_still_writes_files_when_its_run_ended_does_not_stay(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next run takes its outcomes for those of its own tasks, which have the same numbers."""
+    may_write = threading.Event()
+
+    def write_late(path: Path, content: bytes) -> None:
+        assert may_write.wait(60)
+        write_atomically(path, content)
+
+    with KeptWorkers("inline") as workers:
+        run(job, workers, "first")
+        (kept,) = workers.kept.values()
+        pool = DevicePool.discover().select("cpu*1")
+        target = locate("stages.py:Model", job.parent)
+        model = StageWorker("model", target, job.parent, job.parent, outputs={"made": "txt"})
+        lent = workers.make(WorkerOptions())
+        lent.start(1, pool.device(kept.device), pool, kept.environment)
+        lent.load(1, Tasks().prepare(functools.partial(StageHost, HostSpec((model,))), sends=False))
+        monkeypatch.setattr("evenload.pipeline.saving.write_atomically", write_late)
+        jobs = (Job(Task(0, 0), {}, Item(0, "late", 7)),)
+        lent.run(1, 1, 1, [Order(LOAD, 0)], False)
+        lent.run(1, 1, 2, [Order(RUN, 0, jobs=jobs)], False)
+        answers: list[Answered] = []
+        while len(answers) < 2:
+            answers += [message for message in lent.poll(1.0) if isinstance(message, Answered)]
+        assert [one.kind for one in answers[1].answer.values[0]] == ["made"]
+        threading.Timer(0.1, may_write.set).start()
+        lent.close(0.0)
+        assert not workers.kept
+        assert run(job, workers, "second").status == "done"
 
 
 def test_devices_of_another_run_are_started_beside_those_that_wait(job: Path) -> None:

@@ -10,8 +10,8 @@ a worker finds one that waits on the same devices, its load of a host tells the 
 job (``orders.ADOPT``), and its end leaves the workers that have answered all.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from evenload.devices import Device, DevicePool
@@ -20,6 +20,7 @@ from evenload.errors import ConfigError
 from evenload.executor.backends import Backend, WorkerOptions, make_backend
 from evenload.executor.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
 from evenload.executor.task import Task
+from evenload.pipeline.course import Task as StageTask
 from evenload.pipeline.orders import ADOPT, Order
 
 __all__ = ["KeptWorkers"]
@@ -29,7 +30,11 @@ GRACE_S = 1.0
 
 @dataclass(slots=True)
 class _Kept:
-    """A live worker. ``host``: its task that holds the models, or 0; ``run_number``: 0 while it waits."""
+    """A live worker. ``host``: its task that holds the models, or 0; ``run_number``: 0 while it waits.
+
+    n_open      orders that it has not answered, and a load or adoption
+    unfinished  tasks whose outcome has not come; their files may still be on their way to the disk
+    """
 
     number: int
     device: str
@@ -38,10 +43,12 @@ class _Kept:
     run_number: int = 0
     n_open: int = 0
     up: Up | None = None
+    unfinished: set[StageTask] = field(default_factory=set)
 
     @property
     def can_stay(self) -> bool:
-        return self.up is not None and bool(self.host) and not self.n_open
+        """What it still answers, or writes, would be taken for the next run's."""
+        return self.up is not None and bool(self.host) and not self.n_open and not self.unfinished
 
     def shares_devices_with(self, device: str, environment: Mapping[str, str]) -> bool:
         return bool(_devices(self.device, self.environment) & _devices(device, environment))
@@ -104,7 +111,7 @@ class _Lent:
         self._owner, self._backend = owner, backend
         self._of_run: dict[int, _Kept] = {}
         self._task_of: dict[int, int] = {}
-        self._chunks: dict[tuple[int, int], int] = {}
+        self._chunks: dict[tuple[int, int], tuple[int, Sequence[Order]]] = {}
         self._adopting: set[tuple[int, int]] = set()
         self._news: list[Message] = []
 
@@ -128,6 +135,7 @@ class _Lent:
     def load(self, worker: int, task: Task) -> None:
         kept = self._of_run[worker]
         self._task_of[worker] = task.id
+        kept.n_open += 1
         if not kept.host:
             kept.host = self._owner.next("task")
             return self._backend.load(kept.number, replace(task, id=kept.host))
@@ -143,13 +151,14 @@ class _Lent:
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
         kept = self._of_run[worker]
         ours = self._owner.next("chunk")
-        self._chunks[kept.number, ours] = chunk
+        self._chunks[kept.number, ours] = (chunk, items)
         kept.n_open += 1
+        kept.unfinished.update(job.task for order in items for job in order.jobs)
         return self._backend.run(kept.number, kept.host, ours, items, singly)
 
     def drop(self, worker: int, chunk: int) -> None:
         kept = self._of_run[worker]
-        for (number, ours), theirs in self._chunks.items():
+        for (number, ours), (theirs, _) in self._chunks.items():
             if number == kept.number and theirs == chunk:
                 self._backend.drop(number, ours)
 
@@ -199,9 +208,11 @@ class _Lent:
         if isinstance(message, Up):
             kept.up = message
         elif isinstance(message, Loaded):
+            kept.n_open -= 1
             return Loaded(worker, self._task_of[worker], message.seconds)
         elif isinstance(message, Refused):
             kept.host = 0
+            kept.n_open -= 1
             return Refused(worker, self._task_of[worker], message.failure)
         elif isinstance(message, Answered | Spoilt):
             return self._answered(kept, message)
@@ -209,12 +220,22 @@ class _Lent:
 
     def _answered(self, kept: _Kept, message: Answered | Spoilt) -> Message:
         at = (kept.number, message.chunk)
+        kept.n_open -= 1
         if at not in self._adopting:
-            kept.n_open -= 1
-            return message._replace(worker=kept.run_number, chunk=self._chunks.pop(at))
+            chunk, orders = self._chunks.pop(at)
+            kept.unfinished.difference_update(_finished(message, orders))
+            return message._replace(worker=kept.run_number, chunk=chunk)
         self._adopting.discard(at)
         task = self._task_of[kept.run_number]
         failures = message.answer.failures.values() if isinstance(message, Answered) else [message.failure]
         for failure in failures:
             return Refused(kept.run_number, task, failure)
         return Loaded(kept.run_number, task, 0.0)
+
+
+def _finished(message: Answered | Spoilt, orders: Sequence[Order]) -> Iterator[StageTask]:
+    """Tasks that are over by this answer; one that is ``made`` is not: its files are on their way."""
+    if isinstance(message, Spoilt) or message.answer.failures:
+        yield from (job.task for order in orders for job in order.jobs)
+    for outcomes in message.answer.values if isinstance(message, Answered) else ():
+        yield from (one.task for one in outcomes or () if one.task is not None and one.kind != "made")
