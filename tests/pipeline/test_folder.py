@@ -32,7 +32,9 @@ def test_what_was_half_written_is_swept_and_not_taken_for_a_strangers(tmp_path: 
     (tmp_path / "journal").mkdir()
     for name in ("config.yaml.2129.tmp", ".report.html.x7.tmp"):
         (tmp_path / name).write_text("half")
-    assert RunFolder.create(tmp_path).is_resumed
+    folder = RunFolder.create(tmp_path)
+    assert folder.is_resumed
+    folder.sweep()
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]
 
 

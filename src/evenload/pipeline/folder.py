@@ -74,13 +74,22 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             for name in present if fresh else ():
                 shutil.rmtree(path / name) if name in _FOLDERS else (path / name).unlink()
-            if present and not fresh:
-                _sweep(path)
         except OSError as error:
-            raise ConfigError(
-                f"cannot write to {path}: {error}", hint="give another run folder with -o"
-            ) from error
+            raise _unwritable(path, error) from error
         return cls(path, is_resumed=bool(present) and not fresh)
+
+    def sweep(self) -> None:
+        """Take away what was half written when a worker was killed. For who has the journal's lock: another
+        process that is at work here is writing such files just now.
+        """
+        try:
+            for partial in (self.path / "outputs").rglob("*.tmp"):
+                partial.unlink(missing_ok=True)
+            for partial in self.path.iterdir():
+                if _is_partial(partial.name):
+                    partial.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
 
     def file(self, name: str) -> Path:
         assert name in _FILES
@@ -105,13 +114,8 @@ class RunFolder:
         self.write_text("summary.json", json_text(summary, indent=2) + "\n")
 
 
-def _sweep(path: Path) -> None:
-    """Take away what was half written when a worker was killed."""
-    for partial in (path / "outputs").rglob("*.tmp"):
-        partial.unlink(missing_ok=True)
-    for partial in path.iterdir():
-        if _is_partial(partial.name):
-            partial.unlink(missing_ok=True)
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot write to {path}: {error}", hint="give another run folder with -o")
 
 
 def _is_partial(name: str) -> bool:

@@ -169,6 +169,7 @@ class Pipeline:
             with contextlib.closing(
                 Ledger.open(folder.path, fingerprint_of(self.spec, self.folder))
             ) as ledger:
+                folder.sweep()
                 folder.write_text("config.yaml", self._config())
                 folder.write_text("job.json", json.dumps({"schema": 1, "folder": str(self.folder)}) + "\n")
                 with EventFile(folder.file("events.jsonl")) as file:
