@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from evenload.errors import ConfigError, FormatError
-from evenload.pipeline.artifacts import encode_artifact, file_name, read_picture, write_atomically
+from evenload.pipeline.artifacts import (
+    encode_artifact,
+    file_name,
+    plain_picture,
+    read_picture,
+    write_atomically,
+)
 from evenload.pipeline.memory import weight_bytes
 
 
@@ -165,3 +171,14 @@ def test_damaged_weights_are_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
     with pytest.raises(FormatError, match=r"x\.safetensors"):
         weight_bytes({"weights": "x.safetensors"}, tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["1", "LA", "PA", "P", "CMYK", "YCbCr", "HSV", "RGBA"])
+def test_a_pil_image_of_any_mode_keeps_its_colours(mode: str) -> None:
+    pixels = np.zeros((4, 4, 3), np.uint8)
+    pixels[0, 0] = (255, 255, 255) if mode in ("1", "LA", "PA") else (255, 0, 0)
+    picture = Image.fromarray(pixels)
+    given = picture.convert("LA").convert("PA") if mode == "PA" else picture.convert(mode)
+    for made in (decoded(encode_artifact(given, "png")), np.asarray(plain_picture(given))):
+        colours = made[..., :3] if made.ndim == 3 else np.repeat(made[..., None], 3, axis=2)
+        assert np.abs(colours.astype(int) - pixels.astype(int)).max() <= 3, made[0, 0]

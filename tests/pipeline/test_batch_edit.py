@@ -1,5 +1,6 @@
 """Editing pictures from Python: loaded once, the same bytes for any number of workers, clear refusals."""
 
+import io
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from evenload.errors import ConfigError, ExecutorClosed, TaskError
 from evenload.events import Event, Idle, ItemFinished, Note, WorkerStarted
@@ -91,6 +93,8 @@ def test_processes_stay_between_calls(
 def test_what_is_refused(tiny_models: Path, pictures: list[Any], tmp_path: Path) -> None:
     editor = MultiDeviceImageEdit(tiny_models / "edit", devices="cpu*1", backend="inline")
     (tmp_path / "x.png").write_text("no picture")
+    pictures[0].save(tmp_path / "whole.png")
+    cut = Image.open(io.BytesIO((tmp_path / "whole.png").read_bytes()[:400]))
     refused: list[tuple[str, Any, Any, dict]] = [
         ("4 pictures and 3 instructions", pictures, WORDS[:3], {}),
         ("images is one Image", pictures[0], WORDS[:1], {}),
@@ -102,11 +106,16 @@ def test_what_is_refused(tiny_models: Path, pictures: list[Any], tmp_path: Path)
         ("picture 1: .* no picture", [pictures[0], np.zeros((3, 3, 7), np.uint8)], WORDS[:2], {}),
         ("on_error='ignore'", pictures[:1], WORDS[:1], {"on_error": "ignore"}),
         ("prompt= is one for all", pictures[:1], WORDS[:1], {"prompt": "x"}),
+        ("picture 1: it cannot be read", [pictures[0], cut], WORDS[:2], {}),
+        ("generator is a Generator", pictures[:1], WORDS[:1], {"generator": torch.Generator()}),
+        ("job.seed: .* integer", pictures[:1], WORDS[:1], {"seed": "first"}),
     ]
     for said, images, words, more in refused:
         with pytest.raises(ConfigError, match=said):
             editor.batch_edit(images, words, **more)
     assert editor.batch_edit([], []) == []
+    with pytest.raises(ConfigError, match="no model folder"):
+        MultiDeviceImageEdit(tmp_path / "none")
     editor.close()
     editor.close()
     with pytest.raises(ExecutorClosed):

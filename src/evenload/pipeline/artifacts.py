@@ -26,12 +26,14 @@ __all__ = [
     "encode_artifact",
     "file_name",
     "open_picture",
+    "plain_picture",
     "read_picture",
     "read_tensors",
     "write_atomically",
 ]
 
 _LONGEST_NAME = 150
+_NOT_AS_THEY_ARE = ("1", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")  # modes of PIL images
 
 
 def read_picture(path: str | Path) -> np.ndarray:
@@ -46,16 +48,9 @@ def read_picture(path: str | Path) -> np.ndarray:
 def open_picture(path: str | Path) -> Any:
     """The picture in a file as a PIL image, RGB, read whole. As ``read_picture`` in all else."""
     image_module = require("PIL.Image", extra="pictures", why="reading pictures")
-    image_ops = require("PIL.ImageOps", extra="pictures", why="reading pictures")
     try:
         with image_module.open(path) as opened:
-            picture = image_ops.exif_transpose(opened)
-            if "transparency" in picture.info or picture.mode in ("RGBA", "LA", "PA"):
-                white = image_module.new("RGBA", picture.size, "white")
-                picture = image_module.alpha_composite(white, picture.convert("RGBA"))
-            upright = _to_8_bits(picture).convert("RGB")
-            upright.load()
-            return upright
+            return plain_picture(opened)
     except FileNotFoundError:
         raise
     except (OSError, SyntaxError, ValueError, image_module.DecompressionBombError) as error:
@@ -63,6 +58,18 @@ def open_picture(path: str | Path) -> Any:
             f"{path} is not a picture that can be read: {error}",
             hint="take the file out of the inputs, or save it again as PNG or JPEG",
         ) from error
+
+
+def plain_picture(picture: Any) -> Any:
+    """A PIL image of any mode as RGB, upright, read whole; transparency is laid on white."""
+    image_module = require("PIL.Image", extra="pictures", why="reading pictures")
+    upright = require("PIL.ImageOps", extra="pictures", why="reading pictures").exif_transpose(picture)
+    if "transparency" in upright.info or upright.mode in ("RGBA", "LA", "PA"):
+        white = image_module.new("RGBA", upright.size, "white")
+        upright = image_module.alpha_composite(white, upright.convert("RGBA"))
+    plain = _to_8_bits(upright).convert("RGB")
+    plain.load()
+    return plain
 
 
 def read_tensors(path: str | Path) -> dict[str, Any]:
@@ -100,6 +107,9 @@ def _from_array(pixels: np.ndarray) -> Any:
 
 def _encode_png(value: Any) -> bytes:
     """A PIL image, uint8, or floats in 0..1 (clipped, rounded); [h, w], [h, w, 1 | 3 | 4]."""
+    if getattr(value, "mode", None) in _NOT_AS_THEY_ARE:
+        has_alpha = value.mode in ("LA", "PA") or "transparency" in value.info
+        value = value.convert("L" if value.mode == "1" else "RGBA" if has_alpha else "RGB")
     pixels = np.asarray(value)
     if pixels.dtype.kind not in "fbiu":
         raise ConfigError(

@@ -3,6 +3,7 @@
 Workers and models stay between calls, as far as the devices hold them.
 """
 
+import json
 import tempfile
 import threading
 import warnings
@@ -13,7 +14,7 @@ from typing import Any, Self
 from evenload._optional import require
 from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError
 from evenload.events import Event
-from evenload.pipeline.artifacts import encode_artifact, open_picture, write_atomically
+from evenload.pipeline.artifacts import encode_artifact, open_picture, plain_picture, write_atomically
 from evenload.pipeline.kept_workers import KeptWorkers
 from evenload.pipeline.resident_job import ResidentJob
 from evenload.pipeline.results import ItemResult
@@ -57,9 +58,13 @@ class MultiDeviceImageEdit:
         sinks: Iterable[Callable[[Event], None]] = (),
         **params: Any,
     ):
-        self._model = {"path": str(Path(model).expanduser().resolve()), "dtype": dtype}
+        folder = Path(model).expanduser().resolve()
+        if not folder.is_dir():
+            raise ConfigError(f"there is no model folder {folder}", hint="give where it was downloaded to")
+        self._model = {"path": str(folder), "dtype": dtype}
         self._devices, self._mode = devices, mode
-        self._fit, self._reserve, self._params = list(fit), reserve, params
+        self._fit = [fit] if isinstance(fit, str) else list(fit)
+        self._reserve, self._params = reserve, params
         self._sinks = tuple(sinks)
         self._workers = KeptWorkers(backend)
         self._plans: dict[Any, Any] = {}
@@ -79,14 +84,15 @@ class MultiDeviceImageEdit:
     ) -> list[Any]:
         """Edit each picture by its instruction; returns PIL images in the same order.
 
-        images           PIL images, arrays as PNG takes them, or paths
+        images           PIL images of any mode, arrays as PNG takes them, or paths
         seed             each picture's own seed comes from this and its place
         negative_prompt  without one, ``true_cfg_scale`` does nothing
         out              a run folder: what is finished stays, and the same call goes on from there
         on_error         "raise" the first picture's TaskError, or "return" it in its place
         call             for the pipeline: num_inference_steps, true_cfg_scale, height, width, ...
-        Raises ConfigError if the numbers differ, or a picture or an instruction is none; ExecutorClosed after
-        ``close``; KeyboardInterrupt on Ctrl-C; what running a pipeline raises. What is done stays in ``out``.
+        Raises ConfigError if the numbers differ, a picture or an instruction is none, or ``call`` holds what
+        is neither number, text nor list; ExecutorClosed after ``close``; KeyboardInterrupt on Ctrl-C; what
+        running a pipeline raises. What is done stays in ``out``.
         """
         pictures, texts = _listed(images, "images"), _listed(instructions, "instructions")
         if len(pictures) != len(texts):
@@ -100,6 +106,7 @@ class MultiDeviceImageEdit:
             raise ConfigError(f"on_error={on_error!r} is unknown", hint="use 'raise' or 'return'")
         if "prompt" in call:
             raise ConfigError("prompt= is one for all pictures", hint="give instructions, one for each")
+        _check_call(call)
         call = {**call} if negative_prompt is None else {**call, "negative_prompt": negative_prompt}
         with self._turn, tempfile.TemporaryDirectory(prefix="evenload-") as scratch:
             if self._is_closed:
@@ -130,7 +137,7 @@ class MultiDeviceImageEdit:
         self, folder: Path, images: Sequence[Any], texts: Sequence[str], seed: int, call: dict[str, Any]
     ) -> list[Any]:
         require("pydantic", extra="yaml", why="checking the job")
-        from evenload.pipeline.spec import JobSpec
+        from evenload.pipeline.job_file import spec_of
         from evenload.pipeline.without_effect import settings_without_effect
 
         inputs = folder.parent / f"{folder.name}.inputs"
@@ -139,7 +146,7 @@ class MultiDeviceImageEdit:
             name = f"{at:06d}"
             values = {"path": str(_saved(image, inputs / f"{name}.png", at)), "instruction": instruction}
             items.append((Item(at, name, item_seed(seed, name)), values))
-        spec = JobSpec.model_validate(self._document(seed, call), context={"folder": None})
+        spec = spec_of(self._document(seed, call), "batch_edit")
         for note in settings_without_effect(spec):
             warnings.warn(note, stacklevel=4)
         job = ResidentJob(spec, items, Path(self._model["path"]).parent, self._plans)
@@ -175,13 +182,23 @@ def _listed(given: Any, what: str) -> list[Any]:
     return list(given)
 
 
+def _check_call(call: dict[str, Any]) -> None:
+    """Raises ConfigError for a value that a run folder cannot hold, such as a generator."""
+    for name, value in call.items():
+        try:
+            json.dumps(value)
+        except (TypeError, ValueError) as error:
+            hint = "give numbers, texts or lists of them; each picture's seed comes from seed="
+            raise ConfigError(f"{name} is a {type(value).__name__}: {error}", hint=hint) from error
+
+
 def _saved(image: Any, path: Path, at: int) -> Path:
     """The picture's file: the one that it has, or a new one. An equal one that is there stays."""
     try:
         if isinstance(image, str | Path):
             open_picture(image)
             return Path(image).resolve()
-        content = encode_artifact(image, "png")
+        content = encode_artifact(_plain(image) if hasattr(image, "convert") else image, "png")
     except FileNotFoundError as error:
         raise ConfigError(f"picture {at}: there is no file {image}", hint="correct the path") from error
     except (ConfigError, FormatError) as error:
@@ -189,6 +206,14 @@ def _saved(image: Any, path: Path, at: int) -> Path:
     if not path.is_file() or path.read_bytes() != content:
         write_atomically(path, content)
     return path
+
+
+def _plain(image: Any) -> Any:
+    """A PIL image as its file would be read: of any mode, upright. Raises FormatError if it is cut short."""
+    try:
+        return plain_picture(image)
+    except (OSError, SyntaxError, ValueError) as error:  # it is read only now
+        raise FormatError(f"it cannot be read: {error}", hint="save it again as PNG or JPEG") from error
 
 
 def _picture_of(row: ItemResult, folder: Path) -> Any:

@@ -16,7 +16,7 @@ from evenload.pipeline.spec import Faults, JobSpec
 from evenload.pipeline.without_effect import settings_without_effect
 from evenload.pipeline.yaml_text import Place, dump_yaml, parse_yaml
 
-__all__ = ["apply_change", "json_schema", "load_spec", "parse_spec", "spec_text"]
+__all__ = ["apply_change", "json_schema", "load_spec", "parse_spec", "spec_of", "spec_text"]
 
 
 def load_spec(path: str | Path, changes: Iterable[str] = (), *, with_inputs: bool = True) -> JobSpec:
@@ -64,6 +64,15 @@ def parse_spec(
         raise SpecError(source, _in_order(faults, lines))
     spec._notes = (*notes, *settings_without_effect(spec))
     return spec
+
+
+def spec_of(document: Mapping[str, Any], source: str) -> JobSpec:
+    """A job that was put together by a program, without files to look for. Raises SpecError."""
+    try:
+        return JobSpec.model_validate(document, context={"folder": None})
+    except ValidationError as error:
+        faults = [fault for part in error.errors() for fault in _explained(part)]
+        raise SpecError(source, _in_order(faults, {})) from error
 
 
 def _in_order(faults: list[tuple[Place, str]], lines: Mapping[Place, int]) -> list[tuple[str, str]]:
