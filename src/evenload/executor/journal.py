@@ -163,7 +163,7 @@ class Journal:
     def _unwritable(self, error: OSError) -> EvenloadError:
         return EvenloadError(
             f"the journal {self.path} cannot be written: {error.strerror}",
-            hint="make room on its disk and run again: what is recorded will not be done again",
+            hint="make room on its disk and run again: what is done is not done again",
         )
 
 
