@@ -154,6 +154,16 @@ def test_recipes_may_differ_in_numbers_within_one_fused_step():
     assert [r.steps for r in fused] == [4, 5, 6, 7, 8, 9, 10]
 
 
+def test_without_momentum_there_is_no_dampening():
+    data = models.clients()
+    recipes = [
+        Recipe(optimizer=SGD(0.1, momentum=0.9 * (c % 2), dampening=0.5), batch_size=8, steps=4)
+        for c in range(len(data))
+    ]
+    serial, fused = (train(models.Mlp, data, recipes, strategy=s) for s in ("serial", "fused:3"))
+    assert worst(serial, fused) <= 1e-6
+
+
 def test_the_result_does_not_depend_on_the_company():
     """A client alone is what it is among others: chunk, order and neighbours do not enter its randomness."""
     data, recipe = models.clients(), Recipe(optimizer=SGD(0.1), **STEPS)

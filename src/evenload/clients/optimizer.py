@@ -69,8 +69,10 @@ class SGD:
         """
         numbers = {"minus_lr": -factor * np.array([o.lr for o in opts])}
         if "momentum" in form:
-            numbers["momentum"] = np.array([o.momentum for o in opts])
-            numbers["gain"] = np.where(t == 1, 1.0, 1.0 - np.array([o.dampening for o in opts]))
+            momentum = numbers["momentum"] = np.array([o.momentum for o in opts])
+            # A client without momentum has no dampening either, nor has anyone's first step.
+            gain = 1.0 - np.array([o.dampening for o in opts])
+            numbers["gain"] = np.where((t == 1) | (momentum == 0), 1.0, gain)
         if "decay" in form:
             numbers["decay"] = np.array([o.weight_decay for o in opts])
         return numbers

@@ -3,7 +3,7 @@
     reduce="mean"    mean of the states, weighted by rows
     a Reducer        anything with ``take(results) -> results to keep`` and ``value()``
 
-A stacked chunk is reduced by one product per tensor, without slicing clients out of it.
+A stacked chunk is reduced by one product per tensor, without slicing clients out of it; in float32 at least.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,7 +83,8 @@ def _stacked_sums(first: Row, rows: list[int], weights: list[float]) -> dict[str
     for name in first:
         t = first.stack[first.names[name]]
         t = t if is_all else t[rows]
-        t = t if t.is_floating_point() else t.double()
+        if t.dtype not in (torch.float32, torch.float64):  # in bfloat16 257 rows would count as 256
+            t = t.float() if t.is_floating_point() else t.double()
         along = alongs.get(t.dtype)
         if along is None:
             along = alongs[t.dtype] = torch.from_numpy(w if is_all else w[rows]).to(t.device, t.dtype)

@@ -263,7 +263,8 @@ class SlotRun:
         at = torch.tensor(done)
         stack = {n: t if is_end else t[at] for n, t in {**self._lane.params, **self._lane.buffers}.items()}
         if self._form.shares_frozen:
-            stack |= {n: t.expand(self.n_slots, *t.shape) for n, t in self._lane.frozen.items()}
+            n_rows = self.n_slots if is_end else len(done)
+            stack |= {n: t.expand(n_rows, *t.shape) for n, t in self._lane.frozen.items()}
         else:
             stack |= {n: t if is_end else t[at] for n, t in self._lane.frozen.items()}
         usable = _finite_rows({n: stack[n] for n in (*self._form.trained, *self._form.buffers)})
