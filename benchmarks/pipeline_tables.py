@@ -1,4 +1,4 @@
-"""Puts what ``pipeline_run`` measured last into docs/explanation/pipelines.md, between the marks of its table.
+"""What ``pipeline_run`` measured last, put into docs/explanation/pipelines.md between its marks.
 
 python benchmarks/pipeline_tables.py
 """
