@@ -254,6 +254,21 @@ def test_what_is_computed_is_not_lost_with_its_worker() -> None:
     assert sorted(dispatcher.waiting) == [Task(0, 0), Task(0, 1)]
 
 
+def test_a_worker_that_dies_of_what_it_saves_is_given_up() -> None:
+    """What is computed is no result yet: it would be computed and lost for ever."""
+    dispatcher = Dispatcher(phases_of_mode("data_parallel", ("edit",), ["d0"]), ("edit",))
+    dispatcher.add([Task(0, 0)])
+    for at in range(3):
+        dispatcher.up("d0")
+        dispatcher.loaded("d0", 0, Fit())
+        assert isinstance(dispatcher.decide(10.0 * at)[0], Run)
+        dispatcher.answered("d0")
+        dispatcher.made("d0", Task(0, 0), 1.0)
+        assert not dispatcher.lost("d0", 10.0 * at, "was killed")
+    stuck = dispatcher.why_stuck()
+    assert stuck == (0, {"d0": "its worker was killed 3 times before it had a result"})
+
+
 def test_a_new_plan_is_followed_and_what_is_loaded_stays() -> None:
     dispatcher = Dispatcher(phases_of_mode("swap", STAGES, ["d0", "d1"]), STAGES)
     dispatcher.up("d0")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -24,12 +24,16 @@ from evenload.events import (
     Note,
     RunFinished,
     RunStarted,
+    Span,
     StageStarted,
     read_events,
 )
 from evenload.executor.journal import Journal
 from evenload.pipeline import Pipeline, PipelineResult, read_picture
+from evenload.pipeline.commits import Commits
+from evenload.pipeline.drive import Driver
 from evenload.pipeline.folder import RunFolder
+from evenload.pipeline.ledger import Ledger
 
 STAGES = """
 import os
@@ -543,6 +547,38 @@ def test_signals_while_results_are_written_wait(job: Path, monkeypatch: pytest.M
     assert len(rows_of(result.folder)) == 6
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_nothing_is_claimed_that_is_not_in_the_journal_however_the_run_ends(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second Ctrl-C while the workers are closed, with results on their way to the journal."""
+    at_end, n_kept = threading.Event(), []
+    keep, settle, close = Ledger.keep, Commits.close, Driver.close
+
+    def keep_late(ledger: Ledger, results: Iterable) -> None:
+        assert not n_kept or at_end.wait(20)
+        n_kept.append(len(results := list(results)))
+        keep(ledger, results)
+
+    def close_interrupted(driver: Driver) -> None:
+        close(driver)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ledger, "keep", keep_late)
+    monkeypatch.setattr(Commits, "close", lambda commits: (at_end.set(), settle(commits)))
+    monkeypatch.setattr(Driver, "close", close_interrupted)
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Span) and (event.stage, event.index) == ("mean", 3):
+            signal.raise_signal(signal.SIGINT)
+
+    result = run(job, sinks=[interrupt])
+    assert result.status == "interrupted"
+    assert sum(row.status == "done" for row in result) >= 1
+    monkeypatch.undo()
+    again = run(job)
+    assert again.n_restored == sum(n_kept) >= 2 * result.n_done
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:

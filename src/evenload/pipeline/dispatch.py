@@ -295,15 +295,18 @@ class Dispatcher(Outlook):
     def made(self, group_id: str, task: Task, seconds: float | None = None) -> None:
         """The task is computed; its files are on their way to the disk, and the group can go on."""
         group = self.groups[group_id]
-        self.ended(group_id, task, seconds)
+        self._computed(group, task, seconds)
         group.saving.add(task)
 
     def ended(self, group_id: str, task: Task, seconds: float | None = None) -> None:
         """The task is over there, well or not; ``seconds`` it took if that says how fast the group is."""
         group = self.groups[group_id]
-        group.running.pop(task, None)
+        self._computed(group, task, seconds)
         group.saving.discard(task)
         group.n_early_deaths = 0
+
+    def _computed(self, group: Group, task: Task, seconds: float | None) -> None:
+        group.running.pop(task, None)
         if seconds is not None:
             group.timed(task.stage, seconds)
 
@@ -366,7 +369,7 @@ class Dispatcher(Outlook):
         if group.n_early_deaths >= MOST_EARLY_DEATHS:
             group.state, group.why_lost = (
                 "lost",
-                f"its worker {why} {group.n_early_deaths} times at the start",
+                f"its worker {why} {group.n_early_deaths} times before it had a result",
             )
         return given_up
 

@@ -186,11 +186,13 @@ class _Lent:
 
     def close(self, grace_s: float) -> list[Message]:
         """The run is over: who has answered all of it stays."""
-        for kept in self._of_run.values():
-            kept.run_number = 0
-            if kept.number in self._owner.kept and not kept.can_stay:
-                self._end(kept)
-        self._owner.is_lent = False
+        try:
+            for kept in self._of_run.values():
+                kept.run_number = 0
+                if kept.number in self._owner.kept and not kept.can_stay:
+                    self._end(kept)
+        finally:
+            self._owner.is_lent = False
         return []
 
     def _end(self, kept: _Kept) -> None:

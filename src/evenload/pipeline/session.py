@@ -186,14 +186,15 @@ class Session:
         workers = [self._worker(stage) for stage in spec.stages]
         record = Record(self._log)
         began = self._log.now()
-        reached = make_backend(backend)
+        queues = QueueLengths(self._log, dispatcher, [stage.name for stage in spec.stages])
         park_bytes = budget_of(free_host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
+        reached = make_backend(backend)
         driver = Driver(reached, pool, dispatcher, workers, record, self._job, park_bytes)
         commits = Commits(self._ledger, reached.wake)
-        fleet = Fleet(driver)
-        steering = self._steering(planned, driver) if policy.startswith("measured") else None
-        queues = QueueLengths(self._log, dispatcher, [stage.name for stage in spec.stages])
+        steering: Steering | None = None
         try:
+            fleet = Fleet(driver)
+            steering = self._steering(planned, driver) if policy.startswith("measured") else None
             with Control(self._run_folder.path, fleet):
                 while self._is_going_on(driver) or commits.pending:
                     fleet.attend()
@@ -208,12 +209,11 @@ class Session:
                     if steering is not None and self.status == "done":
                         steering.look()
         finally:
-            driver.close()
+            try:
+                driver.close()
+            finally:  # whatever ends the waiting: nothing is claimed that is not in the journal
+                self._settle(commits)
             queues.tell()
-            commits.close()
-            with contextlib.suppress(EvenloadError):  # there is an error already
-                self._keeping.tell(commits.taken())
-            self._keeping.disown(commits.pending)
             with contextlib.suppress(OSError):
                 (self._run_folder.path / "control").rmdir()
             self.measured = {"load_s": driver.load_s, "peak_bytes": driver.peak_bytes}
@@ -227,6 +227,15 @@ class Session:
             self._compare(self._log.now() - began)
             for stage in sorted(self._begun):
                 self._log.emit(StageFinished(self._log.now(), spec.stages[stage].name))
+
+    def _settle(self, commits: Commits) -> None:
+        """The journal has what it can have; the rest was not done."""
+        commits.close()
+        try:
+            with contextlib.suppress(EvenloadError):  # there is an error already
+                self._keeping.tell(commits.taken())
+        finally:
+            self._keeping.disown(commits.pending)
 
     def _steering(self, planned: Planned, driver: Driver) -> Steering:
         asked, spec = planned.asked, self._spec
