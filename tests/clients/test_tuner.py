@@ -349,6 +349,37 @@ def test_auto_is_tuned_once_for_cohorts_of_about_one_size(monkeypatch):
     assert tuned == [4, 9]
 
 
+def test_a_choice_for_a_small_job_is_made_anew_for_a_far_larger_one(monkeypatch):
+    tuned, real = [], Tuner.decide
+    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(self.meter.job_steps) or real(self))
+    recipe = dataclasses.replace(RECIPE, batch_size=4, steps=None, epochs=1)
+    with Trainer(nn.Linear(3, 2)) as trainer:
+        for times in (1, 8, 9, 1, 70, 73):
+            data = [(x.repeat(times, 1), y.repeat(times)) for x, y in linear_clients(4)]
+            trainer.train(data, recipe)
+    assert tuned == [8, 72, 584]
+
+
+@pytest.mark.parametrize("entry", [5, {}, {"strategy": "fused-by-hand:3", "why": "", "probes": []}])
+def test_a_damaged_entry_is_measured_anew(tmp_path, entry):
+    cache = tmp_path / "tuning.json"
+    train(nn.Linear(3, 2), linear_clients(4), RECIPE, cache=cache)
+    page = json.loads(cache.read_text())
+    cache.write_text(json.dumps(dict.fromkeys(page, entry)))
+    assert "before" not in train(nn.Linear(3, 2), linear_clients(4), RECIPE, cache=cache).plan.why
+    assert json.loads(cache.read_text()).keys() == page.keys()
+    assert "before" in train(nn.Linear(3, 2), linear_clients(4), RECIPE, cache=cache).plan.why
+
+
+def test_training_goes_on_where_the_cache_cannot_be_written(tmp_path, caplog):
+    cache = tmp_path / "tuning.json"
+    cache.mkdir()
+    run = train(nn.Linear(3, 2), linear_clients(4), RECIPE, cache=cache)
+    assert [r.status for r in run] == ["ok"] * 4
+    assert "measured anew next time" in caplog.text
+    assert [path.name for path in tmp_path.iterdir()] == ["tuning.json"]
+
+
 def test_auto_is_tuned_once_for_recipes_that_cost_the_same(monkeypatch):
     tuned, real = [], Tuner.decide
     monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(1) or real(self))

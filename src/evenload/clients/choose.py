@@ -21,6 +21,8 @@ from .tuning_cache import TuningCache, kind_of_work
 
 __all__ = ["Chooser", "why_not_compiled"]
 
+GROWN = 8  # times the steps it was measured for, and a choice is made anew: what was not worth it may be now
+
 # What is tried next if an inner strategy cannot be used.
 NEXT = {
     "rules-compiled": "rules",
@@ -42,14 +44,17 @@ class Chooser:
         self._surveys: dict[tuple, Survey | str] = {}
         self._trials: dict[tuple, Trial] = {}
         self._plans: dict[tuple, Plan] = {}
+        self._n_steps: dict[tuple, int] = {}  # that each plan was measured for
 
     def plan(self, tasks: list[Task]) -> Plan:
-        """For these tasks; measured once for all that are like them, and about as many."""
+        """For these tasks; measured once for all that are like them, about as many, and not far longer."""
         if not tasks:
             return Plan(self._asked or Strategy(), "there was no client to train")
-        key = _like(tasks)
-        if key not in self._plans:
+        key, n_steps = _like(tasks), sum(task.batches.n_steps for task in tasks)
+        has_grown = not self._asked and n_steps > GROWN * self._n_steps.get(key, n_steps)
+        if key not in self._plans or has_grown:
             self._plans[key] = self._settle(self._asked, tasks) if self._asked else self._tune(tasks)
+            self._n_steps[key] = n_steps
         plan = self._plans[key]
         return dataclasses.replace(plan, solo=self._solo(plan.strategy, tasks))
 

@@ -2,7 +2,8 @@
 
 torch's kernel takes a fifth of the time of a small convolutional network. Where windows do not overlap, the
 largest number is a maximum of a few strided views, and its place follows from comparing them with it: half of
-the time in all, and the same bits, gradients included (the first of equal numbers gets the gradient).
+the time in all, and the same bits, gradients included (the first of equal numbers gets the gradient). Where
+there is a NaN in a window, that is its largest number, but another one may get the gradient.
 """
 
 from typing import Any

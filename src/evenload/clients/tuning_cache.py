@@ -2,9 +2,11 @@
 
 import hashlib
 import json
+import logging
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +14,15 @@ import torch
 from torch import nn
 
 from evenload._version import __version__
+from evenload.errors import ConfigError
 
 from .strategy import Strategy
 from .task import Task
 from .tuner import Verdict
 
 __all__ = ["TuningCache", "kind_of_work"]
+
+log = logging.getLogger(__name__)
 
 
 def kind_of_work(tasks: Sequence[Task]) -> tuple:
@@ -34,17 +39,19 @@ def kind_of_work(tasks: Sequence[Task]) -> tuple:
 
 
 class TuningCache:
-    """``path`` is read and written as a whole; a damaged file counts as empty, and is replaced."""
+    """``path`` is read and written as a whole. A damaged file counts as empty and is replaced, and so is a
+    damaged entry; one that cannot be written costs measuring again, and no training."""
 
     def __init__(self, path: str | Path, model: nn.Module):
         self._path = Path(path)
         self._model = f"{model}|{[(n, tuple(t.shape), str(t.dtype)) for n, t in model.state_dict().items()]}"
 
     def find(self, tasks: Sequence[Task], rounds: int) -> Verdict | None:
-        entry = self._read().get(self._key(tasks, rounds))
-        if entry is None:
+        entry: Any = self._read().get(self._key(tasks, rounds))
+        try:
+            return Verdict(Strategy.parse(entry["strategy"]), str(entry["why"]), {}, tuple(entry["probes"]))
+        except (KeyError, TypeError, ConfigError):  # none, or not one that was written here
             return None
-        return Verdict(Strategy.parse(entry["strategy"]), entry["why"], {}, tuple(entry["probes"]))
 
     def keep(self, tasks: Sequence[Task], rounds: int, verdict: Verdict) -> None:
         page = self._read()
@@ -53,10 +60,15 @@ class TuningCache:
             "why": verdict.why,
             "probes": list(verdict.probes),
         }
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         fresh = self._path.with_suffix(f".{os.getpid()}.tmp")
-        fresh.write_text(json.dumps(page, indent=1), encoding="utf-8")
-        fresh.replace(self._path)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            fresh.write_text(json.dumps(page, indent=1), encoding="utf-8")
+            fresh.replace(self._path)
+        except OSError as error:
+            log.warning("strategies are measured anew next time: %s", error)
+            with suppress(OSError):
+                fresh.unlink(missing_ok=True)
 
     def _read(self) -> dict:
         try:
