@@ -7,6 +7,7 @@ import pytest
 
 from evenload.events import Note, Span, read_events
 from evenload.pipeline import Pipeline, PipelineResult
+from evenload.pipeline.kept_workers import KeptWorkers
 
 STAGES = """
 from pathlib import Path
@@ -30,6 +31,12 @@ class Rounds(Double):
     '''As a kernel that sums in another order.'''
     def batch(self, inputs, items):
         return [{**one, "double": one["double"] + 1e-9} for one in super().batch(inputs, items)]
+
+class Tuned(Double):
+    def __call__(self, inputs, item, *, off=0.0):
+        return super().__call__(inputs, item)
+    def batch(self, inputs, items, *, off=0.0):
+        return [{**one, "double": one["double"] + off} for one in super().batch(inputs, items)]
 
 class Alone:
     def __call__(self, inputs, item):
@@ -145,3 +152,15 @@ def test_a_batch_that_loses_an_item_is_done_one_by_one(job: Path) -> None:
     result = run(job, target="Short")
     assert result.n_done == 24
     assert [row.outputs["double"] for row in result] == [2 * at for at in range(24)]
+
+
+def test_the_next_run_of_kept_workers_checks_its_own_batches(job: Path) -> None:
+    """Other arguments, other bits: what the first run saw says nothing of the second."""
+    changes = ("stages.s.target=stages.py:Tuned", "stages.s.call={off: 0.5}")
+    single = run(job, *changes, "stages.s.batch=1", out="single")
+    with KeptWorkers("inline") as workers:
+        first = Pipeline.from_yaml(job, changes[:1]).run(out=job.parent / "first", backend=workers)
+        second = Pipeline.from_yaml(job, changes).run(out=job.parent / "second", backend=workers)
+    assert told(first.folder)["cpu:0"].startswith("equal")
+    assert told(second.folder) == {"cpu:0": "differs"}
+    assert bytes_of(second.folder) == bytes_of(single.folder)

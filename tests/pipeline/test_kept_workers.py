@@ -1,6 +1,7 @@
 """Workers that outlive a run: models are built once, another job's are not mistaken for them."""
 
 import functools
+import json
 import os
 import signal
 import threading
@@ -19,9 +20,11 @@ from evenload.executor.prepare import Tasks
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.artifacts import write_atomically
 from evenload.pipeline.course import Task
+from evenload.pipeline.folder import RunFolder
 from evenload.pipeline.host import StageHost
 from evenload.pipeline.kept_workers import KeptWorkers
 from evenload.pipeline.orders import LOAD, RUN, HostSpec, Job, Order
+from evenload.pipeline.resident_job import ResidentJob
 from evenload.pipeline.stage import Item, StageWorker
 from evenload.pipeline.target import locate
 
@@ -194,3 +197,16 @@ def test_devices_of_another_run_are_started_beside_those_that_wait(job: Path) ->
         result = run(job, workers, "second", devices="cpu*3", sinks=[events.append])
     assert result.status == "done"
     assert not [one for one in events if isinstance(one, Note) and one.level == "error"]
+
+
+def test_a_plan_is_that_of_its_own_number_of_items(job: Path, tmp_path: Path) -> None:
+    changes = [f"stages.{stage}.estimate={{item_s: 10, load_s: 60}}" for stage in ("model", "after")]
+    whole, plans = Pipeline.from_yaml(job, changes), {}
+    pool, folder = DevicePool.discover().select("cpu*3"), RunFolder.create(tmp_path / "planned")
+    found = {
+        n: ResidentJob(whole.spec, whole.items[:n], job.parent, plans)._planned(pool, folder) for n in (1, 6)
+    }
+    assert [one.asked.problem.n_items for one in found.values()] == [1, 6]
+    assert found[1].plan.makespan_s < found[6].plan.makespan_s
+    assert found[1].plan.mode == found[6].plan.mode == "data_parallel"
+    assert json.loads((folder.path / "plan.json").read_text())["makespan_s"] == found[6].plan.makespan_s

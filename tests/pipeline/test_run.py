@@ -379,6 +379,23 @@ def test_failed_items_stay_failed_until_they_are_retried(job: Path) -> None:
     assert result.n_restored == 11
 
 
+def test_what_was_told_otherwise_before_is_told_again(job: Path) -> None:
+    """An item that failed, was retried, and whose run was killed after the journal and before the event."""
+    (job.parent / "table.csv").write_text("id,poison\np2,\n")
+    folder = run(job).folder
+    lines = (folder / "events.jsonl").read_text().splitlines(keepends=True)
+    failed = ItemFailed(0.0, "mean", 2, "p2", "ValueError", "it was so", "cpu:0", "")
+    with EventFile(folder / "events.jsonl") as file:
+        file(failed)
+    assert len((folder / "events.jsonl").read_text().splitlines()) == len(lines) + 1
+    run(job)
+    told = [event for event in read_events(folder) if getattr(event, "item", "") == "p2"]
+    assert isinstance(told[-1], ItemFinished)
+    run(job)
+    again = [event for event in read_events(folder) if getattr(event, "item", "") == "p2"]
+    assert len(again) == len(told)
+
+
 def test_the_folder_holds_the_job_as_it_ran(job: Path) -> None:
     result = run(
         job, "job.seed=77", "report.html=true", "report.trace=true", report=job.parent / "other.html"

@@ -61,6 +61,7 @@ class Held:
             lane.worker = worker
             self._lanes.put(lane)
         self.runner.worker = worker
+        self._may_batch = True if worker.may_change_bits else None  # with other arguments it may not be so
         return True
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ class Held:
     def _run_batch(self, jobs: Sequence[Job]) -> list[Outcome]:
         if self._may_batch is False or not self.runner.can_batch:
             outcomes = [self._run_one(self.runner, job) for job in jobs]
-            outcomes[0].how = "refused"
+            outcomes[0].how = "differs" if self.runner.can_batch else "refused"
             return outcomes
         began_s = time.monotonic()
         try:

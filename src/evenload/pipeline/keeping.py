@@ -48,7 +48,7 @@ class Keeping:
         self._retries_failed = retries_failed
         self._digests: dict[int, str] = {}  # strand -> digest of all that its next result is made of
         self._inputs_digests = [inputs_digest(inputs, item.seed) for item, inputs in items]
-        self._told: set[tuple[str, str]] = set()
+        self._told: dict[tuple[str, str], bool] = {}
 
     def restore(self, tasks: list[Task]) -> list[Task]:
         """Take what is on disk already; returns the tasks that are left."""
@@ -108,7 +108,7 @@ class Keeping:
                 left.append(task)
                 continue
             restored[task.stage].append(task.strand)
-            if (stage, self._name_of(strand)) not in self._told:
+            if self._told.get((stage, self._name_of(strand))) is not (kept.error is None):
                 self._tell(task, kept)
             todo += reversed(self._advance(task, kept))
         for stage, strands in zip(self._spec.stages, restored, strict=True):
@@ -122,15 +122,15 @@ class Keeping:
     def _digest_of(self, strand: Strand) -> str:
         return self._digests.setdefault(strand.number, self._inputs_digests[strand.at])
 
-    def _told_already(self) -> set[tuple[str, str]]:
-        """Stage and item of what earlier sessions have said in events.jsonl."""
+    def _told_already(self) -> dict[tuple[str, str], bool]:
+        """Stage and item -> was it done? By what earlier sessions have said last in events.jsonl."""
         with contextlib.suppress(OSError):
             return {
-                (event.stage, event.item)
+                (event.stage, event.item): isinstance(event, ItemFinished)
                 for event in read_events(self._run_folder.path)
                 if isinstance(event, ItemFinished | ItemFailed)
             }
-        return set()
+        return {}
 
     def _kept_of(self, one: Ended) -> Kept:
         strand, outcome = self._course.strands[one.task.strand], one.outcome

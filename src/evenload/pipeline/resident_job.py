@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenload.errors import ConfigError
+from evenload.events import json_text
 from evenload.pipeline.run import Pipeline
 
 if TYPE_CHECKING:
@@ -32,8 +33,20 @@ class ResidentJob(Pipeline):
         if devices not in self._plans:
             self._plans[devices] = self._first_plan(pool, folder)
         found = self._plans[devices]
-        problem = replace(found.asked.problem, n_items=len(self.items))
-        return found._replace(asked=replace(found.asked, problem=problem))
+        if found.asked.problem.n_items != len(self.items):
+            found = self._again(found)
+        folder.write_text("plan.json", json_text(found.plan.to_json(), indent=2) + "\n")
+        return found
+
+    def _again(self, found: Any) -> Any:
+        """The same for another number of items: who has which model stays, who does how many may not."""
+        from evenload.pipeline.planning import plan_asked
+
+        asked = replace(found.asked, problem=replace(found.asked.problem, n_items=len(self.items)))
+        same = self.spec.schedule.model_copy(update={"mode": found.plan.mode})
+        return found._replace(
+            plan=plan_asked(self.spec.model_copy(update={"schedule": same}), asked), asked=asked
+        )
 
     def _first_plan(self, pool: "DevicePool", folder: "RunFolder") -> Any:
         """All models on each device where they fit whole, so that nothing is loaded twice."""
