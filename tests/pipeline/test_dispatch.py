@@ -238,6 +238,9 @@ def test_memory_that_runs_out_in_a_batch_halves_it_first() -> None:
     dispatcher = Dispatcher((Phase((unit,), ("edit",)),), ("edit",), batch={0: 4}, oom=("smaller_in_flight",))
     said = [dispatcher.out_of_memory("d0", Task(0, 0)) for _ in range(3)]
     assert said == ["batches of 2", "batches of 1", None]
+    dispatcher = Dispatcher((Phase((unit,), ("edit",)),), ("edit",), batch={0: 2}, oom=())
+    said = [dispatcher.out_of_memory("d0", Task(0, 0)) for _ in range(2)]
+    assert said == ["batches of 1", None], "others in its batch are no reason to give an item up"
 
 
 def test_what_is_computed_is_not_lost_with_its_worker() -> None:

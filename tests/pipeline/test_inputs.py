@@ -62,6 +62,21 @@ def test_folders_as_groups_and_one_that_is_empty(tmp_path: Path) -> None:
     assert "item 'c' has nothing in its column 'kind'" in told
 
 
+def test_links_are_called_by_their_own_names(tmp_path: Path) -> None:
+    """As in a data store: pictures are links to where their bytes are, and so may folders be."""
+    touch(tmp_path, "store/4f", "store/9a", "elsewhere/c.png")
+    (tmp_path / "in/color").mkdir(parents=True)
+    (tmp_path / "in/color/a.png").symlink_to(tmp_path / "store/4f")
+    (tmp_path / "in/color/b.png").symlink_to("../../store/9a")
+    (tmp_path / "in/style").symlink_to(tmp_path / "elsewhere")
+    items = read(tmp_path, glob="in/*/*.png", group_by="folder")
+    assert [(item.id, item.group) for item, _ in items] == [
+        ("color/a", "color"),
+        ("color/b", "color"),
+        ("style/c", "style"),
+    ]
+
+
 def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
     touch(tmp_path, "[ab]*/in/b.png")
     assert [item.id for item, _ in read(tmp_path / "[ab]*", glob="in/*.png")] == ["b"]

@@ -77,6 +77,16 @@ def test_an_index_that_is_none(job: Path, content: str, said: str) -> None:
     assert said in fault
 
 
+def test_an_index_of_a_format_that_was_left_out_is_no_fault(job: Path) -> None:
+    (model,) = job.parent.rglob("model.safetensors.index.json")
+    other = model.with_name("pytorch_model.bin.index.json")
+    other.write_text(json.dumps({"weight_map": {"a": "pytorch_model-00001-of-00001.bin"}}))
+    assert faults_of_model(model.parent) == []
+    for part in model.parent.glob("*.safetensors"):
+        part.unlink()
+    assert len(faults_of_model(model.parent)) == 3
+
+
 def test_a_folder_without_weights(tmp_path: Path) -> None:
     assert "holds no weights (it holds nothing)" in faults_of_model(tmp_path)[0]
     (tmp_path / "config.json").write_text("{}")

@@ -323,19 +323,20 @@ class Dispatcher(Outlook):
         """The task did not fit there. What is tried now, in words; None if nothing is left to try."""
         group = self.groups[group_id]
         group.running.pop(task, None)
-        said = None
-        for step in self._oom:
+        # First of all, whatever the job allows: alone the item may fit.
+        said = fewer_together(group, task.stage, self.batch_of(group_id, task.stage))
+        for step in self._oom if said is None else ():
             if step == "smaller_in_flight":
-                n_now = self.batch_of(group_id, task.stage)
-                said = fewer_together(group, task.stage, n_now) or smaller_in_flight(group, task.stage)
+                said = smaller_in_flight(group, task.stage)
             elif step == "next_fit":
                 said = next_fit(group, task.stage, self._fits.get(self.stages[task.stage], ()))
             elif step == "other_device":
                 said = self._elsewhere(group, task)
             if said is not None:
-                self.add([task])
-                return said
-        return None
+                break
+        if said is not None:
+            self.add([task])
+        return said
 
     def _elsewhere(self, group: Group, task: Task) -> str | None:
         avoided = self.waiting.avoid.setdefault(task, set())

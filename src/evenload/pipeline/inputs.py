@@ -3,6 +3,7 @@
 import csv
 import glob
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -93,7 +94,7 @@ def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
         return []
     filled = {path.parent for path in files}
     found = [one for one in glob.glob(parents, root_dir=folder) if (folder / one).is_dir()]
-    return sorted(one for one in found if (folder / one).resolve() not in filled)
+    return sorted(one for one in found if _absolute(folder / one) not in filled)
 
 
 def _files(inputs: "Inputs", folder: Path) -> tuple[Path, set[Path]]:
@@ -105,9 +106,14 @@ def _files(inputs: "Inputs", folder: Path) -> tuple[Path, set[Path]]:
     parts = Path(str(inputs.glob)).parts
     n_fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
     matches = glob.glob(str(inputs.glob), root_dir=folder, recursive=True)
-    return folder.joinpath(*parts[:n_fixed]).resolve(), {
-        path for match in matches if (path := (folder / match).resolve()).is_file()
+    return _absolute(folder.joinpath(*parts[:n_fixed])), {
+        path for match in matches if (path := _absolute(folder / match)).is_file()
     }
+
+
+def _absolute(path: Path) -> Path:
+    """Without dots. Links stay: an item is called by the name that it has here, not where it is stored."""
+    return Path(os.path.abspath(path))
 
 
 def _table_rows(inputs: "Inputs", file: Path, place: str, faults: Faults) -> list[tuple[str, dict[str, Any]]]:

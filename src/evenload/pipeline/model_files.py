@@ -63,6 +63,11 @@ def faults_of_model(folder: Path, needs_weights: bool = True) -> list[str]:
     return faults
 
 
+def _has_weights(folder: Path) -> bool:
+    """Then an index of which no part is there is that of another format, which was left out on purpose."""
+    return any(path.suffix in _WEIGHTS for path in folder.iterdir())
+
+
 def _check(path: Path) -> None:
     """Raises FormatError, OSError or ValueError if ``path`` is not what its name says."""
     if path.suffix == ".safetensors":
@@ -70,7 +75,7 @@ def _check(path: Path) -> None:
     elif path.name.endswith(_INDEX):
         parts = set(json.loads(path.read_bytes())["weight_map"].values())
         missing = sorted(name for name in parts if not (path.parent / str(name)).is_file())
-        if missing:
+        if missing and not (len(missing) == len(parts) and _has_weights(path.parent)):
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             named = ", ".join(missing[:3]) + more
             raise FormatError(f"{path.parent} lacks {named}, of {len(parts)} parts that {path.name} names")
