@@ -89,6 +89,16 @@ def test_a_reducer_leaves_out_what_is_not_usable():
         train(model, [data[1]], RECIPE, reduce="mean")
 
 
+@pytest.mark.parametrize("on_error", ["raise", "return"])
+def test_where_all_fail_the_mean_does_not_hide_why(on_error):
+    x, y = pair()
+    with pytest.raises(
+        TaskError, match=r"client 0 failed \(and 1 more\): label 11 is out of range"
+    ) as caught:
+        train(model, [(x, y + 9)] * 2, RECIPE, strategy="serial", reduce="mean", on_error=on_error)
+    assert [r.status for r in caught.value.result] == ["failed", "failed"]
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

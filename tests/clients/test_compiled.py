@@ -1,10 +1,16 @@
-"""Narrow products turned round: the same numbers, whatever is made of them."""
+"""Compiled steps: narrow products turned round give the same numbers, and threads do not meet in tracing."""
+
+import threading
+import time
 
 import pytest
 import torch
+from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from evenload.clients.compiled import _turn_narrow_products
+from evenload.clients import compiled
+from evenload.clients.compiled import _turn_narrow_products, compile_step
+from evenload.clients.fuse import Lane, StepOutput
 
 
 def flattened(a, b):
@@ -26,3 +32,32 @@ def test_a_turned_product_may_be_used_as_before(step, columns):
     assert ("aten.transpose.int" in names) == (columns < 16)
     assert ("aten.clone.default" in names) == (step is flattened and 1 < columns < 16)
     torch.testing.assert_close(graph(*example), step(*example))
+
+
+def test_one_thread_traces_at_a_time(monkeypatch):
+    monkeypatch.setattr(compiled, "_compile", lambda graph, example: graph)
+    inside, most, steps = [], [], []
+    start, net = threading.Barrier(3), nn.Linear(2, 2)
+
+    def traced(lane, draw, x, y, w, s):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.02)  # for the others to come in, if they can
+        out = net(x)
+        inside.pop()
+        return StepOutput(out.sum(1), {})
+
+    def work():
+        alive, x = torch.ones(2, dtype=torch.bool), torch.ones(2, 2)
+        start.wait()
+        steps.append(compile_step(traced, Lane({}, {}, {}, {}, {}, {}, alive), x, x, x, x, {}))
+
+    before = nn.Module.__call__, nn.Module.__getattr__
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(steps) == 3
+    assert most == [1] * 3
+    assert (nn.Module.__call__, nn.Module.__getattr__) == before

@@ -6,6 +6,7 @@ graph of its own, compiled once; nothing is left to recompile, and nothing to fa
 """
 
 import copy
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +28,10 @@ NARROW = 16  # columns: fewer do not fill a vector
 COMPILER_OPTIONS: tuple[dict[str, Any] | None, ...] = (None, {"max_fusion_size": 4})
 
 
+# Tracing changes nn.Module itself while it lasts: two threads that trace at a time break torch for both.
+_ONE_AT_A_TIME = threading.Lock()
+
+
 def compile_step(
     traced: StepFn, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
 ) -> StepFn:
@@ -45,7 +50,8 @@ def compile_step(
 
     # The trace runs once on copies: in-place operations are recorded, and change nothing of the clients.
     example = [t.clone() for t in arguments(lane, draw, x, y, w, s)]
-    run = _compile(_turn_narrow_products(make_fx(flat)(*example), example), example)
+    with _ONE_AT_A_TIME:
+        run = _compile(_turn_narrow_products(make_fx(flat)(*example), example), example)
 
     def step(lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
         losses, *metrics = run(*arguments(lane, draw, x, y, w, s))

@@ -106,9 +106,13 @@ class Trainer:
                     results[order[result.client]] = result
         plan = plan or self._chooser.plan([])
         plan = dataclasses.replace(plan, reasons={**plan.reasons, **reasons}) if reasons else plan
-        found = TrainResult(
-            tuple(results[at] for at in sorted(results)), plan, reducer.value() if reducer else None
-        )
+        found = TrainResult(tuple(results[at] for at in sorted(results)), plan)
+        if reducer:
+            try:
+                found = dataclasses.replace(found, reduced=reducer.value())
+            except ConfigError:
+                found.raise_for_failed()  # why nothing is left says more than that nothing is
+                raise
         if on_error == "raise":
             found.raise_for_failed()
         return found
