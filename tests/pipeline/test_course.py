@@ -91,6 +91,20 @@ def test_a_sample_that_fails_does_not_hold_up_the_choice(last: int) -> None:
     assert one.n_failed == 0
 
 
+@pytest.mark.parametrize("n_best", [1, 2])
+def test_an_item_whose_chosen_samples_fail_later_has_failed(n_best: int) -> None:
+    """Those that were passed over are no success, and nobody would look at it again."""
+    one = course([StageRule("edit", samples=3, best_by="score", n_best=n_best), StageRule("last")], 1)
+    chosen = [task for at, sample in enumerate(one.begin()) for task in one.done(sample, {"score": at})]
+    assert len(chosen) == n_best
+    for task in chosen:
+        assert one.n_failed == 0
+        one.failed(task, WHY)
+    assert (one.n_open, one.n_failed) == (0, 1)
+    row = row_of(one.items[0], {}, one.strands, 5)
+    assert (row.status, row.error) == ("failed", WHY)
+
+
 def test_all_samples_fail() -> None:
     one = course([StageRule("edit", samples=2), StageRule("score", best_by="score")], 1)
     for task in one.begin():

@@ -77,7 +77,7 @@ class Course:
     """``strands`` hold all that is known; those of item ``at`` are ``strands_of[at]``, in order of sample.
 
     n_open    strands that are on their way
-    n_failed  items of which every strand has failed
+    n_failed  items of which every strand has failed that was not passed over for a better one
     """
 
     def __init__(
@@ -192,7 +192,8 @@ class Course:
         strand.fate, strand.ended_in, strand.error = fate, stage, error
         self.n_open -= 1
         mine = self.strands_of[strand.at]
-        self.n_failed += all(self.strands[number].fate == "failed" for number in mine)
+        fates = {self.strands[number].fate for number in mine}
+        self.n_failed += fate == "failed" and fates <= {"failed", "not chosen"}
 
 
 def _rank(value: Any, rule: StageRule) -> tuple[int, float]:

@@ -62,17 +62,15 @@ class ItemResult:
 
 def row_of(item: "Item", inputs: Mapping[str, Any], strands: "Sequence[Strand]", seed: int) -> ItemResult:
     """The row of an item from its strands, in order of sample; with more than one, the best of those stands
-    for it: done before filtered before failed, then the one that went on the longest.
+    for it: done before filtered before failed, then the one that went on the longest. Samples that were not
+    chosen do not stand for it: if the chosen one fails later, so has the item.
     """
-    order = ("done", "filtered", "not chosen", "failed", "open")
+    order = ("done", "filtered", "failed", "open", "not chosen")
     if not strands:
         return ItemResult(item.index, item.id, "unfinished", item.seed, item.group, inputs, {})
     fates = {strand.fate for strand in strands}
     best = min(strands, key=lambda strand: (order.index(strand.fate), -strand.n_stages, strand.sample))
-    if "open" in fates and "done" not in fates:
-        status = "unfinished"
-    else:
-        status = {"not chosen": "filtered"}.get(best.fate, best.fate)
+    status = "unfinished" if "open" in fates and "done" not in fates else best.fate
     samples = tuple(_sample(strand) for strand in strands) if len(strands) > 1 else ()
     error = best.error if status == "failed" else None
     return ItemResult(
