@@ -16,14 +16,14 @@ from evenload.clients.choose import why_not_compiled
 from evenload.clients.dropout import with_keyed_dropout
 from evenload.clients.load import Reader, Wanted, load_tasks
 from evenload.clients.memory import bytes_per_client, most_clients
-from evenload.clients.meter import STEPS, SURE, Probe
+from evenload.clients.meter import MOST_STEPS, STEPS, SURE, Probe
 from evenload.clients.slots import SlotRun
 from evenload.clients.spread import Spread
 from evenload.clients.strategy import Strategy
 from evenload.clients.streams import Streams
 from evenload.clients.survey import survey_model
 from evenload.clients.trial import Trial
-from evenload.clients.tuner import START_S, Tuner
+from evenload.clients.tuner import MOST_COMPILED, START_S, Tuner
 
 RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
 
@@ -156,7 +156,33 @@ def test_what_is_near_is_compared_in_whole_rounds_if_the_job_is_long():
         made, spread = tuner(cost, rounds=rounds, refuse=("fused-compiled",))
         best = made.decide().strategy
         assert ((64, 10) in spread.sizes[str(best)]) == whole
-        assert [n_steps for _, n_steps in spread.sizes[str(best)][:2]] == [1, STEPS]
+        cold, warm = [n_steps for _, n_steps in spread.sizes[str(best)][:2]]
+        assert (cold, warm) == (1, MOST_STEPS if whole else STEPS)
+
+
+def test_a_first_chunk_that_is_slow_does_not_end_the_search():
+    """What the first call of a small chunk happens to take says little of large ones."""
+
+    def cost(strategy):
+        return (5e-3, 1e-6) if strategy.chunk == 4 else launch_bound(strategy)
+
+    made, _ = tuner(cost, rounds=10_000, refuse=("fused-compiled",))
+    assert made.decide().strategy.chunk >= 32
+
+
+def test_compiled_chunks_are_followed_to_the_best():
+    """Eagerly sixteen clients are best; compiled, the more the better."""
+
+    def cost(strategy):
+        if strategy.is_compiled:
+            return 1e-3, 1e-7
+        return launch_bound(strategy) if strategy.chunk <= 16 else (2e-3, 1e-3)
+
+    made, _ = tuner(cost, rounds=100_000, compile_s=0.5)
+    made.decide()
+    compiled = [p for p in made.meter.probes if p.strategy.is_compiled and p.strategy.outer == "inline"]
+    assert max(p.strategy.chunk for p in compiled) == 64
+    assert len(compiled) <= MOST_COMPILED
 
 
 def test_rows_divide_clients_of_equal_length():

@@ -24,7 +24,9 @@ __all__ = ["Meter", "Probe"]
 
 SHARE = 0.04  # of the job's time, by the best strategy so far, that finding it may take
 WORTH_S = 0.05  # less than this may always be spent
-STEPS = 3  # of each client in a short sample
+STEPS, MOST_STEPS = 3, 10  # of each client in a short sample, as far as the job pays for these
+SAMPLE_SHARE = 0.0002  # of the steps of the job, that a sample may have
+CONFIRM_SHARE = 0.01  # of the job's time, that comparing the best may take whatever was spent before
 REPEATS = 2
 ENOUGH_S = 0.03  # a sample so long is not repeated
 SURE = 4.0  # times its cost must something dear be expected to save
@@ -162,7 +164,8 @@ class Meter:
         near = near[:MOST_CLOSE]
         for probe in self.probes:
             probe.is_confirmed = False
-        is_whole = 2 * len(near) * self._sample_s(self.tasks) <= self.left_s(share)
+        until_s = self._spent_s + max(self.left_s(share), CONFIRM_SHARE * self.job_s())
+        is_whole = self._spent_s + 2 * len(near) * self._sample_s(self.tasks) <= until_s
 
         def turn_s() -> float:
             return sum(self._sample_s(sample_of(probe)) for probe in near)
@@ -170,12 +173,12 @@ class Meter:
         def sample_of(probe: Probe) -> Sequence[Task]:
             return self.tasks if is_whole else self._short(probe.strategy)
 
-        if len(near) == 1 or turn_s() > self.left_s(share):
+        if len(near) == 1 or self._spent_s + 2 * turn_s() > until_s:
             return
         clock = self._clock_for([probe.strategy for probe in near])
         found = dict.fromkeys((str(probe.strategy) for probe in near), float("inf"))
         for turn in range(1 + (WHOLE_REPEATS if is_whole else REPEATS)):
-            if turn > 1 and turn_s() > self.left_s(share):
+            if turn > 1 and self._spent_s + turn_s() > until_s:
                 break
             for probe in near:
                 tasks, name = sample_of(probe), str(probe.strategy)
@@ -186,9 +189,14 @@ class Meter:
             probe.step_s = found[str(probe.strategy)]
             probe.is_confirmed = probe.step_s < float("inf")
 
-    def _short(self, strategy: Strategy, n_steps: int = STEPS) -> list[Task]:
-        """Clients that fill every worker's rows once, cut to a few steps."""
+    def _short(self, strategy: Strategy, n_steps: int | None = None) -> list[Task]:
+        """Clients that fill every worker's rows once, cut to a few steps.
+
+        To begin and to end with a client costs something, too; with more steps it counts as in the job.
+        """
         tasks = self.tasks[: strategy.rows * n_workers(strategy)]
+        if n_steps is None:
+            n_steps = max(STEPS, min(MOST_STEPS, int(SAMPLE_SHARE * self.job_steps / len(tasks))))
         # What goes to another process and back is all of a client: its steps must then count in full.
         is_whole = strategy.outer in ("processes", "devices")
         return list(tasks) if is_whole else [_cut(task, n_steps) for task in tasks]

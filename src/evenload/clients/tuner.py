@@ -26,7 +26,8 @@ __all__ = ["Tuner", "Verdict"]
 START_S = 5.0  # what starting processes that import torch is taken to cost
 COMPILE_S, COMPILE_OP_S = 2.0, 0.02  # what compiling a step and each of its operations is taken to cost
 FEWEST = 4  # clients in the smallest chunk that is measured
-FAR = 1.5  # times serial: a first chunk so slow does not promise anything of larger ones
+FIRST_FAR, FAR = 4.0, 1.5  # times serial: chunks so slow do not promise anything of larger ones
+MOST_COMPILED = 6  # chunks that are compiled at most
 OP_S = 1e-5  # what starting an operation costs, and a compiled step does not pay
 MOST_GAIN = 0.6  # of the job, that compiling is expected to save
 CORES_GAIN = 0.3  # of the job, that several cores are expected to save
@@ -98,7 +99,10 @@ class Tuner:
         """Chunks of 4, 16, 64, ... until that gains nothing, then the double and the half of the best one."""
         most, size = self._most(outer), FEWEST
         best: Probe | None = None
+        serial_s = self.meter.probes[0].step_s
         while probe := self._try_chunk(outer, inner, size, workers, most):
+            if probe.step_s > (FIRST_FAR if best is None else FAR) * serial_s:
+                break
             if best is not None and probe.step_s > best.step_s:
                 break
             best, size = probe, 4 * size
@@ -107,13 +111,12 @@ class Tuner:
                 self._try_chunk(outer, inner, size, workers, most)
 
     def _try_chunk(self, outer: str, inner: str, size: int, workers: int | None, most: int) -> Probe | None:
-        """None if about so many rows were measured already, or are not worth it, or are far too slow."""
+        """None if about so many rows were measured already, or are not worth it."""
         strategy = Strategy(outer, inner, self._even(max(1, min(size, most)), most), workers)
         is_known = any(p.strategy == strategy for p in self.meter.probes)
         if is_known or not self.meter.can_afford(strategy, share=SEARCH):
             return None
-        probe = self.meter.probe(strategy)
-        return None if probe is None or probe.step_s > FAR * self.meter.probes[0].step_s else probe
+        return self.meter.probe(strategy)
 
     def _most(self, outer: str) -> int:
         """Clients that there are and that fit into memory."""
@@ -152,7 +155,7 @@ class Tuner:
                 return
 
     def _try_compiled(self) -> None:
-        """The best eager chunk, compiled, and its neighbours; the first shows what compiling costs here."""
+        """The best eager chunk, compiled, and on from there; the first shows what compiling costs here."""
         meter = self.meter
         fused = [p for p in meter.probes if p.strategy.is_fused and p.strategy.outer != "threads"]
         if not fused:
@@ -166,15 +169,22 @@ class Tuner:
         cost_s = COMPILE_S + COMPILE_OP_S * n_ops
         # Of a step, what starting its operations takes; fused loops save about as much again, and again.
         gain = min(MOST_GAIN, 3 * n_ops * OP_S / (eager.chunk * found.step_s))
-        sizes = [self._even(size, most) for size in (eager.chunk, eager.chunk // 2, 2 * eager.chunk)]
-        for chunk in dict.fromkeys(max(2, min(most, size)) for size in sizes):
+        tried: dict[int, float] = {}  # chunk -> seconds of a step
+        while len(tried) < MOST_COMPILED and (chunk := self._next_compiled(tried, eager.chunk, most)):
             strategy = replace(eager, inner=f"{eager.inner}-compiled", chunk=chunk)
             if not meter.can_afford(strategy, start_s=cost_s * self._graphs(strategy), gain=gain):
                 return
             probe = meter.probe(strategy, has_trial=True)
             if probe is None:
                 return
-            cost_s, gain = max(0.05, probe.first_s), 0.1
+            tried[chunk], cost_s, gain = probe.step_s, max(0.05, probe.first_s), 0.1
+
+    def _next_compiled(self, tried: Mapping[int, float], first: int, most: int) -> int | None:
+        """A neighbour, half or double, of the best chunk so far. None if all are known."""
+        best = min(tried, key=lambda chunk: tried[chunk], default=None)
+        sizes = (first,) if best is None else (best // 2, 2 * best)
+        near = [self._even(max(2, min(most, size)), most) for size in sizes]
+        return next((chunk for chunk in near if chunk not in tried), None)
 
     def _graphs(self, strategy: Strategy) -> int:
         """How many shapes of a compiled step all clients need: the tail of ragged ones needs many."""
