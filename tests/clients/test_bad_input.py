@@ -89,6 +89,21 @@ def test_a_reducer_leaves_out_what_is_not_usable():
         train(model, [data[1]], RECIPE, reduce="mean")
 
 
+@pytest.mark.parametrize("said", ["MemoryError: ", "_ArrayMemoryError: Unable to allocate 3 GiB", "boom"])
+def test_what_a_worker_says_of_its_memory_is_understood(monkeypatch, said):
+    real = Spread.run
+
+    def small(self, strategy, *args):
+        if strategy.rows > 2:
+            raise RuntimeError(said)
+        yield from real(self, strategy, *args)
+
+    monkeypatch.setattr(Spread, "run", small)
+    run = train(model, [pair(seed=k) for k in range(5)], RECIPE, strategy="fused:4")
+    assert [r.status for r in run] == ["ok"] * 5
+    assert ("went on as inline/fused:2" in run.plan.explain()) == (said != "boom")
+
+
 @pytest.mark.parametrize("on_error", ["raise", "return"])
 def test_where_all_fail_the_mean_does_not_hide_why(on_error):
     x, y = pair()

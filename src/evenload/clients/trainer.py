@@ -244,5 +244,7 @@ def _windows(wanted: Wanted) -> Iterator[Wanted]:
 
 
 def _is_memory_error(error: BaseException) -> bool:
+    """Also one that a worker process tells of: then its type is part of the text."""
     text = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in text or "not enough memory" in text
+    said = any(part in text for part in ("out of memory", "not enough memory", "memoryerror"))
+    return isinstance(error, MemoryError) or said
