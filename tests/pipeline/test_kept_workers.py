@@ -2,6 +2,7 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import signal
 import threading
@@ -142,6 +143,22 @@ def test_closing_ends_the_processes_and_a_new_run_starts_others(job: Path) -> No
     workers.close()
     assert run(job, workers, "third").status == "done"
     workers.close()
+
+
+def test_a_forked_process_starts_its_own_and_leaves_its_parents(job: Path) -> None:
+    def in_child(parents: set) -> None:
+        result = run(job, workers, "child")
+        workers.close()
+        os._exit(0 if result.status == "done" and not seen(result, "pid") & parents else 1)
+
+    with KeptWorkers("process") as workers:
+        first = run(job, workers, "first")
+        child = multiprocessing.get_context("fork").Process(target=in_child, args=(seen(first, "pid"),))
+        child.start()
+        child.join(100)
+        assert child.exitcode == 0
+        second = run(job, workers, "second")
+        assert (second.status, seen(second, "pid")) == ("done", seen(first, "pid"))
 
 
 def test_who_was_being_told_of_a_job_when_its_run_ended_does_not_stay(job: Path) -> None:

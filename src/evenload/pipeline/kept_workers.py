@@ -10,6 +10,7 @@ a worker finds one that waits on the same devices, its load of a host tells the 
 job (``orders.ADOPT``), and its end leaves the workers that have answered all.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
@@ -67,10 +68,13 @@ class KeptWorkers:
         self.kept: dict[int, _Kept] = {}
         self.is_lent = False
         self._backend: Backend | None = None
+        self._pid = os.getpid()
+        self._of_parent: Backend | None = None
         self._counts = {"worker": 0, "task": 0, "chunk": 0}
 
     def make(self, options: WorkerOptions) -> Backend:
         """For one run. Raises ConfigError while another has them."""
+        self._look_for_fork()
         if self.is_lent:
             raise ConfigError("these workers are at work in another run", hint="wait for it to end")
         if self._backend is None:
@@ -83,10 +87,17 @@ class KeptWorkers:
 
     def close(self, grace_s: float = GRACE_S) -> None:
         """End the workers, and with them their models."""
+        self._look_for_fork()
         backend, self._backend = self._backend, None
         self.kept.clear()
         if backend is not None:
             backend.close(grace_s)
+
+    def _look_for_fork(self) -> None:
+        """In a forked process: the workers are its parent's, and what they say is read there."""
+        if self._pid != os.getpid():
+            self._of_parent, self._backend = self._backend, None  # held, as its end would be theirs
+            self.kept, self.is_lent, self._pid = {}, False, os.getpid()
 
     def __enter__(self) -> Self:
         return self
