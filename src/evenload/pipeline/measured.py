@@ -28,13 +28,13 @@ def read_measured(run_folder: Path) -> dict[str, Measured]:
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
         stages = {stage["stage"]: stage for stage in summary["stages"]}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        loads = mean_loads((summary.get("measured") or {}).get("load_s") or {})
+        return {name: _of_stage(stage, loads.get(name)) for name, stage in stages.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
             f"{path} says nothing of a run: {type(error).__name__}: {error}",
             hint="give the folder of a finished run",
         ) from error
-    loads = mean_loads((summary.get("measured") or {}).get("load_s") or {})
-    return {name: _of_stage(stage, loads.get(name)) for name, stage in stages.items()}
 
 
 def _of_stage(stage: Mapping[str, Any], load_s: float | None) -> Measured:
