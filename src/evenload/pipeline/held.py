@@ -65,7 +65,12 @@ class Held:
         return True
 
     def close(self) -> None:
-        self.runner.close()
+        """A stage that fails here has done its work, and is no reason not to load the next one."""
+        try:
+            self.runner.close()
+        except Exception as error:
+            text = f"{self.runner.worker.stage}: close() raised {type(error).__name__}: {error}"
+            sys.stderr.write(text + "\n")
 
     def _run_on_lane(self, job: Job) -> None:
         lane = self._lanes.get()
