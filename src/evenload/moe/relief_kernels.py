@@ -19,7 +19,7 @@ from .serving_kernels import busiest, keep_costs, set_up, split
 
 __all__ = ["PIECES", "relieve"]
 
-PIECES = ("change_kernels", "relief_kernels", "serving_kernels")
+PIECES = ("change_kernels", "layer_state", "relief_kernels", "serving_kernels")
 
 TOLL = 0.02  # of the mean load, for each GPU beyond the target
 LEAST_GAIN = 1e-7

@@ -17,7 +17,7 @@ from .serving_kernels import keep_costs, set_up, try_costs
 
 __all__ = ["PIECES", "search"]
 
-PIECES = ("change_kernels", "prospect_kernels", "search_kernels", "serving_kernels")
+PIECES = ("change_kernels", "layer_state", "prospect_kernels", "search_kernels", "serving_kernels")
 
 
 @inlined
