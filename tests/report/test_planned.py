@@ -86,6 +86,16 @@ def test_a_group_of_devices_is_drawn_on_each_and_the_first_plan_stays() -> None:
     assert (shown["mode"], shown["n_replans"], shown["n_restored"]) == ("model_parallel", 1, 5)
 
 
+@pytest.mark.parametrize(
+    "slices", [3, None, "xx", [[1]], [["d", "s", "work", None, 1, 2]], [[0, "s", "work", 0, 1, 2]]]
+)
+def test_a_plan_that_somebody_has_edited_costs_no_report(slices: object) -> None:
+    seen = PlanAndRun()
+    seen.add(Planned(0.0, "swap", "", 2.0, 1.0, slices))  # type: ignore[arg-type]
+    seen.add(Planned(0.0, "swap", "", "long"))  # type: ignore[arg-type]
+    assert seen.to_json() is None
+
+
 def test_without_a_plan_in_seconds_there_is_nothing_to_compare() -> None:
     assert view(RunStarted(0.0, "r", 0.0)) == {}
     assert view(Planned(0.0, "swap", "it fits")) == {}

@@ -35,7 +35,7 @@ class PlanAndRun:
 
     def add(self, event: Event) -> None:
         if isinstance(event, Planned):
-            self._plan = self._plan or event
+            self._plan = self._plan or (event if _is_sound(event) else None)
         elif isinstance(event, Replanned):
             self._n_replans += 1
         elif isinstance(event, Restored):
@@ -105,6 +105,16 @@ class PlanAndRun:
                 for name in names
             ],
         }
+
+
+def _is_sound(plan: Planned) -> bool:
+    """Of a file that somebody has edited, what cannot be drawn is left out."""
+    numbers = [plan.t, plan.makespan_s or 0.0, plan.bound_s or 0.0]
+    for one in plan.slices if isinstance(plan.slices, list | tuple) else [None]:
+        if not isinstance(one, list | tuple) or len(one) != 6 or not all(isinstance(x, str) for x in one[:3]):
+            return False
+        numbers += one[3:]
+    return all(isinstance(number, int | float) for number in numbers)
 
 
 def _packed(bars: "list[Bar] | tuple[()]", names: list[str]) -> list[list[float]]:
