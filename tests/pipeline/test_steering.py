@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from evenload.events import Event, EventLog, Note, Replanned, read_events
 from evenload.pipeline import Pipeline
 from evenload.pipeline.course import Course, StageRule
@@ -132,25 +130,24 @@ class Wait:
 
 
 def test_a_run_whose_times_were_guessed_wrong(tmp_path: Path) -> None:
-    """The scorer takes ten times what the job says: more devices get it than were meant to."""
+    """The scorer takes twenty times what the job says: more devices get it than were meant to."""
     (tmp_path / "stages.py").write_text(STAGES)
-    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(60)))
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(30)))
     stage = "{name: NAME, target: 'stages.py:Wait', params: {seconds: ITEM, load_s: 0.3, name: NAME}, "
     stage += "outputs: {NAME: number}, estimate: {item_s: GUESS, load_s: 0.3}}"
-    edit = stage.replace("NAME", "edit").replace("ITEM", "0.04").replace("GUESS", "0.04")
-    score = stage.replace("NAME", "score").replace("ITEM", "0.1").replace("GUESS", "0.01")
+    edit = stage.replace("NAME", "edit").replace("ITEM", "0.1").replace("GUESS", "0.1")
+    score = stage.replace("NAME", "score").replace("ITEM", "0.4").replace("GUESS", "0.02")
     (tmp_path / "job.yaml").write_text(
         "version: 1\njob: {name: wrong, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*3\n"
         f"stages:\n  - {edit}\n  - {score}\nreport: {{html: false, trace: false}}\n"
     )
     result = Pipeline.from_yaml(tmp_path / "job.yaml").run(out=tmp_path / "run")
-    assert result.n_done == 60
+    assert result.n_done == 30
     events = list(read_events(tmp_path / "run"))
     told = [event for event in events if isinstance(event, Replanned)]
     notes = [event for event in events if isinstance(event, Note) and "planned again" in event.text]
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert [one["why"] for one in summary["measured"]["replans"]] == [event.why for event in told]
     assert len(notes) == len(told)
-    if not told:  # other work here delayed every stage alike
-        pytest.skip("no other plan was worth it on this machine")
+    assert told
     assert all(event.before_s is None or event.after_s < event.before_s for event in told)
