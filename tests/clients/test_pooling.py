@@ -6,11 +6,22 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import grad, vmap
 
-from evenload.clients import SGD, Recipe, train
-from evenload.clients.pooling import PoolingRule, _MaxPool
+from evenload.clients import SGD, Recipe, pooling, train
+from evenload.clients.pooling import PoolingRule
 from evenload.clients.trial import difference
 
 
+@pytest.fixture(params=["kernels", "views"])
+def rule(request, monkeypatch) -> str:
+    """What pools: kernels, or maxima of views where there are none (no llvmlite)."""
+    if request.param == "kernels":
+        pytest.importorskip("llvmlite")
+        return "_StackedMaxPool"
+    monkeypatch.setattr(pooling, "has_kernels", lambda: False)
+    return "_MaxPool"
+
+
+@pytest.mark.usefixtures("rule")
 @pytest.mark.parametrize(
     ("size", "shape"), [(2, (3, 4, 5, 7, 9)), (3, (2, 3, 2, 9, 7)), (2, (2, 1, 1, 2, 2))]
 )
@@ -41,10 +52,10 @@ def test_the_bits_are_torchs_own_and_the_first_of_equals_gets_the_gradient(size,
         (nn.MaxPool2d(2, dilation=2), False),
     ],
 )
-def test_other_windows_are_left_to_torch(pool, is_ours, monkeypatch):
-    taken = []
-    apply = _MaxPool.apply
-    monkeypatch.setattr(_MaxPool, "apply", lambda *args: taken.append(args) or apply(*args))
+def test_other_windows_are_left_to_torch(pool, is_ours, monkeypatch, rule):
+    taken, ours = [], getattr(pooling, rule)
+    apply = ours.apply
+    monkeypatch.setattr(ours, "apply", lambda *args: taken.append(args) or apply(*args))
     x = torch.randn(2, 3, 9, 8, generator=torch.Generator().manual_seed(1))
     expected = pool(x)
     with PoolingRule():

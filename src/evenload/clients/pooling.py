@@ -13,6 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from .image_kernels import KERNEL_DTYPES, has_kernels, samples_last, stacked
+
 __all__ = ["PoolingRule"]
 
 
@@ -24,6 +26,10 @@ class PoolingRule(TorchFunctionMode):
         if func in (F.max_pool2d, torch.max_pool2d):
             size = _window(*args[1:], **{name: value for name, value in kwargs.items() if name != "input"})
             x = args[0] if args else kwargs["input"]
+            if size is not None and _is_for_kernels(x, size):
+                stacked = x if x.dim() == 4 else x[None]
+                found = _StackedMaxPool.apply(samples_last(stacked), size)[0]  # pyright: ignore
+                return found if x.dim() == 4 else found[0]
             if size is not None and _is_fit(x, size):
                 return _MaxPool.apply(x, size)[0]  # pyright: ignore
         return func(*args, **kwargs)
@@ -61,6 +67,56 @@ class _MaxPool(torch.autograd.Function):
         return torch.ops.aten.max_pool2d_with_indices_backward(
             grad, x, window, window, [0, 0], [1, 1], False, places
         ), None
+
+
+class _StackedMaxPool(torch.autograd.Function):
+    """x [samples, channels, height, width] of one client, under vmap those of all -> largest numbers, and
+    which entry of its window each was; by kernels."""
+
+    @staticmethod
+    def forward(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        largest, places = torch.ops.evenload.pool(x[None], size)
+        return largest[0], places[0]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        ctx.shape = inputs[0].shape[-2:]
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx, grad: Tensor, _: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _StackedMaxPoolBackward.apply(grad, *ctx.saved_tensors, *ctx.shape), None
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        x, size = args
+        return torch.ops.evenload.pool(x.movedim(in_dims[0], 0), size), (0, 0)
+
+
+class _StackedMaxPoolBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(grad: Tensor, places: Tensor, height: int, width: int) -> Tensor:
+        return torch.ops.evenload.pool_gradient(grad[None], places[None], height, width)[0]
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NotImplementedError("second derivatives of a fused max pooling")
+
+    @staticmethod
+    def vmap(info, in_dims, *args):
+        grad, places, height, width = args
+        parts = stacked((grad, places), in_dims, info.batch_size)
+        return torch.ops.evenload.pool_gradient(*parts, height, width), 0
+
+
+def _is_for_kernels(x: Tensor, size: int) -> bool:
+    is_usual = x.device.type == "cpu" and x.dtype in KERNEL_DTYPES and x.dim() in (3, 4)
+    return is_usual and has_kernels() and min(x.shape[-2:]) >= size and x.numel() > 0
 
 
 def _is_fit(x: Tensor, size: int) -> bool:

@@ -2,8 +2,7 @@
 
     nn.RNN, nn.GRU, nn.LSTM   one product for the input of all time steps, one small one per time step;
                               torch's kernels run one client after the other under vmap
-    nn.Conv1d, 2d, 3d         one convolution per client, in a loop below Python's view of the step: on CPUs a
-                              grouped convolution, which vmap makes of it, is slower
+    nn.Conv1d, 2d, 3d         see ``convolution``
     max_pool2d                beside convolutions: see ``pooling``
 
 ``with_rules`` puts them in the place of torch's modules; parameters keep their names and meaning.
@@ -16,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from .convolution import CONVOLUTIONS, autocast, is_plain
 from .pooling import PoolingRule
 from .swap import swapped
 
@@ -28,12 +28,12 @@ def with_rules(model: nn.Module) -> nn.Module:
     def rule(child: nn.Module) -> nn.Module | None:
         if isinstance(child, nn.RNNBase) and RecurrentRule.takes(child):
             return RecurrentRule(child)
-        if type(child) in _CONV and _is_plain(child):
-            child.__class__ = _CONV[type(child)]  # pyright: ignore
+        if is_plain(child):
+            child.__class__ = CONVOLUTIONS[type(child)]  # pyright: ignore
         return None
 
     found = swapped(copy.deepcopy(model), rule)
-    if any(isinstance(m, _Looped) for m in found.modules()):
+    if any(type(m) in CONVOLUTIONS.values() for m in found.modules()):
         found.__class__ = type(f"Pooled{type(found).__name__}", (_Pooled, type(found)), {})
     return found
 
@@ -75,7 +75,7 @@ class RecurrentRule(nn.Module):
         for layer in range(self.num_layers):
             outs = []
             # As torch's own kernels under autocast: an LSTM's states are of the lower precision.
-            like = _autocast(x) if self.kind == "lstm" else x
+            like = autocast(x) if self.kind == "lstm" else x
             assert like is not None
             zeros = like.new_zeros(len(x), self.hidden_size)
             for direction in range(n_directions):
@@ -116,103 +116,6 @@ class RecurrentRule(nn.Module):
         return torch.sigmoid(o) * torch.tanh(c), c
 
 
-class _LoopedConv(torch.autograd.Function):
-    """A convolution whose rule under vmap is a loop over clients, forward and backward.
-
-    As torch itself does, the backward pass leaves out the gradient of inputs that need none: for the first
-    layer of a network it would cost ten times the gradient of its weights.
-    """
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: tuple) -> Tensor:
-        return torch.ops.aten.convolution(x, weight, bias, *geometry)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        ctx.save_for_backward(inputs[0], inputs[1])
-        ctx.has_bias, ctx.geometry = inputs[2] is not None, inputs[3]
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight = ctx.saved_tensors
-        wanted = (ctx.needs_input_grad[0], True, ctx.has_bias)
-        grads = iter(_LoopedConvBackward.apply(grad, x, weight, ctx.geometry, wanted))  # pyright: ignore
-        return *(next(grads) if is_wanted else None for is_wanted in wanted), None
-
-    @staticmethod
-    def vmap(info, in_dims, *args):
-        *tensors, geometry = args
-        parts = _client_rows(tensors, in_dims, info.batch_size)
-        lines = [_LoopedConv.apply(*row, geometry) for row in parts]
-        return torch.stack(lines), 0  # pyright: ignore
-
-
-class _LoopedConvBackward(torch.autograd.Function):
-    """The gradients that are ``wanted`` of (x, weight, bias), in this order."""
-
-    @staticmethod
-    def forward(
-        grad: Tensor, x: Tensor, weight: Tensor, geometry: tuple, wanted: tuple[bool, ...]
-    ) -> tuple[Tensor, ...]:
-        of_bias = [len(weight)] if wanted[2] else None
-        grads = torch.ops.aten.convolution_backward(grad, x, weight, of_bias, *geometry, list(wanted))
-        return tuple(g for g, is_wanted in zip(grads, wanted, strict=True) if is_wanted)
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise NotImplementedError("second derivatives of a looped convolution")
-
-    @staticmethod
-    def vmap(info, in_dims, *args):
-        *tensors, geometry, wanted = args
-        parts = _client_rows(tensors, in_dims, info.batch_size)
-        lines = [_LoopedConvBackward.apply(*row, geometry, wanted) for row in parts]
-        columns = tuple(torch.stack(column) for column in zip(*lines, strict=True))  # pyright: ignore
-        return columns, (0,) * len(columns)
-
-
-class _Looped:
-    """Mixed into torch's convolutions: their parameters, our product."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        conv: Any = self
-        n = len(conv.kernel_size)
-        single = x.dim() == n + 1
-        geometry = (conv.stride, conv.padding, conv.dilation, False, [0] * n, conv.groups)
-        parts = [_autocast(t) for t in (x.unsqueeze(0) if single else x, conv.weight, conv.bias)]
-        out: Tensor = _LoopedConv.apply(*parts, geometry)  # pyright: ignore
-        return out.squeeze(0) if single else out
-
-
-def _autocast(t: Tensor | None) -> Tensor | None:
-    """As torch casts the arguments of its own convolutions: a custom function is not seen by autocast."""
-    if t is None or t.dtype == torch.float64 or not torch.is_autocast_enabled(t.device.type):
-        return t
-    return t.to(torch.get_autocast_dtype(t.device.type))
-
-
-_CONV: dict[type, type] = {
-    kind: type(f"Looped{kind.__name__}", (_Looped, kind), {}) for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d)
-}
-
-
-def _is_plain(conv: nn.Module) -> bool:
-    return conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
-
-
-def _client_rows(tensors, in_dims, n: int) -> list[list[Tensor | None]]:
-    """For each of ``n`` clients its part of every tensor; what has no dimension of clients is for all."""
-    lines = [
-        [t] * n if t is None or dim is None else list(t.movedim(dim, 0))
-        for t, dim in zip(tensors, in_dims, strict=False)
-    ]
-    return [list(row) for row in zip(*lines, strict=True)]
-
-
 def _first(hx) -> Tensor:
     return hx[0] if isinstance(hx, tuple) else hx
 
@@ -223,7 +126,4 @@ def _map(hx, fn):
 
 def has_rules(model: nn.Module) -> bool:
     """Would ``with_rules`` change anything?"""
-    return any(
-        (isinstance(m, nn.RNNBase) and RecurrentRule.takes(m)) or (type(m) in _CONV and _is_plain(m))
-        for m in model.modules()
-    )
+    return any((isinstance(m, nn.RNNBase) and RecurrentRule.takes(m)) or is_plain(m) for m in model.modules())

@@ -76,6 +76,10 @@ class Code:
         a, b = self.value(a), self.value(b)
         return self.ir.select(self.less(a, b), a, b)
 
+    def max(self, a: Any, b: Any) -> Any:
+        a, b = self.value(a), self.value(b)
+        return self.ir.select(self.less(a, b), b, a)
+
     # --- memory ---------------------------------------------------------------------------------
     def load(self, address: Any, kind: Any, offset: int = 0, align: int = 1) -> Any:
         return self.ir.load(self._pointer(address, offset), typ=kind, align=align)
