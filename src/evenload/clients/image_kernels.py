@@ -21,7 +21,7 @@ from evenload.gpu.llvm.conv_geometry import Geometry, scratch_bytes
 __all__ = ["KERNEL_DTYPES", "geometry_of", "has_kernels", "is_worth_it", "samples_last", "stacked"]
 
 KERNEL_DTYPES = (torch.float32, torch.float64)
-MOST_SCRATCH = 1 << 20  # bytes: a block of padded images stays in a core's second cache
+MOST_SCRATCH = 3 << 20  # bytes: a block of padded images stays near a core
 LEAST_FILLED = 0.6  # of a vector's lanes, below which torch's own convolution is as fast
 
 

@@ -1,0 +1,107 @@
+"""Convolutions and max pooling of ten clients with their own weights: our kernels beside torch's.
+
+    python benchmarks/clients_convolutions.py
+
+GFLOPS of one thread, by its CPU time: sums that the layer needs, not those that a way of doing it adds. Torch's
+own (oneDNN) run in a loop over clients, as the serial run does them. Samples are interleaved, the best is kept.
+Pooling is in millions of inputs a second. "used": would a fused step do this layer so?
+"""
+
+import time
+from collections.abc import Callable
+
+import torch
+from record import record
+
+from evenload.clients import image_kernels
+
+CLIENTS, REPEATS = 10, 15
+CASES = {  # in, out, height and width, kernel, padding, samples
+    "LeNet-5, first": (1, 6, 28, 5, 2, 32),
+    "LeNet-5, second": (6, 16, 14, 5, 0, 32),
+    "LeNet-5, first, batch 8": (1, 6, 28, 5, 2, 8),
+    "LeNet-5, second, batch 8": (6, 16, 14, 5, 0, 8),
+    "16 to 16 channels": (16, 16, 16, 3, 1, 32),
+    "64 to 64 channels": (64, 64, 8, 3, 1, 32),
+    "3 to 32 channels, batch 10": (3, 32, 32, 3, 0, 10),
+    "32 to 64 channels, batch 10": (32, 64, 30, 3, 0, 10),
+}
+POOLED = {"LeNet-5, first pooling": (6, 28, 32), "LeNet-5, second pooling": (16, 10, 32)}
+
+
+def best(runs: dict[str, Callable[[], object]]) -> dict[str, float]:
+    """CPU seconds of each, the least of several samples in turns."""
+    least = {}
+    for _ in range(REPEATS):
+        for name, run in runs.items():
+            began = time.thread_time()
+            run()
+            spent = time.thread_time() - began
+            least[name] = min(spent, least.get(name, spent))
+    return least
+
+
+def convolution(case: str) -> dict:
+    c_in, c_out, side, k, pad, n = CASES[case]
+    out = side + 2 * pad - k + 1
+    x = image_kernels.samples_last(torch.randn(CLIENTS, n, c_in, side, side))
+    weight, bias = torch.randn(CLIENTS, c_out, c_in, k, k) * 0.1, torch.randn(CLIENTS, c_out)
+    grad = image_kernels.samples_last(torch.randn(CLIENTS, n, c_out, out, out))
+    ours, aten, pads = torch.ops.evenload, torch.ops.aten, (pad, pad)
+    shape = ([1, 1], [pad, pad], [1, 1], False, [0, 0], 1)
+    rows = list(zip(x.contiguous(), weight, bias, grad.contiguous(), strict=True))
+
+    def backward(mask: list[bool]) -> Callable[[], object]:
+        return lambda: [aten.convolution_backward(g, x, w, [c_out], *shape, mask) for x, w, _, g in rows]
+
+    least = best(
+        {
+            "forward": lambda: ours.convolve(x, weight, bias, *pads),
+            "forward, torch": lambda: [aten.convolution(x, w, b, *shape) for x, w, b, _ in rows],
+            "inputs": lambda: ours.convolve_input_gradient(grad, weight, side, side, *pads),
+            "inputs, torch": backward([True, False, False]),
+            "weights": lambda: ours.convolve_weight_gradient(x, grad, k, k, *pads),
+            "weights, torch": backward([False, True, True]),
+        }
+    )
+    flops = 2 * CLIENTS * n * c_out * out * out * c_in * k * k
+    geometry = image_kernels.geometry_of(x, weight, pads)
+    is_used = image_kernels.is_worth_it(geometry, n, x.element_size())
+    return {"layer": case, "used": is_used, **{name: flops / s / 1e9 for name, s in least.items()}}
+
+
+def pooling(case: str) -> dict:
+    channels, side, n = POOLED[case]
+    x = image_kernels.samples_last(torch.randn(CLIENTS, n, channels, side, side))
+    rows = list(x.contiguous())
+    ours, aten = torch.ops.evenload, torch.ops.aten
+    places, grad = (
+        ours.pool(x, 2)[1],
+        image_kernels.samples_last(torch.randn(*x.shape[:3], side // 2, side // 2)),
+    )
+    window = ([2, 2], [2, 2], [0, 0], [1, 1], False)
+    known = [
+        (g, row, aten.max_pool2d_with_indices(row, *window)[1])
+        for g, row in zip(grad.contiguous(), rows, strict=True)
+    ]
+    least = best(
+        {
+            "forward": lambda: ours.pool(x, 2),
+            "forward, torch": lambda: [aten.max_pool2d_with_indices(row, *window) for row in rows],
+            "inputs": lambda: ours.pool_gradient(grad, places, side, side),
+            "inputs, torch": lambda: [
+                aten.max_pool2d_with_indices_backward(g, row, *window, at) for g, row, at in known
+            ],
+        }
+    )
+    return {"layer": case, "used": True, **{name: x.numel() / s / 1e6 for name, s in least.items()}}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    record("clients_convolutions", [convolution(case) for case in CASES] + [pooling(case) for case in POOLED])
+
+
+if __name__ == "__main__":
+    main()
