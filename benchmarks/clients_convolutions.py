@@ -2,8 +2,8 @@
 
     python benchmarks/clients_convolutions.py
 
-GFLOPS of one thread, by its CPU time: sums that the layer needs, not those that a way of doing it adds. Torch's
-own (oneDNN) run in a loop over clients, as the serial run does them. Samples are interleaved, the best is kept.
+GFLOPS of one thread, by its CPU time: sums that a layer needs, not those that a way of doing it adds. Torch's
+own (oneDNN) run in a loop over clients, as in the serial run. Samples are interleaved, the best counts.
 Pooling is in millions of inputs a second. "used": would a fused step do this layer so?
 """
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.func import functional_call, vmap
 
 from evenload.clients import SGD, Adam, Recipe, image_kernels, train
-from evenload.clients.convolution import _Stacked
+from evenload.clients.convolution import _Stacked, is_plain
 from evenload.clients.rules import with_rules
 from evenload.clients.trial import difference
 
@@ -103,6 +103,8 @@ def test_kernels_inside_a_compiled_step(case):
         (nn.Conv2d(2, 3, 3), (8, 2, 6, 6), True),
         (nn.Conv2d(2, 3, 3, padding=1, bias=False), (8, 2, 6, 6), True),
         (nn.Conv1d(2, 3, 3), (8, 2, 6), True),
+        (nn.Conv2d(2, 3, (3, 5), padding="same"), (8, 2, 6, 6), True),
+        (nn.Conv1d(2, 3, 3, dilation=2, padding="same"), (8, 2, 6), False),
         (nn.Conv2d(2, 3, 3, stride=2), (8, 2, 6, 6), False),
         (nn.Conv2d(2, 3, 3, dilation=2), (8, 2, 6, 6), False),
         (nn.Conv2d(2, 4, 3, groups=2), (8, 2, 6, 6), False),
@@ -123,6 +125,12 @@ def test_what_kernels_do_not_serve_is_left_to_torch(conv, shape, is_ours, calls)
     torch.testing.assert_close(
         rows, conv(x).expand(3, *rows.shape[1:]), rtol=1e-4, atol=1e-2 if x.dtype == torch.bfloat16 else 1e-5
     )
+
+
+def test_more_zeros_on_one_side_than_on_the_other_are_left_to_torch():
+    assert is_plain(nn.Conv2d(2, 3, (3, 5), padding="same"))
+    assert not is_plain(nn.Conv2d(2, 3, (3, 4), padding="same"))
+    assert not is_plain(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"))
 
 
 def test_an_operation_says_its_shape_before_it_runs():

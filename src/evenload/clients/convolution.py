@@ -19,8 +19,18 @@ __all__ = ["CONVOLUTIONS", "autocast", "is_plain"]
 
 
 def is_plain(conv: nn.Module) -> bool:
-    """Is it a convolution with zeros around, so many on every side?"""
-    return type(conv) in CONVOLUTIONS and conv.padding_mode == "zeros" and not isinstance(conv.padding, str)
+    """Is it a convolution with zeros around, as many on both sides?"""
+    return type(conv) in CONVOLUTIONS and conv.padding_mode == "zeros" and _padding(conv) is not None
+
+
+def _padding(conv: Any) -> tuple[int, ...] | None:
+    """Zeros on every side; None if one side gets more."""
+    if conv.padding == "valid":
+        return (0,) * len(conv.kernel_size)
+    if conv.padding == "same":
+        spans = [(k - 1) * d for k, d in zip(conv.kernel_size, conv.dilation, strict=True)]
+        return None if any(span % 2 for span in spans) else tuple(span // 2 for span in spans)
+    return tuple(conv.padding)
 
 
 class _Convolution:
@@ -28,16 +38,17 @@ class _Convolution:
 
     def forward(self, x: Tensor) -> Tensor:
         conv: Any = self
-        n = len(conv.kernel_size)
+        n, padding = len(conv.kernel_size), _padding(conv)
+        assert padding is not None
         is_single = x.dim() == n + 1
-        geometry = (conv.stride, conv.padding, conv.dilation, False, [0] * n, conv.groups)
+        geometry = (conv.stride, padding, conv.dilation, False, [0] * n, conv.groups)
         parts = [autocast(t) for t in (x.unsqueeze(0) if is_single else x, conv.weight, conv.bias)]
         if n == 1:  # a picture of one row
             planes = [t if t is None or t.dim() < 3 else t.unsqueeze(-2) for t in parts]
-            out = _by_kernels(planes, (0, *conv.padding), conv)
+            out = _by_kernels(planes, (0, *padding), conv)
             out = out if out is None else out.squeeze(-2)
         else:
-            out = _by_kernels(parts, conv.padding, conv) if n == 2 else None
+            out = _by_kernels(parts, padding, conv) if n == 2 else None
         if out is None:
             out = _Looped.apply(*parts, geometry)
         assert isinstance(out, Tensor)
@@ -50,7 +61,7 @@ CONVOLUTIONS: dict[type, type] = {
 }
 
 
-def _by_kernels(parts: Sequence[Any], padding: tuple[int, int], conv: Any) -> Any:
+def _by_kernels(parts: Sequence[Any], padding: Any, conv: Any) -> Any:
     """None if the kernels cannot do it, or not faster."""
     x, weight, bias = parts
     is_usual = {*conv.stride, *conv.dilation, conv.groups} == {1}
