@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from .engine import Engine
+from .engine import CompiledSteps, Engine
 from .recipe import Recipe
 from .result import ClientResult
 from .serial import train_one
@@ -20,19 +20,26 @@ __all__ = ["Bench", "intra_op"]
 
 
 class Bench:
-    """For one thread at a time. ``model`` has keyed dropout; it is copied."""
+    """For one thread at a time. ``model`` has keyed dropout; it is copied.
 
-    def __init__(self, model: nn.Module, device: str = "cpu"):
+    compiled  shared by benches of one model and device; its own by default
+    """
+
+    def __init__(self, model: nn.Module, device: str = "cpu", compiled: CompiledSteps | None = None):
         self.model = copy.deepcopy(model).to(device)
         self.device = device
+        self._compiled = CompiledSteps() if compiled is None else compiled
         self._engines: dict[tuple, Engine] = {}
 
     def engine(self, survey: Survey, strategy: Strategy, tasks: Sequence[Task]) -> Engine:
         """The engine for such tasks, the same one for all tasks of one form."""
         recipe, form = tasks[0].recipe, form_of(survey, list(tasks))
-        key = (strategy.inner, form, _static(recipe))
+        kind = form, _static(recipe)
+        key = (strategy.inner, *kind)
         if key not in self._engines:
-            self._engines[key] = Engine(self.model, recipe, form, survey, strategy, self.device)
+            self._engines[key] = Engine(
+                self.model, recipe, form, survey, strategy, self.device, self._compiled, kind
+            )
         return self._engines[key]
 
     def run(

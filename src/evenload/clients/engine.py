@@ -1,7 +1,13 @@
-"""A fused engine: steps of one model and form, by number of rows, made when first needed and kept."""
+"""A fused engine: steps of one model and form, by number of rows, made when first needed and kept.
 
-from collections import deque
-from collections.abc import Iterator, Sequence
+A compiled step keeps nothing between calls, so engines of one model share them: whoever needs one first makes
+it, and who else needs it meanwhile waits for that. An eager step works on a module of its own, which it
+changes while it runs; each engine has its own.
+"""
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,25 +22,57 @@ from .strategy import Strategy, halves
 from .survey import Survey
 from .task import Task
 
-__all__ = ["Engine", "longest_first"]
+__all__ = ["CompiledSteps", "Engine", "longest_first"]
 
 SETTLING_BYTES = (32 << 20) - (64 << 10)  # the largest block that changes what glibc's malloc gives back
+
+
+class CompiledSteps:
+    """The compiled steps of one model on one device, for all threads of this process."""
+
+    def __init__(self) -> None:
+        self._steps: dict[Hashable, StepFn] = {}
+        self._making: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], StepFn]) -> StepFn:
+        """That of ``key``, which ``make`` makes if nobody has; what it raises is raised, and kept by nobody.
+
+        One thread makes it while others wait for it alone: not those that need another one.
+        """
+        with self._lock:
+            making = self._making[key]
+        with making:
+            if key not in self._steps:
+                self._steps[key] = make()
+            return self._steps[key]
 
 
 class Engine:
     """Trains tasks in fused chunks. One thread at a time.
 
-    model  with keyed dropout; it is copied, never changed
+    model     with keyed dropout; it is copied, never changed
+    compiled  where compiled steps are kept; ``key`` tells those of one engine's model, form and recipe from
+              those of another one's
     """
 
     def __init__(
-        self, model: nn.Module, recipe: Recipe, form: Form, survey: Survey, strategy: Strategy, device: str
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        form: Form,
+        survey: Survey,
+        strategy: Strategy,
+        device: str,
+        compiled: CompiledSteps,
+        key: Hashable,
     ):
         self.form, self._recipe, self._survey = form, recipe, survey
         self._is_compiled = strategy.is_compiled
         self._model = with_rules(model) if strategy.inner.startswith("rules") else model
         self._device = device
-        self._steps: dict[tuple, StepFn] = {}
+        self._compiled, self._key = compiled, (strategy.inner.startswith("rules"), key)
+        self._steps: dict[tuple, StepFn] = {}  # of ``compiled``, found without a lock
         self._eager: StackedStep | None = None
         self.client_steps = self.row_steps = 0
         _settle_allocator(device)
@@ -59,8 +97,12 @@ class Engine:
             return self._eager(lane, draw, x, y, w, s)
         shape = (lane.alive.shape[0], x.shape, x.dtype, y.shape, y.dtype)
         if shape not in self._steps:
-            traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
-            self._steps[shape] = compile_step(traced, lane, draw, x, y, w, s)
+
+            def make() -> StepFn:
+                traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
+                return compile_step(traced, lane, draw, x, y, w, s)
+
+            self._steps[shape] = self._compiled.get((self._key, shape), make)
         return self._steps[shape](lane, draw, x, y, w, s)
 
 

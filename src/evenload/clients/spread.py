@@ -1,7 +1,8 @@
 """The outer strategies: how tasks reach workers, and results come back. Each yields lists of results.
 
 inline      this thread
-threads     one bench per thread, all taking from one queue: torch lets go of the interpreter in its kernels
+threads     one bench per thread, all taking from one queue: torch lets go of the interpreter in its kernels;
+            compiled steps are shared
 streams     the same, each thread in a CUDA stream of its own with its bench on the GPU
 processes   the executor over CPU slots
 devices     the executor over the devices asked for
@@ -24,7 +25,7 @@ from evenload.errors import TaskError, WorkerLost
 from evenload.executor import Executor
 
 from .bench import Bench, intra_op
-from .engine import longest_first
+from .engine import CompiledSteps, longest_first
 from .remote import RemoteBench, SentModel, received, sent_recipe, sent_task
 from .result import ClientResult
 from .serial import failed
@@ -50,6 +51,7 @@ class Spread:
     devices: Any = "all"
     threads: int = 1
     _benches: dict[tuple[str, int], Bench] = field(default_factory=dict)
+    _compiled: CompiledSteps = field(default_factory=CompiledSteps)
     _executors: dict[tuple[str, str], Executor] = field(default_factory=dict)
     _streams: Streams | None = None
 
@@ -61,9 +63,14 @@ class Spread:
         return self._streams
 
     def bench(self, worker: int = 0, device: str = "cpu") -> Bench:
-        """Of a worker in this process. Model and engines stay warm in it."""
+        """Of a worker in this process. Model and engines stay warm in it.
+
+        Compiled steps are shared on the CPU only: on a GPU each stream has memory and launches of its own.
+        """
         if (device, worker) not in self._benches:
-            self._benches[device, worker] = Bench(self.model, device)
+            self._benches[device, worker] = Bench(
+                self.model, device, self._compiled if device == "cpu" else None
+            )
         return self._benches[device, worker]
 
     def device_of(self, strategy: Strategy) -> str:
