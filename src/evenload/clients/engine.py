@@ -21,6 +21,7 @@ from .slots import SlotRun
 from .strategy import Strategy, halves
 from .survey import Survey
 from .task import Task
+from .unlocked import unlocked_kernels
 
 __all__ = ["CompiledSteps", "Engine", "longest_first"]
 
@@ -100,7 +101,8 @@ class Engine:
 
             def make() -> StepFn:
                 traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
-                return compile_step(traced, lane, draw, x, y, w, s)
+                with unlocked_kernels():
+                    return compile_step(traced, lane, draw, x, y, w, s)
 
             self._steps[shape] = self._compiled.get((self._key, shape), make)
         return self._steps[shape](lane, draw, x, y, w, s)

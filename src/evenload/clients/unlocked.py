@@ -1,0 +1,49 @@
+"""Compiled kernels that let go of Python's lock, so that the threads of one process run them side by side.
+
+torch's own kernels let go of it, and so do products in a compiled step. The loops that the compiler fuses for
+a CPU are called through a few lines of C++ that keep it: two threads then take turns in what is most of a
+step. The compiler has those lines as a text, and for as long as we compile it gets another one.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["unlocked_kernels"]
+
+# torch 2.13, torch/_inductor/codecache.py: what a kernel's binding does with its parsed arguments.
+KEEPS = "kernel({}); Py_RETURN_NONE;"
+# The arguments are parsed before the call, with the lock. A kernel may throw, and the handler needs the lock.
+LETS_GO = """
+[](auto... args) {{
+    struct Unlocked {{
+        PyThreadState* state = PyEval_SaveThread();
+        ~Unlocked() {{ PyEval_RestoreThread(state); }}
+    }} unlocked;
+    kernel(args...);
+}}({});
+Py_RETURN_NONE;
+"""
+
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextmanager
+def unlocked_kernels() -> Iterator[bool]:
+    """Kernels that are compiled inside the block let go of the lock while they run.
+
+    False, and nothing is changed, if this torch's compiler calls them in a way that is not known here.
+    """
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    binding: Any = CppPythonBindingsCodeCache
+    with _ONE_AT_A_TIME:
+        is_known = getattr(binding, "call_entry_function", None) == KEEPS
+        if is_known:
+            binding.call_entry_function = LETS_GO
+        try:
+            yield is_known
+        finally:
+            if is_known:
+                binding.call_entry_function = KEEPS
