@@ -41,11 +41,14 @@ COLD_S = 0.002  # of what runs for the first time, on top
 
 
 class Modelled:
-    """Stands where the workers stand; a step takes what ``cost`` says: (launch_s, per_client_s)."""
+    """Stands where the workers stand; a step takes what ``cost`` says: (launch_s, per_client_s).
+
+    Threads share what is compiled: once for so many rows.
+    """
 
     def __init__(self, model, cost, compile_s=0.0):
         self.model, self.threads, self.now, self._cost, self._compile_s = model, 1, 0.0, cost, compile_s
-        self.ran, self.cold, self.sizes = [], set(), defaultdict(list)
+        self.ran, self.cold, self.sizes, self.compiled = [], set(), defaultdict(list), set()
         self.streams = Streams("cuda:0")
 
     def clock(self):
@@ -56,7 +59,11 @@ class Modelled:
         launch_s, per_client_s = self._cost(strategy)
         if strategy not in self.cold:  # the first call of anything is slow, and must not be believed
             self.cold.add(strategy)
-            self.now += COLD_S + self._compile_s * strategy.is_compiled
+            self.now += COLD_S
+        shape = strategy.inner, strategy.rows
+        if strategy.is_compiled and shape not in self.compiled:
+            self.compiled.add(shape)
+            self.now += self._compile_s
         n_steps = tasks[0].batches.n_steps
         launches = -(-len(tasks) // (strategy.rows * workers))
         self.sizes[str(strategy)].append((len(tasks), n_steps))
@@ -64,8 +71,8 @@ class Modelled:
         yield []
 
 
-def tuner(cost, n=64, rounds=100, compile_s=0.0, refuse=(), n_ops=100):
-    model, tasks = tasks_of(n)
+def tuner(cost, n=64, rounds=100, compile_s=0.0, refuse=(), n_ops=100, model=None):
+    model, tasks = tasks_of(n, model)
     spread = Modelled(model, cost, compile_s)
 
     def trial(strategy, _):
@@ -101,7 +108,7 @@ def test_the_search_turns_round_where_the_cache_ends():
     made, _ = tuner(cost, rounds=1000, refuse=("fused-compiled",))
     verdict = made.decide()
     assert verdict.strategy.chunk <= 16
-    assert [p.strategy.chunk for p in made.meter.probes if p.strategy.is_fused][:5] == [4, 16, 64, 32, 8]
+    assert [p.strategy.chunk for p in made.meter.probes if p.strategy.is_fused][:5] == [4, 16, 64, 8, 32]
 
 
 @pytest.mark.parametrize(("rounds", "compiles"), [(50, False), (500, False), (1500, True)])
@@ -168,6 +175,72 @@ def test_a_first_chunk_that_is_slow_does_not_end_the_search():
 
     made, _ = tuner(cost, rounds=10_000, refuse=("fused-compiled",))
     assert made.decide().strategy.chunk >= 32
+
+
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+
+
+def with_convolution():
+    return with_keyed_dropout(nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 1, 1), nn.Flatten()))
+
+
+def test_what_gains_most_from_cores_need_not_be_the_fastest_in_one_thread(two_cores):
+    """Chunks gain a tenth in one thread, and nothing more from two; plain steps take half of their time."""
+
+    def cost(strategy):
+        each_s = 1e-3 if strategy.inner == "eager" else 9e-4
+        return 0.0, each_s * (2 if strategy.outer == "threads" and strategy.is_fused else 1)
+
+    made, _ = tuner(cost, rounds=2000, refuse=("fused-compiled",))
+    assert str(made.decide().strategy) == "threads*2/eager"
+
+
+def test_what_is_compiled_serves_all_threads(two_cores):
+    """A step that is more than dispatch: the first chunk that is compiled is one that both cores can use."""
+
+    def cost(strategy):
+        if strategy.inner == "eager":
+            return 0.0, 1e-2
+        return 5e-3, 8e-3 - 5e-3 * strategy.is_compiled
+
+    made, spread = tuner(cost, n=20, rounds=1000, compile_s=50.0, n_ops=1500)
+    verdict = made.decide()
+    assert spread.compiled == {("fused-compiled", 10)}
+    assert str(verdict.strategy) == "threads*2/fused-compiled:10"
+    assert made.meter.best().first_s == pytest.approx(50, rel=0.01)
+    assert made.meter.left_s() < 0.05 * made.meter.job_s()  # it is not given back twice
+
+
+def test_a_shape_that_threads_would_have_to_compile_must_be_repaid(two_cores):
+    """Starting operations is most of the step, so all clients at once are compiled first."""
+
+    def cost(strategy):
+        return (1e-2 if strategy.inner == "eager" else 2e-2 / (1 + 9 * strategy.is_compiled)), 1e-4
+
+    made, spread = tuner(cost, n=20, rounds=1000, compile_s=5.0, n_ops=1000)
+    verdict = made.decide()
+    assert spread.compiled == {("fused-compiled", 20)}
+    assert "would take 5" in verdict.reasons["threads*2/fused-compiled:10"]
+
+
+@pytest.mark.parametrize("best", [1, 2, 8])
+def test_small_chunks_are_found(best):
+    """As of rules that work on one client after the other: only what they keep in the cache counts."""
+
+    def cost(strategy):
+        if strategy.inner != "rules":
+            return 0.0, 2e-3 + 2e-3 * strategy.is_fused
+        return 0.0, 1e-3 * (1 + 0.2 * abs(strategy.chunk.bit_length() - best.bit_length()))
+
+    made, _ = tuner(
+        cost, n=64, rounds=200, refuse=("rules-compiled", "fused-compiled"), model=with_convolution()
+    )
+    verdict = made.decide()
+    assert (verdict.strategy.inner, verdict.strategy.chunk) == ("rules", best)
+    fused = [p.strategy.chunk for p in made.meter.probes if p.strategy.inner == "fused"]
+    assert fused == [best]  # far slower there: no other chunk is looked at
 
 
 def test_compiled_chunks_are_followed_to_the_best():

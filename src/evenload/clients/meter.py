@@ -80,14 +80,18 @@ class Meter:
         least_s = min(p.step_s for p in probes)
         return next(p for p in probes if p.step_s <= TIE * least_s)
 
+    def least_s(self) -> float:
+        """Seconds per client and step of the fastest."""
+        return min(p.step_s for p in self.probes)
+
     def job_s(self) -> float:
-        """All rounds by the best strategy so far."""
-        return self.job_steps * min(p.step_s for p in self.probes)
+        """All rounds by the fastest so far."""
+        return self.job_steps * self.least_s()
 
     def left_s(self, share: float = 1.0) -> float:
         """Of such a share of the budget."""
-        best = self.best()
-        own_s = 0.0 if _starts_with_torch(best.strategy) else best.first_s
+        fastest = min(self.probes, key=lambda p: p.step_s)
+        own_s = 0.0 if _starts_with_torch(fastest.strategy) else fastest.first_s
         return share * max(SHARE * self.job_s(), WORTH_S) - (self._spent_s - own_s)
 
     def can_afford(
@@ -108,7 +112,7 @@ class Meter:
         return is_enough
 
     def _sample_s(self, tasks: Sequence[Task]) -> float:
-        return sum(t.batches.n_steps for t in tasks) * min(p.step_s for p in self.probes)
+        return sum(t.batches.n_steps for t in tasks) * self.least_s()
 
     # --- measuring --------------------------------------------------------------------------------
 
@@ -159,8 +163,7 @@ class Meter:
         Whole rounds if ``share`` of the budget can pay for these: starting and ending clients then count as
         they do in the job.
         """
-        least_s = min(p.step_s for p in self.probes)
-        near = [p for p in sorted(self.probes, key=lambda p: p.step_s) if p.step_s <= CLOSE * least_s]
+        near = [p for p in sorted(self.probes, key=lambda p: p.step_s) if p.step_s <= CLOSE * self.least_s()]
         near = near[:MOST_CLOSE]
         for probe in self.probes:
             probe.is_confirmed = False

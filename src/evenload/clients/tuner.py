@@ -1,6 +1,6 @@
 """Measure, then pick: warm, timed trials of strategies on the user's own clients.
 
-    serial ──► fused chunks, growing ──► rules ──► streams of a GPU ──► cores ──► compiled ──► cores
+    serial ──► rules, chunks growing ──► fused ──► streams of a GPU ──► cores ──► compiled ──► cores
 
 A probe is spent only where the time that is still to come could repay it (``meter``): all of them together
 cost a small share of what the job takes by the best strategy, and so does what was compiled in vain.
@@ -27,9 +27,12 @@ START_S = 5.0  # what starting processes that import torch is taken to cost
 COMPILE_S, COMPILE_OP_S = 2.0, 0.02  # what compiling a step and each of its operations is taken to cost
 FEWEST = 4  # clients in the smallest chunk that is measured
 FIRST_FAR, FAR = 4.0, 1.5  # times serial: chunks so slow do not promise anything of larger ones
+NEAR = 1.5  # times the fastest of one thread: another kind so slow may still be the fastest on all cores
 MOST_COMPILED = 6  # chunks that are compiled at most
 OP_S = 1e-5  # what starting an operation costs, and a compiled step does not pay
 MOST_GAIN = 0.6  # of the job, that compiling is expected to save
+NEXT_GAIN = 0.1  # of the job, that another compiled chunk or kind is expected to save
+LAUNCH_BOUND = 0.35  # of a step is spent starting operations: the more clients in it, the better
 CORES_GAIN = 0.3  # of the job, that several cores are expected to save
 SCALES = 0.8  # of so many times the speed is as good as threads get
 STREAM_COUNTS = (2, 4, 8)
@@ -75,9 +78,10 @@ class Tuner:
         if job_s < WORTH_S or self._n == 1:
             return self._verdict(f"all rounds take {job_s:.2g} s serially: there is nothing to gain")
         if meter.may(Strategy(inner="fused", chunk=2)):
-            self._search("inline", "fused")
+            ruled = None
             if has_rules(self._spread.model) and meter.may(Strategy(inner="rules", chunk=2)):
-                self._search("inline", "rules")
+                ruled = self._search("inline", "rules")
+            self._search("inline", "fused", near=ruled)
         if (missing := why_no_streams()) is None:
             self._try_streams()
         else:
@@ -95,20 +99,31 @@ class Tuner:
 
     # --- the search -------------------------------------------------------------------------------
 
-    def _search(self, outer: str, inner: str, workers: int | None = None) -> None:
-        """Chunks of 4, 16, 64, ... until that gains nothing, then the double and the half of the best one."""
-        most, size = self._most(outer), FEWEST
+    def _search(
+        self, outer: str, inner: str, workers: int | None = None, near: Probe | None = None
+    ) -> Probe | None:
+        """Chunks of 4, 16, 64, ... until that gains nothing, then from the best on by halves and doubles.
+
+        Beside another kind, whose best is ``near``, from that chunk on, if it is no slower there by far.
+        """
+        most, size = self._most(outer), FEWEST if near is None else near.strategy.chunk
         best: Probe | None = None
         serial_s = self.meter.probes[0].step_s
         while probe := self._try_chunk(outer, inner, size, workers, most):
-            if probe.step_s > (FIRST_FAR if best is None else FAR) * serial_s:
-                break
-            if best is not None and probe.step_s > best.step_s:
+            limit_s = FAR * near.step_s if near else (FIRST_FAR if best is None else FAR) * serial_s
+            if probe.step_s > limit_s or (best is not None and probe.step_s > best.step_s):
                 break
             best, size = probe, 4 * size
-        if best is not None:
-            for size in (2 * best.strategy.chunk, best.strategy.chunk // 2):
-                self._try_chunk(outer, inner, size, workers, most)
+            if near is not None:
+                break
+        if best is None:
+            return None
+        for times in (0.5, 2.0):
+            while probe := self._try_chunk(outer, inner, int(times * best.strategy.chunk), workers, most):
+                if probe.step_s >= best.step_s:
+                    break
+                best = probe
+        return best
 
     def _try_chunk(self, outer: str, inner: str, size: int, workers: int | None, most: int) -> Probe | None:
         """None if about so many rows were measured already, or are not worth it."""
@@ -155,29 +170,42 @@ class Tuner:
                 return
 
     def _try_compiled(self) -> None:
-        """The best eager chunk, compiled, and on from there; the first shows what compiling costs here."""
-        meter = self.meter
-        fused = [p for p in meter.probes if p.strategy.is_fused and p.strategy.outer != "threads"]
-        if not fused:
-            return
-        found = min(fused, key=lambda p: p.step_s)
-        eager, most = found.strategy, self._most(found.strategy.outer)
+        """The best eager chunk of each kind, compiled, and on from there."""
+        fused = [p for p in self.meter.probes if p.strategy.is_fused and p.strategy.outer != "threads"]
+        kinds = _best_of_each_kind([p for p in fused if not p.strategy.is_compiled])
+        for at, found in enumerate(kinds):
+            if not self._search_compiled(found, is_first=at == 0):
+                return
+
+    def _search_compiled(self, found: Probe, is_first: bool) -> bool:
+        """Says whether anything was compiled; the first chunk shows what that costs here."""
+        meter, eager = self.meter, found.strategy
+        most = self._most(eager.outer)
         least = replace(eager, inner=f"{eager.inner}-compiled")
-        if not meter.can_afford(least, start_s=COMPILE_S, gain=MOST_GAIN):
-            return
+        if not meter.can_afford(least, start_s=COMPILE_S, gain=MOST_GAIN if is_first else NEXT_GAIN):
+            return False
         n_ops = self._n_ops(replace(eager, workers=None), meter.tasks)
         cost_s = COMPILE_S + COMPILE_OP_S * n_ops
+        launch_share = n_ops * OP_S / (eager.chunk * found.step_s)
+        first = eager.chunk if launch_share > LAUNCH_BOUND else self._shared_chunk(eager)
         # Of a step, what starting its operations takes; fused loops save about as much again, and again.
-        gain = min(MOST_GAIN, 3 * n_ops * OP_S / (eager.chunk * found.step_s))
+        gain = min(MOST_GAIN, 3 * launch_share) if is_first else NEXT_GAIN
         tried: dict[int, float] = {}  # chunk -> seconds of a step
-        while len(tried) < MOST_COMPILED and (chunk := self._next_compiled(tried, eager.chunk, most)):
+        while len(tried) < MOST_COMPILED and (chunk := self._next_compiled(tried, first, most)):
             strategy = replace(eager, inner=f"{eager.inner}-compiled", chunk=chunk)
             if not meter.can_afford(strategy, start_s=cost_s * self._graphs(strategy), gain=gain):
-                return
+                break
             probe = meter.probe(strategy, has_trial=True)
             if probe is None:
-                return
-            tried[chunk], cost_s, gain = probe.step_s, max(0.05, probe.first_s), 0.1
+                break
+            tried[chunk], cost_s, gain = probe.step_s, max(0.05, probe.first_s), NEXT_GAIN
+        return bool(tried)
+
+    def _shared_chunk(self, strategy: Strategy) -> int:
+        """Its chunk, or a smaller one that keeps all cores busy: what is compiled then serves these, too."""
+        if strategy.outer != "inline":
+            return strategy.chunk
+        return self._chunk_for(strategy, n_workers(Strategy("threads")))
 
     def _next_compiled(self, tried: Mapping[int, float], first: int, most: int) -> int | None:
         """A neighbour, half or double, of the best chunk so far. None if all are known."""
@@ -193,21 +221,44 @@ class Tuner:
         return 1 + bool(self._n % strategy.chunk)
 
     def _try_threads(self) -> None:
-        """The best strategy of one thread, spread over the cores."""
+        """What is fast in one thread, spread over the cores.
+
+        The best of each kind: what gains most from that need not be what was fastest. Then other chunks of
+        the best, as cores share caches.
+        """
         meter, cores = self.meter, n_workers(Strategy("threads"))
         if cores == 1:
             meter.reasons["threads"] = "this process may use one core only"
             return
         if self._draws("threads"):
             return
-        best = min((p for p in meter.probes if p.strategy.outer == "inline"), key=lambda p: p.step_s)
-        strategy = self._spread_over(best, "threads", cores)
-        start_s = (cores - 1) * best.first_s if strategy.is_compiled else 0.0  # each compiles for itself
-        is_known = any(p.strategy == strategy for p in meter.probes)
-        if not is_known and meter.can_afford(strategy, start_s=start_s, gain=CORES_GAIN):
-            probe = meter.probe(strategy)
-            if probe is not None and strategy.is_compiled:
-                probe.first_s += best.first_s  # its first thread's
+        known, gain = len(meter.probes), CORES_GAIN
+        for found in _best_of_each_kind([p for p in meter.probes if p.strategy.outer == "inline"]):
+            self._probe_threads(self._spread_over(found, "threads", cores), gain)
+            gain = 0.0  # of another kind, beyond that of the first
+        best = min(meter.probes[known:], key=lambda p: p.step_s, default=None)
+        if best is None or not best.strategy.is_fused or best.step_s > meter.least_s():
+            return
+        each = min(-(-self._n // cores), max(1, self._most("inline") // cores))
+        for size in (best.strategy.chunk // 2, 2 * best.strategy.chunk):
+            chunk = self._even(max(1, min(size, each)), each)
+            self._probe_threads(replace(best.strategy, chunk=chunk))
+
+    def _probe_threads(self, strategy: Strategy, gain: float = 0.0) -> None:
+        """If it is not known, and affordable. Threads share what is compiled, for so many rows once."""
+        meter, start_s, made_s = self.meter, 0.0, 0.0
+        if strategy.is_compiled:
+            rows = strategy.rows_for(self._n, n_workers(strategy))
+            here = [p for p in meter.probes if p.strategy.outer in ("inline", "threads")]
+            kin = {p.strategy.rows: p for p in here if p.strategy.inner == strategy.inner}
+            start_s = 0.0 if rows in kin else max(p.first_s for p in kin.values())
+            made_s = kin[rows].first_s if rows in kin else 0.0
+        if any(p.strategy == strategy for p in meter.probes):
+            return
+        if meter.can_afford(strategy, start_s=start_s, gain=gain):
+            probe = meter.probe(strategy, has_trial=strategy.is_compiled)
+            if probe is not None:
+                probe.first_s += made_s
 
     def _try_processes(self) -> None:
         """The best in processes, which share no interpreter lock; their starting must be repaid."""
@@ -228,15 +279,27 @@ class Tuner:
                 meter.probe(strategy)
 
     def _spread_over(self, probe: Probe, outer: str, workers: int) -> Strategy:
-        each = -(-self._n // workers)
-        chunk = probe.strategy.chunk
-        if probe.strategy.is_fused:
-            chunk = self._even(max(1, min(chunk, each)), each)
+        chunk = self._chunk_for(probe.strategy, workers)
         known = workers if outer != "devices" else None
         return replace(probe.strategy, outer=outer, workers=known, chunk=chunk)
+
+    def _chunk_for(self, strategy: Strategy, workers: int) -> int:
+        """Its chunk, or what keeps so many workers busy."""
+        each = -(-self._n // workers)
+        chunk = strategy.chunk
+        return self._even(max(1, min(chunk, each)), each) if strategy.is_fused else chunk
 
     def _draws(self, outer: str) -> bool:
         if self._survey is None or not self._survey.draws:
             return False
         self.meter.reasons[outer] = "the model draws from torch's own generator, which threads share"
         return True
+
+
+def _best_of_each_kind(probes: Sequence[Probe]) -> list[Probe]:
+    """The fastest of every inner strategy, the fastest of all first; none that is far slower than that."""
+    kinds: dict[str, Probe] = {}
+    for probe in sorted(probes, key=lambda p: p.step_s):
+        kinds.setdefault(probe.strategy.inner, probe)
+    found = list(kinds.values())
+    return [p for p in found if p.step_s <= NEAR * found[0].step_s]
