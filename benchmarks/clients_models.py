@@ -70,10 +70,10 @@ MODELS = {
 SHAPES = {"64-32-10": (64,), "784-128-10": (784,), "LeNet-5": (1, 28, 28)}
 
 
-def clients(model: str, n: int) -> list[tuple[Tensor, Tensor]]:
-    """Synthetic rows: the speed of a step does not depend on what they say."""
+def clients(model: str, n: int, batch: int = BATCH) -> list[tuple[Tensor, Tensor]]:
+    """Synthetic rows for so many steps: the speed of a step does not depend on what they say."""
     g = torch.Generator().manual_seed(0)
-    rows = BATCH * STEPS
+    rows = batch * STEPS
     if model in SHAPES:
         x = torch.randn((n, rows, *SHAPES[model]), generator=g)
     else:
@@ -83,14 +83,14 @@ def clients(model: str, n: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def serial(
-    model: nn.Module, start: dict[str, Tensor], data: list[tuple[Tensor, Tensor]]
+    model: nn.Module, start: dict[str, Tensor], data: list[tuple[Tensor, Tensor]], batch: int = BATCH
 ) -> dict[str, Tensor]:
     """Plain torch, one client after the other, shuffled; the mean of the models."""
     total = {name: torch.zeros_like(t) for name, t in start.items()}
     for x, y in data:
         model.load_state_dict(start)
         optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-        for rows in torch.randperm(len(x)).split(BATCH):
+        for rows in torch.randperm(len(x)).split(batch):
             optimizer.zero_grad(set_to_none=True)
             F.cross_entropy(model(x[rows]), y[rows]).backward()
             optimizer.step()

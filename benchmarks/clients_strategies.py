@@ -1,15 +1,24 @@
 """One federated round by every strategy, beside plain serial torch: seconds of CPU and of the clock.
 
     python benchmarks/clients_strategies.py [MODEL ...] [--clients 20 100] [--no-compile] [--ray]
+        [--batch 8] [--cores 1] [--strategies serial threads*2/eager auto] [--name clients_batch8]
 
 Samples are interleaved, so that a busy machine disturbs all alike; the least of each is kept. Ratios are to
 plain serial torch of the same run. CPU time is this process's, so there is none of other processes. Streams
 and devices take part where there is a CUDA GPU; Ray, which keeps the machine busy as long as it is there,
 by itself at the end. ``tuning`` says what "auto" spends on its choice if it is told of 100 rounds.
+
+The least times of one and the same strategy differ by a tenth where others use the machine, too. So "auto"
+and the best strategy picked by hand run once more in pairs, one right after the other: ``pairs`` has the
+median of their ratios.
 """
 
 import argparse
+import os
+import statistics
 import time
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from clients_models import BATCH, LR, MODELS, STEPS, clients, serial
@@ -21,20 +30,30 @@ RESULTS = {
     "clients_small": ("64-32-10", "784-128-10"),
     "clients_larger": ("LeNet-5", "GRU", "transformer"),
 }
-RECIPE = Recipe(optimizer=SGD(LR), batch_size=BATCH, epochs=1)
+HAVE_RULES = ("LeNet-5", "GRU")
+LEAST_PAIRS = 5
+TUNED = 3  # times: the median counts
+
+
+def recipe_of(batch: int) -> Recipe:
+    return Recipe(optimizer=SGD(LR), batch_size=batch, epochs=1)
 
 
 def strategies(n: int, compiles: bool, has_rules: bool) -> list[str]:
-    some = min(10, n)
-    inner = ["rules" if has_rules else "fused"]
-    names = ["serial", "threads*2/eager", "processes*2/eager"]
+    few, some, cores = min(5, n), min(10, n), len(os.sched_getaffinity(0))
+    names = ["serial"]
+    if cores > 1:
+        names += [f"threads*{cores}/eager", f"processes*{cores}/eager"]
     if torch.cuda.is_available():
         names += ["devices/eager", "streams*4/eager", f"streams*1/fused:{n}", f"streams*4/fused:{-(-n // 4)}"]
-    for kind in inner:
-        names += [f"{kind}:{some}", f"{kind}:{n}", f"threads*2/{kind}:{some}"]
-        if compiles:
+    for kind in ("rules", "fused") if has_rules else ("fused",):
+        chunks = list(dict.fromkeys((few, some, n) if kind == "rules" else (some, n)))
+        names += [f"{kind}:{c}" for c in chunks]
+        if cores > 1:
+            names += [f"threads*{cores}/{kind}:{c}" for c in chunks[:-1]]
+        if compiles and (kind == "rules" or not has_rules):
             names += [f"{kind}-compiled:{c}" for c in dict.fromkeys((some, n))]
-            names += [f"threads*2/{kind}-compiled:{some}"]
+            names += [f"threads*{cores}/{kind}-compiled:{some}"] if cores > 1 else []
     return names
 
 
@@ -42,14 +61,17 @@ def is_elsewhere(strategy: str) -> bool:
     return strategy.startswith(("processes", "devices", "ray"))
 
 
-def measure(name: str, n: int, repeats: int, names: list[str], rounds: int) -> list[dict]:
-    data, model = clients(name, n), MODELS[name]()
+def measure(
+    name: str, n: int, repeats: int, names: list[str], rounds: int, batch: int
+) -> tuple[list[dict], list[dict]]:
+    """A row per strategy; and what "auto" and the best run by hand take in pairs, if both are there."""
+    data, model, recipe = clients(name, n, batch), MODELS[name](), recipe_of(batch)
     start = {k: t.clone() for k, t in model.state_dict().items()}
-    runs = {"plain torch": lambda i: serial(model, start, data)}
+    runs: dict[str, Callable[[int], Any]] = {"plain torch": lambda i: serial(model, start, data, batch)}
     trainers = {}
     for text in names:
         trainers[text] = Trainer(MODELS[name], strategy=text, rounds=rounds if text == "auto" else 1)
-        runs[text] = lambda i, t=trainers[text]: t.train(data, RECIPE, round=i, reduce="mean")
+        runs[text] = lambda i, t=trainers[text]: t.train(data, recipe, round=i, reduce="mean")
     best, first = {}, {}
     for text, run in runs.items():
         began = time.perf_counter()
@@ -61,38 +83,65 @@ def measure(name: str, n: int, repeats: int, names: list[str], rounds: int) -> l
             run(i + 1)
             spent = (time.process_time() - cpu, time.perf_counter() - wall)
             best[text] = tuple(map(min, spent, best.get(text, spent)))
-    rows = []
-    for text, (cpu, wall) in best.items():
-        plan = trainers[text].train(data, RECIPE, reduce="mean").plan if text in trainers else None
-        ran = str(plan.strategy) if plan else ""
-        rows.append(
-            {
-                "model": name,
-                "clients": n,
-                "strategy": text,
-                "ran": ran.replace("inline/", ""),
-                "cpu, ms": None if is_elsewhere(ran) else cpu * 1e3,
-                "clock, ms": wall * 1e3,
-                "x cpu": None if is_elsewhere(ran) else best["plain torch"][0] / cpu,
-                "x clock": best["plain torch"][1] / wall,
-                "first, s": first[text],
-            }
-        )
+    ran = {text: str(runs[text](0).plan.strategy).replace("inline/", "") for text in trainers}
+    rows = [
+        {
+            "model": name,
+            "clients": n,
+            "strategy": text,
+            "ran": ran.get(text, ""),
+            "cpu, ms": None if is_elsewhere(ran.get(text, "")) else cpu * 1e3,
+            "clock, ms": wall * 1e3,
+            "x cpu": None if is_elsewhere(ran.get(text, "")) else best["plain torch"][0] / cpu,
+            "x clock": best["plain torch"][1] / wall,
+            "first, s": first[text],
+        }
+        for text, (cpu, wall) in best.items()
+    ]
+    pair = paired(runs, ran, {text: wall for text, (_, wall) in best.items()}, repeats)
     for trainer in trainers.values():
         trainer.close()
-    return rows
+    return rows, [{"model": name, "clients": n, **pair}] if pair else []
 
 
-def tuning(name: str, n: int, rounds: int = 100, repeats: int = 5) -> dict:
-    """What the first call takes beyond a round, as a share of ``rounds`` such rounds."""
-    data, spent = clients(name, n), []
-    with Trainer(MODELS[name], strategy="auto", rounds=rounds) as trainer:
-        for i in range(1 + repeats):
+def paired(
+    runs: Mapping[str, Callable[[int], Any]], ran: Mapping[str, str], least: Mapping[str, float], repeats: int
+) -> dict | None:
+    """ "auto" and the fastest strategy picked by hand, one right after the other, in turns who is first."""
+    by_hand = [text for text in ran if text != "auto"]
+    if "auto" not in ran or not by_hand:
+        return None
+    best = min(by_hand, key=lambda text: least[text])
+    ratios = []
+    for i in range(max(LEAST_PAIRS, repeats)):
+        spent = {}
+        for text in ("auto", best) if i % 2 else (best, "auto"):
             began = time.perf_counter()
-            plan = trainer.train(data, RECIPE, round=i, reduce="mean").plan
-            spent.append(time.perf_counter() - began)
-    first, least = spent[0], min(spent[1:])
-    share = (first - least) / (rounds * least)
+            runs[text](i + 1)
+            spent[text] = time.perf_counter() - began
+        ratios.append(spent["auto"] / spent[best])
+    return {
+        "auto": ran["auto"],
+        "best by hand": ran[best],
+        "auto / best": statistics.median(ratios),
+        "least, most": [min(ratios), max(ratios)],
+        "pairs": len(ratios),
+    }
+
+
+def tuning(name: str, n: int, batch: int, rounds: int = 100, repeats: int = 4) -> dict:
+    """What the first call takes beyond a round, as a share of ``rounds`` such rounds: the median of some."""
+    data, recipe, tried = clients(name, n, batch), recipe_of(batch), []
+    for _ in range(TUNED):
+        spent = []
+        with Trainer(MODELS[name], strategy="auto", rounds=rounds) as trainer:
+            for i in range(1 + repeats):
+                began = time.perf_counter()
+                plan = trainer.train(data, recipe, round=i, reduce="mean").plan
+                spent.append(time.perf_counter() - began)
+        first, least = spent[0], min(spent[1:])
+        tried.append(((first - least) / (rounds * least), first, least, plan))
+    share, first, least, plan = sorted(tried, key=lambda t: t[0])[TUNED // 2]
     return {
         "model": name,
         "clients": n,
@@ -107,27 +156,37 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=list(MODELS))
     parser.add_argument("--clients", type=int, nargs="+", default=[20, 100])
+    parser.add_argument("--batch", type=int, default=BATCH, help="rows in a step of a client")
+    parser.add_argument("--cores", type=int, help="so many at most; by default all that this process has")
+    parser.add_argument("--strategies", nargs="+", help="only these, 'auto' among them if it is wanted")
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--rounds", type=int, default=1000, help="that 'auto' is told are to come")
     parser.add_argument("--no-compile", action="store_true")
     parser.add_argument("--ray", action="store_true", help="rows for clients on a local Ray, too")
     parser.add_argument("--name", help="of one result for all; by default small and larger models apart")
     asked = parser.parse_args()
+    if asked.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: asked.cores])
     torch.set_num_threads(1)
     groups = {asked.name: asked.models} if asked.name else RESULTS
     for result, members in groups.items():
         cases = [(model, n) for model in asked.models if model in members for n in asked.clients]
-        rows, spent = [], []
+        rows, pairs, spent = [], [], []
         for model, n in cases:
-            names = strategies(n, not asked.no_compile, model in ("GRU", "LeNet-5"))
-            rows += measure(model, n, asked.repeats, [*names, "auto"], asked.rounds)
-            spent.append(tuning(model, n))
+            names = [*strategies(n, not asked.no_compile, model in HAVE_RULES), "auto"]
+            names = asked.strategies or names
+            found, pair = measure(model, n, asked.repeats, names, asked.rounds, asked.batch)
+            rows, pairs = rows + found, pairs + pair
+            if "auto" in names:
+                spent.append(tuning(model, n, asked.batch))
         for model, n in cases if asked.ray else ():
-            rows += measure(model, n, asked.repeats, ["ray*2/eager"], 1)[1:]
+            rows += measure(model, n, asked.repeats, ["ray*2/eager"], 1, asked.batch)[0][1:]
         rows.sort(key=lambda row: cases.index((row["model"], row["clients"])))
         if rows:
             print_table(spent)
-            record(result, rows, batch=BATCH, steps=STEPS, tuning=spent)
+            print_table(pairs)
+            facts = {"batch": asked.batch, "steps": STEPS, "used_cores": len(os.sched_getaffinity(0))}
+            record(result, rows, **facts, pairs=pairs, tuning=spent)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from typing import Any
 from record import RESULTS
 
 PAGE = Path(__file__).parents[1] / "docs" / "clients.md"
-STRATEGIES = ("clients_small", "clients_larger")
+STRATEGIES = ("clients_small", "clients_larger", "clients_larger_100", "clients_batch8")
+BATCH = 32  # rows in a step, unless a result says another number
 SOURCES = {"clients_auto": STRATEGIES, "clients_tuning": STRATEGIES}
 Row = Mapping[str, Any]
 
@@ -45,36 +46,53 @@ def strategies(pages: list[Row]) -> str:
 
 
 def auto(pages: list[Row]) -> str:
-    """How far "auto" is from the best strategy picked by hand, and from serial training."""
-    cases: dict[tuple, dict[str, Row]] = {}
+    """How far "auto" is from the best strategy picked by hand, and from serial training.
+
+    By pairs of rounds, one right after the other, where a result has these; else by the least of all samples.
+    """
+    rows = []
     for page in pages:
+        cases: dict[tuple, dict[str, Row]] = {}
         for row in page["rows"]:
             cases.setdefault((row["model"], row["clients"]), {})[row["strategy"]] = row
-    rows = []
-    for (model, n), found in cases.items():
-        by_hand = [row for name, row in found.items() if name not in ("plain torch", "auto")]
-        best, own = min(by_hand, key=lambda row: row["clock, ms"]), found["auto"]
-        rows.append(
-            {
-                "model": model,
-                "clients": n,
-                "auto": own["ran"],
-                "best by hand": best["ran"],
-                "off the best by": 100 * (own["clock, ms"] / best["clock, ms"] - 1),
-                "x serial": found["serial"]["clock, ms"] / own["clock, ms"],
-            }
-        )
-    columns = {name: words(name) for name in ("model", "clients", "auto", "best by hand")}
-    columns["off the best by"] = lambda row: f"{row['off the best by']:.0f} %"
+        pairs = {(pair["model"], pair["clients"]): pair for pair in page.get("pairs", ())}
+        for (model, n), found in cases.items():
+            by_hand = [row for name, row in found.items() if name not in ("plain torch", "auto")]
+            if "auto" not in found or not by_hand:
+                continue
+            best, own = min(by_hand, key=lambda row: row["clock, ms"]), found["auto"]
+            pair = pairs.get((model, n), {"auto / best": own["clock, ms"] / best["clock, ms"]})
+            off = f"{100 * (pair['auto / best'] - 1):.0f} %"
+            serial = found.get("serial", found["plain torch"])
+            rows.append(
+                {
+                    "model": _model(page, model),
+                    "clients": n,
+                    "auto": own["ran"],
+                    "best by hand": best["ran"],
+                    "off the best by": f"the same, {off}" if own["ran"] == best["ran"] else off,
+                    "x serial": serial["clock, ms"] / own["clock, ms"],
+                }
+            )
+    columns = {name: words(name) for name in ("model", "clients", "auto", "best by hand", "off the best by")}
     columns["x serial"] = figure("x serial", 2)
     return table(columns, rows, 4)
 
 
+def _model(page: Row, model: str) -> str:
+    """The model, and what is not as in most results."""
+    batch, cores = page.get("batch", BATCH), page.get("used_cores", page["machine"]["cores"])
+    facts = [f"batch {batch}"] if batch != BATCH else []
+    facts += ["one core"] if cores == 1 else []
+    return ", ".join([model, *facts])
+
+
 def tuning(pages: list[Row]) -> str:
     columns = {name: words(name) for name in ("model", "clients", "ran")}
+    rows = [{**row, "model": _model(page, row["model"])} for page in pages for row in page.get("tuning", ())]
     columns |= {"tuning, s": figure("tuning, s", 2), "100 rounds, s": figure("100 rounds, s", 1)}
     columns["share"] = lambda row: f"{row['share, %']:.1f} %"
-    return table(columns, [row for page in pages for row in page.get("tuning", ())], 3)
+    return table(columns, rows, 3)
 
 
 def digits(pages: list[Row]) -> str:
