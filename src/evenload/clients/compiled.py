@@ -12,16 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .fuse import Lane, StepFn, StepOutput, Tensors
+from .products import turn_narrow
+from .updates import apply, take_out_updates
 
 __all__ = ["compile_step"]
-
-NARROW = 16  # columns: fewer do not fill a vector
 
 # The compiler of torch 2.13 fails on some graphs when it fuses loops widely (a KeyError of its own about a
 # buffer); narrower fusion compiles them.
@@ -51,51 +49,19 @@ def compile_step(
     # The trace runs once on copies: in-place operations are recorded, and change nothing of the clients.
     example = [t.clone() for t in arguments(lane, draw, x, y, w, s)]
     with _ONE_AT_A_TIME:
-        run = _compile(_turn_narrow_products(make_fx(flat)(*example), example), example)
+        graph = make_fx(flat)(*example)
+        updates = take_out_updates(graph) if lane.alive.device.type == "cpu" else []
+        run = _compile(turn_narrow(graph, example), example)
+    n_own = 1 + len(names)
 
     def step(lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
-        losses, *metrics = run(*arguments(lane, draw, x, y, w, s))
-        return StepOutput(losses, dict(zip(names, metrics, strict=True)))
+        given = arguments(lane, draw, x, y, w, s)
+        out = run(*given)
+        if updates:
+            apply(updates, given, out[n_own:])
+        return StepOutput(out[0], dict(zip(names, out[1:n_own], strict=True)))
 
     return step
-
-
-def _turn_narrow_products(graph: torch.fx.GraphModule, example: list[Tensor]) -> torch.fx.GraphModule:
-    """``a @ b`` with few columns becomes ``(bT @ aT)T``: the batched product then takes a third of the time.
-
-    And the losses that follow are computed for sixteen rows at a time, not for the ten classes of one row. A
-    graph that views such a product in a way that this order of its numbers does not allow gets it in order.
-    """
-    turned_products = []
-    bmm, turn = torch.ops.aten.bmm.default, torch.ops.aten.transpose.int
-    for node in graph.graph.find_nodes(op="call_function", target=bmm):
-        rows, columns = node.meta["tensor_meta"].shape[-2:]
-        if not columns < NARROW <= rows:
-            continue
-        with graph.graph.inserting_before(node):
-            a, b = (graph.graph.call_function(turn, (t, 1, 2)) for t in node.args)
-            product = graph.graph.call_function(bmm, (b, a))
-            turned = graph.graph.call_function(turn, (product, 1, 2))
-        node.replace_all_uses_with(turned)
-        graph.graph.erase_node(node)
-        turned_products.append(turned)
-    if turned_products and not _is_possible(graph, example):
-        for turned in turned_products:
-            with graph.graph.inserting_after(turned):
-                copied = graph.graph.call_function(torch.ops.aten.clone.default, (turned,))
-            turned.replace_all_uses_with(copied)
-            copied.args, copied.kwargs = (turned,), {"memory_format": torch.contiguous_format}
-    graph.recompile()
-    return graph
-
-
-def _is_possible(graph: torch.fx.GraphModule, example: list[Tensor]) -> bool:
-    """Can every operation take what the others give it? Seen by shapes and strides, without computing."""
-    try:
-        FakeTensorProp(copy.deepcopy(graph), FakeTensorMode(allow_non_fake_inputs=True)).propagate(*example)
-    except Exception:
-        return False
-    return True
 
 
 def _compile(graph: torch.fx.GraphModule, example: list[Tensor]) -> Callable[..., Any]:

@@ -1,0 +1,247 @@
+"""Updates within products: the step's graph gives the factors of a gradient, never the gradient itself.
+
+A weight's gradient is one product of small factors, and plain descent adds it to the weight. So in place of
+
+    gradient = a @ b                                   writes as many numbers as the weight has
+    weight = where(alive, weight + rate * gradient, weight)     reads both, writes one
+
+the graph gives ``rate * a`` and ``b``, and ``apply`` adds their product to the weight, in the time of the
+product alone. What does not look like this (momentum, decay, clipping, other layers) stays in the graph.
+"""
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from .products import NARROW
+
+__all__ = ["Factor", "Update", "apply", "take_out_updates"]
+
+aten = torch.ops.aten
+RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.expand.default)
+TURN = aten.transpose.int
+# Views that begin where the tensor begins: size and stride say all.
+PLAIN_VIEWS = (*RESHAPES, TURN, aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """[K, m, n], one side of a product: an argument of the graph or an output that it has for ``apply``.
+
+    place      among the arguments, or among these outputs
+    is_turned  its last two axes are to be swapped
+    size       and ``stride`` with which an argument is viewed, if these are not its own
+    """
+
+    is_argument: bool
+    place: int
+    is_turned: bool
+    size: tuple[int, ...] | None = None
+    stride: tuple[int, ...] = ()
+
+    def of(self, arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
+        t = (arguments if self.is_argument else outputs)[self.place]
+        if self.size is not None:
+            t = t.as_strided(self.size, self.stride, t.storage_offset())
+        return t.transpose(1, 2) if self.is_turned else t
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """``arguments[param] += left @ right`` for those clients whose row of ``arguments[alive]`` is true."""
+
+    param: int
+    alive: int
+    left: Factor
+    right: Factor
+
+
+def apply(updates: Sequence[Update], arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Make ``updates`` after the graph has run on ``arguments``, with the ``outputs`` it has for them.
+
+    Rows of clients that are not alive are put back afterwards: their factors may hold anything, and as
+    0 * NaN is NaN, no factor of zero would leave a weight alone.
+    """
+    is_all_alive, *factors = outputs
+    sides = [
+        (arguments[u.param], u.left.of(arguments, factors), u.right.of(arguments, factors)) for u in updates
+    ]
+    if is_all_alive:
+        for weight, left, right in sides:
+            weight.baddbmm_(left, right)
+        return
+    dead = (~arguments[updates[0].alive]).nonzero().flatten()
+    for weight, left, right in sides:
+        kept = weight[dead]
+        weight.baddbmm_(left, right)
+        weight[dead] = kept
+
+
+def take_out_updates(graph: GraphModule) -> list[Update]:
+    """The updates that ``graph`` leaves to ``apply`` from now on; it gets the outputs that these need.
+
+    These are: one bool, whether all are alive, then factors. None without updates. Only for CPUs: on a
+    GPU, to look at the bool would let the GPU wait in every step.
+    """
+    places = {node: i for i, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
+    copies = graph.graph.find_nodes(op="call_function", target=aten.copy_.default)
+    written = _written(graph)
+    flags = {node.args[1]: node.args[0] for node in copies if node.args[0] in places}
+    found = [f for node in copies if (f := _find(node, places, written)) is not None and f.alive in flags]
+    if not found or len({f.alive for f in found}) > 1:
+        return []
+    outputs: list[Node] = []
+    updates: list[Update] = []
+    output = graph.graph.output_node()
+    with graph.graph.inserting_before(output):
+        outputs.append(graph.graph.call_function(aten.all.default, (found[0].alive,)))
+        for f in found:
+            scales_left = f.right.argument is not None or _shape(f.left.node).numel() <= _shape(f.right.node).numel()
+            factors = []
+            for side, is_scaled in ((f.left, scales_left), (f.right, not scales_left)):
+                if side.argument is not None and not is_scaled:
+                    factors.append(_argument(side, places))
+                    continue
+                node = side.node
+                if is_scaled:
+                    node = graph.graph.call_function(aten.mul.Tensor, (node, f.rate))
+                factors.append(Factor(False, len(outputs) - 1, side.is_turned))
+                outputs.append(node)
+            updates.append(Update(places[f.param], places[flags[f.alive]], *factors))
+            _erase(graph, f.copy)
+    output.args = ([*output.args[0], *outputs],)  # pyright: ignore
+    graph.recompile()
+    return updates
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A factor as the graph has it: ``node``, maybe turned; ``argument`` is what it is a view of, if one."""
+
+    node: Node
+    is_turned: bool
+    argument: Node | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """``param`` becomes ``where(alive, param + rate * (left @ right), param)`` in ``copy``."""
+
+    copy: Node
+    param: Node
+    alive: Node
+    rate: Node
+    left: _Side
+    right: _Side
+
+
+def _find(copy: Node, places: dict[Node, int], written: dict[Node, list[Node]]) -> _Found | None:
+    """The update that ends in ``copy``, if it is one that can be taken out."""
+    param, new = copy.args[:2]
+    if param not in places or not _is_single(new, aten.where.self):
+        return None
+    mask, changed, old = new.args  # pyright: ignore
+    if old is not param or not _is_single(changed, aten.addcmul_.default) or changed.kwargs:
+        return None
+    fresh, gradient, rate = changed.args
+    if not _is_single(fresh, aten.clone.default) or fresh.args[0] is not param:
+        return None
+    meta = param.meta["tensor_meta"]
+    if len(meta.shape) != 3 or meta.shape[2] < NARROW <= meta.shape[1]:  # these are for ``turn_narrow``
+        return None
+    product, is_turned = _peeled(gradient, only_single=True)
+    if not _is_single(product, aten.bmm.default):
+        return None
+    left, right = (_side(factor, places) for factor in product.args)
+    if left is None or right is None:
+        return None
+    if is_turned:
+        left, right = (_Side(s.node, not s.is_turned, s.argument) for s in (right, left))
+    for side in (left, right):
+        # A factor is read after the graph: then another parameter, say, is no longer what it was.
+        if side.node.meta["tensor_meta"].dtype != meta.dtype or any(
+            side.argument is not None or product < writer for writer in written.get(_base(side.node)[0], ())
+        ):
+            return None
+    return _Found(copy, param, _base(mask)[0], rate, left, right)
+
+
+def _written(graph: GraphModule) -> dict[Node, list[Node]]:
+    """The operations that write in place, by the tensor into which they do."""
+    writers: dict[Node, list[Node]] = {}
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            writers.setdefault(_base(node.args[0])[0], []).append(node)
+    return writers
+
+
+def _side(factor: Node, places: dict[Node, int]) -> _Side | None:
+    node, is_turned = _peeled(factor)
+    base, is_plain = _base(node)
+    if base not in places:
+        return _Side(node, is_turned, None)
+    return _Side(node, is_turned, base) if is_plain else None
+
+
+def _peeled(node: Node, only_single: bool = False) -> tuple[Node, bool]:
+    """``node`` without views that change nothing and turns of its last two axes; and whether it is turned."""
+    is_turned = False
+    while not only_single or len(node.users) == 1:
+        if node.target in RESHAPES and _shape(node) == _shape(node.args[0]):
+            pass
+        elif node.target is TURN and len(_shape(node)) == 3 and sorted(a % 3 for a in node.args[1:]) == [1, 2]:
+            is_turned = not is_turned
+        else:
+            break
+        node = node.args[0]  # pyright: ignore
+    return node, is_turned
+
+
+def _base(node: Node) -> tuple[Node, bool]:
+    """What ``node`` is a view of, itself if of nothing, and whether by ``PLAIN_VIEWS`` alone."""
+    is_plain = True
+    while node.op == "call_function" and _is_view(node):
+        is_plain = is_plain and node.target in PLAIN_VIEWS
+        node = node.args[0]  # pyright: ignore
+    return node, is_plain
+
+
+def _is_view(node: Node) -> bool:
+    if node.target in (aten._unsafe_view.default, operator.getitem):
+        return True
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+def _is_single(node: Any, target: Any) -> bool:
+    """A call of ``target`` with one user."""
+    return isinstance(node, Node) and node.target is target and len(node.users) <= 1
+
+
+def _argument(side: _Side, places: dict[Node, int]) -> Factor:
+    assert side.argument is not None
+    seen, own = (n.meta["tensor_meta"] for n in (side.node, side.argument))
+    is_own = (seen.shape, seen.stride) == (own.shape, own.stride)
+    view = () if is_own else (tuple(seen.shape), tuple(seen.stride))
+    return Factor(True, places[side.argument], side.is_turned, *view)
+
+
+def _shape(node: Any) -> torch.Size:
+    return node.meta["tensor_meta"].shape
+
+
+def _erase(graph: GraphModule, node: Node) -> None:
+    """Take out ``node`` and what only it has used."""
+    waiting = [node]
+    while waiting:
+        node = waiting.pop()
+        if node.users or node.op == "placeholder":
+            continue
+        inputs = node.all_input_nodes
+        graph.graph.erase_node(node)
+        waiting += [n for n in inputs if n not in waiting]
