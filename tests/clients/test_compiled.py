@@ -1,4 +1,4 @@
-"""Compiled steps: narrow products turned round give the same numbers, and threads do not meet in tracing."""
+"""Compiled steps: threads do not meet in tracing, and a short way that leads elsewhere is not taken."""
 
 import threading
 import time
@@ -9,29 +9,8 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from evenload.clients import compiled
-from evenload.clients.compiled import _turn_narrow_products, compile_step
+from evenload.clients.compiled import compile_step
 from evenload.clients.fuse import Lane, StepOutput
-
-
-def flattened(a, b):
-    product = torch.bmm(a, b)
-    return torch.relu(product).view(len(a), -1)  # of a turned product there is no such view
-
-
-def summed(a, b):
-    return torch.bmm(a, b).sum(1)
-
-
-@pytest.mark.parametrize("step", [flattened, summed])
-@pytest.mark.parametrize("columns", [1, 5, 15, 16])
-def test_a_turned_product_may_be_used_as_before(step, columns):
-    generator = torch.Generator().manual_seed(0)
-    example = [torch.randn(3, 20, 6, generator=generator), torch.randn(3, 6, columns, generator=generator)]
-    graph = _turn_narrow_products(make_fx(step)(*example), example)
-    names = [str(node.target) for node in graph.graph.nodes]
-    assert ("aten.transpose.int" in names) == (columns < 16)
-    assert ("aten.clone.default" in names) == (step is flattened and 1 < columns < 16)
-    torch.testing.assert_close(graph(*example), step(*example))
 
 
 def test_one_thread_traces_at_a_time(monkeypatch):
@@ -61,3 +40,40 @@ def test_one_thread_traces_at_a_time(monkeypatch):
     assert len(steps) == 3
     assert most == [1] * 3
     assert (nn.Module.__call__, nn.Module.__getattr__) == before
+
+
+def doubled(t):
+    t.add_(t)
+    return [t.sum()]
+
+
+@pytest.mark.parametrize(
+    ("core", "is_same"),
+    [
+        (doubled, True),
+        (lambda t: [(2 * t).sum()], False),  # leaves its argument as it was
+        (lambda t: [t.add_(t).sum() + 1], False),
+        (lambda t: [t.add_(t).sum(), t], False),
+        (lambda t: 1 / 0, False),
+    ],
+)
+def test_the_short_way_is_taken_only_where_it_leads_to_the_same(core, is_same, monkeypatch):
+    monkeypatch.setattr(compiled, "_compiled", lambda graph, example, options: (doubled, core))
+    example = torch.ones(3)
+    run = compiled._compile(None, [example])
+    assert (run.__closure__[0].cell_contents is core) == is_same
+    assert example.tolist() == [1, 1, 1]
+    assert run(example)[0] == 6
+    assert example.tolist() == [2, 2, 2]
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+def test_there_is_a_short_way_in_this_torch():
+    def step(a, b):
+        return [torch.relu(a.add_(b)).sum(1)]
+
+    example = [torch.randn(3, 5), torch.randn(5)]
+    whole, core = compiled._compiled(make_fx(step)(*example), example, None)
+    assert core is not None
+    assert core is not whole
+    assert compiled._is_same(core, whole, example)

@@ -31,24 +31,22 @@ PLAIN_VIEWS = (*RESHAPES, TURN, aten.permute.default, aten.unsqueeze.default, at
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """[K, m, n], one side of a product: an argument of the graph or an output that it has for ``apply``.
+    """[K, m, n], one side of a product: an argument of the graph, or an output that it has for ``apply``.
 
-    place      among the arguments, or among these outputs
-    is_turned  its last two axes are to be swapped
-    size       and ``stride`` with which an argument is viewed, if these are not its own
+    place  among the arguments, or among these outputs
+    size   and ``stride`` with which an argument is viewed, if these are not its own
     """
 
     is_argument: bool
     place: int
-    is_turned: bool
     size: tuple[int, ...] | None = None
     stride: tuple[int, ...] = ()
 
     def of(self, arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
-        t = (arguments if self.is_argument else outputs)[self.place]
-        if self.size is not None:
-            t = t.as_strided(self.size, self.stride, t.storage_offset())
-        return t.transpose(1, 2) if self.is_turned else t
+        if not self.is_argument:
+            return outputs[self.place]
+        t = arguments[self.place]
+        return t if self.size is None else t.as_strided(self.size, self.stride, t.storage_offset())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +65,15 @@ def apply(updates: Sequence[Update], arguments: Sequence[Tensor], outputs: Seque
     Rows of clients that are not alive are put back afterwards: their factors may hold anything, and as
     0 * NaN is NaN, no factor of zero would leave a weight alone.
     """
-    is_all_alive, *factors = outputs
-    sides = [
-        (arguments[u.param], u.left.of(arguments, factors), u.right.of(arguments, factors)) for u in updates
-    ]
-    if is_all_alive:
-        for weight, left, right in sides:
+    dead = None if outputs[0] else (~arguments[updates[0].alive]).nonzero().flatten()
+    for u in updates:
+        weight = arguments[u.param]
+        left, right = u.left.of(arguments, outputs), u.right.of(arguments, outputs)
+        if dead is None:
             weight.baddbmm_(left, right)
-        return
-    dead = (~arguments[updates[0].alive]).nonzero().flatten()
-    for weight, left, right in sides:
-        kept = weight[dead]
-        weight.baddbmm_(left, right)
-        weight[dead] = kept
+        else:
+            kept = weight[dead]
+            weight.baddbmm_(left, right).index_copy_(0, dead, kept)
 
 
 def take_out_updates(graph: GraphModule) -> list[Update]:
@@ -91,32 +85,47 @@ def take_out_updates(graph: GraphModule) -> list[Update]:
     places = {node: i for i, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
     copies = graph.graph.find_nodes(op="call_function", target=aten.copy_.default)
     written = _written(graph)
-    flags = {node.args[1]: node.args[0] for node in copies if node.args[0] in places}
+    flags: dict[Any, Any] = {node.args[1]: node.args[0] for node in copies if node.args[0] in places}
     found = [f for node in copies if (f := _find(node, places, written)) is not None and f.alive in flags]
     if not found or len({f.alive for f in found}) > 1:
         return []
-    outputs: list[Node] = []
-    updates: list[Update] = []
     output = graph.graph.output_node()
+    updates = []
     with graph.graph.inserting_before(output):
-        outputs.append(graph.graph.call_function(aten.all.default, (found[0].alive,)))
+        outputs = [graph.graph.call_function(aten.all.default, (found[0].alive,))]
         for f in found:
-            scales_left = f.right.argument is not None or _shape(f.left.node).numel() <= _shape(f.right.node).numel()
-            factors = []
-            for side, is_scaled in ((f.left, scales_left), (f.right, not scales_left)):
-                if side.argument is not None and not is_scaled:
-                    factors.append(_argument(side, places))
-                    continue
-                node = side.node
-                if is_scaled:
-                    node = graph.graph.call_function(aten.mul.Tensor, (node, f.rate))
-                factors.append(Factor(False, len(outputs) - 1, side.is_turned))
-                outputs.append(node)
+            factors = [_factor(graph, side, rate, places, outputs) for side, rate in f.scaled()]
             updates.append(Update(places[f.param], places[flags[f.alive]], *factors))
             _erase(graph, f.copy)
     output.args = ([*output.args[0], *outputs],)  # pyright: ignore
     graph.recompile()
     return updates
+
+
+def _factor(
+    graph: GraphModule, side: "_Side", rate: Node | None, places: dict[Node, int], outputs: list[Node]
+) -> Factor:
+    """``side`` times ``rate``, for ``apply``; what is no argument by itself is added to ``outputs``.
+
+    A narrow factor comes in the order of numbers that ``turn_narrow`` gives to what it is made of.
+    """
+    if side.argument is not None and rate is None:
+        seen, own = (n.meta["tensor_meta"] for n in (side.node, side.argument))
+        size, stride = tuple(seen.shape), tuple(seen.stride)
+        if side.is_turned:
+            size, stride = (size[0], size[2], size[1]), (stride[0], stride[2], stride[1])
+        is_own = (size, stride) == (tuple(own.shape), tuple(own.stride))
+        return Factor(True, places[side.argument], *(() if is_own else (size, stride)))
+    call, node = graph.graph.call_function, side.node
+    if rate is not None:
+        node = call(aten.mul.Tensor, (node, rate))
+    if side.is_turned:
+        rows, columns = _shape(side.node)[1:]
+        node = call(TURN, (node, 1, 2))
+        if rate is not None and columns < NARROW <= rows:
+            node = call(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+    outputs.append(node)
+    return Factor(False, len(outputs) - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +148,20 @@ class _Found:
     left: _Side
     right: _Side
 
+    def scaled(self) -> tuple[tuple[_Side, Node | None], ...]:
+        """Both sides, one with the rate: the smaller one, but none that is there as it is."""
+        sizes = [_shape(side.node).numel() for side in (self.left, self.right)]
+        if self.right.argument is not None or (self.left.argument is None and sizes[0] <= sizes[1]):
+            return (self.left, self.rate), (self.right, None)
+        return (self.left, None), (self.right, self.rate)
 
-def _find(copy: Node, places: dict[Node, int], written: dict[Node, list[Node]]) -> _Found | None:
+
+def _find(copy: Any, places: dict[Node, int], written: dict[Node, list[Node]]) -> _Found | None:
     """The update that ends in ``copy``, if it is one that can be taken out."""
     param, new = copy.args[:2]
     if param not in places or not _is_single(new, aten.where.self):
         return None
-    mask, changed, old = new.args  # pyright: ignore
+    mask, changed, old = new.args
     if old is not param or not _is_single(changed, aten.addcmul_.default) or changed.kwargs:
         return None
     fresh, gradient, rate = changed.args
@@ -180,7 +196,7 @@ def _written(graph: GraphModule) -> dict[Node, list[Node]]:
     return writers
 
 
-def _side(factor: Node, places: dict[Node, int]) -> _Side | None:
+def _side(factor: Any, places: dict[Node, int]) -> _Side | None:
     node, is_turned = _peeled(factor)
     base, is_plain = _base(node)
     if base not in places:
@@ -188,30 +204,32 @@ def _side(factor: Node, places: dict[Node, int]) -> _Side | None:
     return _Side(node, is_turned, base) if is_plain else None
 
 
-def _peeled(node: Node, only_single: bool = False) -> tuple[Node, bool]:
+def _peeled(node: Any, only_single: bool = False) -> tuple[Node, bool]:
     """``node`` without views that change nothing and turns of its last two axes; and whether it is turned."""
     is_turned = False
     while not only_single or len(node.users) == 1:
         if node.target in RESHAPES and _shape(node) == _shape(node.args[0]):
             pass
-        elif node.target is TURN and len(_shape(node)) == 3 and sorted(a % 3 for a in node.args[1:]) == [1, 2]:
+        elif (
+            node.target is TURN and len(_shape(node)) == 3 and sorted(a % 3 for a in node.args[1:]) == [1, 2]
+        ):
             is_turned = not is_turned
         else:
             break
-        node = node.args[0]  # pyright: ignore
+        node = node.args[0]
     return node, is_turned
 
 
-def _base(node: Node) -> tuple[Node, bool]:
+def _base(node: Any) -> tuple[Node, bool]:
     """What ``node`` is a view of, itself if of nothing, and whether by ``PLAIN_VIEWS`` alone."""
     is_plain = True
     while node.op == "call_function" and _is_view(node):
         is_plain = is_plain and node.target in PLAIN_VIEWS
-        node = node.args[0]  # pyright: ignore
+        node = node.args[0]
     return node, is_plain
 
 
-def _is_view(node: Node) -> bool:
+def _is_view(node: Any) -> bool:
     if node.target in (aten._unsafe_view.default, operator.getitem):
         return True
     schema = getattr(node.target, "_schema", None)
@@ -221,14 +239,6 @@ def _is_view(node: Node) -> bool:
 def _is_single(node: Any, target: Any) -> bool:
     """A call of ``target`` with one user."""
     return isinstance(node, Node) and node.target is target and len(node.users) <= 1
-
-
-def _argument(side: _Side, places: dict[Node, int]) -> Factor:
-    assert side.argument is not None
-    seen, own = (n.meta["tensor_meta"] for n in (side.node, side.argument))
-    is_own = (seen.shape, seen.stride) == (own.shape, own.stride)
-    view = () if is_own else (tuple(seen.shape), tuple(seen.stride))
-    return Factor(True, places[side.argument], side.is_turned, *view)
 
 
 def _shape(node: Any) -> torch.Size:
