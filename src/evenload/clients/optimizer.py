@@ -64,15 +64,17 @@ class SGD:
     ) -> dict[str, np.ndarray]:
         """The numbers of each client's ``t``-th step (from 1); ``factor`` scales the learning rate.
 
-        opts are one per client or one for all; factor and t [steps, clients], or [steps, 1] for all; each
-        number broadcasts to [steps, clients].
+        opts are one per client or one for all; factor and t [steps, clients], or [steps, 1] for all, or
+        factor [1] for all steps, too; each number broadcasts to [steps, clients], and has one axis only if
+        all steps share it.
         """
         numbers = {"minus_lr": -factor * np.array([o.lr for o in opts])}
         if "momentum" in form:
             momentum = numbers["momentum"] = np.array([o.momentum for o in opts])
             # A client without momentum has no dampening either, nor has anyone's first step.
             gain = 1.0 - np.array([o.dampening for o in opts])
-            numbers["gain"] = np.where((t == 1) | (momentum == 0), 1.0, gain)
+            is_damped = bool((gain != 1).any())
+            numbers["gain"] = np.where((t == 1) | (momentum == 0), 1.0, gain) if is_damped else gain
         if "decay" in form:
             numbers["decay"] = np.array([o.weight_decay for o in opts])
         return numbers

@@ -1,6 +1,6 @@
 """Where a fused step gathers its rows from: the clients' own tensors if they share them, else an arena.
 
-``places`` are positions in the pool, so that one gather serves all slots of a step.
+Places are positions in the pool, so that one gather serves all slots of a step.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,18 @@ __all__ = ["RowPool", "make_pool"]
 
 
 class RowPool(Protocol):
-    def load(self, slot: int, task: Task) -> np.ndarray:
-        """Make the client's rows available while it holds ``slot``; where its batches' rows are: int64
-        [steps, batch]."""
+    def places(self, tasks: Sequence[Task]) -> np.ndarray:
+        """Where all tasks' batches have their rows, one task behind the other: int64 [steps, batch]. Relative
+        to where a client is loaded, if the pool ``is_loaded``."""
+        ...
+
+    @property
+    def is_loaded(self) -> bool:
+        """Must a client be loaded when it takes a slot?"""
+        ...
+
+    def load(self, slot: int, task: Task) -> int:
+        """Make the client's rows available while it holds ``slot``; where they begin."""
         ...
 
     def gather(self, places: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,6 +46,7 @@ def make_pool(tasks: Sequence[Task], n_slots: int, device: str) -> RowPool:
 
 
 class _Pool:
+    is_loaded = False
     x: Tensor
     y: Tensor
 
@@ -56,9 +66,17 @@ class _Whole(_Pool):
     def __init__(self, x: Tensor, y: Tensor, offsets: dict[int, int], device: str):
         self.x, self.y, self._offsets = x.to(device), y.to(device), offsets
 
-    def load(self, slot: int, task: Task) -> np.ndarray:
-        rows = task.batches.rows
-        return task.rows.rows[rows] if task.rows.rows is not None else rows + self._offsets.get(id(task), 0)
+    def places(self, tasks: Sequence[Task]) -> np.ndarray:
+        rows, n_steps = _rows(tasks), [task.batches.n_steps for task in tasks]
+        chosen = [task.rows.rows for task in tasks]
+        if all(own is None for own in chosen):
+            return rows + np.repeat([self._offsets.get(id(task), 0) for task in tasks], n_steps)[:, None]
+        chosen = [np.arange(len(self.x)) if own is None else own for own in chosen]
+        begin = np.cumsum([0, *(len(own) for own in chosen[:-1])])
+        return np.concatenate(chosen)[rows + np.repeat(begin, n_steps)[:, None]]
+
+    def load(self, slot: int, task: Task) -> int:
+        return 0
 
 
 class _Arena(_Pool):
@@ -67,18 +85,27 @@ class _Arena(_Pool):
     Room that no client fills is never touched, so it costs address space, not memory.
     """
 
+    is_loaded = True
+
     def __init__(self, tasks: Sequence[Task], n_slots: int, device: str):
         self._room = max(len(task.rows) for task in tasks)
         x, y = tasks[0].rows.x, tasks[0].rows.y
         self.x = torch.empty((n_slots * self._room, *x.shape[1:]), dtype=x.dtype, device=device)
         self.y = torch.empty((n_slots * self._room, *y.shape[1:]), dtype=y.dtype, device=device)
 
-    def load(self, slot: int, task: Task) -> np.ndarray:
+    def places(self, tasks: Sequence[Task]) -> np.ndarray:
+        return _rows(tasks)
+
+    def load(self, slot: int, task: Task) -> int:
         offset, own = slot * self._room, task.rows
         x, y = (own.x, own.y) if own.rows is None else own.at(np.arange(len(own)))
         self.x[offset : offset + len(x)] = x
         self.y[offset : offset + len(y)] = y
-        return task.batches.rows + offset
+        return offset
+
+
+def _rows(tasks: Sequence[Task]) -> np.ndarray:
+    return np.concatenate([task.batches.rows for task in tasks])
 
 
 def _whole(tasks: Sequence[Task]) -> tuple[Tensor, Tensor, dict[int, int]] | None:
