@@ -1,5 +1,6 @@
 """Which rows a client sees in which step: decided before any training, from keys alone."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from .keys import DROPOUT, SHUFFLE, bits_of, keys, orders
 from .recipe import Recipe
 
 __all__ = ["Batches", "plan_batches"]
+
+SMALL = 6  # bits: so few rows are ordered together with fewer, which costs less than doing so apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,64 +51,69 @@ def plan_batches(
     ``draws``: the model has dropout, which needs a key in every step
     """
     ids = np.asarray(clients, np.int64)[:, None]
-    alike: dict[tuple[int, int, bool], list[int]] = defaultdict(list)
-    known: dict[tuple[int, int], _Extent] = {}
-    extents = []
-    for at, (n, recipe) in enumerate(zip(sizes, recipes, strict=True)):
-        key = n, id(recipe)
-        extent = known.get(key) or known.setdefault(key, _extent(n, recipe))
-        extents.append(extent)
-        alike[extent.bits, extent.n_epochs, recipe.shuffle].append(at)
-    most = max((n_epochs for _, n_epochs, _ in alike), default=1)
-    epoch_keys = keys(SHUFFLE, seed, round, ids, np.arange(most)[None, :])
-    longest = max((len(extent.counts) for extent in extents), default=0)
-    if draws:
-        draw_keys = keys(DROPOUT, seed, round, ids, np.arange(longest)[None, :]).view(np.int64)
-    else:
-        draw_keys = np.broadcast_to(np.zeros(longest, np.int64), (len(extents), longest))
+    equal: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for at, key in enumerate(zip(sizes, map(id, recipes), strict=True)):
+        equal[key].append(at)
+    alike: dict[tuple[int, int, bool], list[tuple[int, _Extent]]] = defaultdict(list)
+    n_epochs, n_steps = 1, 0
+    for (n, _), members in equal.items():
+        recipe = recipes[members[0]]
+        extent = _extent(n, recipe.steps_per_epoch(n), recipe.n_steps(n), recipe.batch_size)
+        alike[max(SMALL, extent.bits), extent.n_epochs, recipe.shuffle] += [(at, extent) for at in members]
+        n_epochs, n_steps = max(n_epochs, extent.n_epochs), max(n_steps, extent.n_steps)
+    epoch_keys = keys(SHUFFLE, seed, round, ids, np.arange(n_epochs)[None, :])
+    draw_keys = keys(DROPOUT, seed, round, ids, np.arange(n_steps)[None, :]).view(np.int64) if draws else None
     plans: list[Batches | None] = [None] * len(sizes)
-    for (_, n_epochs, shuffles), members in alike.items():
-        batch = recipes[members[0]].batch_size
-        shown = _shown([extents[at] for at in members], n_epochs, batch, epoch_keys[members], shuffles)
-        for line, at in zip(shown, members, strict=True):
-            counts, width = extents[at].counts, extents[at].width
-            rows = line[:, :width].reshape(-1, batch)[: len(counts)]
-            plans[at] = Batches(rows, counts, draw_keys[at, : len(counts)])
+    for (_, n_epochs, shuffles), pairs in alike.items():
+        members, extents = zip(*pairs, strict=True)
+        shown = _shown(extents, epoch_keys[list(members), :n_epochs], shuffles)
+        for lines, at, extent in zip(shown, members, extents, strict=True):
+            own = lines[0] if n_epochs == 1 else lines[:, : extent.per_epoch].reshape(-1, lines.shape[2])
+            drawn = extent.no_draws if draw_keys is None else draw_keys[at, : extent.n_steps]
+            plans[at] = Batches(own[: extent.n_steps], extent.counts, drawn)
     return plans  # pyright: ignore[reportReturnType]
 
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """How far a client's training goes: ``kept`` of its ``n`` rows in every epoch, which is ``width`` wide
-    with its padding; ``counts`` int64 [steps] are the real rows of each batch."""
+    """How far a client's training goes: ``kept`` of its ``n`` rows in each epoch of ``per_epoch`` batches.
+
+    counts   int64 [n_steps], the real rows of each batch
+    no_draws int64 [n_steps], the keys where there is nothing to draw
+    """
 
     n: int
     bits: int
     n_epochs: int
+    per_epoch: int
+    n_steps: int
+    batch: int
     kept: int
-    width: int
     counts: np.ndarray
+    no_draws: np.ndarray
 
 
-def _extent(n: int, recipe: Recipe) -> _Extent:
-    n_steps, per_epoch, size = recipe.n_steps(n), recipe.steps_per_epoch(n), recipe.batch_size
-    kept = min(n, per_epoch * size)
-    counts = np.full(n_steps, size)
-    counts[per_epoch - 1 :: per_epoch] = kept - (per_epoch - 1) * size
-    return _Extent(n, bits_of(n), -(-n_steps // per_epoch), kept, per_epoch * size, counts)
+@functools.lru_cache(maxsize=4096)
+def _extent(n: int, per_epoch: int, n_steps: int, batch: int) -> _Extent:
+    kept = min(n, per_epoch * batch)
+    counts = np.full(n_steps, batch)
+    counts[per_epoch - 1 :: per_epoch] = kept - (per_epoch - 1) * batch
+    no_draws = np.zeros(n_steps, np.int64)
+    for shared in (counts, no_draws):
+        shared.setflags(write=False)
+    return _Extent(n, bits_of(n), -(-n_steps // per_epoch), per_epoch, n_steps, batch, kept, counts, no_draws)
 
 
-def _shown(
-    extents: Sequence[_Extent], n_epochs: int, batch: int, epoch_keys: np.ndarray, shuffles: bool
-) -> np.ndarray:
-    """int64 [clients, epochs, rows]: what each client sees in turn, then zeros."""
-    sizes, kept = (np.array([getattr(e, name) for e in extents]) for name in ("n", "kept"))
+def _shown(extents: Sequence[_Extent], epoch_keys: np.ndarray, shuffles: bool) -> np.ndarray:
+    """int64 [clients, epochs, batches, batch]: what each client sees in turn, then zeros."""
+    sizes, kept = np.array([(e.n, e.kept) for e in extents]).T
     n, width, least = int(sizes.max()), int(kept.max()), int(kept.min())
-    shown = np.zeros((len(extents), n_epochs, max(e.width for e in extents)), np.int64)
+    n_batches, batch = max(e.per_epoch for e in extents), extents[0].batch
+    shown = np.zeros((*epoch_keys.shape, n_batches * batch), np.int64)
     ragged = sizes if int(sizes.min()) < n else None
-    for epoch in range(n_epochs):
+    for epoch in range(epoch_keys.shape[1]):
         order = orders(epoch_keys[:, epoch], n, ragged) if shuffles else np.arange(n)
         shown[:, epoch, :width] = order[..., :width]
         if least < width:
             shown[:, epoch, least:width][np.arange(least, width) >= kept[:, None]] = 0
-    return shown
+    return shown.reshape(*epoch_keys.shape, n_batches, batch)

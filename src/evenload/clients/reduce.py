@@ -9,7 +9,6 @@ A stacked chunk is reduced by one product per tensor, without slicing clients ou
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,59 +35,61 @@ class Mean:
 
     def __init__(self, *, by_rows: bool = True, keeps_states: bool = False):
         self._by_rows, self._keeps_states = by_rows, keeps_states
-        self._sums: dict[str, Tensor] = {}
-        self._dtypes: dict[str, torch.dtype] = {}
+        self._sums: Tensor | None = None  # all tensors' numbers in a row
+        self._like: list[tuple[str, torch.Size, torch.dtype]] = []
         self._weight = 0.0
 
     def take(self, results: Sequence[ClientResult]) -> Iterable[ClientResult]:
         usable = [r for r in results if r.is_usable]
         weights = [float(r.n_rows) if self._by_rows else 1.0 for r in usable]
         if usable:
-            self._add(usable, weights)
+            self._add([r.state for r in usable], weights)
             self._weight += sum(weights)
         return results if self._keeps_states else [r.without_state() for r in results]
 
     def value(self) -> dict[str, Tensor]:
         """Raises ConfigError if there was no usable client."""
-        if not self._weight:
+        if self._sums is None or not self._weight:
             raise ConfigError("no client has ended well: there is nothing to average")
-        return {name: _as(total / self._weight, self._dtypes[name]) for name, total in self._sums.items()}
+        means = (self._sums / self._weight).split([shape.numel() for _, shape, _ in self._like])
+        return {
+            name: _as(mean.view(shape), dtype)
+            for (name, shape, dtype), mean in zip(self._like, means, strict=True)
+        }
 
-    def _add(self, usable: Sequence[ClientResult], weights: list[float]) -> None:
-        for name, part in _weighted_sums([r.state for r in usable], weights).items():
-            if name not in self._sums:
-                self._sums[name] = torch.zeros(part.shape, dtype=torch.float64)
-                self._dtypes[name] = usable[0].state[name].dtype
-            self._sums[name] += part.to("cpu", torch.float64)
+    def _add(self, states: list[Mapping[str, Tensor]], weights: list[float]) -> None:
+        sums = torch.cat(_weighted_sums(states, weights)).cpu()
+        if self._sums is None:
+            self._sums = torch.zeros(len(sums), dtype=torch.float64)
+            self._like = [(name, t.shape, t.dtype) for name, t in states[0].items()]
+        self._sums += sums
 
 
-def _weighted_sums(states: Sequence[Mapping[str, Tensor]], weights: list[float]) -> dict[str, Tensor]:
+def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> list[Tensor]:
+    """Of each tensor of the states, flat."""
     first = states[0]
     if isinstance(first, Row) and all(isinstance(s, Row) and s.stack is first.stack for s in states):
         return _stacked_sums(first, [s.row for s in states], weights)  # pyright: ignore
-    sums = {name: torch.zeros(first[name].shape, dtype=torch.float64) for name in first}
+    sums = {name: torch.zeros(t.numel(), dtype=torch.float64) for name, t in first.items()}
     for state, weight in zip(states, weights, strict=True):
         for name, total in sums.items():
-            total.add_(state[name].to("cpu", torch.float64), alpha=weight)
-    return sums
+            total.add_(state[name].flatten().to("cpu", torch.float64), alpha=weight)
+    return list(sums.values())
 
 
-def _stacked_sums(first: Row, rows: list[int], weights: list[float]) -> dict[str, Tensor]:
-    n = next(iter(first.stack.values())).shape[0]
-    w = np.zeros(n)
-    w[rows] = weights
-    is_all = len(rows) == n
-    sums = {}
+def _stacked_sums(first: Row, rows: list[int], weights: list[float]) -> list[Tensor]:
+    tensors = [first.stack[own] for own in first.names.values()]
+    n = len(rows)
+    is_prefix = rows == list(range(n))
+    sums = []
     alongs: dict[torch.dtype, Tensor] = {}
-    for name in first:
-        t = first.stack[first.names[name]]
-        t = t if is_all else t[rows]
+    for t in tensors:
+        t = t[:n] if is_prefix else t[rows]
         if t.dtype not in (torch.float32, torch.float64):  # in bfloat16 257 rows would count as 256
             t = t.float() if t.is_floating_point() else t.double()
-        along = alongs.get(t.dtype)
-        if along is None:
-            along = alongs[t.dtype] = torch.from_numpy(w if is_all else w[rows]).to(t.device, t.dtype)
-        sums[name] = torch.mv(t.reshape(len(along), t[0].numel()).t(), along).view(t.shape[1:])
+        if t.dtype not in alongs:
+            alongs[t.dtype] = torch.tensor(weights, dtype=t.dtype, device=t.device)
+        sums.append(torch.mv(t.reshape(n, t.numel() // n).t(), alongs[t.dtype]))
     return sums
 
 
@@ -102,4 +103,4 @@ def make_reducer(reduce: str | Reducer | None) -> Reducer | None:
 
 
 def _as(value: Tensor, dtype: torch.dtype) -> Tensor:
-    return value.to(dtype) if dtype.is_floating_point else value.round().to(dtype)
+    return value.to(dtype, copy=True) if dtype.is_floating_point else value.round().to(dtype)

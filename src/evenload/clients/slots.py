@@ -7,6 +7,7 @@ stepped, however ragged the clients are.
     segment   steps during which no slot changes hands; planned on the host in one go
 """
 
+import functools
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -294,8 +295,8 @@ def _runs(slots: list[int]) -> Places:
 
 def _finite_rows(stacks: Sequence[Tensor]) -> np.ndarray:
     """bool [rows]: every floating number of the row is finite."""
-    sums = [t.flatten(1).sum(1) for t in stacks if t.is_floating_point()]
-    return torch.stack(sums).sum(0).isfinite().to("cpu").numpy()
+    sums = [t.reshape(len(t), t.numel() // len(t)).sum(1) for t in stacks if t.is_floating_point()]
+    return np.isfinite(functools.reduce(torch.add, sums).to("cpu", torch.float64).numpy())
 
 
 def _least_at_least(sizes: Sequence[int], n: int) -> int:
