@@ -83,6 +83,11 @@ def tuner(cost, n=64, rounds=100, compile_s=0.0, refuse=(), n_ops=100, model=Non
     return Tuner(spread, survey, trial, lambda *_: n_ops, tasks, rounds, spread.clock, spread.clock), spread
 
 
+@pytest.fixture
+def two_cores(monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+
+
 def launch_bound(strategy):
     return (1e-3, 1e-6) if not strategy.is_fused else (2e-3, 1e-5)
 
@@ -155,6 +160,20 @@ def test_what_was_compiled_in_vain_is_little_of_what_it_could_have_saved():
         assert spread.now <= (0.6 / SURE + 0.08) * made.meter.job_s()
 
 
+def test_what_was_compiled_in_vain_leaves_enough_for_samples(two_cores):
+    """What is near is still compared in whole rounds afterwards."""
+
+    def cost(strategy):
+        return launch_bound(strategy) if strategy.outer == "inline" else (1e-3, 1e-3)
+
+    made, spread = tuner(cost, rounds=1200, compile_s=6.0)
+    best = made.decide().strategy
+    assert spread.compiled
+    assert not best.is_compiled
+    assert made.meter.left_s() < 0 < made.meter.left_s(is_sample=True)
+    assert (64, 10) in spread.sizes[str(best)]
+
+
 def test_what_is_near_is_compared_in_whole_rounds_if_the_job_is_long():
     def cost(strategy):
         return 1e-4, 1e-4 * (1 + 2 * (strategy.outer != "inline"))
@@ -175,11 +194,6 @@ def test_a_first_chunk_that_is_slow_does_not_end_the_search():
 
     made, _ = tuner(cost, rounds=10_000, refuse=("fused-compiled",))
     assert made.decide().strategy.chunk >= 32
-
-
-@pytest.fixture
-def two_cores(monkeypatch):
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
 
 
 def with_convolution():

@@ -71,6 +71,7 @@ class Meter:
         self.probes: list[Probe] = []
         self.reasons: dict[str, str] = {}
         self._spent_s = 0.0
+        self._compiled_s = 0.0  # of that, for what was compiled
 
     # --- what it costs ----------------------------------------------------------------------------
 
@@ -88,10 +89,13 @@ class Meter:
         """All rounds by the fastest so far."""
         return self.job_steps * self.least_s()
 
-    def left_s(self, share: float = 1.0) -> float:
-        """Of such a share of the budget."""
+    def left_s(self, share: float = 1.0, *, is_sample: bool = False) -> float:
+        """Of such a share of the budget. What was compiled in vain is paid for by what it was expected to
+        save, and leaves no less for mere samples.
+        """
         fastest = min(self.probes, key=lambda p: p.step_s)
         own_s = 0.0 if _starts_with_torch(fastest.strategy) else fastest.first_s
+        own_s = max(own_s, self._compiled_s) if is_sample else own_s
         return share * max(SHARE * self.job_s(), WORTH_S) - (self._spent_s - own_s)
 
     def can_afford(
@@ -105,7 +109,8 @@ class Meter:
         timed_s = self._sample_s(self._short(strategy))
         cost_s = start_s + self._sample_s(self._short(strategy, 1))
         cost_s += timed_s * (1 if timed_s > ENOUGH_S else REPEATS)
-        is_enough = cost_s <= max(self.left_s(share), gain * self.job_s() / SURE)
+        left_s = self.left_s(share, is_sample=start_s == 0)
+        is_enough = cost_s <= max(left_s, gain * self.job_s() / SURE)
         if not is_enough:
             job_s = f"all {self._rounds} rounds take {self.job_s():.2g} s"
             self.reasons[str(strategy)] = f"to start and measure it would take {cost_s:.2g} s, {job_s}"
@@ -129,13 +134,15 @@ class Meter:
     def probe(self, strategy: Strategy, *, has_trial: bool = False) -> Probe | None:
         """None if the strategy may not be used or fails. ``has_trial``: let its engine be tried first."""
         began = self._clock()
-        if has_trial and not self.may(strategy):
+        is_usable = not has_trial or self.may(strategy)
+        is_usable = is_usable and self._time(strategy, self._short(strategy, 1), self._clock) is not None
+        cold_s, samples = self._clock() - began, []
+        if strategy.is_compiled:
+            self._compiled_s += cold_s
+        if not is_usable:
             return None
         tasks, clock = self._short(strategy), self._clock_for([strategy])
         steps = sum(task.batches.n_steps for task in tasks)
-        if self._time(strategy, self._short(strategy, 1), self._clock) is None:
-            return None
-        cold_s, samples = self._clock() - began, []
         while len(samples) < REPEATS:
             spent_s = self._time(strategy, tasks, clock)
             if spent_s is None:
@@ -155,7 +162,7 @@ class Meter:
             return True
         if not self.probes:
             return (1 + REPEATS) * spent_s > max(SHARE * self.job_steps * spent_s / steps, WORTH_S)
-        return spent_s > CLOSE * self._sample_s(tasks) or 2 * spent_s > self.left_s()
+        return spent_s > CLOSE * self._sample_s(tasks) or 2 * spent_s > self.left_s(is_sample=True)
 
     def confirm(self, share: float = 1.0) -> None:
         """The best again, in turns: what disturbs the machine meanwhile disturbs all of them.
@@ -167,7 +174,7 @@ class Meter:
         near = near[:MOST_CLOSE]
         for probe in self.probes:
             probe.is_confirmed = False
-        until_s = self._spent_s + max(self.left_s(share), CONFIRM_SHARE * self.job_s())
+        until_s = self._spent_s + max(self.left_s(share, is_sample=True), CONFIRM_SHARE * self.job_s())
         is_whole = self._spent_s + 2 * len(near) * self._sample_s(self.tasks) <= until_s
 
         def turn_s() -> float:
