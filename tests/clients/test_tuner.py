@@ -186,6 +186,40 @@ def test_what_is_near_is_compared_in_whole_rounds_if_the_job_is_long():
         assert (cold, warm) == (1, MOST_STEPS if whole else STEPS)
 
 
+def test_threads_that_others_disturbed_are_compared_again(two_cores, monkeypatch):
+    """Their sample is timed by the clock, that of one thread by what it computed."""
+    real = Modelled.run
+
+    def run(self, strategy, survey, tasks, workers):
+        began = self.now
+        yield from real(self, strategy, survey, tasks, workers)
+        if strategy.outer == "threads" and tasks[0].batches.n_steps < RECIPE.steps:
+            self.now += 2 * (self.now - began)
+
+    monkeypatch.setattr(Modelled, "run", run)
+    made, _ = tuner(lambda s: (0.0, 1e-3 * (1 + s.is_fused)), rounds=500, refuse=("fused",))
+    verdict = made.decide()
+    assert str(verdict.strategy) == "threads*2/eager"
+
+
+def test_a_long_job_pays_for_more_samples():
+    """Of the fastest so far; what is far slower is sampled once more, and not again."""
+    for rounds, fused, eager in ((30, 1, 2), (5000, 4, 2)):
+        made, spread = tuner(
+            lambda s: (1e-3, 1e-3) if s.is_fused else (0.0, 1e-2),
+            n=16,
+            rounds=rounds,
+            refuse=("fused-compiled",),
+        )
+        made.meter.probe(Strategy())
+        serial = len(spread.sizes["inline/eager"])
+        made.meter.probe(Strategy(inner="fused", chunk=16))
+        assert len(spread.sizes["inline/fused:16"]) == 1 + fused
+        made.meter.probe(Strategy("threads", "eager", workers=1))
+        assert len(spread.sizes["threads*1/eager"]) == 1 + eager - (rounds == 30)
+        assert serial <= 1 + 4
+
+
 def test_a_first_chunk_that_is_slow_does_not_end_the_search():
     """What the first call of a small chunk happens to take says little of large ones."""
 

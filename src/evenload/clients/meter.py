@@ -27,12 +27,14 @@ WORTH_S = 0.05  # less than this may always be spent
 STEPS, MOST_STEPS = 3, 10  # of each client in a short sample, as far as the job pays for these
 SAMPLE_SHARE = 0.0002  # of the steps of the job, that a sample may have
 CONFIRM_SHARE = 0.01  # of the job's time, that comparing the best may take whatever was spent before
-REPEATS = 2
-ENOUGH_S = 0.03  # a sample so long is not repeated
+REPEATS, MOST_REPEATS = 2, 4  # more than two as far as the job pays for these
+REPEAT_SHARE = 0.001  # of the job's time, that the samples of one strategy may then take
+ENOUGH_S = 0.03  # a sample so long is not repeated otherwise
 SURE = 4.0  # times its cost must something dear be expected to save
 SEARCH = 0.5  # of the budget may go to looking for a chunk
-WHOLE_REPEATS = 3  # of whole rounds, which decide
+WHOLE_REPEATS, MOST_WHOLE = 3, 6  # of whole rounds, which decide
 CLOSE = 1.3  # strategies within this factor of the best are compared again
+DISTURBED = 1.3
 MOST_CLOSE = 4
 TIE = 1.02  # of two that are so near, the one that was thought of first: it needs less
 
@@ -143,26 +145,29 @@ class Meter:
             return None
         tasks, clock = self._short(strategy), self._clock_for([strategy])
         steps = sum(task.batches.n_steps for task in tasks)
-        while len(samples) < REPEATS:
+        while not samples or not self._is_enough(samples, tasks, steps):
             spent_s = self._time(strategy, tasks, clock)
             if spent_s is None:
                 return None
             samples.append(spent_s)
-            if self._is_enough(spent_s, tasks, steps):
-                break
         probe = Probe(strategy, min(samples) / steps, max(0.0, cold_s - min(samples)))
         if _starts_with_torch(strategy):
             self._spent_s -= probe.first_s
         self.probes.append(probe)
         return probe
 
-    def _is_enough(self, spent_s: float, tasks: Sequence[Task], steps: int) -> bool:
-        """After one timed sample: is it clearly not the best, or would another one go beyond the budget?"""
-        if spent_s > ENOUGH_S:
+    def _is_enough(self, samples: Sequence[float], tasks: Sequence[Task], steps: int) -> bool:
+        """Is it clearly not the best, or does the job not pay for another sample?"""
+        spent_s, n = samples[-1], len(samples)
+        job_s = self.job_s() if self.probes else self.job_steps * spent_s / steps
+        is_far = bool(self.probes) and min(samples) > CLOSE * self._sample_s(tasks)
+        if n < (REPEATS if is_far else MOST_REPEATS) and sum(samples) + spent_s <= REPEAT_SHARE * job_s:
+            return False
+        if is_far or n >= REPEATS or spent_s > ENOUGH_S:
             return True
         if not self.probes:
-            return (1 + REPEATS) * spent_s > max(SHARE * self.job_steps * spent_s / steps, WORTH_S)
-        return spent_s > CLOSE * self._sample_s(tasks) or 2 * spent_s > self.left_s(is_sample=True)
+            return (1 + REPEATS) * spent_s > max(SHARE * job_s, WORTH_S)
+        return 2 * spent_s > self.left_s(is_sample=True)
 
     def confirm(self, share: float = 1.0) -> None:
         """The best again, in turns: what disturbs the machine meanwhile disturbs all of them.
@@ -170,8 +175,8 @@ class Meter:
         Whole rounds if ``share`` of the budget can pay for these: starting and ending clients then count as
         they do in the job.
         """
-        near = [p for p in sorted(self.probes, key=lambda p: p.step_s) if p.step_s <= CLOSE * self.least_s()]
-        near = near[:MOST_CLOSE]
+        ranked = sorted(self.probes, key=lambda p: p.step_s)
+        near = [p for p in ranked if p.step_s <= self._close(p.strategy) * self.least_s()][:MOST_CLOSE]
         for probe in self.probes:
             probe.is_confirmed = False
         until_s = self._spent_s + max(self.left_s(share, is_sample=True), CONFIRM_SHARE * self.job_s())
@@ -187,7 +192,8 @@ class Meter:
             return
         clock = self._clock_for([probe.strategy for probe in near])
         found = dict.fromkeys((str(probe.strategy) for probe in near), float("inf"))
-        for turn in range(1 + (WHOLE_REPEATS if is_whole else REPEATS)):
+        is_long = (1 + MOST_WHOLE) * turn_s() <= CONFIRM_SHARE * self.job_s()
+        for turn in range(1 + ((MOST_WHOLE if is_long else WHOLE_REPEATS) if is_whole else REPEATS)):
             if turn > 1 and self._spent_s + turn_s() > until_s:
                 break
             for probe in near:
@@ -198,6 +204,10 @@ class Meter:
         for probe in near:
             probe.step_s = found[str(probe.strategy)]
             probe.is_confirmed = probe.step_s < float("inf")
+
+    def _close(self, strategy: Strategy) -> float:
+        """What is timed by the clock may have been disturbed, beside what is not."""
+        return CLOSE if self._clock_for([strategy]) is self._thread_clock else DISTURBED * CLOSE
 
     def _short(self, strategy: Strategy, n_steps: int | None = None) -> list[Task]:
         """Clients that fill every worker's rows once, cut to a few steps.
