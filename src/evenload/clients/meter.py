@@ -22,7 +22,7 @@ from .trial import Trial
 
 __all__ = ["Meter", "Probe"]
 
-SHARE = 0.03  # of the job's time, by the best strategy so far, that finding it may take
+SHARE = 0.025  # of the job's time, by the best strategy so far, that finding it may take
 WORTH_S = 0.05  # less than this may always be spent
 STEPS, MOST_STEPS = 3, 10  # of each client in a short sample, as far as the job pays for these
 SAMPLE_SHARE = 0.0002  # of the steps of the job, that a sample may have
