@@ -72,7 +72,7 @@ def measure(
     for text in names:
         trainers[text] = Trainer(MODELS[name], strategy=text, rounds=rounds if text == "auto" else 1)
         runs[text] = lambda i, t=trainers[text]: t.train(data, recipe, round=i, reduce="mean")
-    best, first = {}, {}
+    best, first, ran = {}, {}, {}
     for text, run in runs.items():
         began = time.perf_counter()
         run(0)
@@ -80,10 +80,11 @@ def measure(
     for i in range(repeats):
         for text, run in runs.items():
             cpu, wall = time.process_time(), time.perf_counter()
-            run(i + 1)
+            found = run(i + 1)
             spent = (time.process_time() - cpu, time.perf_counter() - wall)
             best[text] = tuple(map(min, spent, best.get(text, spent)))
-    ran = {text: str(runs[text](0).plan.strategy).replace("inline/", "") for text in trainers}
+            if text in trainers:
+                ran[text] = str(found.plan.strategy).replace("inline/", "")
     rows = [
         {
             "model": name,
