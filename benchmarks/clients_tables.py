@@ -123,6 +123,8 @@ TABLES: Mapping[str, Callable[[list[Row]], str]] = {
     "clients_tuning": tuning,
     "clients_small": strategies,
     "clients_larger": strategies,
+    "clients_larger_100": strategies,
+    "clients_batch8": strategies,
     "clients_digits": digits,
     "clients_cold_warm": cold_warm,
 }
