@@ -14,7 +14,7 @@ from torch import Tensor
 
 from evenload.errors import ConfigError
 
-from .result import ClientResult, Row
+from .result import ClientResult, Row, SideBySide
 
 __all__ = ["Mean", "Reducer", "make_reducer"]
 
@@ -66,7 +66,7 @@ class Mean:
 
 
 def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> list[Tensor]:
-    """Of each tensor of the states, flat."""
+    """Of the states' tensors in their order, flat."""
     first = states[0]
     if isinstance(first, Row) and all(isinstance(s, Row) and s.stack is first.stack for s in states):
         return _stacked_sums(first, [s.row for s in states], weights)  # pyright: ignore
@@ -78,13 +78,17 @@ def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> 
 
 
 def _stacked_sums(first: Row, rows: list[int], weights: list[float]) -> list[Tensor]:
-    tensors = [first.stack[own] for own in first.names.values()]
+    if isinstance(first.stack, SideBySide):
+        tensors = [first.stack.flat]  # its columns are in the order of a state's names
+    else:
+        tensors = [first.stack[own] for own in first.names.values()]
     n = len(rows)
     is_prefix = rows == list(range(n))
     sums = []
     alongs: dict[torch.dtype, Tensor] = {}
     for t in tensors:
-        t = t[:n] if is_prefix else t[rows]
+        if len(t) > n or not is_prefix:
+            t = t[:n] if is_prefix else t[rows]
         if t.dtype not in (torch.float32, torch.float64):  # in bfloat16 257 rows would count as 256
             t = t.float() if t.is_floating_point() else t.double()
         if t.dtype not in alongs:

@@ -5,13 +5,32 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from evenload.errors import TaskError
 
 from .strategy import Plan
 
-__all__ = ["ClientResult", "Row", "TrainResult"]
+__all__ = ["ClientResult", "Row", "SideBySide", "TrainResult"]
+
+
+class SideBySide:
+    """Stacked tensors of one dtype as columns of ``flat`` [rows, numbers]: one operation then does for all of
+    them what else needs one for each. ``shapes`` are those of a row, by name, in the order of the columns."""
+
+    __slots__ = ("_known", "flat", "shapes")
+
+    def __init__(self, flat: Tensor, shapes: Mapping[str, torch.Size]):
+        self.flat, self.shapes = flat, shapes
+        self._known: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if not self._known:
+            parts = self.flat.split([shape.numel() for shape in self.shapes.values()], 1)
+            views = (part.view(-1, *s) for part, s in zip(parts, self.shapes.values(), strict=True))
+            self._known = dict(zip(self.shapes, views, strict=True))
+        return self._known[name]
 
 
 class Row(Mapping[str, Tensor]):
@@ -22,7 +41,7 @@ class Row(Mapping[str, Tensor]):
 
     __slots__ = ("names", "row", "stack")
 
-    def __init__(self, stack: Mapping[str, Tensor], row: int, names: Mapping[str, str]):
+    def __init__(self, stack: Mapping[str, Tensor] | SideBySide, row: int, names: Mapping[str, str]):
         self.stack, self.row, self.names = stack, row, names
 
     def __getitem__(self, name: str) -> Tensor:

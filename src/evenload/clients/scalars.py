@@ -22,16 +22,16 @@ class Scalars:
         self._is_constant = all(isinstance(task.recipe.schedule, Constant) for task in tasks)
         self._known: dict[int, dict[str, Tensor]] = {}
 
-    def lines(self, tasks: list[Task], steps: np.ndarray, length: int, q: int) -> list[dict[str, Tensor]]:
-        """For each of ``length`` steps name -> [q], of clients that have taken ``steps`` [len(tasks)] so far;
+    def lines(self, clients: list[tuple[Task, int]], length: int, q: int) -> list[dict[str, Tensor]]:
+        """For each of ``length`` steps name -> [q], of ``clients`` and the steps that each has taken so far;
         rows beyond them repeat the first client's."""
         if q in self._known:
             return [self._known[q]] * length
-        if self._has_one_recipe and self._are_alike(tasks, steps):
-            tasks, steps = tasks[:1], steps[:1]  # one number serves all rows
+        if self._has_one_recipe and self._are_alike(clients):
+            clients = clients[:1]  # one number serves all rows
         else:
-            steps = np.append(steps, [steps[0]] * (q - len(tasks)))
-            tasks = [*tasks, *tasks[:1] * (q - len(tasks))]
+            clients = [*clients, *clients[:1] * (q - len(clients))]
+        tasks, steps = [task for task, _ in clients], np.array([step for _, step in clients])
         numbers = self._numbers(tasks, steps + np.arange(length)[:, None])
         is_fixed = all(values.ndim < 2 for values in numbers.values())
         wide = np.empty((1 if is_fixed else length, len(numbers), q))
@@ -43,10 +43,9 @@ class Scalars:
             self._known[q] = lines[0]
         return lines * length if is_fixed else lines
 
-    def _are_alike(self, tasks: list[Task], steps: np.ndarray) -> bool:
-        if (steps != steps[0]).any():
-            return False
-        return self._is_constant or len({task.batches.n_steps for task in tasks}) == 1
+    def _are_alike(self, clients: list[tuple[Task, int]]) -> bool:
+        """Are they as far, and is as much before them?"""
+        return len({(step, self._is_constant or task.batches.n_steps) for task, step in clients}) == 1
 
     def _numbers(self, tasks: list[Task], steps: np.ndarray) -> dict[str, np.ndarray]:
         """Each broadcasts to [steps, clients]."""

@@ -8,8 +8,10 @@ stepped, however ragged the clients are.
 """
 
 import functools
+import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor
 
 from .fuse import Form, Lane, StepFn, StepOutput
 from .pool import RowPool, make_pool
-from .result import ClientResult, Row
+from .result import ClientResult, Row, SideBySide
 from .scalars import Scalars
 from .steps import StepTable
 from .task import Task
@@ -25,7 +27,21 @@ from .task import Task
 __all__ = ["SlotRun"]
 
 GATHER_BYTES = 1 << 20  # of examples at once: few calls, and still in the cache when they are used
+SIDE_BY_SIDE_BYTES = 1 << 20  # of states: so few are copied faster than their tensors are handled one by one
 FEW_RUNS = 4  # of neighbouring slots: so many slices are written faster than one list of slots
+
+
+@dataclass(slots=True)
+class _Occupant:
+    """The client in a slot: its first line in the table, its next one and the one after its last; where its
+    rows begin in the pool."""
+
+    task: Task
+    first: int
+    next: int
+    end: int
+    begin: int = 0
+    is_dead: bool = False
 
 
 class SlotRun:
@@ -56,20 +72,17 @@ class SlotRun:
         self._scalars = Scalars(tasks, form, dtype, device)
         self._lane = self._make_lane(tasks)
         self._windows: dict[int, Lane] = {}
-        self._tasks: list[Task] = []  # of the live prefix of slots
-        # Per slot: its client's first line in the table, its next one and its last one's next; where its rows
-        # begin in the pool; and whether it has diverged.
-        self._first, self._next, self._end, self._begin, self._is_dead = np.zeros((5, self.n_slots), np.int64)
+        self._columns = self._side_by_side()
+        self._slots: list[_Occupant] = []  # the live prefix
         self.client_steps = 0  # rows stepped that belonged to a client
         self.row_steps = 0  # rows stepped
 
     def results(self) -> Iterator[list[ClientResult]]:
         """Lists of clients that ended together, as they end."""
         self._enter(list(range(self.n_slots)))
-        while self._tasks:
+        while self._slots:
             self._run_segment()
-            live = len(self._tasks)
-            done = np.flatnonzero(self._next[:live] == self._end[:live]).tolist()
+            done = [k for k, occupant in enumerate(self._slots) if occupant.next == occupant.end]
             yield self._leave(done)
             self._refill(done)
 
@@ -129,23 +142,18 @@ class SlotRun:
         if self._form.correction:
             ones = {n: n for n in self._form.trained}
             self._put(lane.correction, places, [t.correction or {} for t in entering], ones)
-        for at, _ in places if self._tasks else ():  # those of a new lane are zero
+        for at, _ in places if self._slots else ():  # those of a new lane are zero
             for table in lane.state.values():
                 for t in table.values():
                     t[at] = 0
             lane.alive[at] = True
-        self._note_who(slots, entering)
-        return len(entering)
-
-    def _note_who(self, slots: list[int], entering: list[Task]) -> None:
-        first = np.array([self._table.first(task) for task in entering])
-        self._first[slots] = self._next[slots] = first
-        self._end[slots] = first + [task.batches.n_steps for task in entering]
-        self._is_dead[slots] = 0
-        if self._pool.is_loaded:
-            self._begin[slots] = [self._pool.load(k, task) for k, task in zip(slots, entering, strict=True)]
         for k, task in zip(slots, entering, strict=True):
-            self._tasks[k : k + 1] = [task]  # in the place of another, or behind the last one
+            first = self._table.first(task)
+            occupant = _Occupant(task, first, first, first + task.batches.n_steps)
+            if self._pool.is_loaded:
+                occupant.begin = self._pool.load(k, task)
+            self._slots[k : k + 1] = [occupant]  # in the place of another, or behind the last one
+        return len(entering)
 
     @staticmethod
     def _put(table: dict[str, Tensor], places: "Places", values: Sequence, own: dict[str, str]) -> None:
@@ -163,17 +171,14 @@ class SlotRun:
     # --- a segment --------------------------------------------------------------------------------
 
     def _run_segment(self) -> None:
-        live = len(self._tasks)
-        length = int((self._end - self._next)[:live].min())
+        live, length = len(self._slots), min(o.end - o.next for o in self._slots)
         q = _least_at_least(self._sizes, live)
-        lines = self._next[:q] + np.arange(length)[:, None]
-        lines[:, live:] = lines[:, :1]  # beyond the live prefix a live client's rows: others may be refused
-        rows, weights, draws = self._table.at(lines, live)
+        lines = np.array([o.next for o in self._slots]) + np.arange(length)[:, None]
+        rows, weights, draws = self._table.at(lines, q)
         if self._pool.is_loaded:
-            begin = np.where(np.arange(q) < live, self._begin[:q], self._begin[0])
-            rows += torch.from_numpy(begin).to(self._device)[:, None]
-        taken = (self._next - self._first)[:live]
-        scalars = self._scalars.lines(self._tasks, taken, length, q)
+            begin = [o.begin for o in self._slots] + [self._slots[0].begin] * (q - live)
+            rows += torch.tensor(begin, device=self._device)[:, None]
+        scalars = self._scalars.lines([(o.task, o.next - o.first) for o in self._slots], length, q)
         lane = self._window(q)
         outs = []
         for batch, draw, weight, s in zip(
@@ -182,7 +187,7 @@ class SlotRun:
             outs.append(self._step(lane, draw, *batch, weight, s))
         self.client_steps += live * length
         self.row_steps += q * length
-        self._note(lines[:, :live], outs)
+        self._note(lines, outs)
 
     def _gathered(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Batches of the steps, gathered for several steps at once as long as they are small."""
@@ -213,72 +218,89 @@ class SlotRun:
 
     def _note(self, lines: np.ndarray, outs: list[StepOutput]) -> None:
         """Write the segment's losses and metrics into the table's ``lines`` [length, live]."""
-        length, live = lines.shape
-        losses = torch.stack([out.losses for out in outs]).to("cpu", torch.float64).numpy()[:, :live]
+        losses = torch.stack([out.losses for out in outs]).tolist()
+        live = len(self._slots)
+        losses = [line[:live] for line in losses]
         self._table.losses[lines] = losses
         if outs[0].metrics:
             metrics = torch.stack([torch.stack(list(out.metrics.values()), 1) for out in outs])
             self._table.metrics[lines] = metrics.to("cpu", torch.float64).numpy()[:, :live]
-        self._next[:live] += length
+        for o in self._slots:
+            o.next += len(outs)
+        if math.isfinite(sum(map(sum, losses))):
+            return
         is_bad = ~np.isfinite(losses)
-        if is_bad.any():
-            dead = np.flatnonzero(is_bad.any(0))
-            self._next[dead] += is_bad[:, dead].argmax(0) - length
-            self._end[dead] = self._next[dead]
-            self._is_dead[dead] = 1
+        for k in np.flatnonzero(is_bad.any(0)).tolist():
+            o = self._slots[k]
+            o.end = o.next = o.next - len(outs) + int(is_bad[:, k].argmax())
+            o.is_dead = True
 
     # --- leaving ----------------------------------------------------------------------------------
 
     def _leave(self, done: list[int]) -> list[ClientResult]:
-        is_end = len(done) == len(self._tasks) and not self._waiting
-        at = torch.tensor(done, device=self._device)
-        lane, frozen = self._lane, {} if self._form.shares_frozen else self._lane.frozen
-        tables = {**lane.params, **lane.buffers, **frozen}
-        stack = tables if is_end else {n: t.index_select(0, at) for n, t in tables.items()}
-        n_rows = self.n_slots if is_end else len(done)
-        usable = _finite_rows([stack[n] for n in (*self._form.trained, *self._form.buffers)])
-        if self._form.shares_frozen:
-            stack |= {n: t.expand(n_rows, *t.shape) for n, t in lane.frozen.items()}
-        stack = {n: t.cpu() for n, t in stack.items()}  # the very tensors, where they are there already
-        names = {name: own for name, own in self._names.items() if own in stack}
+        is_end = len(done) == len(self._slots) and not self._waiting
         rows = done if is_end else range(len(done))
-        seen = self._table.examples[self._next[done]] - self._table.examples[self._first[done]]
-        is_ok = usable[rows] & (self._is_dead[done] == 0)
-        columns = (done, rows, self._first[done].tolist(), self._next[done].tolist(), seen.tolist(), is_ok)
-        results = []
-        for k, row, first, end, examples, ok in zip(*columns, strict=True):
-            task = self._tasks[k]
-            losses, metrics = self._table.losses[first:end], self._metrics(task, first, end, examples)
-            status = "ok" if ok else "diverged"
-            state = Row(stack, row, names)
+        stack, usable = self._stack(None if is_end else torch.tensor(done, device=self._device))
+        examples, results = self._table.examples, []
+        for k, row in zip(done, rows, strict=True):
+            o = self._slots[k]
+            seen = examples[o.next] - examples[o.first]
+            losses, metrics = self._table.losses[o.first : o.next], self._metrics(o, seen)
+            status = "ok" if usable[row] and not o.is_dead else "diverged"
+            state = Row(stack, row, self._names)
             results.append(
-                ClientResult(task.client, state, losses, metrics, examples, len(task.rows), status)
+                ClientResult(o.task.client, state, losses, metrics, seen, len(o.task.rows), status)
             )
         return results
 
-    def _metrics(self, task: Task, first: int, end: int, examples: int) -> dict[str, float]:
-        means, counts = self._table.metrics[first:end], self._table.counts[first:end]
-        return {
-            name: float((means[:, i] * counts).sum() / max(1, examples))
-            for i, name in enumerate(task.recipe.metrics)
-        }
+    def _stack(self, at: Tensor | None) -> tuple[Mapping[str, Tensor] | SideBySide, list[bool]]:
+        """The tensors of slots ``at``, and which rows are finite. Those of all slots (None) are the lane's
+        own, unless they are small."""
+        lane = self._lane
+        if self._columns is not None:
+            flat = torch.cat(self._columns, 1)
+            flat = flat if at is None else flat.index_select(0, at)
+            return SideBySide(flat.cpu(), self._shapes), _finite_rows([flat])
+        changing = {**lane.params, **lane.buffers}
+        tables = changing if self._form.shares_frozen else changing | lane.frozen
+        stack = tables if at is None else {n: t.index_select(0, at) for n, t in tables.items()}
+        usable = _finite_rows([_flattened(stack[n]) for n in changing])
+        if self._form.shares_frozen:
+            stack = stack | {n: t.expand(len(usable), *t.shape) for n, t in lane.frozen.items()}
+        return {n: t.cpu() for n, t in stack.items()}, usable
+
+    def _side_by_side(self) -> list[Tensor] | None:
+        """A state's tensors as [slots, numbers] each; None unless they are all of one dtype, may all change,
+        and all slots' are small."""
+        tables = {**self._lane.params, **self._lane.buffers}
+        size = sum(t.numel() * t.element_size() for t in tables.values())
+        is_mixed = len({t.dtype for t in tables.values()}) > 1 or len(tables) < len(self._names)
+        if is_mixed or self._form.frozen or size > SIDE_BY_SIDE_BYTES:
+            return None
+        self._shapes = {own: tables[own].shape[1:] for own in self._names.values()}
+        return [_flattened(tables[own]) for own in self._names.values()]
+
+    def _metrics(self, o: _Occupant, seen: int) -> dict[str, float]:
+        names = o.task.recipe.metrics
+        if not names:
+            return {}
+        means, counts = self._table.metrics[o.first : o.next], self._table.counts[o.first : o.next]
+        return {n: float((means[:, i] * counts).sum() / max(1, seen)) for i, n in enumerate(names)}
 
     def _refill(self, done: list[int]) -> None:
         """Next clients into the slots that are free; when none waits, live rows move down into the gaps."""
         filled = self._enter(done)
         gaps = done[filled:]
-        live = len(self._tasks) - len(gaps)
+        live = len(self._slots) - len(gaps)
         into = [g for g in gaps if g < live]
-        source = sorted(set(range(live, len(self._tasks))).difference(gaps))
+        source = sorted(set(range(live, len(self._slots))).difference(gaps))
         if into:
             moved = torch.tensor(source, device=self._device)
             for t in [*self._tables(), self._lane.alive]:
                 t[into] = t.index_select(0, moved)
-            for column in (self._first, self._next, self._end, self._begin, self._is_dead):
-                column[into] = column[source]
             for gap, k in zip(into, source, strict=True):
-                self._tasks[gap] = self._tasks[k]
-        del self._tasks[live:]
+                self._slots[gap] = self._slots[k]
+        del self._slots[live:]
 
 
 Places = list[tuple[slice | list[int], slice]]
@@ -293,10 +315,17 @@ def _runs(slots: list[int]) -> Places:
     return [(slice(slots[a], slots[b - 1] + 1), slice(a, b)) for a, b in pairs]
 
 
-def _finite_rows(stacks: Sequence[Tensor]) -> np.ndarray:
-    """bool [rows]: every floating number of the row is finite."""
-    sums = [t.reshape(len(t), t.numel() // len(t)).sum(1) for t in stacks if t.is_floating_point()]
-    return np.isfinite(functools.reduce(torch.add, sums).to("cpu", torch.float64).numpy())
+def _flattened(t: Tensor) -> Tensor:
+    """[rows, ...] -> [rows, numbers]"""
+    return t.reshape(len(t), t.numel() // len(t))
+
+
+def _finite_rows(stacks: Sequence[Tensor]) -> list[bool]:
+    """Of stacks [rows, numbers]: is every floating number of the row finite?"""
+    stacks = [t for t in stacks if t.is_floating_point()]
+    if math.isfinite(sum(float(t.sum()) for t in stacks)):
+        return [True] * len(stacks[0])
+    return functools.reduce(torch.add, [t.sum(1) for t in stacks]).isfinite().tolist()
 
 
 def _least_at_least(sizes: Sequence[int], n: int) -> int:
