@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.utils._pytree import tree_flatten
 
 from .dropout import KEY, keyed_layers
 from .forward import augmented, precision_of
@@ -73,7 +72,8 @@ class Lane:
     def flat(self) -> list[Tensor]:
         """All tensors, in the order of ``tables``; made once, as a lane serves many steps."""
         if self._flat is None:
-            self._flat = tree_flatten(self.tables())[0]
+            others = (self.frozen, self.anchor, self.correction)
+            self._flat = [*self.changing(), *(t for table in others for t in table.values()), self.alive]
         return self._flat
 
     def changing(self) -> list[Tensor]:
