@@ -179,7 +179,8 @@ def _typical(tasks: Sequence[Task]) -> Task:
 
 def _is_padded(tasks: Sequence[Task]) -> bool:
     """Is any batch short? Then a fused step has padding rows, and must be tried with some."""
-    return any(bool((task.batches.counts < task.recipe.batch_size).any()) for task in tasks)
+    distinct = {id(task.batches.counts): task for task in tasks}  # clients of one size share their counts
+    return any(bool((task.batches.counts < task.recipe.batch_size).any()) for task in distinct.values())
 
 
 def why_not_compiled() -> str | None:
