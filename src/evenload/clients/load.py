@@ -24,6 +24,7 @@ from .task import Task
 __all__ = ["Loaded", "Reader", "Wanted", "is_lazy", "load_tasks", "recipes_for", "states_for", "with_seeds"]
 
 State = Mapping[str, Tensor]
+Known = tuple[Any, Rows, Exception | None]
 ROWS = 256  # that the model is asked about at once
 
 
@@ -56,23 +57,33 @@ class Reader:
     def __init__(self, model: nn.Module):
         self._model = model
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-        self._known: dict[tuple, tuple[Any, Rows, Exception | None]] = {}
+        self._known: dict[tuple, dict[int, Known]] = {}  # what matters of a recipe -> id of a dataset
         self._n_classes: dict[tuple, int | None] = {}
         self.has_dropout = bool(keyed_layers(model))
 
-    def read(self, dataset: Any, recipe: Recipe) -> tuple[Rows, Exception | None]:
-        """The rows, and what is wrong with them. A dataset is known by identity: it must not change."""
-        key = (id(dataset), recipe.loss, recipe.augment, recipe.step is None)
-        if key in self._known:
-            return self._known[key][1:]
+    def read(self, datasets: Sequence[Any], recipes: Sequence[Recipe]) -> list[tuple[Rows, Exception | None]]:
+        """Rows, and what is wrong with them. A dataset is known by identity: it must not change."""
+        known_for: dict[int, dict[int, Known]] = {}
+        read = []
+        for dataset, recipe in zip(datasets, recipes, strict=True):
+            known = known_for.get(id(recipe))
+            if known is None:
+                key = recipe.loss, recipe.augment, recipe.step is None
+                known = known_for[id(recipe)] = self._known.setdefault(key, {})
+            found = known.get(id(dataset))
+            if found is None:
+                found = dataset, *self._read(dataset, recipe)
+                if found[2] is None and not is_lazy(dataset):
+                    known[id(dataset)] = found
+            read.append(found[1:])
+        return read
+
+    def _read(self, dataset: Any, recipe: Recipe) -> tuple[Rows, Exception | None]:
         try:
             rows = as_rows(dataset, self._dtype)
-            error = self._refuse(rows, recipe) if len(rows) else None
-        except Exception as raised:
-            rows, error = Rows(torch.empty(0), torch.empty(0)), raised
-        if error is None and not is_lazy(dataset):
-            self._known[key] = (dataset, rows, error)
-        return rows, error
+            return rows, self._refuse(rows, recipe) if len(rows) else None
+        except Exception as error:
+            return Rows(torch.empty(0), torch.empty(0)), error
 
     def _refuse(self, rows: Rows, recipe: Recipe) -> Exception | None:
         key = (recipe.loss, recipe.augment, recipe.step is None, rows.x.shape[1:], rows.x.dtype)
@@ -91,18 +102,18 @@ def is_lazy(dataset: Any) -> bool:
 
 def load_tasks(reader: Reader, wanted: Wanted, seed: int, round: int) -> Loaded:
     """Read every dataset. What raises, has no rows or labels out of range is in ``ended``."""
-    read = [reader.read(d, r) for d, r in zip(wanted.datasets, wanted.recipes, strict=True)]
+    read = reader.read(wanted.datasets, wanted.recipes)
     sizes = [len(rows) for rows, _ in read]
     draws = reader.has_dropout or any(recipe.augment for recipe in wanted.recipes)
     plans = plan_batches(sizes, wanted.ids, wanted.recipes, seed, round, draws=draws)
     loaded = Loaded()
     columns = (wanted.ids, wanted.recipes, wanted.starts, wanted.anchors, wanted.corrections)
-    for (rows, error), batches, *own in zip(read, plans, *columns, strict=True):
+    for (rows, error), n, batches, *own in zip(read, sizes, plans, *columns, strict=True):
         client, recipe, start, anchor, correction = own
         task = Task(client, recipe, rows, batches, start, anchor, correction)
         if error is not None:
             loaded.ended.append(failed(task, error))
-        elif not len(rows):
+        elif not n:
             loaded.ended.append(untouched(task, "empty"))
         else:
             loaded.tasks.append(task)

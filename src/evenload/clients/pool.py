@@ -113,28 +113,28 @@ def _whole(tasks: Sequence[Task]) -> tuple[Tensor, Tensor, dict[int, int]] | Non
     first = tasks[0].rows
     if all(t.rows.x is first.x and t.rows.y is first.y for t in tasks):
         return first.x, first.y, {}
-    if any(t.rows.rows is not None for t in tasks):
+    if any(t.rows.rows is not None or t.rows.kind != first.kind for t in tasks):
         return None
-    x, x_starts = _spans([t.rows.x for t in tasks])
-    y, y_starts = _spans([t.rows.y for t in tasks])
-    if x is None or y is None or x_starts != y_starts or len(x) != len(y):
+    x, y = _spans([t.rows.x for t in tasks]), _spans([t.rows.y for t in tasks])
+    if x is None or y is None or x[1] != y[1] or len(x[0]) != len(y[0]):
         return None
-    return x, y, {id(task): start for task, start in zip(tasks, x_starts, strict=True)}
+    return x[0], y[0], {id(task): start for task, start in zip(tasks, x[1], strict=True)}
 
 
-def _spans(parts: Sequence[Tensor]) -> tuple[Tensor | None, list[int]]:
-    """The tensor that all ``parts`` are runs of rows of (as slices of one tensor are), if there is one."""
+def _spans(parts: Sequence[Tensor]) -> tuple[Tensor, list[int]] | None:
+    """The tensor that all ``parts`` (of one kind) are runs of rows of, as slices of one tensor are, and where
+    each begins; None if there is none."""
     first, shape = parts[0], parts[0].shape[1:]
-    width = first[0].numel() if len(first) else 0
-    if not width or not all(
-        p.is_contiguous() and p.dtype == first.dtype and p.shape[1:] == shape for p in parts
-    ):
-        return None, []
-    row_bytes = width * first.element_size()
-    base, n = first.untyped_storage().data_ptr(), first.untyped_storage().nbytes() // row_bytes
+    row_bytes = shape.numel() * first.element_size()
+    if not row_bytes:
+        return None
+    storage = first.untyped_storage()
+    base, n_bytes = storage.data_ptr(), storage.nbytes()
     # Memory that lies within the first one's is the first one's: it is held here, so nobody else can have it.
-    starts = [part.data_ptr() - base for part in parts]
-    if any(start % row_bytes or not 0 <= start < n * row_bytes for start in starts):
-        return None, []
-    whole = first.as_strided((n, *shape), (width, *first.stride()[1:]), 0)
-    return whole, [start // row_bytes for start in starts]
+    starts = []
+    for part in parts:
+        start = part.data_ptr() - base
+        if not 0 <= start < n_bytes or start % row_bytes or not part.is_contiguous():
+            return None
+        starts.append(start // row_bytes)
+    return first.as_strided((n_bytes // row_bytes, *shape), (shape.numel(), *first.stride()[1:]), 0), starts

@@ -60,6 +60,9 @@ class Trainer:
             raise ConfigError(f"rounds={rounds}, threads={threads}: use 1 or more")
         self._model = with_keyed_dropout(template_of(model, seed))
         self._start = {name: t.detach().clone() for name, t in self._model.state_dict().items()}
+        named = dict(self._model.named_parameters())
+        self._params = {name: self._start[name] for name in named}
+        self._trained = [name for name, p in named.items() if p.requires_grad]
         self._seed = seed
         self._reader = Reader(self._model)
         self._spread = Spread(self._model, devices, threads)
@@ -139,16 +142,13 @@ class Trainer:
             raise ConfigError(
                 f"{n} clients, but {len(set(ids))} different ids", hint="give every client its own id"
             )
-        named = dict(self._model.named_parameters())
-        params = {name: self._start[name] for name in named}
-        trained = [name for name, p in named.items() if p.requires_grad]
         return Wanted(
             datasets,
             recipes_for(recipe, n),
             ids,
             states_for("start", start, n, self._start, self._start),
-            states_for("anchor", anchor, n, self._start, None, trained),
-            states_for("correction", corrections, n, params, None, trained),
+            states_for("anchor", anchor, n, self._start, None, self._trained),
+            states_for("correction", corrections, n, self._params, None, self._trained),
         )
 
     def _run(
