@@ -26,6 +26,20 @@ def test_torch_and_numpy_mix_alike(words):
     assert ours.numpy().view(np.uint64).tolist() == mix(array).tolist()
 
 
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5), st.integers(0, 4))
+def test_a_key_is_the_same_of_numbers_and_of_arrays(parts, at):
+    mixed = [np.array([part]) if i >= at else part for i, part in enumerate(parts)]
+    assert keys(*parts).tolist() == keys(*mixed).tolist() == keys(np.array(parts[:1]), *parts[1:]).tolist()
+
+
+@given(st.integers(0, 2**40), st.lists(st.integers(1, 70), min_size=1, max_size=8))
+def test_an_order_does_not_depend_on_who_else_is_ordered(seed, sizes):
+    own = keys(SHUFFLE, seed, np.arange(len(sizes)))
+    together = orders(own, max(sizes), np.array(sizes))
+    for line, key_, n in zip(together.tolist(), own, sizes, strict=True):
+        assert line[:n] == orders(np.array([key_]), n)[0].tolist()
+
+
 @given(st.integers(0, 2**40), st.integers(1, 300))
 def test_orders_are_permutations_that_differ_between_keys(seed, n):
     two = orders(keys(SHUFFLE, seed, [0, 1]), n)
@@ -65,7 +79,7 @@ def test_a_number_of_steps_is_that_many_and_drop_last_leaves_whole_batches(n, ba
 
 def test_plans_do_not_depend_on_who_else_is_planned():
     recipe = Recipe(batch_size=4, epochs=2)
-    together = plan_batches([9, 5, 9], [3, 7, 8], [recipe] * 3, seed=2, round=1)
+    together = plan_batches([9, 5, 9, 70, 200], [3, 7, 8, 1, 0], [recipe] * 5, seed=2, round=1)
     alone = plan_batches([9], [8], [recipe], seed=2, round=1)
     assert together[2].rows.tolist() == alone[0].rows.tolist()
     assert together[2].draws.tolist() == alone[0].draws.tolist()

@@ -10,11 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from evenload.clients import SGD, Recipe
+from evenload.clients import SGD, Adam, Recipe, slots
 from evenload.clients.bench import Bench
+from evenload.clients.data import Rows
 from evenload.clients.dropout import with_keyed_dropout
 from evenload.clients.engine import longest_first
 from evenload.clients.load import Reader, Wanted, load_tasks
+from evenload.clients.result import SideBySide
 from evenload.clients.serial import train_one
 from evenload.clients.strategy import Strategy, halves
 from evenload.clients.survey import survey_model
@@ -84,6 +86,59 @@ def test_states_of_a_chunk_outlive_the_slots():
     kept = {c: {k: v.clone() for k, v in r.state.items()} for c, r in results.items()}
     run(tasks, 2)
     assert all(difference(results[c].state, kept[c]) == 0 for c in kept)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1, momentum=0.9), Adam(0.01)])
+def test_states_side_by_side_are_the_states(optimizer, monkeypatch):
+    """Small states leave as columns of one tensor, large ones as tensors of their own: the same bits."""
+    recipe = Recipe(optimizer=optimizer, batch_size=4, metrics=("accuracy",))
+    tasks = tasks_of([4, 12, 9, 16, 4, 7], recipe=recipe)
+    _, small = run(tasks, 3)
+    monkeypatch.setattr(slots, "SIDE_BY_SIDE_BYTES", 0)
+    _, large = run(tasks, 3)
+    assert {type(r.state.stack) for r in small.values()} == {SideBySide}
+    assert {type(r.state.stack) for r in large.values()} == {dict}
+    for client, result in small.items():
+        assert list(result.state) == list(START)
+        assert difference(result.state, large[client].state) == 0.0
+        assert all(t.is_contiguous() and t.shape == START[n].shape for n, t in result.state.items())
+        assert result.metrics == large[client].metrics
+
+
+@pytest.mark.parametrize("limit", [0, slots.SIDE_BY_SIDE_BYTES])
+def test_weights_that_the_last_step_spoils_are_told_of(limit, monkeypatch):
+    """A learning rate beyond all numbers: each loss was finite, and the weights after it are not."""
+    monkeypatch.setattr(slots, "SIDE_BY_SIDE_BYTES", limit)
+    good, bad = (Recipe(optimizer=SGD(lr), batch_size=4) for lr in (0.1, 3e38))
+    tasks = tasks_of([4, 4, 4])
+    tasks = [dataclasses.replace(t, recipe=r) for t, r in zip(tasks, (good, bad, good), strict=True)]
+    x = tasks[1].rows.x * 1e6
+    tasks[1] = dataclasses.replace(tasks[1], rows=dataclasses.replace(tasks[1].rows, x=x))
+    _, results = run(tasks, 3)
+    assert [results[c].status for c in range(3)] == ["ok", "diverged", "ok"]
+    assert results[1].steps == 1
+
+
+@given(st.sets(st.integers(0, 30), min_size=1))
+def test_runs_of_slots_are_the_slots(chosen):
+    chosen = sorted(chosen)
+    written = np.full(31, -1)
+    for at, which in slots._runs(chosen):
+        written[at] = np.arange(len(chosen))[which]
+    assert written[chosen].tolist() == list(range(len(chosen)))
+    assert (written >= 0).sum() == len(chosen)
+
+
+def test_clients_of_some_rows_and_of_all_rows_share_a_pool():
+    x, y = torch.randn(30, 3, generator=torch.Generator().manual_seed(2)), torch.arange(30) % 2
+    data = [Rows(x, y, np.array([7, 3, 29, 11, 5])), Rows(x, y), Rows(x, y, np.arange(20, 29))]
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, epochs=2)
+    wanted = Wanted(data, [recipe] * 3, range(3), [START] * 3, [None] * 3, [None] * 3)
+    tasks = load_tasks(Reader(MODEL), wanted, 0, 0).tasks
+    _, results = run(tasks, 2)
+    for task in tasks:
+        truth = train_one(Bench(MODEL).model, task)
+        assert difference(truth.state, results[task.client].state) <= 1e-6
 
 
 def test_halves_end_in_one_and_hold_any_number():
