@@ -4,7 +4,7 @@ Clients wait in order of their steps, the longest first. A slot whose client is 
 none waits, the last live row moves into the gap and the live prefix shrinks. So no finished client is ever
 stepped, however ragged the clients are.
 
-    segment   steps during which no slot changes hands; planned on the host in one go
+    segment   steps during which no slot changes hands; looked up in the table of all steps in one go
 """
 
 import functools
