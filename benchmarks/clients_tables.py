@@ -117,6 +117,13 @@ def peers(pages: list[Row]) -> str:
     return table(columns, pages[0]["rows"], 4)
 
 
+def convolutions(pages: list[Row]) -> str:
+    columns = {"layer": words("layer"), "used": lambda row: "yes" if row["used"] else "no"}
+    kinds = ("forward", "inputs", "weights")
+    columns |= {name: figure(name, 0) for kind in kinds for name in (kind, f"{kind}, torch")}
+    return table(columns, pages[0]["rows"], 2)
+
+
 TABLES: Mapping[str, Callable[[list[Row]], str]] = {
     "clients_peers": peers,
     "clients_auto": auto,
@@ -125,6 +132,7 @@ TABLES: Mapping[str, Callable[[list[Row]], str]] = {
     "clients_larger": strategies,
     "clients_larger_100": strategies,
     "clients_batch8": strategies,
+    "clients_convolutions": convolutions,
     "clients_digits": digits,
     "clients_cold_warm": cold_warm,
 }
