@@ -9,7 +9,6 @@ the graph gives ``rate * a`` and ``b``, and ``apply`` adds their product to the 
 product alone. What does not look like this (momentum, decay, clipping, other layers) stays in the graph.
 """
 
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,14 +18,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from .products import NARROW
+from .views import TURN, base_of, erase, is_single, peeled, shape_of, writers_of
 
 __all__ = ["Factor", "Update", "apply", "take_out_updates"]
 
 aten = torch.ops.aten
-RESHAPES = (aten.view.default, aten._unsafe_view.default, aten.expand.default)
-TURN = aten.transpose.int
-# Views that begin where the tensor begins: size and stride say all.
-PLAIN_VIEWS = (*RESHAPES, TURN, aten.permute.default, aten.unsqueeze.default, aten.squeeze.dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +80,7 @@ def take_out_updates(graph: GraphModule) -> list[Update]:
     """
     places = {node: i for i, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
     copies = graph.graph.find_nodes(op="call_function", target=aten.copy_.default)
-    written = _written(graph)
+    written = writers_of(graph)
     flags: dict[Any, Any] = {node.args[1]: node.args[0] for node in copies if node.args[0] in places}
     found = [f for node in copies if (f := _find(node, places, written)) is not None and f.alive in flags]
     if not found or len({f.alive for f in found}) > 1:
@@ -96,7 +92,7 @@ def take_out_updates(graph: GraphModule) -> list[Update]:
         for f in found:
             factors = [_factor(graph, side, rate, places, outputs) for side, rate in f.scaled()]
             updates.append(Update(places[f.param], places[flags[f.alive]], *factors))
-            _erase(graph, f.copy)
+            erase(graph, f.copy)
     output.args = ([*output.args[0], *outputs],)  # pyright: ignore
     graph.recompile()
     return updates
@@ -120,7 +116,7 @@ def _factor(
     if rate is not None:
         node = call(aten.mul.Tensor, (node, rate))
     if side.is_turned:
-        rows, columns = _shape(side.node)[1:]
+        rows, columns = shape_of(side.node)[1:]
         node = call(TURN, (node, 1, 2))
         if rate is not None and columns < NARROW <= rows:
             node = call(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
@@ -150,7 +146,7 @@ class _Found:
 
     def scaled(self) -> tuple[tuple[_Side, Node | None], ...]:
         """Both sides, one with the rate: the smaller one, but none that is there as it is."""
-        sizes = [_shape(side.node).numel() for side in (self.left, self.right)]
+        sizes = [shape_of(side.node).numel() for side in (self.left, self.right)]
         if self.right.argument is not None or (self.left.argument is None and sizes[0] <= sizes[1]):
             return (self.left, self.rate), (self.right, None)
         return (self.left, None), (self.right, self.rate)
@@ -159,19 +155,19 @@ class _Found:
 def _find(copy: Any, places: dict[Node, int], written: dict[Node, list[Node]]) -> _Found | None:
     """The update that ends in ``copy``, if it is one that can be taken out."""
     param, new = copy.args[:2]
-    if param not in places or not _is_single(new, aten.where.self):
+    if param not in places or not is_single(new, aten.where.self):
         return None
     mask, changed, old = new.args
-    if old is not param or not _is_single(changed, aten.addcmul_.default) or changed.kwargs:
+    if old is not param or not is_single(changed, aten.addcmul_.default) or changed.kwargs:
         return None
     fresh, gradient, rate = changed.args
-    if not _is_single(fresh, aten.clone.default) or fresh.args[0] is not param:
+    if not is_single(fresh, aten.clone.default) or fresh.args[0] is not param:
         return None
     meta = param.meta["tensor_meta"]
     if len(meta.shape) != 3 or meta.shape[2] < NARROW <= meta.shape[1]:  # these are for ``turn_narrow``
         return None
-    product, is_turned = _peeled(gradient, only_single=True)
-    if not _is_single(product, aten.bmm.default):
+    product, is_turned = peeled(gradient, only_single=True)
+    if not is_single(product, aten.bmm.default):
         return None
     left, right = (_side(factor, places) for factor in product.args)
     if left is None or right is None:
@@ -181,77 +177,15 @@ def _find(copy: Any, places: dict[Node, int], written: dict[Node, list[Node]]) -
     for side in (left, right):
         # A factor is read after the graph: then another parameter, say, is no longer what it was.
         if side.node.meta["tensor_meta"].dtype != meta.dtype or any(
-            side.argument is not None or product < writer for writer in written.get(_base(side.node)[0], ())
+            side.argument is not None or product < writer for writer in written.get(base_of(side.node)[0], ())
         ):
             return None
-    return _Found(copy, param, _base(mask)[0], rate, left, right)
-
-
-def _written(graph: GraphModule) -> dict[Node, list[Node]]:
-    """The operations that write in place, by the tensor into which they do."""
-    writers: dict[Node, list[Node]] = {}
-    for node in graph.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
-            writers.setdefault(_base(node.args[0])[0], []).append(node)
-    return writers
+    return _Found(copy, param, base_of(mask)[0], rate, left, right)
 
 
 def _side(factor: Any, places: dict[Node, int]) -> _Side | None:
-    node, is_turned = _peeled(factor)
-    base, is_plain = _base(node)
+    node, is_turned = peeled(factor)
+    base, is_plain = base_of(node)
     if base not in places:
         return _Side(node, is_turned, None)
     return _Side(node, is_turned, base) if is_plain else None
-
-
-def _peeled(node: Any, only_single: bool = False) -> tuple[Node, bool]:
-    """``node`` without views that change nothing and turns of its last two axes; and whether it is turned."""
-    is_turned = False
-    while not only_single or len(node.users) == 1:
-        if node.target in RESHAPES and _shape(node) == _shape(node.args[0]):
-            pass
-        elif (
-            node.target is TURN and len(_shape(node)) == 3 and sorted(a % 3 for a in node.args[1:]) == [1, 2]
-        ):
-            is_turned = not is_turned
-        else:
-            break
-        node = node.args[0]
-    return node, is_turned
-
-
-def _base(node: Any) -> tuple[Node, bool]:
-    """What ``node`` is a view of, itself if of nothing, and whether by ``PLAIN_VIEWS`` alone."""
-    is_plain = True
-    while node.op == "call_function" and _is_view(node):
-        is_plain = is_plain and node.target in PLAIN_VIEWS
-        node = node.args[0]
-    return node, is_plain
-
-
-def _is_view(node: Any) -> bool:
-    if node.target in (aten._unsafe_view.default, operator.getitem):
-        return True
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and any(r.alias_info is not None for r in schema.returns)
-
-
-def _is_single(node: Any, target: Any) -> bool:
-    """A call of ``target`` with one user."""
-    return isinstance(node, Node) and node.target is target and len(node.users) <= 1
-
-
-def _shape(node: Any) -> torch.Size:
-    return node.meta["tensor_meta"].shape
-
-
-def _erase(graph: GraphModule, node: Node) -> None:
-    """Take out ``node`` and what only it has used."""
-    waiting = [node]
-    while waiting:
-        node = waiting.pop()
-        if node.users or node.op == "placeholder":
-            continue
-        inputs = node.all_input_nodes
-        graph.graph.erase_node(node)
-        waiting += [n for n in inputs if n not in waiting]
