@@ -135,7 +135,10 @@ class StackedStep:
         return StepOutput(losses, metrics)
 
     def traced(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
-        """The same without a look at the numbers, so that it is one graph: ``where`` puts dead rows back."""
+        """The same without a look at the numbers, so that it is one graph: ``where`` puts dead rows back.
+
+        ``updates`` finds plain descent in the graph by this very form: clone, ``addcmul_``, where, copy.
+        """
         grads, losses, buffers, metrics = self._forward_backward(lane, draw, x, y, w)
         alive = lane.alive & losses.isfinite()
         params = {name: t.clone() for name, t in lane.params.items()}
