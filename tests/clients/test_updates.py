@@ -131,6 +131,10 @@ def in_part(p, a, b):
     return p.sum((1, 2)), torch.bmm(a[:, :, 1:], b[:, 1:])
 
 
+def long(p, a, b):
+    return p.sum((1, 2)), torch.bmm(torch.cat([a, a], 2), torch.cat([b, b], 1))  # more numbers than p has
+
+
 def of_itself(p, a, b):
     return p.sum((1, 2)), torch.bmm(a, p)
 
@@ -144,7 +148,7 @@ def written_later(p, a, b):
 
 @pytest.mark.parametrize(
     ("product", "is_taken"),
-    [(plain, 1), (turned, 1), (used_again, 0), (in_part, 0), (of_itself, 0), (written_later, 0)],
+    [(plain, 1), (turned, 1), (used_again, 0), (in_part, 0), (long, 0), (of_itself, 0), (written_later, 0)],
 )
 def test_only_what_may_be_computed_afterwards_is_taken_out(product, is_taken):
     def step(p, a, b, rate, alive):

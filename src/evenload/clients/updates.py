@@ -24,6 +24,8 @@ __all__ = ["Factor", "Update", "apply", "take_out_updates"]
 
 aten = torch.ops.aten
 
+WORTHWHILE = 1  # numbers of a factor written anew, at most, for each number of a gradient that is not
+
 
 @dataclass(frozen=True, slots=True)
 class Factor:
@@ -180,7 +182,9 @@ def _find(copy: Any, places: dict[Node, int], written: dict[Node, list[Node]]) -
             side.argument is not None or product < writer for writer in written.get(base_of(side.node)[0], ())
         ):
             return None
-    return _Found(copy, param, base_of(mask)[0], rate, left, right)
+    found = _Found(copy, param, base_of(mask)[0], rate, left, right)
+    n_written = next(shape_of(side.node).numel() for side, rate in found.scaled() if rate is not None)
+    return found if n_written <= WORTHWHILE * meta.shape.numel() else None
 
 
 def _side(factor: Any, places: dict[Node, int]) -> _Side | None:
