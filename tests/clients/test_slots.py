@@ -22,7 +22,9 @@ from evenload.clients.strategy import Strategy, halves
 from evenload.clients.survey import survey_model
 from evenload.clients.trial import difference
 
-MODEL = with_keyed_dropout(nn.Linear(3, 2))
+with torch.random.fork_rng():  # the same in every run: what diverges must
+    torch.manual_seed(0)
+    MODEL = with_keyed_dropout(nn.Linear(3, 2))
 START = MODEL.state_dict()
 
 
