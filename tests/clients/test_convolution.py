@@ -145,7 +145,7 @@ def test_an_operation_says_its_shape_before_it_runs():
     opcheck(ops.convolve_weight_gradient.default, (x, grad, 3, 2, 1, 0), test_utils=tests)
     opcheck(ops.pool.default, (x, 2), test_utils=tests)
     places = torch.ops.evenload.pool(x, 2)[1]
-    opcheck(ops.pool_gradient.default, (torch.randn(places.shape), places, 6, 5), test_utils=tests)
+    opcheck(ops.pool_gradient.default, (torch.randn(places.shape), places, 2, 6, 5), test_utils=tests)
 
 
 def test_without_kernels_it_is_a_loop(monkeypatch, calls):

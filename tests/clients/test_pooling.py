@@ -23,7 +23,15 @@ def rule(request, monkeypatch) -> str:
 
 @pytest.mark.usefixtures("rule")
 @pytest.mark.parametrize(
-    ("size", "shape"), [(2, (3, 4, 5, 7, 9)), (3, (2, 3, 2, 9, 7)), (2, (2, 1, 1, 2, 2))]
+    ("size", "shape"),
+    [
+        (2, (3, 4, 5, 7, 9)),
+        (3, (2, 3, 2, 9, 7)),
+        (2, (2, 1, 1, 2, 2)),
+        (2, (2, 9, 2, 3, 3)),  # one window, and rows left over
+        (3, (2, 8, 1, 5, 11)),
+        (4, (2, 3, 2, 11, 8)),
+    ],
 )
 def test_the_bits_are_torchs_own_and_the_first_of_equals_gets_the_gradient(size, shape):
     generator = torch.Generator().manual_seed(0)

@@ -74,7 +74,7 @@ _LIBRARY.define(
     f"convolve_weight_gradient(Tensor x, Tensor grad, int k_height, int k_width, {_PADS}) -> (Tensor, Tensor)"
 )
 _LIBRARY.define("pool(Tensor x, int size) -> (Tensor, Tensor)")
-_LIBRARY.define("pool_gradient(Tensor grad, Tensor places, int height, int width) -> Tensor")
+_LIBRARY.define("pool_gradient(Tensor grad, Tensor places, int size, int height, int width) -> Tensor")
 
 
 def _empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -144,16 +144,16 @@ def _pool_program(height: int, width: int, size: int, x: Tensor):
     return pool_program(height, width, size, _lanes(x.shape[1], x.element_size()), x.element_size())
 
 
-def _pool_gradient(grad: Tensor, places: Tensor, height: int, width: int) -> Tensor:
-    dx = _pool_gradient_shape(grad, places, height, width)
+def _pool_gradient(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
+    dx = _pool_gradient_shape(grad, places, size, height, width)
     clients, samples, channels = grad.shape[:3]
-    program = _pool_program(height, width, height // grad.shape[3], grad)
+    program = _pool_program(height, width, size, grad)
     grad, places = samples_last(grad), samples_last(places)
     program.backward(*map(Tensor.data_ptr, (grad, places, dx)), clients * channels, samples)
     return dx
 
 
-def _pool_gradient_shape(grad: Tensor, places: Tensor, height: int, width: int) -> Tensor:
+def _pool_gradient_shape(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
     return _empty((*grad.shape[:3], height, width), grad)
 
 

@@ -80,13 +80,13 @@ class _StackedMaxPool(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
-        ctx.shape = inputs[0].shape[-2:]
+        ctx.sizes = inputs[1], *inputs[0].shape[-2:]
         ctx.mark_non_differentiable(output[1])
         ctx.save_for_backward(output[1])
 
     @staticmethod
     def backward(ctx, grad: Tensor, _: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _StackedMaxPoolBackward.apply(grad, *ctx.saved_tensors, *ctx.shape), None
+        return _StackedMaxPoolBackward.apply(grad, *ctx.saved_tensors, *ctx.sizes), None
 
     @staticmethod
     def vmap(info, in_dims, *args):
@@ -96,8 +96,8 @@ class _StackedMaxPool(torch.autograd.Function):
 
 class _StackedMaxPoolBackward(torch.autograd.Function):
     @staticmethod
-    def forward(grad: Tensor, places: Tensor, height: int, width: int) -> Tensor:
-        return torch.ops.evenload.pool_gradient(grad[None], places[None], height, width)[0]
+    def forward(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
+        return torch.ops.evenload.pool_gradient(grad[None], places[None], size, height, width)[0]
 
     @staticmethod
     def setup_context(ctx, inputs, output) -> None:
@@ -109,9 +109,9 @@ class _StackedMaxPoolBackward(torch.autograd.Function):
 
     @staticmethod
     def vmap(info, in_dims, *args):
-        grad, places, height, width = args
+        grad, places, *sizes = args
         parts = stacked((grad, places), in_dims, info.batch_size)
-        return torch.ops.evenload.pool_gradient(*parts, height, width), 0
+        return torch.ops.evenload.pool_gradient(*parts, *sizes), 0
 
 
 def _is_for_kernels(x: Tensor, size: int) -> bool:
