@@ -127,6 +127,14 @@ def test_what_kernels_do_not_serve_is_left_to_torch(conv, shape, is_ours, calls)
     )
 
 
+@pytest.mark.parametrize("shape", [(8, 3, 6, 6), (8, 1, 6, 6), (8, 2, 2, 6, 6), (6, 6)])
+def test_images_that_do_not_fit_are_refused_as_torch_does(shape):
+    conv, x = nn.Conv2d(2, 4, 3), torch.zeros(shape)
+    for model in (conv, with_rules(nn.Sequential(conv))):
+        with pytest.raises(RuntimeError):
+            model(x)
+
+
 def test_more_zeros_on_one_side_than_on_the_other_are_left_to_torch():
     assert is_plain(nn.Conv2d(2, 3, (3, 5), padding="same"))
     assert not is_plain(nn.Conv2d(2, 3, (3, 4), padding="same"))

@@ -65,6 +65,8 @@ def _by_kernels(parts: Sequence[Any], padding: Any, conv: Any) -> Any:
     """None if the kernels cannot do it, or not faster."""
     x, weight, bias = parts
     is_usual = {*conv.stride, *conv.dilation, conv.groups} == {1}
+    if x.dim() != 4 or x.shape[1] != weight.shape[1]:  # torch says what is wrong
+        return None
     if not (is_usual and x.device.type == "cpu" and x.dtype == weight.dtype in KERNEL_DTYPES):
         return None
     if not is_worth_it(geometry_of(x, weight, padding), len(x), x.element_size()):
