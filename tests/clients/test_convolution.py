@@ -114,6 +114,7 @@ def test_kernels_inside_a_compiled_step(case):
         (nn.Conv2d(2, 3, 3).bfloat16(), (8, 2, 6, 6), False),
         (nn.Conv2d(32, 32, 3), (16, 32, 40, 40), False),
         (nn.Conv3d(2, 3, 2), (8, 2, 4, 4, 4), False),
+        (nn.Conv1d(2, 3, 40), (8, 2, 50), False),  # would take long to compile
     ],
 )
 def test_what_kernels_do_not_serve_is_left_to_torch(conv, shape, is_ours, calls):
@@ -165,3 +166,15 @@ def test_without_kernels_it_is_a_loop(monkeypatch, calls):
     assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
     assert not calls
     assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-6
+
+
+def test_where_kernels_cannot_be_kept_safely_torch_does_the_work_and_it_is_said_once(
+    monkeypatch, tmp_path, caplog, calls
+):
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(tmp_path))
+    conv, x = nn.Conv2d(1, 11, (1, 3)), torch.randn(8, 1, 5, 9)  # shapes that no other test compiles
+    model = nn.Sequential(conv, nn.MaxPool2d(5))
+    assert torch.allclose(with_rules(model)(x), model(x), atol=1e-6)
+    assert not calls
+    assert sum("left to torch" in line and "chmod" in line for line in caplog.messages) == 1

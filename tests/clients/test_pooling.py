@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.func import grad, vmap
 
-from evenload.clients import SGD, Recipe, pooling, train
+from evenload.clients import SGD, Recipe, image_kernels, pooling, train
 from evenload.clients.pooling import PoolingRule
 from evenload.clients.trial import difference
 
@@ -17,7 +17,7 @@ def rule(request, monkeypatch) -> str:
     if request.param == "kernels":
         pytest.importorskip("llvmlite")
         return "_StackedMaxPool"
-    monkeypatch.setattr(pooling, "has_kernels", lambda: False)
+    monkeypatch.setattr(image_kernels, "has_kernels", lambda: False)
     return "_MaxPool"
 
 

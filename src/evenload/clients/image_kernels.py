@@ -9,25 +9,35 @@ compiled around.
 """
 
 import functools
-import importlib.util
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from evenload._optional import is_installed
+from evenload.errors import EvenloadError
 from evenload.gpu.llvm.conv_geometry import Geometry, scratch_bytes
+from evenload.gpu.llvm.conv_kernels import conv_program
+from evenload.gpu.llvm.pool_kernels import pool_program
 
-__all__ = ["KERNEL_DTYPES", "geometry_of", "has_kernels", "is_worth_it", "samples_last", "stacked"]
+__all__ = ["KERNEL_DTYPES", "can_pool", "geometry_of", "is_worth_it", "samples_last", "stacked"]
 
 KERNEL_DTYPES = (torch.float32, torch.float64)
 MOST_SCRATCH = 3 << 20  # bytes: a block of padded images stays near a core
 LEAST_FILLED = 0.6  # of a vector's lanes, below which torch's own convolution is as fast
+# Rows of taps and windows are written out in full: larger ones would take seconds to compile.
+WIDEST_KERNEL = 32
+LARGEST_WINDOW = 8
+
+log = logging.getLogger(__name__)
 
 
 @functools.cache
 def has_kernels() -> bool:
-    return sys.byteorder == "little" and importlib.util.find_spec("llvmlite") is not None
+    return sys.byteorder == "little" and is_installed("llvmlite")
 
 
 def geometry_of(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Geometry:
@@ -38,11 +48,37 @@ def geometry_of(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Geometry
 
 def is_worth_it(g: Geometry, samples: int, n_bytes: int) -> bool:
     """Can the kernels do it, and faster than torch?"""
-    if not (has_kernels() and g.is_possible and samples):
+    if not (has_kernels() and g.is_possible and samples and g.k_width <= WIDEST_KERNEL):
         return False
     lanes = _lanes(samples, n_bytes)
     filled = samples / (-(-samples // lanes) * lanes)
-    return filled >= LEAST_FILLED and scratch_bytes(g, lanes, n_bytes) <= MOST_SCRATCH
+    is_fast = filled >= LEAST_FILLED and scratch_bytes(g, lanes, n_bytes) <= MOST_SCRATCH
+    return is_fast and _is_ready(conv_program, g, lanes, n_bytes)
+
+
+def can_pool(x: Tensor, size: int) -> bool:
+    """x [..., samples, channels, height, width], windows of ``size`` x ``size``"""
+    if not (has_kernels() and x.numel() and size <= min(LARGEST_WINDOW, *x.shape[-2:])):
+        return False
+    n_bytes = x.element_size()
+    return _is_ready(pool_program, *x.shape[-2:], size, _lanes(x.shape[-4], n_bytes), n_bytes)
+
+
+@functools.cache
+def _is_ready(program: Callable[..., Any], *of: Any) -> bool:
+    """Is there this program? Its cache may be open to others: a slower step is better than no run."""
+    try:
+        program(*of)
+    except EvenloadError as error:
+        _warn(f"convolutions and pooling are left to torch, which is slower: {error}")
+        return False
+    return True
+
+
+@functools.cache
+def _warn(text: str) -> None:
+    """Once for each reason."""
+    log.warning(text)
 
 
 def _lanes(samples: int, n_bytes: int) -> int:
@@ -117,8 +153,6 @@ def _convolve_weight_gradient(
 
 def _prepared(g: Geometry, x: Tensor):
     """The program, its scratch, and the numbers of clients and samples."""
-    from evenload.gpu.llvm.conv_kernels import conv_program
-
     lanes = _lanes(x.shape[1], x.element_size())
     scratch = torch.empty(scratch_bytes(g, lanes, x.element_size()), dtype=torch.uint8)
     return conv_program(g, lanes, x.element_size()), scratch, x.shape[:2]
@@ -139,8 +173,6 @@ def _pool_shapes(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
 
 
 def _pool_program(height: int, width: int, size: int, x: Tensor):
-    from evenload.gpu.llvm.pool_kernels import pool_program
-
     return pool_program(height, width, size, _lanes(x.shape[1], x.element_size()), x.element_size())
 
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .image_kernels import KERNEL_DTYPES, has_kernels, samples_last, stacked
+from .image_kernels import KERNEL_DTYPES, can_pool, samples_last, stacked
 
 __all__ = ["PoolingRule"]
 
@@ -116,7 +116,7 @@ class _StackedMaxPoolBackward(torch.autograd.Function):
 
 def _is_for_kernels(x: Tensor, size: int) -> bool:
     is_usual = x.device.type == "cpu" and x.dtype in KERNEL_DTYPES and x.dim() in (3, 4)
-    return is_usual and has_kernels() and min(x.shape[-2:]) >= size and x.numel() > 0
+    return is_usual and can_pool(x if x.dim() == 4 else x[None], size)
 
 
 def _is_fit(x: Tensor, size: int) -> bool:
