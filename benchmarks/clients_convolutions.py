@@ -88,7 +88,7 @@ def pooling(case: str) -> dict:
         {
             "forward": lambda: ours.pool(x, 2),
             "forward, torch": lambda: [aten.max_pool2d_with_indices(row, *window) for row in rows],
-            "inputs": lambda: ours.pool_gradient(grad, places, side, side),
+            "inputs": lambda: ours.pool_gradient(grad, places, 2, side, side),
             "inputs, torch": lambda: [
                 aten.max_pool2d_with_indices_backward(g, row, *window, at) for g, row, at in known
             ],
