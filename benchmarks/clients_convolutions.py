@@ -1,4 +1,4 @@
-"""Convolutions and max pooling of ten clients with their own weights: our kernels beside torch's.
+"""Convolutions and max pooling of four clients with their own weights: our kernels beside torch's.
 
     python benchmarks/clients_convolutions.py
 
@@ -14,8 +14,9 @@ import torch
 from record import record
 
 from evenload.clients import image_kernels
+from evenload.clients.engine import _settle_allocator
 
-CLIENTS, REPEATS = 10, 15
+CLIENTS, REPEATS = 4, 25
 CASES = {  # in, out, height and width, kernel, padding, samples
     "LeNet-5, first": (1, 6, 28, 5, 2, 32),
     "LeNet-5, second": (6, 16, 14, 5, 0, 32),
@@ -100,6 +101,7 @@ def pooling(case: str) -> dict:
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    _settle_allocator("cpu")  # as in every fused run; it serves torch's kernels as well
     record("clients_convolutions", [convolution(case) for case in CASES] + [pooling(case) for case in POOLED])
 
 
