@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from evenload.clients import SGD, Adam, Recipe, slots
+from evenload.clients import SGD, Adam, Recipe, slots, train
 from evenload.clients.bench import Bench
 from evenload.clients.data import Rows
 from evenload.clients.dropout import with_keyed_dropout
 from evenload.clients.engine import longest_first
+from evenload.clients.fuse import StackedStep
 from evenload.clients.load import Reader, Wanted, load_tasks
 from evenload.clients.result import SideBySide
 from evenload.clients.serial import train_one
@@ -181,3 +182,37 @@ def test_compiled_steps_of_any_cohort_use_the_same_few_graphs(chunk, n_clients, 
     rows = compiled.rows_for(n_clients, n_workers)
     assert set(halves(rows)) <= set(halves(chunk))
     assert eager.rows_for(n_clients, n_workers) <= rows <= chunk
+
+
+class Table(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Parameter(torch.ones(35_000, 2, dtype=torch.float16))
+
+    def forward(self, x):
+        return x @ self.rows[:3]
+
+
+def test_many_numbers_of_half_precision_are_finite_though_their_sum_is_not():
+    data = [(torch.randn(4, 3).half(), torch.tensor([0, 1, 0, 1])) for _ in range(2)]
+    found = train(Table, data, Recipe(batch_size=4), strategy="fused:2")
+    assert found.plan.strategy.inner == "fused", found.plan.explain()
+    assert [r.status for r in found] == ["ok", "ok"]
+
+
+def test_what_clients_share_lies_in_order_whatever_the_memory_of_their_start(monkeypatch):
+    """A compiled step takes tensors of one layout only, and may serve starts of any."""
+    seen, step = [], StackedStep.__call__
+
+    def noted(self, lane, *others):
+        seen.append(lane.frozen["0.weight"].stride())
+        return step(self, lane, *others)
+
+    monkeypatch.setattr(StackedStep, "__call__", noted)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    turned = dict(model.state_dict(), **{"0.weight": model[0].weight.detach().t().contiguous().t()})
+    data = [(torch.randn(4, 3), torch.tensor([0, 1, 0, 1])) for _ in range(2)]
+    for start in (model.state_dict(), turned):
+        train(model, data, Recipe(batch_size=4), strategy="fused:2", start=start)
+    assert set(seen) == {(3, 1)}

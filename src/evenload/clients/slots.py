@@ -103,7 +103,7 @@ class SlotRun:
         frozen = (
             empty(form.frozen)
             if not form.shares_frozen
-            else {n: source[n].to(self._device) for n in form.frozen}
+            else {n: source[n].to(self._device).contiguous() for n in form.frozen}
         )
         return Lane(
             params=empty(form.trained),
@@ -322,7 +322,7 @@ def _flattened(t: Tensor) -> Tensor:
 
 def _finite_rows(stacks: Sequence[Tensor]) -> list[bool]:
     """Of stacks [rows, numbers]: is every floating number of the row finite?"""
-    stacks = [t for t in stacks if t.is_floating_point()]
+    stacks = [t.float() if t.dtype == torch.float16 else t for t in stacks if t.is_floating_point()]
     if math.isfinite(sum(float(t.sum()) for t in stacks)):
         return [True] * len(stacks[0])
     return functools.reduce(torch.add, [t.sum(1) for t in stacks]).isfinite().tolist()
