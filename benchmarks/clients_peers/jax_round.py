@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 WIDTHS, N, ROUNDS = tuple(map(int, sys.argv[1].split("-"))), int(sys.argv[2]), int(sys.argv[3])
+SECONDS = 2.0  # of rounds, at least
 BATCH, STEPS, LR = 32, 10, 0.05
 
 
@@ -55,8 +56,8 @@ def fedjax_round(x, y, start):
 
 def least(run):
     run()
-    spent = []
-    for _ in range(ROUNDS):
+    spent, until = [], time.perf_counter() + SECONDS
+    while len(spent) < ROUNDS or time.perf_counter() < until:
         cpu, wall = time.process_time(), time.perf_counter()
         run()
         spent.append((time.perf_counter() - wall, time.process_time() - cpu))
