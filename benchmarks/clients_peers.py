@@ -10,7 +10,7 @@ is left out:
     JAX     pip install jax fedjax
 
 Every client takes part in each round: 10 SGD steps of 32 rows. Flower runs on two workers, the others on one
-core. A figure is the least of the rounds, the first left out; short rounds go on for two seconds, as twelve of
+core. A figure is the least of the rounds, the first left out. Short rounds go on for two seconds: twelve of
 five milliseconds may all fall into one disturbance.
 """
 
