@@ -23,7 +23,7 @@ from evenload.clients.strategy import Strategy
 from evenload.clients.streams import Streams
 from evenload.clients.survey import survey_model
 from evenload.clients.trial import Trial
-from evenload.clients.tuner import MOST_COMPILED, START_S, Tuner
+from evenload.clients.tuner import LIGHT_S, MOST_COMPILED, START_S, Tuner
 
 RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
 
@@ -166,7 +166,7 @@ def test_what_was_compiled_in_vain_leaves_enough_for_samples(two_cores):
     def cost(strategy):
         return launch_bound(strategy) if strategy.outer == "inline" else (1e-3, 1e-3)
 
-    made, spread = tuner(cost, rounds=1200, compile_s=6.0)
+    made, spread = tuner(cost, rounds=1700, compile_s=6.0)
     best = made.decide().strategy
     assert spread.compiled
     assert not best.is_compiled
@@ -306,6 +306,26 @@ def test_compiled_chunks_are_followed_to_the_best():
     assert len(compiled) <= MOST_COMPILED
 
 
+def test_small_chunks_of_light_steps_are_not_measured():
+    """Where a step is starting operations, more clients are better: the first chunk is not the smallest."""
+    made, _ = tuner(lambda s: tuple(t / 20 for t in launch_bound(s)), n=100, rounds=2000)
+    made.decide()
+    assert made.meter.probes[0].step_s < LIGHT_S
+    chunks = [p.strategy.chunk for p in made.meter.probes if p.strategy.inner == "fused"]
+    assert chunks[0] == 20
+
+
+def test_threads_go_on_to_smaller_chunks_while_these_are_about_as_fast(two_cores):
+    """Two threads share a cache that holds five clients each; halves on the way gain little."""
+
+    def cost(strategy):
+        is_small = strategy.outer == "threads" and strategy.chunk <= 5
+        return 1e-6, (5e-4 if is_small else 1e-3) / (2 if strategy.outer == "threads" else 1)
+
+    made, _ = tuner(cost, n=100, rounds=20_000, refuse=("fused-compiled",))
+    assert str(made.decide().strategy) in ("threads*2/fused:5", "threads*2/fused:2", "threads*2/fused:1")
+
+
 def test_rows_divide_clients_of_equal_length():
     made, _ = tuner(launch_bound, n=100, rounds=2000)
     made.decide()
@@ -333,7 +353,7 @@ def test_streams_are_measured_where_there_is_a_gpu(monkeypatch, share, refused, 
             return launch_s, per_client_s * 10
         return launch_s * strategy.workers / min(strategy.workers, share), per_client_s
 
-    made, _ = tuner(cost, rounds=2000, refuse=(refused,))
+    made, _ = tuner(cost, rounds=4000, refuse=(refused,))
     assert str(made.decide().strategy) == picked
 
 

@@ -22,11 +22,11 @@ from .trial import Trial
 
 __all__ = ["Meter", "Probe"]
 
-SHARE = 0.025  # of the job's time, by the best strategy so far, that finding it may take
+SHARE = 0.018  # of the job's time, by the best strategy so far, that finding it may take
 WORTH_S = 0.05  # less than this may always be spent
 STEPS, MOST_STEPS = 3, 10  # of each client in a short sample, as far as the job pays for these
 SAMPLE_SHARE = 0.0002  # of the steps of the job, that a sample may have
-CONFIRM_SHARE = 0.01  # of the job's time, that comparing the best may take whatever was spent before
+CONFIRM_SHARE = 0.008  # of the job's time, that comparing the best may take whatever was spent before
 REPEATS, MOST_REPEATS = 2, 4  # more than two as far as the job pays for these
 REPEAT_SHARE = 0.001  # of the job's time, that the samples of one strategy may then take
 ENOUGH_S = 0.03  # a sample so long is not repeated otherwise

@@ -25,12 +25,14 @@ __all__ = ["Tuner", "Verdict"]
 
 START_S = 5.0  # what starting processes that import torch is taken to cost
 COMPILE_S, COMPILE_OP_S = 2.0, 0.02  # what compiling a step and each of its operations is taken to cost
-FEWEST = 4  # clients in the smallest chunk that is measured
+FEWEST, FEWEST_LIGHT = 4, 16  # clients in the first chunk that is measured; where steps are mostly launches
+LIGHT_S = 1e-3  # seconds of such a step: starting the operations of a small network takes a third of this
 FIRST_FAR, FAR = 4.0, 1.5  # times serial: chunks so slow do not promise anything of larger ones
 NEAR = 1.5  # times the fastest of one thread: another kind so slow may still be the fastest on all cores
 MOST_COMPILED = 6  # chunks that are compiled at most
 OP_S = 1e-5  # what starting an operation costs, and a compiled step does not pay
 MOST_GAIN = 0.6  # of the job, that compiling is expected to save
+FLAT, MOST_WALK = 1.05, 3  # times the best: a chunk so near may lie on the way to a better one; on so far
 NEXT_GAIN = 0.1  # of the job, that another compiled chunk or kind is expected to save
 LAUNCH_BOUND = 0.35  # of a step is spent starting operations: the more clients in it, the better
 CORES_GAIN = 0.3  # of the job, that several cores are expected to save
@@ -102,11 +104,11 @@ class Tuner:
     def _search(
         self, outer: str, inner: str, workers: int | None = None, near: Probe | None = None
     ) -> Probe | None:
-        """Chunks of 4, 16, 64, ... until that gains nothing, then from the best on by halves and doubles.
+        """Chunks of 4 or 16, 64, ... until that gains nothing, then from the best on by halves and doubles.
 
         Beside another kind, whose best is ``near``, from that chunk on, if it is no slower there by far.
         """
-        most, size = self._most(outer), FEWEST if near is None else near.strategy.chunk
+        most, size = self._most(outer), self._fewest() if near is None else near.strategy.chunk
         best: Probe | None = None
         serial_s = self.meter.probes[0].step_s
         while probe := self._try_chunk(outer, inner, size, workers, most):
@@ -132,6 +134,9 @@ class Tuner:
         if is_known or not self.meter.can_afford(strategy, share=SEARCH):
             return None
         return self.meter.probe(strategy)
+
+    def _fewest(self) -> int:
+        return FEWEST_LIGHT if self.meter.probes[0].step_s < LIGHT_S else FEWEST
 
     def _most(self, outer: str) -> int:
         """Clients that there are and that fit into memory."""
@@ -237,15 +242,31 @@ class Tuner:
             self._probe_threads(self._spread_over(found, "threads", cores), gain)
             gain = 0.0  # of another kind, beyond that of the first
         best = min(meter.probes[known:], key=lambda p: p.step_s, default=None)
-        if best is None or not best.strategy.is_fused or best.step_s > meter.least_s():
+        if best is None or not best.strategy.is_fused or best.step_s > FLAT * meter.least_s():
             return
-        each = min(-(-self._n // cores), max(1, self._most("inline") // cores))
-        for size in (best.strategy.chunk // 2, 2 * best.strategy.chunk):
-            chunk = self._even(max(1, min(size, each)), each)
-            self._probe_threads(replace(best.strategy, chunk=chunk))
+        for times in (0.5, 2.0):
+            best = self._walk_threads(best, times, cores)
 
-    def _probe_threads(self, strategy: Strategy, gain: float = 0.0) -> None:
-        """If it is not known, and affordable. Threads share what is compiled, for so many rows once."""
+    def _walk_threads(self, best: Probe, times: float, cores: int) -> Probe:
+        """Other chunks, on by halves or doubles while they are about as fast: cores share caches."""
+        each = min(-(-self._n // cores), max(1, self._most("inline") // cores))
+        gain = NEXT_GAIN if best.strategy.is_compiled else 0.0
+        at: Probe | None = best
+        for _ in range(MOST_WALK):
+            chunk = self._even(max(1, min(int(times * at.strategy.chunk), each)), each)
+            if chunk == at.strategy.chunk:
+                break
+            at = self._probe_threads(replace(best.strategy, chunk=chunk), gain)
+            if at is None or at.step_s > FLAT * best.step_s:
+                break
+            best = min(best, at, key=lambda p: p.step_s)
+        return best
+
+    def _probe_threads(self, strategy: Strategy, gain: float = 0.0) -> Probe | None:
+        """Measured if it is not known; None if that is not affordable, or fails.
+
+        Threads share what is compiled, for so many rows once.
+        """
         meter, start_s, made_s = self.meter, 0.0, 0.0
         if strategy.is_compiled:
             rows = strategy.rows_for(self._n, n_workers(strategy))
@@ -253,12 +274,12 @@ class Tuner:
             kin = {p.strategy.rows: p for p in here if p.strategy.inner == strategy.inner}
             start_s = 0.0 if rows in kin else max(p.first_s for p in kin.values())
             made_s = kin[rows].first_s if rows in kin else 0.0
-        if any(p.strategy == strategy for p in meter.probes):
-            return
-        if meter.can_afford(strategy, start_s=start_s, gain=gain):
+        probe = next((p for p in meter.probes if p.strategy == strategy), None)
+        if probe is None and meter.can_afford(strategy, start_s=start_s, gain=gain):
             probe = meter.probe(strategy, has_trial=strategy.is_compiled)
             if probe is not None:
                 probe.first_s += made_s
+        return probe
 
     def _try_processes(self) -> None:
         """The best in processes, which share no interpreter lock; their starting must be repaid."""
