@@ -29,6 +29,7 @@ SAMPLE_SHARE = 0.0002  # of the steps of the job, that a sample may have
 CONFIRM_SHARE = 0.008  # of the job's time, that comparing the best may take whatever was spent before
 REPEATS, MOST_REPEATS = 2, 4  # more than two as far as the job pays for these
 REPEAT_SHARE = 0.001  # of the job's time, that the samples of one strategy may then take
+TURNS_SHARE = 0.0004  # and one sample, with rows that are filled several times
 ENOUGH_S = 0.03  # a sample so long is not repeated otherwise
 SURE = 4.0  # times its cost must something dear be expected to save
 SEARCH = 0.5  # of the budget may go to looking for a chunk
@@ -210,16 +211,27 @@ class Meter:
         return CLOSE if self._clock_for([strategy]) is self._thread_clock else DISTURBED * CLOSE
 
     def _short(self, strategy: Strategy, n_steps: int | None = None) -> list[Task]:
-        """Clients that fill every worker's rows once, cut to a few steps.
+        """Clients that fill every worker's rows, cut to a few steps.
 
         To begin and to end with a client costs something, too; with more steps it counts as in the job.
         """
-        tasks = self.tasks[: strategy.rows * n_workers(strategy)]
+        n = min(len(self.tasks), strategy.rows * n_workers(strategy))
         if n_steps is None:
-            n_steps = max(STEPS, min(MOST_STEPS, int(SAMPLE_SHARE * self.job_steps / len(tasks))))
+            n_steps = max(STEPS, min(MOST_STEPS, int(SAMPLE_SHARE * self.job_steps / n)))
+            n = self._longer(n, n_steps) if strategy.outer == "threads" else n
+        tasks = self.tasks[:n]
         # What goes to another process and back is all of a client: its steps must then count in full.
         is_whole = strategy.outer in ("processes", "devices")
         return list(tasks) if is_whole else [_cut(task, n_steps) for task in tasks]
+
+    def _longer(self, n: int, n_steps: int) -> int:
+        """Clients that fill the rows several times, if the job pays for so many: to start threads would else
+        count against small chunks.
+        """
+        if not self.probes:
+            return n
+        most = TURNS_SHARE * self.job_s() / (n_steps * self.least_s())
+        return min(len(self.tasks), n * max(1, int(most / n)))
 
     def _clock_for(self, strategies: Sequence[Strategy]) -> Callable[[], float]:
         is_alone = all(strategy.outer == "inline" for strategy in strategies) and self._spread.threads == 1
