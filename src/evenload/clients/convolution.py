@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .image_kernels import KERNEL_DTYPES, geometry_of, is_worth_it, samples_last, stacked
+from .image_kernels import KERNEL_DTYPES, Once, geometry_of, is_worth_it, samples_last, stacked
 
 __all__ = ["CONVOLUTIONS", "autocast", "is_plain"]
 
@@ -102,19 +102,7 @@ class _Stacked(torch.autograd.Function):
         return torch.ops.evenload.convolve(*stacked(tensors, in_dims, info.batch_size), *padding), 0
 
 
-class _Once(torch.autograd.Function):
-    """A gradient that is not differentiated again."""
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise NotImplementedError("second derivatives of a fused convolution")
-
-
-class _StackedInput(_Once):
+class _StackedInput(Once):
     @staticmethod
     def forward(grad: Tensor, weight: Tensor, size: tuple[int, int], padding: tuple[int, int]) -> Tensor:
         return torch.ops.evenload.convolve_input_gradient(grad[None], weight[None], *size, *padding)[0]
@@ -126,7 +114,7 @@ class _StackedInput(_Once):
         return torch.ops.evenload.convolve_input_gradient(*parts, *size, *padding), 0
 
 
-class _StackedWeight(_Once):
+class _StackedWeight(Once):
     @staticmethod
     def forward(x: Tensor, grad: Tensor, size: tuple[int, int], padding: tuple[int, int]):
         of_weight, of_bias = torch.ops.evenload.convolve_weight_gradient(x[None], grad[None], *size, *padding)
@@ -166,7 +154,7 @@ class _Looped(torch.autograd.Function):
         return torch.stack(lines), 0  # pyright: ignore
 
 
-class _LoopedBackward(_Once):
+class _LoopedBackward(Once):
     """The gradients that are ``wanted`` of (x, weight, bias), in this order."""
 
     @staticmethod

@@ -23,7 +23,7 @@ from evenload.gpu.llvm.conv_geometry import Geometry, scratch_bytes
 from evenload.gpu.llvm.conv_kernels import conv_program
 from evenload.gpu.llvm.pool_kernels import pool_program
 
-__all__ = ["KERNEL_DTYPES", "can_pool", "geometry_of", "is_worth_it", "samples_last", "stacked"]
+__all__ = ["KERNEL_DTYPES", "Once", "can_pool", "geometry_of", "is_worth_it", "samples_last", "stacked"]
 
 KERNEL_DTYPES = (torch.float32, torch.float64)
 MOST_SCRATCH = 3 << 20  # bytes: a block of padded images stays near a core
@@ -98,6 +98,18 @@ def stacked(tensors: Sequence[Tensor], in_dims: Sequence[int | None], n: int) ->
         t.expand(n, *t.shape) if dim is None else t.movedim(dim, 0)
         for t, dim in zip(tensors, in_dims, strict=False)
     ]
+
+
+class Once(torch.autograd.Function):
+    """A gradient that is not differentiated again."""
+
+    @staticmethod
+    def setup_context(ctx, inputs, output) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise NotImplementedError("second derivatives of a fused convolution or pooling")
 
 
 _LIBRARY = torch.library.Library("evenload", "DEF")

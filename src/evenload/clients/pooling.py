@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .image_kernels import KERNEL_DTYPES, can_pool, samples_last, stacked
+from .image_kernels import KERNEL_DTYPES, Once, can_pool, samples_last, stacked
 
 __all__ = ["PoolingRule"]
 
@@ -94,18 +94,10 @@ class _StackedMaxPool(torch.autograd.Function):
         return torch.ops.evenload.pool(x.movedim(in_dims[0], 0), size), (0, 0)
 
 
-class _StackedMaxPoolBackward(torch.autograd.Function):
+class _StackedMaxPoolBackward(Once):
     @staticmethod
     def forward(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
         return torch.ops.evenload.pool_gradient(grad[None], places[None], size, height, width)[0]
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise NotImplementedError("second derivatives of a fused max pooling")
 
     @staticmethod
     def vmap(info, in_dims, *args):
