@@ -1,8 +1,10 @@
 """Max pooling for CPUs: what torch's own kernel does for one window after another, done for whole rows.
 
-torch's kernel takes a fifth of the time of a small convolutional network. Where windows do not overlap, the
-largest number is a maximum of a few strided views, and its place follows from comparing them with it: half of
-the time in all, and the same bits, gradients included (the first of equal numbers gets the gradient). Where
+    kernels   where there are some for the shape: ``image_kernels``
+    views     else: where windows do not overlap, the largest number is a maximum of a few strided views, and
+              its place follows from comparing them with it
+
+Both give torch's own bits, gradients included: the first of equal numbers gets the gradient. By views, where
 there is a NaN in a window, that is its largest number, but another one may get the gradient.
 """
 
@@ -27,8 +29,8 @@ class PoolingRule(TorchFunctionMode):
             size = _window(*args[1:], **{name: value for name, value in kwargs.items() if name != "input"})
             x = args[0] if args else kwargs["input"]
             if size is not None and _is_for_kernels(x, size):
-                stacked = x if x.dim() == 4 else x[None]
-                found = _StackedMaxPool.apply(samples_last(stacked), size)[0]  # pyright: ignore
+                images = x if x.dim() == 4 else x[None]
+                found = _StackedMaxPool.apply(samples_last(images), size)[0]  # pyright: ignore
                 return found if x.dim() == 4 else found[0]
             if size is not None and _is_fit(x, size):
                 return _MaxPool.apply(x, size)[0]  # pyright: ignore
