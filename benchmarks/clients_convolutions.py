@@ -13,8 +13,8 @@ from collections.abc import Callable
 import torch
 from record import record
 
-from evenload.clients import image_kernels
-from evenload.clients.engine import _settle_allocator
+from evenload.clients.fused.engine import _settle_allocator
+from evenload.clients.step import image_kernels
 
 CLIENTS, REPEATS = 4, 25
 CASES = {  # in, out, height and width, kernel, padding, samples

@@ -14,7 +14,7 @@ from sklearn.datasets import load_digits
 
 from evenload.clients import SGD, Recipe, Trainer, evaluate
 from evenload.clients.partition import dirichlet, split
-from evenload.clients.trial import difference
+from evenload.clients.spread.equivalence_check import difference
 
 ROUNDS = 20
 RECIPE = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=10, epochs=1)

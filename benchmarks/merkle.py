@@ -25,7 +25,8 @@ from evenload.balance.metrics import amdahl
 from evenload.devices import DevicePool
 from evenload.errors import MissingExtra, NoUsableDevice
 from evenload.executor import Executor
-from evenload.gpu.llvm import hash_kernels, program
+from evenload.gpu.llvm import program
+from evenload.gpu.llvm.hash import hash_kernels
 from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine, parallel_root
 from evenload.merkle.cpu_engine import CpuEngine
 

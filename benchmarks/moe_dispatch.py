@@ -24,7 +24,7 @@ from record import record
 
 from evenload.balance.flow import ReplicaGraph, Router
 from evenload.balance.flow.highs import least_peak
-from evenload.moe.dispatch import Dispatcher
+from evenload.moe.routing.dispatch import Dispatcher
 
 TOP_K = 8
 SHAPES = [(320, 32), (288, 8)]  # slots, GPUs

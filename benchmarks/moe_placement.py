@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from record import record
 
 from evenload.moe import Fleet, place, rebalance_experts, schedule_transfers
-from evenload.moe.bound import equal_split_imbalance, placement_bound
 from evenload.moe.generators import Popularity, generate
-from evenload.moe.replay import imbalances
+from evenload.moe.placement.bound import equal_split_imbalance, placement_bound
+from evenload.moe.replay.replayer import imbalances
 from evenload.moe.topology import lay_out, ring, torus
 
 PEERS = Path(os.environ.get("EVENLOAD_PEERS", "/nowhere"))

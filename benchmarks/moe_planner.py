@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from record import record
 
-from evenload.moe.planner import Planner
+from evenload.moe.routing.planner import Planner
 from evenload.moe.topology import create_redundant_mapping
 
 SHAPES = [(8, 12, 512, 6_400_000), (16, 24, 1024, 8_533_333), (32, 48, 2048, 11_377_777)]

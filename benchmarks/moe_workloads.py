@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.moe.placement import rebalance_experts
+from evenload.moe.placement.rebalance import rebalance_experts
 
 TRACES = Path(__file__).parents[1] / "tests" / "data" / "routing"
 

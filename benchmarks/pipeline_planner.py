@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import record
 
 from evenload.errors import ConfigError
-from evenload.pipeline.planner import make_plan
+from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
 CASES = {

@@ -19,13 +19,13 @@ from typing import Any
 
 import record
 
-from evenload.pipeline.job_file import load_spec
-from evenload.pipeline.job_problem import problem_of
-from evenload.pipeline.live_bytes import peak_bytes
-from evenload.pipeline.modelled_fleet import FleetDevice
-from evenload.pipeline.planner import make_plan
+from evenload.pipeline.job.job_file import load_spec
+from evenload.pipeline.job.spec_stage import StageSpec
+from evenload.pipeline.planning.estimates.live_bytes import peak_bytes
+from evenload.pipeline.planning.job_problem import problem_of
+from evenload.pipeline.planning.modelled_fleet import FleetDevice
+from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
-from evenload.pipeline.spec_stage import StageSpec
 from evenload.pipeline.stage import Item, ModelFolder, StageContext
 from evenload.pipeline.stages import tiny
 from evenload.pipeline.target import load_target, locate

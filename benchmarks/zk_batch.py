@@ -12,7 +12,7 @@ from pathlib import Path
 
 from record import record
 
-from evenload.cli.prove_bench import make_circuit, measure_all
+from evenload.cli.bench.prove import make_circuit, measure_all
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 
 from evenload.devices import Device, DevicePool
-from evenload.executor.summary import DeviceShare, Summary
+from evenload.executor.decide.summary import DeviceShare, Summary
 from evenload.notebook import gantt, page, share, table
 
 BAD = "<script>alert(1)</script>\x1b[31m"

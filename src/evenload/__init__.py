@@ -7,13 +7,13 @@ so that ``import evenload`` stays cheap.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._version import __version__
+from evenload._version import __version__
 
 if TYPE_CHECKING:
-    from .devices import Device, DevicePool
-    from .errors import EvenloadError
-    from .executor import Executor, ParallelResult, Task, gang, map, run_partitioned
-    from .pipeline import MultiDeviceImageEdit, Pipeline
+    from evenload.devices import Device, DevicePool
+    from evenload.errors import EvenloadError
+    from evenload.executor import Executor, ParallelResult, Task, gang, map, run_partitioned
+    from evenload.pipeline import MultiDeviceImageEdit, Pipeline
 
 _HOMES = {
     "Device": "devices",

@@ -1,6 +1,6 @@
 """``python -m evenload`` is the same as ``evenload``."""
 
-from .cli import main
+from evenload.cli import main
 
 if __name__ == "__main__":
     main()

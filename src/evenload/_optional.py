@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-from .errors import MissingExtra
+from evenload.errors import MissingExtra
 
 __all__ = ["is_installed", "require"]
 

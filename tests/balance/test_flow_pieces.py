@@ -3,24 +3,26 @@
 import ast
 from pathlib import Path
 
-from evenload.balance.flow import kernel
-from evenload.balance.flow.jit import fingerprint
-from evenload.balance.flow.memory import lay_out
+from evenload.balance.flow.kernels import route as kernel
+from evenload.balance.flow.kernels.jit import fingerprint
+from evenload.balance.flow.kernels.memory import lay_out
 
 FOLDER = Path(kernel.__file__).parent
+ROOM = kernel.__name__.rpartition(".")[0]
 
 
 def neighbours(name):
     """The modules of the folder that ``name`` imports from, and those that these import from."""
     found = set()
     for node in ast.walk(ast.parse((FOLDER / f"{name}.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
-            found |= {node.module} | neighbours(node.module)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{ROOM}."):
+            module = str(node.module).removeprefix(f"{ROOM}.")
+            found |= {module} | neighbours(module)
     return found
 
 
 def test_the_kernel_is_sealed_with_all_its_pieces():
-    assert set(kernel.PIECES) == neighbours("kernel")
+    assert set(kernel.PIECES) == neighbours("route")
     (cell,) = kernel.route_layers.py_func.__closure__
     assert cell.cell_contents == fingerprint(str(FOLDER), *kernel.PIECES) != 0
 

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.balance.deal import Deal, Wait
-from evenload.balance.dealer import Dealer
-from evenload.balance.estimate import Cost
+from evenload.balance.dealing.deal import Deal, Wait
+from evenload.balance.dealing.dealer import Dealer
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.policy import (
     POLICIES,
@@ -21,6 +20,7 @@ from evenload.balance.policy import (
     Static,
     policy_from_name,
 )
+from evenload.balance.policy.estimate import Cost
 from evenload.balance.simulate import simulate
 from evenload.errors import ConfigError, UnknownName
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.balance.estimate import Cost
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Measured
+from evenload.balance.policy.estimate import Cost
 from evenload.balance.simulate import Simulation, simulate
 from evenload.errors import ConfigError
 

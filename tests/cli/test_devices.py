@@ -184,7 +184,7 @@ def test_on_a_terminal_the_table_is_drawn_over_itself(machine, monkeypatch, caps
 JOB = """
 import sys, time
 from evenload.executor import Executor
-from evenload.executor.control import Control
+from evenload.executor.loop.control import Control
 with Executor("cpu*3") as executor, Control(sys.argv[1], executor):
     print("listens", flush=True)
     time.sleep(1000)

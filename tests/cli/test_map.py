@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from evenload.cli import main
-from evenload.cli.rows import read_items, row_of
+from evenload.cli.terminal.item_files import read_items, row_of
 from evenload.errors import ConfigError, FormatError, TaskError
 
 MODULE = """

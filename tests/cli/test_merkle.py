@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from evenload.cli import main
-from evenload.cli.bench import bench
+from evenload.cli.bench.command import bench
 from evenload.cli.merkle import merkle
 from evenload.merkle import MerkleTree, StandardTree
 

@@ -17,9 +17,10 @@ from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from evenload.clients import SGD, AdamW, Constant, Cosine, Recipe, Rows, Strategy, Trainer, train
-from evenload.clients.dropout import with_keyed_dropout
-from evenload.clients.load import Reader, Wanted, load_tasks
-from evenload.clients.remote import (
+from evenload.clients.load.load import Reader, Wanted, load_tasks
+from evenload.clients.spread.dispatch_clients import Spread
+from evenload.clients.spread.equivalence_check import difference
+from evenload.clients.spread.remote import (
     RemoteBench,
     SentModel,
     _arrays,
@@ -28,9 +29,8 @@ from evenload.clients.remote import (
     sent_recipe,
     sent_task,
 )
-from evenload.clients.spread import Spread
-from evenload.clients.survey import survey_model
-from evenload.clients.trial import difference
+from evenload.clients.step.dropout import with_keyed_dropout
+from evenload.clients.step.model_probe import survey_model
 from evenload.devices import CurrentDevice
 from evenload.errors import ConfigError, EvenloadError, TaskError, UnknownName, WorkerLost
 
@@ -186,7 +186,7 @@ def test_every_kind_of_dataset_is_the_same_client():
 
 
 def test_lazy_clients_are_loaded_in_windows(monkeypatch):
-    monkeypatch.setattr("evenload.clients.trainer.WINDOW", 3)
+    monkeypatch.setattr("evenload.clients.tune.trainer.WINDOW", 3)
     loaded, alive = [], []
 
     def lazy(i):
@@ -208,7 +208,7 @@ def test_lazy_clients_are_loaded_in_windows(monkeypatch):
 
 @pytest.mark.parametrize("strategy", ["serial", "fused:2"])
 def test_a_client_that_cannot_be_loaded_midway_keeps_those_before_and_after(monkeypatch, strategy):
-    monkeypatch.setattr("evenload.clients.trainer.WINDOW", 2)
+    monkeypatch.setattr("evenload.clients.tune.trainer.WINDOW", 2)
     fetched = []
 
     def load(i):

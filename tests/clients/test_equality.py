@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from evenload.clients import SGD, Adam, AdamW, Cosine, Recipe, train
-from evenload.clients.trial import difference
+from evenload.clients.spread.equivalence_check import difference
 
 spec = importlib.util.spec_from_file_location("clients_models", Path(__file__).with_name("conftest.py"))
 models = importlib.util.module_from_spec(spec)

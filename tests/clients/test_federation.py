@@ -6,7 +6,7 @@ from torch import nn
 
 from evenload.clients import SGD, Cohort, Recipe, federate
 from evenload.clients.algorithms import FedAvgM, FedBuff, PrivateFedAvg
-from evenload.clients.keys import NOISE, key
+from evenload.clients.values.keys import NOISE, key
 from evenload.errors import ConfigError
 
 RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)

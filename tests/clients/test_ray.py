@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from evenload.clients import SGD, Recipe, Trainer, train
-from evenload.clients.trial import difference
+from evenload.clients.spread.equivalence_check import difference
 
 ray = pytest.importorskip("ray")
 

@@ -10,8 +10,8 @@ from evenload.dashboard.board import Board
 from evenload.dashboard.frames import Frames
 from evenload.dashboard.pictures import Pictures
 from evenload.events import ItemFinished, Moved, Planned, Queued, RunFinished, RunStarted, Span, StageStarted
-from evenload.report.gallery import Gallery
 from evenload.report.html import view_of
+from evenload.report.page.gallery import Gallery
 
 
 def board_of(events, folder=None):

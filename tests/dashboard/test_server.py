@@ -248,7 +248,7 @@ class Job:
 
 @pytest.fixture
 def job(write_run, sample_run):
-    from evenload.executor.control import Control
+    from evenload.executor.loop.control import Control
 
     run = sample_run(speeds={"cuda:0": 2.0, "cuda:1": 1.0}, is_cut=True)
     folder, made = write_run(run), Job()

@@ -11,8 +11,8 @@ import pytest
 
 from evenload.executor import Executor
 from evenload.executor import executor as executor_module
-from evenload.executor import roster as roster_module
-from evenload.executor.backends import ray as ray_backend
+from evenload.executor.backends.ray.backend import backend as ray_backend
+from evenload.executor.loop import membership as roster_module
 
 
 @pytest.fixture(scope="session")

@@ -17,10 +17,11 @@ import pytest
 import evenload
 from evenload.errors import ConfigError, GangError
 from evenload.events import EventLog, Span, StageFinished, StageStarted, WorkerStarted
-from evenload.executor import Executor, Rank, gangs
-from evenload.executor.failure import Failure
-from evenload.executor.gang_fault import Fault, is_waiting, root_cause
-from evenload.executor.gang_store import open_store
+from evenload.executor import Executor, Rank
+from evenload.executor.gang import gangs
+from evenload.executor.gang.gang_fault import Fault, is_waiting, root_cause
+from evenload.executor.gang.gang_store import open_store
+from evenload.executor.task.failure import Failure
 
 OTHERS: set[int] = set()
 

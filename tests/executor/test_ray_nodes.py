@@ -4,7 +4,7 @@ import pytest
 
 from evenload.devices import Device
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName
-from evenload.executor.backends.ray_nodes import Node, Seen, choose_on, name_nodes
+from evenload.executor.backends.ray.nodes import Node, Seen, choose_on, name_nodes
 
 GB = 10**9
 

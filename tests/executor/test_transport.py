@@ -18,10 +18,11 @@ from hypothesis.extra import numpy as hnp
 
 from evenload.errors import WorkerLost
 from evenload.events import EventLog, Note, Span
-from evenload.executor import Executor, watch
-from evenload.executor.memory import SharedMemory, limit_from
-from evenload.executor.run import CHUNK_BYTES
-from evenload.executor.wire import OUT_OF_BAND_BYTES, Frame, Inbox, Outbox, hold, pack, unpack
+from evenload.executor import Executor
+from evenload.executor.loop import watchdog as watch
+from evenload.executor.loop.run import CHUNK_BYTES
+from evenload.executor.transport.wire import OUT_OF_BAND_BYTES, Frame, Inbox, Outbox, hold, pack, unpack
+from evenload.executor.worker.memory import SharedMemory, limit_from
 
 LIMIT = 64 * 1024 * 1024
 N_LARGE = OUT_OF_BAND_BYTES // 8  # float64 that make a buffer worth sharing
@@ -36,7 +37,7 @@ class Line:
         self.fds = os.pipe()
         lender = borrower = None
         if self.arenas is not None:
-            from evenload.executor.arena import Borrower
+            from evenload.executor.transport.arena import Borrower
 
             lender, borrower = self.arenas.lender, Borrower(self.arenas.theirs[0])
         self.outbox = Outbox(self.fds[1], lender)
@@ -289,7 +290,7 @@ def test_where_there_is_no_room_pipes_carry_it_and_one_warning_says_so(limit: in
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
 def test_without_any_shared_memory_everything_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    from evenload.executor import memory
+    from evenload.executor.worker.worker import memory
 
     def refuse(name: str, limit: int) -> int:
         raise OSError(28, "No space left on device")

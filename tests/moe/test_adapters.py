@@ -14,7 +14,7 @@ from evenload.balance.flow import route
 from evenload.errors import ConfigError, MissingExtra
 from evenload.moe import rebalance_experts
 from evenload.moe.adapters import lplb, sglang, vllm
-from evenload.moe.bound import equal_split_imbalance
+from evenload.moe.placement.bound import equal_split_imbalance
 from evenload.moe.topology import circulant, cube, hypercube, ring, torus
 
 LOADS = np.random.default_rng(4).lognormal(5, 0.8, (4, 64)).round()

@@ -5,17 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from evenload.moe import relief_kernels, search_kernels
+from evenload.moe.search import relief_kernels, search_kernels
 
 FOLDER = Path(search_kernels.__file__).parent
+ROOM = search_kernels.__name__.rpartition(".")[0]
 
 
 def neighbours(name):
     """``name``, and the modules of the folder that it imports from, and those that these import from."""
     found = {name}
     for node in ast.walk(ast.parse((FOLDER / f"{name}.py").read_text())):
-        if isinstance(node, ast.ImportFrom) and node.level == 1 and node.module:
-            found |= neighbours(node.module)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{ROOM}."):
+            found |= neighbours(str(node.module).removeprefix(f"{ROOM}."))
     return found
 
 

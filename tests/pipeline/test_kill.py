@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from evenload.executor.journal import Journal
-from evenload.pipeline.ledger import Kept
+from evenload.executor.journal.journal import Journal
+from evenload.pipeline.store.ledger import Kept
 
 STAGES = """
 import os, time

@@ -81,8 +81,8 @@ def test_params_go_to_the_constructor_and_call_to_each_call(folder: Path) -> Non
 
 
 def test_a_stage_with_its_own_interpreter(folder: Path) -> None:
-    from evenload.pipeline.elsewhere import ElsewhereRunner
     from evenload.pipeline.plan import Fit
+    from evenload.pipeline.worker.foreign_python import ElsewhereRunner
 
     (folder / "apart.py").write_text(
         "import os, sys\n"

@@ -7,10 +7,10 @@ import pytest
 from evenload.cli import main
 from evenload.events import Event, EventLog, Planned, Queued, RunStarted
 from evenload.pipeline import Pipeline
-from evenload.pipeline.course import Task
-from evenload.pipeline.dispatch import Dispatcher
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_flow import Task
 from evenload.pipeline.plan import Phase, Unit
-from evenload.pipeline.queue_lengths import QueueLengths
+from evenload.pipeline.run.queue_lengths import QueueLengths
 from evenload.report.html import view_of
 
 STAGES = """

@@ -7,8 +7,8 @@ import pytest
 from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, NoUsableDevice, TaskTimeout
 from evenload.gpu.wgsl.adapters import adapters_of
+from evenload.zk import groth16_twin as oracle
 from evenload.zk.batch import as_task, prove_batch
-from evenload.zk.oracle import groth16 as oracle
 from evenload.zk.place import CPU, Place, places_of
 from evenload.zk.worker import ProvedStatement, ProveRequest
 

@@ -8,10 +8,10 @@ import pytest
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
 from evenload.zk import Prover, devsetup, read_witness, read_zkey, write_zkey
+from evenload.zk import groth16_twin as oracle
+from evenload.zk.bn254.curve import G1
 from evenload.zk.circuits import squaring_chain
 from evenload.zk.formats.r1cs import read_r1cs
-from evenload.zk.oracle import groth16 as oracle
-from evenload.zk.oracle.curve import G1
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 

@@ -11,8 +11,8 @@ from evenload.errors import FormatError
 from evenload.gpu.field import FQ, FR
 from evenload.gpu.llvm import rows
 from evenload.zk import msm, points
+from evenload.zk.bn254.curve import G1, G2
 from evenload.zk.formats.zkey import point_rows
-from evenload.zk.oracle.curve import G1, G2
 
 GROUPS = {1: G1, 2: G2}
 R = FR.modulus

@@ -4,9 +4,9 @@ snarkjs."""
 import pytest
 
 from evenload.gpu.field import FR
+from evenload.zk.bn254 import pairing as oracle
+from evenload.zk.bn254.curve import G1, G2
 from evenload.zk.groth16 import VerificationKey
-from evenload.zk.oracle import pairing as oracle
-from evenload.zk.oracle.curve import G1, G2
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 

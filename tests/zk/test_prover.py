@@ -11,11 +11,11 @@ from evenload.errors import ConfigError, FormatError, NoUsableDevice
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
 from evenload.zk import Proof, Prover, ProveRequest, key, msm, read_witness, read_zkey, worker
+from evenload.zk import groth16_twin as oracle
 from evenload.zk.circuits import poseidon_inclusion, squaring_chain
 from evenload.zk.circuits.merkle import inclusion_inputs
 from evenload.zk.devsetup import dev_setup
 from evenload.zk.groth16 import public_from_json
-from evenload.zk.oracle import groth16 as oracle
 from evenload.zk.prover import InvalidProof
 
 R = FR.modulus

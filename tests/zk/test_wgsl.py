@@ -16,17 +16,17 @@ pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 from evenload.gpu.llvm import rows
 from evenload.gpu.wgsl.sums import MAX_RUN
 from evenload.zk import Prover, msm, points, read_witness, read_zkey, worker
+from evenload.zk import groth16_twin as oracle
+from evenload.zk.bn254.curve import G1, G2
 from evenload.zk.circuits import squaring_chain
 from evenload.zk.devsetup import dev_setup
 from evenload.zk.formats.zkey import point_rows
 from evenload.zk.groth16 import public_from_json
-from evenload.zk.oracle import groth16 as oracle
-from evenload.zk.oracle.curve import G1, G2
 from evenload.zk.prover import InvalidProof
+from evenload.zk.wgsl.domain import WgslDomain
+from evenload.zk.wgsl.key import WgslKey
+from evenload.zk.wgsl.sums import WgslBases, plan_runs
 from evenload.zk.wgsl_device import WgslDevice
-from evenload.zk.wgsl_domain import WgslDomain
-from evenload.zk.wgsl_key import WgslKey
-from evenload.zk.wgsl_sums import WgslBases, plan_runs
 
 # A driver in software compiles a kernel for seconds, more where many tests run side by side.
 pytestmark = pytest.mark.timeout(400)

@@ -23,7 +23,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from .metrics import sorted_prefix_bound
+from evenload.balance.metrics import sorted_prefix_bound
 
 __all__ = ["Bound", "StageWork", "bound_of_spans", "bound_together"]
 

@@ -11,9 +11,8 @@ from. ``policy.Measured`` is better for most work: nothing is assigned, so nothi
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from evenload.balance.metrics import spread
 from evenload.errors import ConfigError
-
-from .metrics import spread
 
 __all__ = ["BalancerState", "LoadBalancer", "Move", "QueueLoad"]
 

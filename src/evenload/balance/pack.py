@@ -3,9 +3,8 @@
 import heapq
 from collections.abc import Sequence
 
+from evenload.balance.metrics import check_amounts
 from evenload.errors import ConfigError
-
-from .metrics import check_amounts
 
 __all__ = ["loads", "pack_equal_counts", "pack_lpt"]
 

@@ -10,9 +10,8 @@ import random
 import re
 from itertools import pairwise
 
+from evenload.balance.fleet import ModelDevice
 from evenload.errors import ConfigError
-
-from .fleet import ModelDevice
 
 __all__ = ["MOST_DEVICES", "MOST_ITEMS", "draw_costs", "draw_hints", "parse_fleet"]
 

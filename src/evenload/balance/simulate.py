@@ -7,14 +7,13 @@ from itertools import accumulate, count
 from math import ceil, inf
 from typing import Any
 
+from evenload.balance.dealing.deal import Deal, Decision
+from evenload.balance.dealing.dealer import Counters, Dealer
+from evenload.balance.fleet import ModelDevice, fluid_bound
+from evenload.balance.migrate import LoadBalancer
+from evenload.balance.policy import Policy
+from evenload.balance.policy.estimate import Cost
 from evenload.errors import ConfigError
-
-from .deal import Deal, Decision
-from .dealer import Counters, Dealer
-from .estimate import Cost
-from .fleet import ModelDevice, fluid_bound
-from .migrate import LoadBalancer
-from .policy import Policy
 
 __all__ = ["SimulatedSpan", "Simulation", "simulate"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from evenload.cli.steps import Steps
-from evenload.cli.table import format_table
-from evenload.cli.watched import recorded, reporting, watch_options
+from evenload.cli.monitoring.monitoring import recorded, reporting, watch_options
+from evenload.cli.monitoring.step_events import Steps
+from evenload.cli.terminal.table import format_table
 
 __all__ = ["clients"]
 
@@ -219,8 +219,8 @@ def _load(path: Path) -> tuple[Any, Any, Any, Any]:
     """The job, its model's factory, its clients and its test examples. Raises SpecError, ConfigError."""
     from evenload.clients.job import read_job
     from evenload.errors import ConfigError
+    from evenload.pipeline.job.yaml_text import parse_yaml
     from evenload.pipeline.target import load_target, locate
-    from evenload.pipeline.yaml_text import parse_yaml
 
     if not path.is_file():
         raise ConfigError(f"there is no file {path}", hint="name a job file: evenload clients run fl.yaml")

@@ -8,14 +8,13 @@ from typing import Any
 
 import click
 
+from evenload.cli.monitoring.device_control import add, drain
+from evenload.cli.terminal.table import format_bytes, format_table
 from evenload.devices.device import Device
 from evenload.devices.pool import DevicePool
 from evenload.devices.probe import Reading
 from evenload.errors import ConfigError, EvenloadError
 from evenload.settings import Settings, resolve, wants_color
-
-from .roster import add, drain
-from .table import format_bytes, format_table
 
 # A CPU's load is a difference between two readings.
 CPU_READING_S = 0.1

@@ -11,13 +11,12 @@ from typing import Any
 import click
 
 from evenload._version import __version__
+from evenload.cli.extras import Extra, installed_extras
+from evenload.cli.terminal.table import format_table
 from evenload.devices.probe import PROBES, ProbeReport, run_probes
 from evenload.devices.probes.torch_build import TorchBuild, torch_build
 from evenload.errors import EvenloadError, NoUsableDevice
 from evenload.settings import SETTINGS, Settings, resolve, unknown_variables, user_file, wants_color
-
-from .extras import Extra, installed_extras
-from .table import format_table
 
 COLORS = {"ok": "green", "missing": "yellow", "failed": "red"}
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload.cli.monitoring.monitoring import recorded, reporting, sampled, watch_options
+from evenload.cli.terminal.item_files import FORMATS, RowWriter, count_items, json_text, read_items, row_of
 from evenload.errors import ConfigError, ResultNotSendable, UnknownName
 from evenload.settings import resolve
-
-from .rows import FORMATS, RowWriter, count_items, json_text, read_items, row_of
-from .watched import recorded, reporting, sampled, watch_options
 
 if TYPE_CHECKING:
     from evenload.executor import Executor, Results, Summary
@@ -164,7 +163,7 @@ def controlled(folder: Path | None, executor: "Executor") -> AbstractContextMana
     """Listen in ``folder`` to what others want of the run."""
     if folder is None:
         return nullcontext()
-    from evenload.executor.control import Control
+    from evenload.executor.loop.control import Control
 
     return Control(folder, executor)
 

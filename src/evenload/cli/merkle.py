@@ -8,9 +8,8 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from evenload.cli.bench.merkle import merkle_bench
 from evenload.errors import ConfigError
-
-from .merkle_bench import merkle_bench
 
 if TYPE_CHECKING:
     from evenload.merkle import Scheme
@@ -114,11 +113,10 @@ def root(
 
 def _root_over(devices: str, file: str, has_dash: bool, **how: Any) -> "ParallelRoot":
     """The root, hashed by ``devices`` together, as a run that can be watched."""
+    from evenload.cli.monitoring.monitoring import recorded
+    from evenload.cli.monitoring.step_events import Steps
     from evenload.executor import Executor
     from evenload.merkle import parallel_root
-
-    from .steps import Steps
-    from .watched import recorded
 
     name = f"merkle {Path(file).name}"
     with (

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload.cli.monitoring.monitoring import recorded, reporting, watch_options
+from evenload.cli.monitoring.step_events import Steps
 from evenload.errors import ConfigError, EvenloadError
-
-from .steps import Steps
-from .watched import recorded, reporting, watch_options
 
 if TYPE_CHECKING:
     from evenload.events import EventLog

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .table import format_table
+from evenload.cli.terminal.table import format_table
 
 if TYPE_CHECKING:
     from evenload.report.source import Reading
@@ -95,7 +95,7 @@ def report(
 
 
 def _print_text(reading: "Reading") -> int:
-    from .text_report import text_report
+    from evenload.cli.terminal.text_report import text_report
 
     lines = text_report(reading)
     click.echo("\n".join(lines))

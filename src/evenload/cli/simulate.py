@@ -12,9 +12,8 @@ from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import policy_from_name
 from evenload.balance.scenario import MOST_ITEMS, draw_costs, draw_hints, parse_fleet
 from evenload.balance.simulate import Simulation, simulate
+from evenload.cli.simulated import Outcome, as_object, page
 from evenload.errors import ConfigError
-
-from .simulated import Outcome, as_object, page
 
 BALANCED = "static+balancer"
 ITEMS_IN_ALL = 30_000  # as many draws as keep the answer within a second or two

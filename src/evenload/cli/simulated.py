@@ -11,9 +11,8 @@ from typing import Any
 from evenload.balance.fleet import ModelDevice
 from evenload.balance.metrics import imbalance
 from evenload.balance.simulate import Simulation
-
-from .gantt import gantt_lines
-from .table import format_table
+from evenload.cli.terminal.gantt import gantt_lines
+from evenload.cli.terminal.table import format_table
 
 __all__ = ["Outcome", "as_object", "page"]
 

@@ -5,44 +5,52 @@
 Each name is imported on first use; all that computes needs the extra ``torch``.
 """
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
+from evenload._lazy import lazy_names
+from evenload._optional import require
+
 if TYPE_CHECKING:
-    from .cohort import Cohort
-    from .data import Rows
-    from .evaluation import evaluate, evaluate_each
-    from .federation import FederatedResult, federate
-    from .optimizer import SGD, Adam, AdamW
-    from .recipe import Recipe
-    from .result import ClientResult, TrainResult
-    from .schedule import Constant, Cosine, Exponential, StepDecay
-    from .strategy import Strategy
-    from .trainer import Trainer
-    from .training import train
+    from evenload.clients.algorithms.cohort import Cohort
+    from evenload.clients.evaluation import evaluate, evaluate_each
+    from evenload.clients.federation import FederatedResult, federate
+    from evenload.clients.training import train
+    from evenload.clients.tune.trainer import Trainer
+    from evenload.clients.values.data import Rows
+    from evenload.clients.values.optimizer import SGD, Adam, AdamW
+    from evenload.clients.values.recipe import Recipe
+    from evenload.clients.values.result import ClientResult, TrainResult
+    from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
+    from evenload.clients.values.strategy import Strategy
 
 _HOMES = {
-    "SGD": "optimizer",
-    "Adam": "optimizer",
-    "AdamW": "optimizer",
-    "ClientResult": "result",
-    "Cohort": "cohort",
-    "Constant": "schedule",
-    "Cosine": "schedule",
-    "Exponential": "schedule",
+    "Adam": "values.optimizer",
+    "AdamW": "values.optimizer",
+    "ClientResult": "values.result",
+    "Cohort": "algorithms.cohort",
+    "Constant": "values.schedule",
+    "Cosine": "values.schedule",
+    "Exponential": "values.schedule",
     "FederatedResult": "federation",
-    "Recipe": "recipe",
-    "Rows": "data",
-    "StepDecay": "schedule",
-    "Strategy": "strategy",
-    "TrainResult": "result",
-    "Trainer": "trainer",
+    "Recipe": "values.recipe",
+    "Rows": "values.data",
+    "SGD": "values.optimizer",
+    "StepDecay": "values.schedule",
+    "Strategy": "values.strategy",
+    "TrainResult": "values.result",
+    "Trainer": "tune.trainer",
     "evaluate": "evaluation",
     "evaluate_each": "evaluation",
     "federate": "federation",
     "train": "training",
 }
-_WITHOUT_TORCH = {"cohort", "optimizer", "recipe", "schedule", "strategy"}
+_WITHOUT_TORCH = {
+    "algorithms.cohort",
+    "values.optimizer",
+    "values.recipe",
+    "values.schedule",
+    "values.strategy",
+}
 
 __all__ = [
     "SGD",
@@ -67,15 +75,10 @@ __all__ = [
 ]
 
 
+_load, __dir__ = lazy_names(__name__, _HOMES)
+
+
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'evenload.clients' has no attribute {name!r}")
-    if _HOMES[name] not in _WITHOUT_TORCH:
-        from evenload._optional import require
-
+    if name in _HOMES and _HOMES[name] not in _WITHOUT_TORCH:
         require("torch", extra="torch", why="training clients")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+    return _load(name)

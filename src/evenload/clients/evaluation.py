@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .data import as_rows
-from .losses import METRICS_PER_ROW, loss_of
-from .recipe import Recipe
+from evenload.clients.values.data import as_rows
+from evenload.clients.values.losses import METRICS_PER_ROW, loss_of
+from evenload.clients.values.recipe import Recipe
 
 __all__ = ["evaluate", "evaluate_each"]
 

@@ -16,17 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload.clients.algorithms import FedAvg, FedBuff, PrivateFedAvg, Server
+from evenload.clients.algorithms.base import Orders, usable
+from evenload.clients.algorithms.cohort import Cohort
+from evenload.clients.evaluation import evaluate
+from evenload.clients.tune.trainer import Trainer
+from evenload.clients.values.data import size_of
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
+from evenload.clients.values.strategy import Plan, Strategy
 from evenload.errors import ConfigError, FormatError
-
-from .algorithms import FedAvg, FedBuff, PrivateFedAvg, Server
-from .algorithms.base import Orders, usable
-from .cohort import Cohort
-from .data import size_of
-from .evaluation import evaluate
-from .recipe import Recipe
-from .result import ClientResult
-from .strategy import Plan, Strategy
-from .trainer import Trainer
 
 __all__ = ["FederatedResult", "Round", "federate"]
 

@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from evenload.clients.algorithms.cohort import Cohort
+from evenload.clients.values.optimizer import SGD, Adam, AdamW
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
 from evenload.errors import ConfigError, SpecError, UnknownName
-
-from .cohort import Cohort
-from .optimizer import SGD, Adam, AdamW
-from .recipe import Recipe
-from .schedule import Constant, Cosine, Exponential, StepDecay
 
 __all__ = ["Job", "read_job"]
 
@@ -92,7 +91,7 @@ def _recipe(entry: Any) -> Recipe:
 
 
 def _algorithm(entry: Any) -> Any:
-    from . import algorithms
+    from evenload.clients import algorithms
 
     others = ("Algorithm", "Orders", "Server")
     return _named(

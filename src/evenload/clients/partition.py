@@ -11,7 +11,7 @@ import numpy as np
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
-    from .data import Rows
+    from evenload.clients.values.data import Rows
 
 __all__ = ["by_key", "dirichlet", "iid", "quantity_skew", "shards", "split"]
 
@@ -97,7 +97,7 @@ def split(x: Any, y: Any, parts: Parts) -> "list[Rows]":
     """Clients that share the tensors ``x`` and ``y``."""
     import torch
 
-    from .data import Rows
+    from evenload.clients.values.data import Rows
 
     x, y = torch.as_tensor(x), torch.as_tensor(y)
     return [Rows(x, y, np.asarray(part, np.int64)) for part in parts]

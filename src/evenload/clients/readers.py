@@ -14,10 +14,9 @@ import numpy as np
 import torch
 
 from evenload._optional import require
+from evenload.clients.partition import by_key
+from evenload.clients.values.data import Rows
 from evenload.errors import ConfigError, FormatError
-
-from .data import Rows
-from .partition import by_key
 
 __all__ = ["read_dataset", "read_leaf", "read_npz", "read_text", "standard_library"]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from torch import nn
 
-from .load import State
-from .recipe import Recipe
-from .reduce import Reducer
-from .result import TrainResult
-from .strategy import Strategy
-from .trainer import Trainer
+from evenload.clients.algorithms.reduce import Reducer
+from evenload.clients.load.load import State
+from evenload.clients.tune.trainer import Trainer
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import TrainResult
+from evenload.clients.values.strategy import Strategy
 
 __all__ = ["train"]
 

@@ -7,9 +7,9 @@ The run writes its file and knows nothing of the page. A viewer holds no queue: 
 whenever it has taken the last one, so one that stalls misses frames and costs nothing.
 """
 
-from .board import Board
-from .feed import Feed
-from .follow import Follower
-from .server import Address, serve, serve_page
+from evenload.dashboard.board import Board
+from evenload.dashboard.feed import Feed
+from evenload.dashboard.follow import Follower
+from evenload.dashboard.server import Address, serve, serve_page
 
 __all__ = ["Address", "Board", "Feed", "Follower", "serve", "serve_page"]

@@ -10,13 +10,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
+from evenload.dashboard.feed import Feed
+from evenload.dashboard.guard import Guard
+from evenload.dashboard.panel import MOST_BYTES
+from evenload.dashboard.stream import Pulse, Stream
 from evenload.errors import EvenloadError
 from evenload.report.html import fill, report_script
-
-from .feed import Feed
-from .guard import Guard
-from .panel import MOST_BYTES
-from .stream import Pulse, Stream
 
 __all__ = ["make_app", "make_static_app"]
 

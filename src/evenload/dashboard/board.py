@@ -10,13 +10,12 @@ from typing import Any
 import psutil
 
 from evenload._version import __version__
+from evenload.dashboard.pictures import Pictures
 from evenload.events import Event, Moved, Note, Queued, RunStarted
 from evenload.report.html import RunView
 from evenload.report.pace import Pace
+from evenload.report.page.timeline import Timeline
 from evenload.report.source import read_config
-from evenload.report.timeline import Timeline
-
-from .pictures import Pictures
 
 __all__ = ["Board"]
 

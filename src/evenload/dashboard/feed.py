@@ -7,13 +7,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from evenload.dashboard.board import Board
+from evenload.dashboard.follow import Follower
+from evenload.dashboard.frames import Frames
+from evenload.dashboard.panel import Panel
 from evenload.events import Event
 from evenload.report.html import page
-
-from .board import Board
-from .follow import Follower
-from .frames import Frames
-from .panel import Panel
 
 __all__ = ["Feed"]
 

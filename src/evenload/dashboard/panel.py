@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload.errors import ConfigError, EvenloadError
-from evenload.executor.control import exchange
+from evenload.executor.loop.control import exchange
 
 __all__ = ["ACTIONS", "Panel"]
 

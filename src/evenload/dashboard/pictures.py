@@ -7,7 +7,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from evenload.report.gallery import Gallery, make_thumbnail
+from evenload.report.page.gallery import Gallery, make_thumbnail
 
 __all__ = ["Pictures"]
 

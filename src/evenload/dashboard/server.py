@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from evenload._optional import require
+from evenload.dashboard.feed import Feed
+from evenload.dashboard.guard import is_loopback
+from evenload.dashboard.panel import Panel
 from evenload.errors import ConfigError
 from evenload.events import Event
-
-from .feed import Feed
-from .guard import is_loopback
-from .panel import Panel
 
 __all__ = ["Address", "serve", "serve_page"]
 
@@ -68,7 +67,7 @@ def serve(
     Raises ConfigError if the address cannot be used, MissingExtra without starlette or uvicorn.
     """
     _require()
-    from .app import make_app
+    from evenload.dashboard.app import make_app
 
     if has_control and address.token is None:
         address = Address(address.host, address.port, "")
@@ -92,7 +91,7 @@ def serve(
 def serve_page(text: str, address: Address, *, tell: Callable[[str], None]) -> None:
     """Serve one page that is complete, until Ctrl-C. Raises as ``serve``."""
     _require()
-    from .app import make_static_app
+    from evenload.dashboard.app import make_static_app
 
     address = address.secured()
     with _bound(address) as bound:

@@ -2,8 +2,8 @@
 
 import asyncio
 
-from .feed import Feed
-from .guard import Receive, Scope, Send
+from evenload.dashboard.feed import Feed
+from evenload.dashboard.guard import Receive, Scope, Send
 
 __all__ = ["Pulse", "Stream"]
 

@@ -2,16 +2,16 @@
 
 from typing import TYPE_CHECKING, Any
 
-from .device import Device
-from .environment import CurrentDevice, as_current, current, thread_share, worker_environment
-from .pool import DeviceLoad, DevicePool
-from .probe import ProbeReport, Reading
-from .readings import Readings
-from .score import ScoreWeights, score
-from .selection import split_cpu
+from evenload.devices.device import Device
+from evenload.devices.environment import CurrentDevice, as_current, current, thread_share, worker_environment
+from evenload.devices.pool import DeviceLoad, DevicePool
+from evenload.devices.probe import ProbeReport, Reading
+from evenload.devices.readings import Readings
+from evenload.devices.score import ScoreWeights, score
+from evenload.devices.selection import split_cpu
 
 if TYPE_CHECKING:
-    from .telemetry import Telemetry
+    from evenload.devices.telemetry import Telemetry
 
 __all__ = [
     "CurrentDevice",
@@ -35,7 +35,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     # Telemetry brings the events, which listing devices does without.
     if name == "Telemetry":
-        from .telemetry import Telemetry
+        from evenload.devices.telemetry import Telemetry
 
         return Telemetry
     raise AttributeError(f"module 'evenload.devices' has no attribute {name!r}")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from .device import Device
+from evenload.devices.device import Device
 
 __all__ = ["link_duplicates"]
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from .device import Device, family_of
-from .pool import DevicePool
+from evenload.devices.device import Device, family_of
+from evenload.devices.pool import DevicePool
 
 __all__ = ["THREAD_VARIABLES", "CurrentDevice", "as_current", "current", "thread_share", "worker_environment"]
 

@@ -10,15 +10,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from evenload.devices.device import Device
+from evenload.devices.duplicates import link_duplicates
+from evenload.devices.ledger import TaskLedger
+from evenload.devices.probe import PROBES, ProbeReport, Reading, run_probes
+from evenload.devices.readings import Readings
+from evenload.devices.score import ScoreWeights, score
+from evenload.devices.selection import Spec, choose, families
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName
-
-from .device import Device
-from .duplicates import link_duplicates
-from .ledger import TaskLedger
-from .probe import PROBES, ProbeReport, Reading, run_probes
-from .readings import Readings
-from .score import ScoreWeights, score
-from .selection import Spec, choose, families
 
 __all__ = ["DeviceLoad", "DevicePool"]
 

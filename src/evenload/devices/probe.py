@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from .device import Device
+from evenload.devices.device import Device
 
 __all__ = ["PROBES", "ProbeReport", "Reading", "Sampler", "run_probe"]
 

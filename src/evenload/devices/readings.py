@@ -4,8 +4,8 @@ import importlib
 import threading
 from collections.abc import Mapping
 
-from .device import Device
-from .probe import PROBES, Reading, Sampler
+from evenload.devices.device import Device
+from evenload.devices.probe import PROBES, Reading, Sampler
 
 __all__ = ["Readings"]
 

@@ -9,9 +9,8 @@ and so is every score: a weak device gets little, not nothing.
 import math
 from dataclasses import dataclass
 
+from evenload.devices.device import Device
 from evenload.errors import ConfigError
-
-from .device import Device
 
 __all__ = ["ScoreWeights", "score"]
 

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from evenload.balance import partition
+from evenload.devices.device import Device
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName
-
-from .device import Device
 
 __all__ = ["MAX_DEFAULT_SLOTS", "MAX_SLOTS", "Spec", "choose", "split_cpu"]
 

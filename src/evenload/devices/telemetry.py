@@ -6,12 +6,11 @@ are for people and for admission. What decides is measured speed.
 
 import threading
 
+from evenload.devices.device import Device
+from evenload.devices.pool import DevicePool
+from evenload.devices.probe import Reading
+from evenload.devices.readings import Readings
 from evenload.events import DeviceSample, EventLog, Note
-
-from .device import Device
-from .pool import DevicePool
-from .probe import Reading
-from .readings import Readings
 
 __all__ = ["Telemetry"]
 

@@ -1,30 +1,31 @@
 """Run work on every device: ``map``, ``Executor``, ``run_partitioned``. Imported by name, on first use."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .backends.ray import Ray
-    from .executor import Executor, Stats
-    from .gangs import gang
-    from .hybrid import Task
-    from .mapping import map
-    from .partitioned import ParallelResult, run_partitioned
-    from .ranks import Rank
-    from .results import Results
-    from .summary import DeviceShare, Summary
+    from evenload.executor.backends.ray.backend import Ray
+    from evenload.executor.decide.summary import DeviceShare, Summary
+    from evenload.executor.executor import Executor, Stats
+    from evenload.executor.gang.gangs import gang
+    from evenload.executor.gang.ranks import Rank
+    from evenload.executor.loop.results import Results
+    from evenload.executor.mapping import map
+    from evenload.executor.partitioned import ParallelResult, run_partitioned
+    from evenload.executor.task.hybrid import Task
 
 _HOMES = {
-    "DeviceShare": "summary",
+    "DeviceShare": "decide.summary",
     "Executor": "executor",
     "ParallelResult": "partitioned",
-    "Rank": "ranks",
-    "Ray": "backends.ray",
-    "Results": "results",
+    "Rank": "gang.ranks",
+    "Ray": "backends.ray.backend",
+    "Results": "loop.results",
     "Stats": "executor",
-    "Summary": "summary",
-    "Task": "hybrid",
-    "gang": "gangs",
+    "Summary": "decide.summary",
+    "Task": "task.hybrid",
+    "gang": "gang.gangs",
     "map": "mapping",
     "run_partitioned": "partitioned",
 }
@@ -44,13 +45,4 @@ __all__ = [
     "run_partitioned",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    # A worker imports this package too, and needs none of these.
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

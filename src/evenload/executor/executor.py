@@ -10,32 +10,31 @@ from numbers import Integral
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evenload.balance.dealer import Dealer
+from evenload.balance.dealing.dealer import Dealer
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, Static, policy_from_name
 from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, ExecutorClosed
 from evenload.events import EventLog
-
-from .backends import BackendSettings, WorkerOptions, make_backend
-from .delivery import Delivery
-from .engine import Engine, serve
-from .experience import Experience
-from .hybrid import Task as HybridTask
-from .prepare import Tasks, pickle_callable
-from .record import Record
-from .results import Results
-from .roster import helpers, newcomers
-from .run import Options, Run, Sink
-from .scheduler import Scheduler
-from .source import Source, make_source
-from .summary import Tally
-from .task import Task
+from evenload.executor.backends import BackendSettings, WorkerOptions, make_backend
+from evenload.executor.decide.delivery import Delivery
+from evenload.executor.decide.record import Record
+from evenload.executor.decide.scheduler import Scheduler
+from evenload.executor.decide.source import Source, make_source
+from evenload.executor.decide.summary import Tally
+from evenload.executor.loop.cost_history import Experience
+from evenload.executor.loop.engine import Engine, serve
+from evenload.executor.loop.membership import helpers, newcomers
+from evenload.executor.loop.results import Results
+from evenload.executor.loop.run import Options, Run, Sink
+from evenload.executor.task.hybrid import Task as HybridTask
+from evenload.executor.task.prepare import Tasks, pickle_callable
+from evenload.executor.task.task import Task
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from .calls import CallSource
+    from evenload.executor.loop.calls import CallSource
 
 __all__ = ["Executor", "Stats"]
 
@@ -291,7 +290,7 @@ class Executor:
         stage: str = "gang",
     ) -> list[Any]:
         """``evenload.gang`` on this executor's devices, or some of them, in processes beside its workers."""
-        from .gangs import gang_beside
+        from evenload.executor.gang.gangs import gang_beside
 
         self._check_open()
         pool = devices if isinstance(devices, DevicePool) else self.devices.select(devices)
@@ -397,7 +396,7 @@ class Executor:
         self, run: Run, fn: Any, delivery: Delivery, journal: str | os.PathLike, on_change: str
     ) -> None:
         """Put a journal before the delivery of ``run``."""
-        from .keeper import Keeper, open_journal
+        from evenload.executor.loop.journal_sink import Keeper, open_journal
 
         call = self._engine.call if self._is_threaded else None
         run.sink = run.keeper = Keeper(
@@ -416,7 +415,7 @@ class Executor:
             self._engine.call(partial(self._engine.begin, run))
 
     def _open_calls(self) -> "CallSource":
-        from .calls import CallSource, FutureSink, run_call
+        from evenload.executor.loop.calls import CallSource, FutureSink, run_call
 
         calls = CallSource()
         task = self._tasks.prepare(run_call if self._is_threaded else _call_here, sends=self._is_threaded)

@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.events import EventLog, RunFinished, RunStarted
-
-from .backends import BackendSettings
-from .executor import DeviceSpec, Executor
-from .hybrid import Task as HybridTask
-from .prepare import name_of
-from .results import Results
+from evenload.executor.backends import BackendSettings
+from evenload.executor.executor import DeviceSpec, Executor
+from evenload.executor.loop.results import Results
+from evenload.executor.task.hybrid import Task as HybridTask
+from evenload.executor.task.prepare import name_of
 
 __all__ = ["map"]
 

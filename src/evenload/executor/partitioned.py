@@ -9,9 +9,8 @@ from evenload.balance import partition
 from evenload.balance.policy import Measured, Policy, Static
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError, UnknownName
-
-from .executor import DeviceSpec, Executor
-from .summary import Summary
+from evenload.executor.decide.summary import Summary
+from evenload.executor.executor import DeviceSpec, Executor
 
 __all__ = ["STRATEGIES", "ParallelResult", "Slice", "run_partitioned"]
 

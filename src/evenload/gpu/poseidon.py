@@ -11,7 +11,7 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from .field import FR
+from evenload.gpu.field import FR
 
 __all__ = ["FULL_ROUNDS", "Poseidon", "parameters", "poseidon"]
 

@@ -1,24 +1,25 @@
 """Merkle trees over SHA-256, BLAKE2s, Keccak-256 and Poseidon: millions of leaves a second, on any device."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .engine import make_engine
-    from .partition import parallel_root
-    from .proof import ConsistencyProof, InclusionProof, proof_from_json
-    from .scheme import SCHEMES, Scheme
-    from .standard import MultiProof, StandardTree
-    from .stream import RootStream, root_of_file
-    from .tree import MerkleTree
+    from evenload.merkle.engine import make_engine
+    from evenload.merkle.partition import parallel_root
+    from evenload.merkle.proof import ConsistencyProof, InclusionProof, proof_from_json
+    from evenload.merkle.scheme import SCHEMES, Scheme
+    from evenload.merkle.standard import MultiProof, StandardTree
+    from evenload.merkle.stream import RootStream, root_of_file
+    from evenload.merkle.tree import MerkleTree
 
 _HOMES = {
-    "SCHEMES": "scheme",
     "ConsistencyProof": "proof",
     "InclusionProof": "proof",
     "MerkleTree": "tree",
     "MultiProof": "standard",
     "RootStream": "stream",
+    "SCHEMES": "scheme",
     "Scheme": "scheme",
     "StandardTree": "standard",
     "make_engine": "engine",
@@ -42,12 +43,4 @@ __all__ = [
     "root_of_file",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evenload.errors import ConfigError
-
-from .scheme import from_hex
+from evenload.merkle.scheme import from_hex
 
 __all__ = ["encode"]
 

@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evenload.errors import ConfigError
-
-from .proof import ConsistencyProof, InclusionProof, proof_from_json, read_object
-from .sorted_proof import MultiProof, SortedProof, sorted_proof_from_json
+from evenload.merkle.proof import ConsistencyProof, InclusionProof, proof_from_json, read_object
+from evenload.merkle.sorted_proof import MultiProof, SortedProof, sorted_proof_from_json
 
 __all__ = ["Claims", "check_proofs"]
 

@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from evenload.errors import ConfigError
-
-from .engine import climb, into
-from .rows import new_nodes
-from .scheme import DIGEST_BYTES, Scheme
+from evenload.merkle.engine import climb, into
+from evenload.merkle.rows import new_nodes
+from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
 __all__ = ["CpuEngine"]
 
@@ -33,11 +32,11 @@ class CpuEngine:
         self.scheme, self.threads = scheme, threads
         self._pool: ThreadPoolExecutor | None = None
         if scheme.name == "poseidon":
-            from evenload.gpu.llvm.poseidon_kernels import poseidon_program
+            from evenload.gpu.llvm.hash.poseidon_kernels import poseidon_program
 
             self._kernels = poseidon_program()
         else:
-            from evenload.gpu.llvm.hash_kernels import hash_program
+            from evenload.gpu.llvm.hash.hash_kernels import hash_program
 
             self._kernels = hash_program(scheme.name)
         kind = np.uint64 if scheme.name == "openzeppelin" else np.uint32

@@ -6,8 +6,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from evenload._optional import is_installed
-
-from .scheme import DIGEST_BYTES, Scheme
+from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
 __all__ = ["Engine", "PlainEngine", "climb", "make_engine"]
 
@@ -44,12 +43,12 @@ def make_engine(
     Raises MissingExtra or NoUsableDevice for a wgpu device that cannot be used.
     """
     if family == "wgpu":
-        from .wgsl_engine import WgslEngine
+        from evenload.merkle.wgsl_engine import WgslEngine
 
         return WgslEngine(scheme, adapter)
     if not is_installed("llvmlite"):
         return PlainEngine(scheme)
-    from .cpu_engine import CpuEngine
+    from evenload.merkle.cpu_engine import CpuEngine
 
     if threads is None:
         from evenload.devices import current

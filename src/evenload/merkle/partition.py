@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evenload.errors import ConfigError, FormatError
-
-from .rows import as_rows
-from .scheme import DIGEST_BYTES, Scheme, as_scheme
-from .stream import RootStream, npy_width, subtree_roots
+from evenload.merkle.rows import as_rows
+from evenload.merkle.scheme import DIGEST_BYTES, Scheme, as_scheme
+from evenload.merkle.stream import RootStream, npy_width, subtree_roots
 
 if TYPE_CHECKING:
     from evenload.executor import Executor, ParallelResult
@@ -112,7 +111,7 @@ class HashBlocks:
     """The roots of blocks, on the device that it is built for: WGSL where ``adapters`` has one for it."""
 
     def __init__(self, device: Any, *, scheme: Scheme, adapters: Mapping[str, str | None] | None = None):
-        from .engine import make_engine
+        from evenload.merkle.engine import make_engine
 
         adapter = (adapters or {}).get(device.id, device.adapter)
         family = "wgpu" if adapter or device.family == "wgpu" else "cpu"

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from evenload.errors import ConfigError, EvenloadError, FormatError
-
-from .scheme import DIGEST_BYTES, MAX_DEPTH, Scheme, from_hex, zero_node
+from evenload.merkle.scheme import DIGEST_BYTES, MAX_DEPTH, Scheme, from_hex, zero_node
 
 __all__ = ["FORMAT", "ConsistencyProof", "InclusionProof", "proof_from_json"]
 

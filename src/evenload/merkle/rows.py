@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from evenload.errors import ConfigError
-
-from .scheme import DIGEST_BYTES, Scheme
+from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
 __all__ = ["as_rows", "new_nodes"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .scheme import Scheme, zero_node
+from evenload.merkle.scheme import Scheme, zero_node
 
 __all__ = ["Edge", "has_twins", "peaks"]
 

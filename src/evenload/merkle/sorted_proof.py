@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenload.errors import ConfigError, FormatError
-
-from .proof import FORMAT, _check_path, node_list, read_object
-from .scheme import DIGEST_BYTES, MAX_DEPTH, Scheme
+from evenload.merkle.proof import FORMAT, _check_path, node_list, read_object
+from evenload.merkle.scheme import DIGEST_BYTES, MAX_DEPTH, Scheme
 
 __all__ = ["MultiProof", "SortedProof", "sorted_proof_from_json"]
 

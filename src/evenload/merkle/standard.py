@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 
 from evenload.errors import ConfigError, FormatError
-
-from .abi import encode
-from .engine import Engine, make_engine
-from .rows import as_rows, new_nodes
-from .scheme import Scheme, from_hex
-from .sorted_proof import MultiProof, SortedProof
+from evenload.merkle.abi import encode
+from evenload.merkle.engine import Engine, make_engine
+from evenload.merkle.rows import as_rows, new_nodes
+from evenload.merkle.scheme import Scheme, from_hex
+from evenload.merkle.sorted_proof import MultiProof, SortedProof
 
 __all__ = ["MultiProof", "SortedProof", "StandardTree"]
 

@@ -10,11 +10,10 @@ from typing import IO, Any
 import numpy as np
 
 from evenload.errors import ConfigError, FormatError
-
-from .engine import Engine, make_engine
-from .rows import as_rows
-from .scheme import DIGEST_BYTES, Scheme, as_scheme
-from .shape import Edge, has_twins
+from evenload.merkle.engine import Engine, make_engine
+from evenload.merkle.rows import as_rows
+from evenload.merkle.scheme import DIGEST_BYTES, Scheme, as_scheme
+from evenload.merkle.shape import Edge, has_twins
 
 __all__ = ["RootStream", "read_rows", "root_of_file", "subtree_roots"]
 

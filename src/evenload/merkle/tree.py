@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 
 from evenload.errors import ConfigError
-
-from .engine import Engine, make_engine
-from .proof import ConsistencyProof, InclusionProof
-from .rows import as_rows, new_nodes
-from .scheme import DIGEST_BYTES, Scheme, as_scheme
-from .shape import Edge, has_twins
+from evenload.merkle.engine import Engine, make_engine
+from evenload.merkle.proof import ConsistencyProof, InclusionProof
+from evenload.merkle.rows import as_rows, new_nodes
+from evenload.merkle.scheme import DIGEST_BYTES, Scheme, as_scheme
+from evenload.merkle.shape import Edge, has_twins
 
 __all__ = ["MerkleTree"]
 

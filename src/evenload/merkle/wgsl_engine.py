@@ -7,10 +7,9 @@ from evenload.gpu.wgsl.context import Buffer, Context
 from evenload.gpu.wgsl.hashes import MAX_BLOCKS, hash_kernel
 from evenload.gpu.wgsl.poseidon import poseidon_constants, poseidon_kernel
 from evenload.gpu.wgsl.queue import Pace, Queue
-
-from .engine import PlainEngine, climb, into
-from .rows import new_nodes
-from .scheme import DIGEST_BYTES, Scheme
+from evenload.merkle.engine import PlainEngine, climb, into
+from evenload.merkle.rows import new_nodes
+from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
 __all__ = ["WgslEngine"]
 

@@ -7,34 +7,35 @@
 engines.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .dispatch import Dispatcher
-    from .fleet import Fleet
-    from .placement import Placement, rebalance_experts
-    from .plan import Plan, place
-    from .planner import BatchPlan, Planner
-    from .topology import create_redundant_mapping
-    from .trace import Trace, read_trace
-    from .transfers import Schedule, Transfer, schedule_transfers
+    from evenload.moe.placement.fleet import Fleet
+    from evenload.moe.placement.rebalance import Placement, rebalance_experts
+    from evenload.moe.routing.dispatch import Dispatcher
+    from evenload.moe.routing.planner import BatchPlan, Planner
+    from evenload.moe.search.plan import Plan, place
+    from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
+    from evenload.moe.topology import create_redundant_mapping
+    from evenload.moe.trace import Trace, read_trace
 
 _HOMES = {
-    "BatchPlan": "planner",
-    "Dispatcher": "dispatch",
-    "Fleet": "fleet",
-    "Placement": "placement",
-    "Plan": "plan",
-    "Planner": "planner",
-    "Schedule": "transfers",
+    "BatchPlan": "routing.planner",
+    "Dispatcher": "routing.dispatch",
+    "Fleet": "placement.fleet",
+    "Placement": "placement.rebalance",
+    "Plan": "search.plan",
+    "Planner": "routing.planner",
+    "Schedule": "search.transfers",
     "Trace": "trace",
-    "Transfer": "transfers",
+    "Transfer": "search.transfers",
     "create_redundant_mapping": "topology",
-    "place": "plan",
+    "place": "search.plan",
     "read_trace": "trace",
-    "rebalance_experts": "placement",
-    "schedule_transfers": "transfers",
+    "rebalance_experts": "placement.rebalance",
+    "schedule_transfers": "search.transfers",
 }
 
 __all__ = [
@@ -54,12 +55,4 @@ __all__ = [
     "schedule_transfers",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

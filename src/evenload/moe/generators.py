@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenload.errors import ConfigError, UnknownName
-
-from .trace import Trace
+from evenload.moe.trace import Trace
 
 __all__ = ["Popularity", "fit", "generate"]
 

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenload.errors import ConfigError, UnknownName
-
-from .placement import rebalance_experts
+from evenload.moe.placement.rebalance import rebalance_experts
 
 __all__ = [
     "TOPOLOGIES",

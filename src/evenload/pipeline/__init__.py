@@ -5,22 +5,23 @@
 Each name is imported on first use; reading a job file needs the extra ``yaml``.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .artifacts import read_picture
-    from .batch_edit import MultiDeviceImageEdit
-    from .run import ItemResult, Pipeline, PipelineResult
-    from .seeds import item_seed
-    from .stage import Item, Stage, StageContext
+    from evenload.pipeline.artifacts import read_picture
+    from evenload.pipeline.batch_edit import MultiDeviceImageEdit
+    from evenload.pipeline.pipeline import ItemResult, Pipeline, PipelineResult
+    from evenload.pipeline.seeds import item_seed
+    from evenload.pipeline.stage import Item, Stage, StageContext
 
 _HOMES = {
     "Item": "stage",
-    "ItemResult": "run",
+    "ItemResult": "pipeline",
     "MultiDeviceImageEdit": "batch_edit",
-    "Pipeline": "run",
-    "PipelineResult": "run",
+    "Pipeline": "pipeline",
+    "PipelineResult": "pipeline",
     "Stage": "stage",
     "StageContext": "stage",
     "item_seed": "seeds",
@@ -39,12 +40,4 @@ __all__ = [
     "read_picture",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

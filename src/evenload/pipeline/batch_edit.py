@@ -15,9 +15,9 @@ from evenload._optional import require
 from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError
 from evenload.events import Event
 from evenload.pipeline.artifacts import encode_artifact, open_picture, plain_picture, write_atomically
-from evenload.pipeline.kept_workers import KeptWorkers
+from evenload.pipeline.dispatch.results import ItemResult
 from evenload.pipeline.resident_job import ResidentJob
-from evenload.pipeline.results import ItemResult
+from evenload.pipeline.run.worker_cache import KeptWorkers
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
@@ -137,8 +137,8 @@ class MultiDeviceImageEdit:
         self, folder: Path, images: Sequence[Any], texts: Sequence[str], seed: int, call: dict[str, Any]
     ) -> list[Any]:
         require("pydantic", extra="yaml", why="checking the job")
-        from evenload.pipeline.job_file import spec_of
-        from evenload.pipeline.without_effect import settings_without_effect
+        from evenload.pipeline.job.ignored_settings import settings_without_effect
+        from evenload.pipeline.job.job_file import spec_of
 
         inputs = folder.parent / f"{folder.name}.inputs"
         items = []

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from evenload.errors import ConfigError
 from evenload.events import json_text
-from evenload.pipeline.run import Pipeline
+from evenload.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
-    from evenload.pipeline.folder import RunFolder
-    from evenload.pipeline.spec import JobSpec
+    from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.stage import Item
+    from evenload.pipeline.store.folder import RunFolder
 
 __all__ = ["ResidentJob"]
 
@@ -40,7 +40,7 @@ class ResidentJob(Pipeline):
 
     def _again(self, found: Any) -> Any:
         """The same for another number of items: who has which model stays, who does how many may not."""
-        from evenload.pipeline.planning import plan_asked
+        from evenload.pipeline.planning.device_choice import plan_asked
 
         asked = replace(found.asked, problem=replace(found.asked.problem, n_items=len(self.items)))
         same = self.spec.schedule.model_copy(update={"mode": found.plan.mode})

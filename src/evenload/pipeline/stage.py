@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from evenload.errors import ConfigError
-from evenload.executor.failure import is_memory_error
+from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.artifacts import FILE_TYPES, digest_of, encode_artifact, file_name, write_atomically
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.target import Target, load_target

@@ -6,9 +6,8 @@ from typing import Any
 
 from evenload.balance.bound import StageWork
 from evenload.balance.metrics import imbalance
-
-from .items import ItemSet
-from .summary import DeviceSummary, StageSummary
+from evenload.report.items import ItemSet
+from evenload.report.summary import DeviceSummary, StageSummary
 
 __all__ = ["DeviceCount", "StageCount", "groups", "summed"]
 

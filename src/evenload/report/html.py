@@ -21,15 +21,14 @@ from typing import Any
 from evenload._version import __version__
 from evenload.errors import ConfigError
 from evenload.events import Event, Note
-
-from .gallery import Gallery
-from .load import LoadOverTime
-from .measures import Measures
-from .planned import PlanAndRun
-from .source import Reading, open_run, read_config
-from .summary import Summary
-from .tally import Tally
-from .timeline import Timeline
+from evenload.report.page.gallery import Gallery
+from evenload.report.page.load import LoadOverTime
+from evenload.report.page.measures import Measures
+from evenload.report.page.planned import PlanAndRun
+from evenload.report.page.timeline import Timeline
+from evenload.report.source import Reading, open_run, read_config
+from evenload.report.summary import Summary
+from evenload.report.tally import Tally
 
 __all__ = [
     "RunView",

@@ -23,8 +23,7 @@ from evenload.events import (
     WorkerExited,
     WorkerStarted,
 )
-
-from .tally import Tally
+from evenload.report.tally import Tally
 
 __all__ = ["Metrics", "MetricsServer", "parse_address"]
 

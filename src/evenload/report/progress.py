@@ -13,8 +13,7 @@ from typing import Any, Protocol, Self, TextIO
 from evenload._optional import is_installed
 from evenload.errors import UnknownName
 from evenload.events import Event, RunFinished
-
-from .pace import Pace, clock_text, pace_line
+from evenload.report.pace import Pace, clock_text, pace_line
 
 __all__ = ["Progress", "make_progress"]
 

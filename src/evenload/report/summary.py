@@ -169,7 +169,7 @@ def _rounded(value: Any) -> Any:
 
 def summarise(events: Iterable[Event]) -> Summary:
     """The numbers of one run. Takes any events, also of a run that is still going or was cut short."""
-    from .tally import Tally
+    from evenload.report.tally import Tally
 
     tally = Tally()
     for event in events:

@@ -21,10 +21,9 @@ from evenload.events import (
     WorkerExited,
     WorkerStarted,
 )
-
-from .counts import DeviceCount, StageCount, groups, summed
-from .lanes import Lanes
-from .summary import Failure, SlowItem, Summary
+from evenload.report.counts import DeviceCount, StageCount, groups, summed
+from evenload.report.lanes import Lanes
+from evenload.report.summary import Failure, SlowItem, Summary
 
 __all__ = ["Tally"]
 

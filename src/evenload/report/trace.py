@@ -32,9 +32,8 @@ from evenload.events import (
     WorkerExited,
     WorkerStarted,
 )
-
-from .lanes import Lanes
-from .merge import Guest, read_guest
+from evenload.report.lanes import Lanes
+from evenload.report.merge import Guest, read_guest
 
 __all__ = ["TraceWriter", "write_trace"]
 

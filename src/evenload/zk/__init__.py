@@ -5,17 +5,18 @@ oracle.
 package loads no kernels.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .formats.r1cs import R1cs
-    from .formats.witness import read_witness, write_witness
-    from .formats.zkey import ZKey, read_zkey, write_zkey
-    from .groth16 import Proof, VerificationKey
-    from .prover import Prover
-    from .verifier import verify
-    from .worker import ProveRequest
+    from evenload.zk.formats.r1cs import R1cs
+    from evenload.zk.formats.witness import read_witness, write_witness
+    from evenload.zk.formats.zkey import ZKey, read_zkey, write_zkey
+    from evenload.zk.groth16 import Proof, VerificationKey
+    from evenload.zk.prover import Prover
+    from evenload.zk.verifier import verify
+    from evenload.zk.worker import ProveRequest
 
 _HOMES = {
     "Proof": "groth16",
@@ -45,12 +46,4 @@ __all__ = [
     "write_zkey",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module 'evenload.zk' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -15,9 +15,8 @@ from evenload.errors import TaskTimeout
 
 if TYPE_CHECKING:
     from evenload.executor import Results
-
-    from .place import Place
-    from .worker import ProvedStatement, ProveRequest
+    from evenload.zk.place import Place
+    from evenload.zk.worker import ProvedStatement, ProveRequest
 
 __all__ = ["as_task", "prove_batch", "prover_task"]
 
@@ -75,7 +74,7 @@ def as_task(request: "ProveRequest") -> Any:
 
 def _level_for(backend: str, level: str | None) -> str | None:
     """A level only concerns the devices that have it."""
-    from .place import split_level
+    from evenload.zk.place import split_level
 
     cpu, variant = split_level(level)
     return cpu if backend == "cpu" else variant
@@ -98,8 +97,7 @@ def prove_batch(
     """
     from evenload.devices import DevicePool
     from evenload.executor import map as map_over_devices
-
-    from .place import places_of, refuse_unused
+    from evenload.zk.place import places_of, refuse_unused
 
     pool = devices if isinstance(devices, DevicePool) else DevicePool.find(devices)
     places = places_of(pool)

@@ -17,11 +17,10 @@ import numpy as np
 from evenload.errors import ConfigError
 from evenload.gpu.field import FQ, FR
 from evenload.gpu.llvm import programs, rows
-
-from . import msm
-from .formats.r1cs import R1cs
-from .formats.zkey import COEFFICIENT, MAX_DOMAIN, ZKey, point_rows
-from .oracle.curve import G1, G2
+from evenload.zk import msm
+from evenload.zk.bn254.curve import G1, G2
+from evenload.zk.formats.r1cs import R1cs
+from evenload.zk.formats.zkey import COEFFICIENT, MAX_DOMAIN, ZKey, point_rows
 
 __all__ = ["WARNING", "dev_setup"]
 

@@ -13,11 +13,10 @@ import numpy as np
 from evenload.errors import FormatError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import programs, rows
-
-from . import msm, points
-from .formats.zkey import ZKey, point_rows
-from .ntt import Domain
-from .verifier import Verifier
+from evenload.zk import msm, points
+from evenload.zk.formats.zkey import ZKey, point_rows
+from evenload.zk.ntt import Domain
+from evenload.zk.verifier import Verifier
 
 __all__ = ["LoadedKey", "ReadyKey", "Run", "checked_bases", "facts_of", "find_outside_subgroup"]
 

@@ -9,9 +9,8 @@ import numpy as np
 from evenload.gpu.field import FQ
 from evenload.gpu.llvm import programs, rows
 from evenload.gpu.llvm.layout import N_LINES
-
-from .oracle import pairing as oracle
-from .oracle.curve import G2
+from evenload.zk.bn254 import pairing as oracle
+from evenload.zk.bn254.curve import G2
 
 __all__ = ["Lines", "final_exponentiation", "g1_row", "g2_row", "is_one_product", "miller_loop"]
 

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from evenload.errors import ConfigError
 from evenload.gpu.llvm import programs
-
-from .formats.container import Source
-from .formats.zkey import ZKey, read_zkey
-from .key import LoadedKey, ReadyKey
-from .place import Place, places_of, pool_of, refuse_unused, split_level
-from .wgsl_device import WgslDevice
-from .worker import InvalidProof, ProvedStatement, ProveRequest, ProverStats, Witness, Worker
+from evenload.zk.formats.container import Source
+from evenload.zk.formats.zkey import ZKey, read_zkey
+from evenload.zk.key import LoadedKey, ReadyKey
+from evenload.zk.place import Place, places_of, pool_of, refuse_unused, split_level
+from evenload.zk.wgsl_device import WgslDevice
+from evenload.zk.worker import InvalidProof, ProvedStatement, ProveRequest, ProverStats, Witness, Worker
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
@@ -151,7 +150,7 @@ class Prover:
         asked = [r if isinstance(r, ProveRequest) else ProveRequest(r) for r in requests]
         if self.has_many_devices:
             return self._over_devices(asked, num_workers, policy)
-        from .queue import ProverQueue
+        from evenload.zk.queue import ProverQueue
 
         with ProverQueue(self, num_workers) as queue:
             jobs = [queue.submit(request) for request in asked]
@@ -181,7 +180,7 @@ class Prover:
     def _load(self, key: ZKey, place: Place) -> ReadyKey:
         if place.backend == "cpu":
             return LoadedKey.load(key, self._cpu_level or programs.best_level())
-        from .wgsl_key import WgslKey
+        from evenload.zk.wgsl.key import WgslKey
 
         if self._opened:
             return WgslKey.load(key, self._opened)
@@ -200,7 +199,7 @@ class Prover:
     def _over_devices(
         self, requests: list[ProveRequest], num_workers: int | None, policy: Any
     ) -> list[ProvedStatement | Exception]:
-        from .batch import as_task, prover_task
+        from evenload.zk.batch import as_task, prover_task
 
         if num_workers not in (None, len(self.places)):
             raise ConfigError(

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from evenload.errors import ConfigError, ExecutorClosed, TaskTimeout
 
 if TYPE_CHECKING:
-    from .prover import Prover
-    from .worker import ProvedStatement, ProveRequest, Worker
+    from evenload.zk.prover import Prover
+    from evenload.zk.worker import ProvedStatement, ProveRequest, Worker
 
 __all__ = ["ProofJob", "ProverQueue"]
 

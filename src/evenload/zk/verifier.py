@@ -8,10 +8,9 @@ import numpy as np
 from evenload._optional import is_installed
 from evenload.errors import FormatError
 from evenload.gpu.field import FR
-
-from .groth16 import Proof, VerificationKey
-from .oracle import groth16 as oracle
-from .oracle.curve import G1, G2
+from evenload.zk import groth16_twin as oracle
+from evenload.zk.bn254.curve import G1, G2
+from evenload.zk.groth16 import Proof, VerificationKey
 
 __all__ = ["Verifier", "verify"]
 
@@ -37,7 +36,7 @@ class Verifier:
         self.key = key
         self._is_fast = is_installed("llvmlite")
         if self._is_fast:
-            from .pairing import Lines
+            from evenload.zk.pairing import Lines
 
             self._lines = {name: Lines(getattr(key, name)) for name in ("beta2", "gamma2", "delta2")}
 
@@ -60,14 +59,14 @@ class Verifier:
     def _has_order_r(self, point) -> bool:
         if not self._is_fast:
             return G2.has_order_r(point)
-        from . import pairing, points
+        from evenload.zk import pairing, points
 
         return not points.combine(2, pairing.g2_row(point), [FR.modulus]).any()
 
     def _equation_holds(self, public: Sequence[int], proof: Proof) -> bool:
         if not self._is_fast:
             return oracle.verify(self.key, public, proof)
-        from . import pairing, points
+        from evenload.zk import pairing, points
 
         ic = np.concatenate([pairing.g1_row(point) for point in self.key.ic])
         total = points.to_integers(points.combine(1, ic, [1, *public]))

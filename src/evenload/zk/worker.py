@@ -18,11 +18,10 @@ import numpy as np
 from evenload.errors import ConfigError, EvenloadError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
-
-from . import points
-from .formats.witness import check_witness, read_witness, witness_from_integers
-from .groth16 import Proof
-from .key import LoadedKey, ReadyKey, Run
+from evenload.zk import points
+from evenload.zk.formats.witness import check_witness, read_witness, witness_from_integers
+from evenload.zk.groth16 import Proof
+from evenload.zk.key import LoadedKey, ReadyKey, Run
 
 __all__ = [
     "InvalidProof",

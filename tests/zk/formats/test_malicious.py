@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from evenload.errors import ConfigError, FormatError
 from evenload.gpu.field import FQ
 from evenload.zk import Prover, read_witness, read_zkey
+from evenload.zk.bn254.curve import G2
 from evenload.zk.formats.r1cs import read_r1cs
-from evenload.zk.oracle.curve import G2
 
 DATA = Path(__file__).parents[2] / "data" / "zk" / "multiplier"
 GOOD = {name: (DATA / name).read_bytes() for name in ("circuit.zkey", "witness.wtns", "multiplier.r1cs")}

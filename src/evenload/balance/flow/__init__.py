@@ -5,14 +5,15 @@ replicas. ``route(phy2log, demands, n_gpus)`` answers once; a ``Router`` answers
 allocating. Each answer carries a certificate: GPUs and the load that no routing can keep away from them.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .certificate import Certificate
-    from .graph import ReplicaGraph
-    from .router import Router, route
-    from .routing import Routing
+    from evenload.balance.flow.certificate import Certificate
+    from evenload.balance.flow.graph import ReplicaGraph
+    from evenload.balance.flow.router import Router, route
+    from evenload.balance.flow.routing import Routing
 
 _HOMES = {
     "Certificate": "certificate",
@@ -24,12 +25,4 @@ _HOMES = {
 
 __all__ = ["Certificate", "ReplicaGraph", "Router", "Routing", "route"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return list(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from .graph import ReplicaGraph
+from evenload.balance.flow.graph import ReplicaGraph
 
 __all__ = ["Certificate"]
 

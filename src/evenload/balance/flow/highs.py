@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .graph import ReplicaGraph
+from evenload.balance.flow.graph import ReplicaGraph
 
 __all__ = ["least_peak"]
 

@@ -7,11 +7,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenload._optional import require
+from evenload.balance.flow.graph import REPLICATED, UNPLACED, ReplicaGraph
+from evenload.balance.flow.kernels.memory import lay_out, scratch_shape
+from evenload.balance.flow.routing import Routing
 from evenload.errors import ConfigError
-
-from .graph import REPLICATED, UNPLACED, ReplicaGraph
-from .memory import lay_out, scratch_shape
-from .routing import Routing
 
 __all__ = ["Router", "route"]
 
@@ -51,7 +50,7 @@ class Router:
         parts: int = 1,
     ):
         require("numba", extra="kernels", why="exact routing")
-        from .kernel import route_layers
+        from evenload.balance.flow.kernels.route import route_layers
 
         if cost not in ("tokens", "experts") and not (isinstance(cost, int) and cost > 0):
             raise ConfigError(
@@ -143,7 +142,7 @@ class Router:
             first, last, part, *self._fixed_arguments, costs, routing.fixed, speeds, capacity, self._warm
         )
         if self._even and not status:
-            from .even import even_out
+            from evenload.balance.flow.kernels.even import even_out
 
             graph = self.graph
             even_out(
@@ -198,7 +197,7 @@ class Router:
         return np.ascontiguousarray(np.minimum(slots[layer, graph.edge2slot], UNLIMITED))
 
     def _refuse(self, costs: Any) -> None:
-        from .status import BAD_CAPACITY, NEGATIVE, UNPLACED_DEMAND
+        from evenload.balance.flow.kernels.status import BAD_CAPACITY, NEGATIVE, UNPLACED_DEMAND
 
         routing, graph = self._routing, self.graph
         layer = int(np.flatnonzero(routing.summary[:, 0])[0])
@@ -248,8 +247,8 @@ def route(
 
 def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[str, NDArray]]:
     """The kernel's block of memory with the graph in it, and its arrays by name."""
-    from .kernel import TABLES
-    from .spread import springs
+    from evenload.balance.flow.kernels.route import TABLES
+    from evenload.balance.flow.spread import springs
 
     spread_order, fill_start, fill_gpu, pivots, fill_value = springs(graph)
     tables = _planted(graph) | {"spread_order": spread_order, "fill_start": fill_start, "fill_gpu": fill_gpu}
@@ -270,7 +269,7 @@ def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[
 
 def _planted(graph: ReplicaGraph) -> dict[str, NDArray[np.int32]]:
     """The kernel's tables of the graph itself, of its connected components, and of trees that span them."""
-    from .plant import N_TREES, plant
+    from evenload.balance.flow.kernels.spanning_forests import N_TREES, plant
 
     home, home_slot = _homes(graph)
     component = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.int32)

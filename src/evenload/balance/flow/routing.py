@@ -6,8 +6,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from .certificate import Certificate, forced_demand, relative_speeds
-from .graph import ReplicaGraph
+from evenload.balance.flow.certificate import Certificate, forced_demand, relative_speeds
+from evenload.balance.flow.graph import ReplicaGraph
 
 __all__ = ["Routing"]
 

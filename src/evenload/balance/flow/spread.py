@@ -9,8 +9,8 @@ elimination, least degree first.
 import numpy as np
 from numpy.typing import NDArray
 
-from .graph import ReplicaGraph
-from .jit import compiled
+from evenload.balance.flow.graph import ReplicaGraph
+from evenload.balance.flow.kernels.jit import compiled
 
 __all__ = ["eliminate", "springs"]
 

@@ -1,10 +1,9 @@
 """How items are dealt: immutable values with ``init`` and ``step``, chosen by name or made by hand."""
 
+from evenload.balance.policy.base import Ask, Copy, Hold, Policy, Take
+from evenload.balance.policy.fixed import Factoring, Guided, Pull, Static
+from evenload.balance.policy.measured import Measured
 from evenload.errors import ConfigError, UnknownName
-
-from .base import Ask, Copy, Hold, Policy, Take
-from .fixed import Factoring, Guided, Pull, Static
-from .measured import Measured
 
 __all__ = [
     "POLICIES",

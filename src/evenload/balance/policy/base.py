@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from evenload.balance.flight import Flight
-from evenload.balance.lane import Lane
+from evenload.balance.policy.device_state import Lane
+from evenload.balance.policy.in_flight import Flight
 
 __all__ = ["Ask", "Copy", "Hold", "Policy", "Take"]
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from evenload.balance.partition import STRATEGIES
+from evenload.balance.policy.base import Ask, Hold, Take
 from evenload.errors import ConfigError, UnknownName
-
-from .base import Ask, Hold, Take
 
 __all__ = ["Factoring", "Guided", "Pull", "Static"]
 

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from .base import Ask, Hold, Take
+from evenload.balance.policy.base import Ask, Hold, Take
 
 __all__ = ["first_of_a_helper"]
 

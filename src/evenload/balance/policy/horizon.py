@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from math import inf
 
-from evenload.balance.estimate import Cost
-from evenload.balance.lane import OVERDUE, Lane
-
-from .base import Ask
+from evenload.balance.policy.base import Ask
+from evenload.balance.policy.device_state import OVERDUE, Lane
+from evenload.balance.policy.estimate import Cost
 
 __all__ = ["common_end", "ends_first", "free_in", "helps", "overdue_at", "overdue_devices"]
 

@@ -4,13 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, inf
 
-from evenload.balance.flight import Flight
-from evenload.balance.lane import Lane
+from evenload.balance.policy.base import Ask, Copy, Hold, Take
+from evenload.balance.policy.device_state import Lane
+from evenload.balance.policy.helping import first_of_a_helper
+from evenload.balance.policy.horizon import common_end, ends_first, helps, overdue_at, overdue_devices
+from evenload.balance.policy.in_flight import Flight
 from evenload.errors import ConfigError
-
-from .base import Ask, Copy, Hold, Take
-from .helping import first_of_a_helper
-from .horizon import common_end, ends_first, helps, overdue_at, overdue_devices
 
 __all__ = ["Measured"]
 

@@ -1,17 +1,17 @@
 """Federated algorithms: immutable values, one small file each, with the paper they come from."""
 
-from .base import Algorithm, Orders, Server
-from .ditto import Ditto
-from .fedavg import FedAvg
-from .fedbuff import FedBuff
-from .feddyn import FedDyn
-from .fednova import FedNova
-from .fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
-from .fedper import FedPer
-from .fedprox import FedProx
-from .privacy import PrivateFedAvg
-from .robust import Krum, Median, TrimmedMean
-from .scaffold import Scaffold
+from evenload.clients.algorithms.base import Algorithm, Orders, Server
+from evenload.clients.algorithms.ditto import Ditto
+from evenload.clients.algorithms.fedavg import FedAvg
+from evenload.clients.algorithms.fedbuff import FedBuff
+from evenload.clients.algorithms.feddyn import FedDyn
+from evenload.clients.algorithms.fednova import FedNova
+from evenload.clients.algorithms.fedopt import FedAdagrad, FedAdam, FedAvgM, FedYogi
+from evenload.clients.algorithms.fedper import FedPer
+from evenload.clients.algorithms.fedprox import FedProx
+from evenload.clients.algorithms.privacy import PrivateFedAvg
+from evenload.clients.algorithms.robust import Krum, Median, TrimmedMean
+from evenload.clients.algorithms.scaffold import Scaffold
 
 __all__ = [
     "Algorithm",

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from evenload.clients.recipe import Recipe
-from evenload.clients.reduce import Mean, Reducer
-from evenload.clients.result import ClientResult
+from evenload.clients.algorithms.reduce import Mean, Reducer
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
 
 __all__ = ["Algorithm", "Orders", "Server", "State", "combine", "mean_of", "minus", "usable"]
 

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenload.clients.recipe import Recipe
-from evenload.clients.reduce import Mean
-
-from .base import Orders, Server
+from evenload.clients.algorithms.base import Orders, Server
+from evenload.clients.algorithms.reduce import Mean
+from evenload.clients.values.recipe import Recipe
 
 __all__ = ["Ditto"]
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from evenload.clients.recipe import Recipe
-from evenload.clients.result import ClientResult
+from evenload.clients.algorithms.base import Orders, Server, mean_of, minus
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
 from evenload.errors import ConfigError
-
-from .base import Orders, Server, mean_of, minus
 
 __all__ = ["FedDyn"]
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 
-from evenload.clients.optimizer import SGD
-from evenload.clients.recipe import Recipe
-from evenload.clients.result import ClientResult
+from evenload.clients.algorithms.base import Orders, Server, mean_of
+from evenload.clients.values.optimizer import SGD
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
 from evenload.errors import ConfigError
-
-from .base import Orders, Server, mean_of
 
 __all__ = ["FedNova"]
 

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenload.clients.recipe import Recipe
-from evenload.clients.reduce import Mean
-
-from .base import Orders, Server, minus
+from evenload.clients.algorithms.base import Orders, Server, minus
+from evenload.clients.algorithms.reduce import Mean
+from evenload.clients.values.recipe import Recipe
 
 __all__ = ["FedAdagrad", "FedAdam", "FedAvgM", "FedYogi"]
 

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenload.clients.recipe import Recipe
-from evenload.clients.result import ClientResult
+from evenload.clients.algorithms.base import Orders, Server, mean_of
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
 from evenload.errors import ConfigError
-
-from .base import Orders, Server, mean_of
 
 __all__ = ["FedPer"]
 

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenload.clients.recipe import Recipe
-from evenload.clients.reduce import Mean
+from evenload.clients.algorithms.base import Orders, Server
+from evenload.clients.algorithms.reduce import Mean
+from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError
-
-from .base import Orders, Server
 
 __all__ = ["FedProx"]
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from evenload.clients.keys import NOISE, key
-from evenload.clients.recipe import Recipe
-from evenload.clients.result import ClientResult
+from evenload.clients.algorithms.base import Orders, Server, minus
+from evenload.clients.values.keys import NOISE, key
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
 from evenload.errors import ConfigError
-
-from .base import Orders, Server, minus
 
 __all__ = ["PrivateFedAvg"]
 

@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenload.clients.recipe import Recipe
-from evenload.clients.result import ClientResult
+from evenload.clients.algorithms.base import Orders, Server, mean_of
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
 from evenload.errors import ConfigError
-
-from .base import Orders, Server, mean_of
 
 __all__ = ["Krum", "Median", "TrimmedMean"]
 

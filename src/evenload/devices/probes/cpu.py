@@ -116,7 +116,7 @@ def _cpu_name() -> str:
         except OSError:
             pass  # no /proc: the general answer below will do
     if sys.platform == "darwin":
-        from .mps import ask
+        from evenload.devices.probes.mps import ask
 
         return ask("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor()
     return platform.processor() or platform.machine() or "CPU"

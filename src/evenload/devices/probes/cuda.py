@@ -13,10 +13,9 @@ from typing import Any
 from evenload._optional import is_installed
 from evenload.devices.device import Device, Kind
 from evenload.devices.probe import ProbeReport, Reading
-
-from .child import ask_child
-from .cuda_mask import visible
-from .torch_build import torch_build
+from evenload.devices.probes.child import ask_child
+from evenload.devices.probes.cuda_mask import visible
+from evenload.devices.probes.torch_build import torch_build
 
 __all__ = ["open_sampler", "probe"]
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from evenload.devices.device import Device, Kind
 from evenload.devices.probe import ProbeReport
-
-from .child import ask_child
+from evenload.devices.probes.child import ask_child
 
 __all__ = ["open_adapter", "probe"]
 

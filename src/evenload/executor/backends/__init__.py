@@ -8,15 +8,15 @@ from typing import Any, Protocol, runtime_checkable
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName
-from evenload.executor.messages import Message
-from evenload.executor.task import Task
+from evenload.executor.task.messages import Message
+from evenload.executor.task.task import Task
 
 __all__ = ["BACKENDS", "Backend", "BackendSettings", "WorkerOptions", "make_backend"]
 
 BACKENDS = {
     "inline": "evenload.executor.backends.inline:InlineBackend",
     "process": "evenload.executor.backends.process:ProcessBackend",
-    "ray": "evenload.executor.backends.ray:RayBackend",
+    "ray": "evenload.executor.backends.ray.backend:RayBackend",
 }
 
 

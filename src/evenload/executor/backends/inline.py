@@ -13,10 +13,10 @@ from typing import Any
 from evenload.devices import Device, DevicePool, as_current
 from evenload.devices.selection import Spec
 from evenload.executor.backends import WorkerOptions
-from evenload.executor.failure import Failure
-from evenload.executor.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
-from evenload.executor.place import NOT_BEGUN, Place
-from evenload.executor.task import Runner, Task
+from evenload.executor.task.failure import Failure
+from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
+from evenload.executor.task.task import Runner, Task
+from evenload.executor.transport.progress_cell import NOT_BEGUN, Place
 
 __all__ = ["InlineBackend"]
 

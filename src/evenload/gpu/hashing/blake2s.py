@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .sha256 import INITIAL
-from .words import Words
+from evenload.gpu.hashing.sha256 import INITIAL
+from evenload.gpu.hashing.words import Words
 
 __all__ = ["compress", "initial_state"]
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from .words import Words
+from evenload.gpu.hashing.words import Words
 
 __all__ = ["RATE_WORDS", "permute"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from . import blake2s, keccak, sha256
-from .words import Words
+from evenload.gpu.hashing import blake2s, keccak, sha256
+from evenload.gpu.hashing.words import Words
 
 __all__ = ["RULES", "BitcoinRule", "Blake2sRule", "KeccakRule", "Rfc6962Rule", "Rule"]
 

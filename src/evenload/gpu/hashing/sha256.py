@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import isqrt
 from typing import Any
 
-from .words import Words
+from evenload.gpu.hashing.words import Words
 
 __all__ = ["INITIAL", "compress", "padding"]
 

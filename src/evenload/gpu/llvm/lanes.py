@@ -6,8 +6,7 @@ from typing import Any
 from llvmlite import ir
 
 from evenload.gpu.hashing.words import Words
-
-from .code import I64, Code
+from evenload.gpu.llvm.code import I64, Code
 
 __all__ = ["Lanes"]
 

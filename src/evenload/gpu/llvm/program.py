@@ -22,7 +22,7 @@ from typing import Any
 from evenload._optional import require
 from evenload.errors import ConfigError
 
-__all__ = ["Program", "cache_directory", "host_features", "load"]
+__all__ = ["Program", "cache_directory", "host_features", "load", "sources"]
 
 _MAGIC = b"evenload object 1\n"
 log = logging.getLogger(__name__)
@@ -42,6 +42,12 @@ class Program:
             return self.kernels[name]
         except KeyError:
             raise AttributeError(f"program {self.name!r} has no kernel {name!r}") from None
+
+
+def sources(*modules: str) -> tuple[str, ...]:
+    """Return the files of modules that are named relative to ``evenload.gpu``, such as ``llvm.code``."""
+    root = Path(__file__).parents[1]
+    return tuple(str(root.joinpath(*module.split(".")).with_suffix(".py")) for module in modules)
 
 
 def cache_directory() -> Path:

@@ -5,17 +5,15 @@ take nearly all of a proof's time, once for each instruction level.
 """
 
 import functools
-from pathlib import Path
 
 from evenload.errors import UnknownName
-
-from . import program
-from .layout import LEVELS
-from .program import Program
+from evenload.gpu.llvm import program
+from evenload.gpu.llvm.layout import LEVELS
+from evenload.gpu.llvm.program import Program
 
 __all__ = ["LEVELS", "best_level", "bulk", "scalar"]
 
-_HERE = Path(__file__).parent
+_FIELD = ("arith", "digits", "extension", "floats", "fold", "ifma", "tower", "word64")
 
 
 def best_level() -> str:
@@ -25,8 +23,8 @@ def best_level() -> str:
 
 
 def _sources(*names: str) -> tuple[str, ...]:
-    shared = (_HERE.parent / "field.py", _HERE.parent / "curve.py")
-    return (*(str(_HERE / f"{name}.py") for name in names), *map(str, shared))
+    rooms = (f"llvm.field.{name}" if name in _FIELD else f"llvm.{name}" for name in names)
+    return program.sources(*rooms, "field", "curve")
 
 
 @functools.cache
@@ -57,7 +55,8 @@ def scalar() -> Program:
 def _scalar_ir() -> str:
     from llvmlite import ir
 
-    from . import digits, fold, setup, tower, witness
+    from evenload.gpu.llvm import setup, witness
+    from evenload.gpu.llvm.field import digits, fold, tower
 
     module = ir.Module("bn254-scalar")
     for degree in (1, 2):
@@ -95,8 +94,8 @@ def bulk(level: str | None = None) -> Program:
 
 
 def _level_type(name: str) -> type:
-    from .ifma import Ifma52
-    from .word64 import Word64
+    from evenload.gpu.llvm.field.ifma import Ifma52
+    from evenload.gpu.llvm.field.word64 import Word64
 
     return {"ifma52": Ifma52, "word64": Word64}[name]
 
@@ -104,7 +103,7 @@ def _level_type(name: str) -> type:
 def _bulk_ir(level: str) -> str:
     from llvmlite import ir
 
-    from . import buckets, transform
+    from evenload.gpu.llvm import buckets, transform
 
     module = ir.Module(f"bn254-{level}")
     for degree in (1, 2):

@@ -12,8 +12,7 @@ import numpy as np
 
 from evenload._optional import require
 from evenload.errors import ConfigError, NoUsableDevice
-
-from .kernel import KernelSource, Storage
+from evenload.gpu.wgsl.kernel import KernelSource, Storage
 
 __all__ = ["LOOP_PROBE", "Buffer", "Context"]
 
@@ -215,7 +214,7 @@ class Context:
 
     def _test(self) -> int | None:
         """Loop further than a faulty driver does. Raises NoUsableDevice if the adapter cannot add."""
-        from .queue import Queue
+        from evenload.gpu.wgsl.queue import Queue
 
         self.max_loop = None
         out = self.buffer(8)

@@ -10,8 +10,7 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.gpu.curve import Point, add
 from evenload.gpu.field import FQ, TWIST_B
-
-from .field import Variant, WgslField
+from evenload.gpu.wgsl.field import Variant, WgslField
 
 __all__ = ["WgslGroup"]
 

@@ -11,9 +11,8 @@ from typing import Any
 
 from evenload.errors import UnknownName
 from evenload.gpu.hashing.rules import RULES, Rule
-
-from .kernel import KernelSource, Storage
-from .words import Pairs, WgslWords
+from evenload.gpu.wgsl.kernel import KernelSource, Storage
+from evenload.gpu.wgsl.words import Pairs, WgslWords
 
 __all__ = ["KINDS", "hash_kernel"]
 

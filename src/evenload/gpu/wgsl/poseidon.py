@@ -6,9 +6,8 @@ import numpy as np
 
 from evenload.gpu.field import FR
 from evenload.gpu.poseidon import FULL_ROUNDS, parameters
-
-from .field import Variant, WgslField
-from .kernel import KernelSource, Storage
+from evenload.gpu.wgsl.field import Variant, WgslField
+from evenload.gpu.wgsl.kernel import KernelSource, Storage
 
 __all__ = ["poseidon_constants", "poseidon_kernel"]
 

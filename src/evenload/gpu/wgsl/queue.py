@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 
 from evenload.errors import ConfigError
-
-from .context import Buffer, Context, binding_entries
-from .kernel import WORKGROUP, KernelSource
+from evenload.gpu.wgsl.context import Buffer, Context, binding_entries
+from evenload.gpu.wgsl.kernel import WORKGROUP, KernelSource
 
 __all__ = ["BUDGET_S", "FIRST_ITEMS", "Pace", "Queue"]
 

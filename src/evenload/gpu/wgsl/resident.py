@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .context import Buffer, Context
+from evenload.gpu.wgsl.context import Buffer, Context
 
 __all__ = ["Resident"]
 

@@ -10,10 +10,9 @@ some drivers end long loops without a word, and no item keeps the others waiting
 import functools
 
 from evenload.gpu.field import FQ
-
-from .field import Variant, WgslField
-from .group import WgslGroup
-from .kernel import KernelSource, Storage
+from evenload.gpu.wgsl.field import Variant, WgslField
+from evenload.gpu.wgsl.group import WgslGroup
+from evenload.gpu.wgsl.kernel import KernelSource, Storage
 
 __all__ = ["MAX_RUN", "MAX_SEGMENT", "collect_kernel", "convert_kernel", "segment_kernel"]
 

@@ -8,9 +8,8 @@ binding works *across* two buffers.
 import functools
 
 from evenload.gpu.field import FR
-
-from .field import Variant, WgslField
-from .kernel import KernelSource, Storage
+from evenload.gpu.wgsl.field import Variant, WgslField
+from evenload.gpu.wgsl.kernel import KernelSource, Storage
 
 __all__ = ["butterfly_kernel", "product_kernel", "quotient_kernel", "scale_kernel"]
 

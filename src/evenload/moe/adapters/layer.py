@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from evenload.moe.planner import Planner
+    from evenload.moe.routing.planner import Planner
 else:
     torch = require("torch", extra="torch", why="MoELayer")
     nn = torch.nn

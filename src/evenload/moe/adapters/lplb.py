@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload._optional import require
-from evenload.moe.planner import Planner as ExactPlanner
+from evenload.moe.routing.planner import Planner as ExactPlanner
 from evenload.moe.topology import check_mapping
 
 __all__ = ["Planner"]

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from evenload._optional import is_installed, require
 from evenload.balance.flow import ReplicaGraph, Router
 from evenload.errors import ConfigError, MissingExtra
-from evenload.moe.fleet import Fleet
-from evenload.moe.placement import logical_maps
-from evenload.moe.placement import rebalance_experts as rebalance_by_eplb
-from evenload.moe.plan import place
+from evenload.moe.placement.fleet import Fleet
+from evenload.moe.placement.rebalance import logical_maps
+from evenload.moe.placement.rebalance import rebalance_experts as rebalance_by_eplb
+from evenload.moe.search.plan import place
 
 __all__ = ["LPLBSolver", "install", "rebalance_experts"]
 

@@ -14,10 +14,10 @@ import numpy as np
 
 from evenload._optional import is_installed, require
 from evenload.errors import MissingExtra
-from evenload.moe.fleet import Fleet
-from evenload.moe.placement import rebalance_experts
-from evenload.moe.plan import place
-from evenload.moe.transfers import keep_slots
+from evenload.moe.placement.fleet import Fleet
+from evenload.moe.placement.rebalance import rebalance_experts
+from evenload.moe.search.plan import place
+from evenload.moe.search.transfers import keep_slots
 
 __all__ = ["EplbPolicy", "SearchPolicy", "install"]
 

@@ -6,8 +6,7 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import open_picture
 from evenload.pipeline.stage import Item, StageContext
-
-from .loading import load_pipeline, own_copy
+from evenload.pipeline.stages.loading import load_pipeline, own_copy
 
 __all__ = ["ImageToImage", "TextToImage"]
 

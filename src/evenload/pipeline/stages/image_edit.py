@@ -15,8 +15,7 @@ from typing import Any, ClassVar
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import open_picture, read_tensors
 from evenload.pipeline.stage import Item, StageContext
-
-from .loading import load_pipeline, own_copy, settings_of
+from evenload.pipeline.stages.loading import load_pipeline, own_copy, settings_of
 
 __all__ = ["Decode", "Denoise", "Encode", "ImageEdit"]
 

@@ -16,10 +16,9 @@ from typing import Any
 
 from evenload._optional import require
 from evenload.errors import ConfigError, FormatError, ResourceExhausted
-from evenload.pipeline.safetensors_header import read_whole_header
+from evenload.pipeline.model.safetensors_header import read_whole_header
 from evenload.pipeline.stage import StageContext
-
-from .layers import place_layers, stream_layers
+from evenload.pipeline.stages.layers import place_layers, stream_layers
 
 __all__ = ["load_model", "load_pipeline", "n_bytes_of", "own_copy", "settings_of", "torch_dtype", "torch_on"]
 
@@ -146,7 +145,7 @@ def load_pipeline(
     given: dict[str, Any] = {} if parts is None else dict.fromkeys(models - set(parts))
     if "processor" in index and "processor" not in given:
         if parts is None or "text_encoder" in parts:
-            from .processors import load_processor
+            from evenload.pipeline.stages.processors import load_processor
 
             with _explained("the processor", folder):
                 given["processor"] = load_processor(folder / "processor")

@@ -112,7 +112,7 @@ def _vl_config(tokenizer: Any, hidden: int = 16) -> Any:
 def _processor(tokenizer: Any) -> Any:
     from transformers import Qwen2VLImageProcessorPil
 
-    from .processors import pil_processor_class
+    from evenload.pipeline.stages.processors import pil_processor_class
 
     images = Qwen2VLImageProcessorPil(min_pixels=56 * 56, max_pixels=112 * 112)
     return pil_processor_class()(image_processor=images, tokenizer=tokenizer, chat_template=_CHAT)

@@ -6,9 +6,8 @@ from typing import Any
 from evenload.errors import ConfigError, FormatError
 from evenload.pipeline.artifacts import read_picture, read_tensors
 from evenload.pipeline.stage import Item, StageContext
+from evenload.pipeline.stages.loading import torch_on
 from evenload.pipeline.target import load_target, locate
-
-from .loading import torch_on
 
 __all__ = ["TorchModule"]
 

@@ -9,9 +9,8 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import open_picture
 from evenload.pipeline.stage import Item, StageContext
-
-from .loading import load_model
-from .processors import load_processor
+from evenload.pipeline.stages.loading import load_model
+from evenload.pipeline.stages.processors import load_processor
 
 __all__ = ["QUESTION", "VlmScore", "expected_score"]
 

@@ -1,14 +1,15 @@
 """Circuits of our own, built in Python: for tests, benchmarks and trying things out without a circuit
 compiler."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .builder import CircuitBuilder, Linear
-    from .chain import squaring_chain
-    from .merkle import poseidon_inclusion
-    from .sha256 import sha256_preimage
+    from evenload.zk.circuits.builder import CircuitBuilder, Linear
+    from evenload.zk.circuits.chain import squaring_chain
+    from evenload.zk.circuits.merkle import poseidon_inclusion
+    from evenload.zk.circuits.sha256 import sha256_preimage
 
 _HOMES = {
     "CircuitBuilder": "builder",
@@ -20,8 +21,4 @@ _HOMES = {
 
 __all__ = ["CircuitBuilder", "Linear", "poseidon_inclusion", "sha256_preimage", "squaring_chain"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    raise AttributeError(f"module 'evenload.zk.circuits' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from evenload.gpu.poseidon import parameters, poseidon
-
-from .builder import CircuitBuilder, Linear
+from evenload.zk.circuits.builder import CircuitBuilder, Linear
 
 __all__ = ["inclusion_inputs", "poseidon_gadget", "poseidon_inclusion"]
 

@@ -6,7 +6,7 @@ Source: FIPS 180-4; its constants are the fractional parts of roots of the first
 import math
 from collections.abc import Sequence
 
-from .builder import CircuitBuilder, Linear
+from evenload.zk.circuits.builder import CircuitBuilder, Linear
 
 __all__ = ["sha256_inputs", "sha256_preimage"]
 

@@ -9,9 +9,8 @@ from typing import BinaryIO
 import numpy as np
 
 from evenload.gpu.field import FR
-
-from .container import Container, Source, open_container, rows_not_below, write_container
-from .zkey import COEFFICIENT
+from evenload.zk.formats.container import Container, Source, open_container, rows_not_below, write_container
+from evenload.zk.formats.zkey import COEFFICIENT
 
 __all__ = ["R1cs", "read_r1cs", "write_r1cs"]
 

@@ -9,8 +9,7 @@ import numpy as np
 
 from evenload.errors import FormatError
 from evenload.gpu.field import FR
-
-from .container import Source, open_container, rows_not_below, write_container
+from evenload.zk.formats.container import Source, open_container, rows_not_below, write_container
 
 __all__ = ["check_witness", "read_witness", "witness_from_integers", "write_witness"]
 

@@ -13,10 +13,9 @@ import numpy as np
 
 from evenload.errors import FormatError
 from evenload.gpu.field import FQ, FR
+from evenload.zk.bn254.curve import G1, G2
+from evenload.zk.formats.container import Container, Source, open_container, rows_not_below, write_container
 from evenload.zk.groth16 import VerificationKey
-from evenload.zk.oracle.curve import G1, G2
-
-from .container import Container, Source, open_container, rows_not_below, write_container
 
 __all__ = ["COEFFICIENT", "MAX_DOMAIN", "ZKey", "point_rows", "read_zkey", "write_zkey"]
 

@@ -1,0 +1,116 @@
+"""Items assigned to devices up front, each device with a queue of its own (policy ``Static``)."""
+
+from collections.abc import Iterable, Mapping
+
+from evenload.balance.dealing.backlog import Backlog
+from evenload.balance.partition import proportional
+from evenload.errors import ConfigError
+
+__all__ = ["Queues"]
+
+
+class Queues:
+    """One ``Backlog`` per device, filled in the proportions of a partition.
+
+    If the number of items is known, the devices get contiguous slices of the input, in device order. If it is
+    not, each item goes to the device that has the fewest for its weight.
+    """
+
+    def __init__(self, partition: str | tuple[int, ...], priors: Mapping[str, float], total: int | None):
+        self._weights = _weights(partition, priors)
+        self._queues = {device: Backlog() for device in priors}
+        self._n_given = dict.fromkeys(priors, 0)
+        self._plan: list[tuple[str, int]] = []  # (device, items it still gets of the plan), the next one last
+        if total is not None:
+            counts = proportional(total, list(self._weights.values()))
+            self._plan = [(device, count) for device, count in zip(priors, counts, strict=True) if count][
+                ::-1
+            ]
+
+    def __getitem__(self, device: str) -> Backlog:
+        return self._queues[device]
+
+    def __contains__(self, device: str) -> bool:
+        return device in self._queues
+
+    @property
+    def n(self) -> int:
+        return sum(queue.n for queue in self._queues.values())
+
+    def values(self) -> Iterable[Backlog]:
+        return self._queues.values()
+
+    def join(self, device: str, weight: float) -> None:
+        """A device that came late: no share of the plan, but moves and unplanned items may reach it."""
+        self._queues.setdefault(device, Backlog())
+        self._weights.setdefault(device, weight)
+        self._n_given.setdefault(device, max((n for n in self._n_given.values()), default=0))
+
+    def leave(self, device: str) -> Backlog:
+        """The device's queue, no longer its own; what the plan still had for it goes to the others."""
+        self._plan = [(name, count) for name, count in self._plan if name != device]
+        self._weights.pop(device, None)
+        self._n_given.pop(device, None)
+        return self._queues.pop(device)
+
+    def assign(self, arrivals: Backlog) -> None:
+        """Give each item of ``arrivals`` (left empty) to a device, if there is any."""
+        if not self._queues:
+            return
+        for entry in arrivals.drain():
+            if isinstance(entry, range):
+                self._assign_range(entry)
+            elif entry.alone or entry.avoid:
+                self._queues[self._next_device(entry.avoid)].put_back(entry)
+            else:
+                self._queues[self._planned(1)[0]].put_back(entry)
+
+    def move(self, source: str, target: str, n: int) -> int:
+        """Move up to ``n`` items from the end of one queue to the end of the other; how many went."""
+        n_moved = 0
+        for entry in self._queues[source].take_last(n):
+            if isinstance(entry, range):
+                self._queues[target].add_range(entry.start, len(entry))
+                n_moved += len(entry)
+            else:
+                stays = target in entry.avoid
+                self._queues[source if stays else target].put_back(entry)
+                n_moved += not stays
+        return n_moved
+
+    def _assign_range(self, span: range) -> None:
+        while span:
+            device, n = self._planned(len(span))
+            self._queues[device].add_range(span.start, min(n, len(span)))
+            span = span[n:]
+
+    def _planned(self, n: int) -> tuple[str, int]:
+        """The device that gets the next items, and how many of ``n``."""
+        if not self._plan:
+            device = self._next_device(frozenset())
+            self._n_given[device] += 1
+            return device, 1
+        device, count = self._plan.pop()
+        taken = min(n, count)
+        if count > taken:
+            self._plan.append((device, count - taken))
+        self._n_given[device] += taken
+        return device, taken
+
+    def _next_device(self, avoid: frozenset[str]) -> str:
+        choices = [device for device in self._queues if device not in avoid] or list(self._queues)
+        weights = self._weights
+        return min(
+            choices, key=lambda d: (self._n_given[d] + 1) / weights[d] if weights[d] > 0 else float("inf")
+        )
+
+
+def _weights(partition: str | tuple[int, ...], priors: Mapping[str, float]) -> dict[str, float]:
+    if isinstance(partition, tuple):
+        if len(partition) != len(priors):
+            raise ConfigError(
+                f"partition {partition} has {len(partition)} counts for {len(priors)} devices",
+                hint="give one count per device",
+            )
+        return {device: float(count) for device, count in zip(priors, partition, strict=True)}
+    return dict.fromkeys(priors, 1.0) if partition == "equal" else dict(priors)

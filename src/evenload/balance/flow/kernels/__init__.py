@@ -1,0 +1,1 @@
+"""The routing kernels, compiled by numba."""

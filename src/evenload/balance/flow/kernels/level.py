@@ -1,0 +1,114 @@
+"""Pieces of the router's kernel: the level that no GPU may exceed, its lower bounds, and what lifts it."""
+
+import numpy as np
+
+from evenload.balance.flow.kernels.jit import inlined
+
+__all__ = ["first_level", "raise_level", "set_limits"]
+
+
+@inlined
+def set_limits(graph, work, speeds, load):
+    """Limits and slack from the level, which is a fraction level[0] / level[1] of load per speed."""
+    for gpu in range(graph.n_gpus):
+        if not graph.alive[gpu]:
+            work.limit[gpu] = 0
+        elif speeds is None:
+            work.limit[gpu] = work.level[0]
+        else:
+            work.limit[gpu] = work.level[0] * speeds[gpu] // work.level[1]
+        work.slack[gpu] = work.limit[gpu] - load[gpu]
+
+
+@inlined
+def _heaviest_component(graph, layer, speeds, work, load):
+    """The connected component with the largest mean load: (load, speed, its number)."""
+    component, sums, weights, base = graph.component, work.slack, work.limit, layer * graph.n_gpus
+    for gpu in range(graph.n_gpus):
+        sums[gpu] = 0
+        weights[gpu] = 0
+    for gpu in range(graph.n_gpus):
+        sums[component[base + gpu]] += load[gpu]
+        weights[component[base + gpu]] += graph.alive[gpu] if speeds is None else speeds[gpu]
+    num, den, where = np.int64(-1), np.int64(1), 0
+    for gpu in range(graph.n_gpus):
+        if sums[gpu] * den > num * weights[gpu]:
+            num, den, where = sums[gpu], weights[gpu], gpu
+    return num, den, where
+
+
+@inlined
+def first_level(graph, layer, speeds, total, work, load, fixed_load, cut, summary):
+    """Lower bounds that need no search: the mean of each connected component, what cannot leave a GPU."""
+    n_gpus, base = graph.n_gpus, layer * graph.n_gpus
+    is_one = speeds is None and graph.n_components[layer] == 1
+    if is_one:
+        num, den, where = np.int64(total), np.int64(n_gpus), 0
+    else:
+        num, den, where = _heaviest_component(graph, layer, speeds, work, load)
+    single = -1
+    if speeds is None:
+        most = np.int64(0)
+        for gpu in range(n_gpus):
+            most = max(most, fixed_load[gpu])
+        if most * den > num:
+            num, den, single = most, np.int64(1), 0
+            while fixed_load[single] < most:
+                single += 1
+    else:
+        for gpu in range(n_gpus):
+            if fixed_load[gpu] * den > num * speeds[gpu]:
+                num, den, single = fixed_load[gpu], speeds[gpu], gpu
+    if single >= 0:
+        for gpu in range(n_gpus):
+            cut[gpu] = gpu == single
+    elif is_one:
+        for gpu in range(n_gpus):
+            cut[gpu] = True
+    else:
+        for gpu in range(n_gpus):
+            cut[gpu] = graph.component[base + gpu] == where and graph.alive[gpu]
+    summary[1], summary[2] = num, den
+    if speeds is None:
+        num, den = (num + den - 1) // den, np.int64(1)
+    work.level[0], work.level[1] = num, den
+
+
+@inlined
+def raise_level(graph, n_cut, speeds, work, cut, summary):
+    """``order[:n_cut]`` is shut in and too full: lift the level just enough. Returns its slack's new sum."""
+    inside, speed = 0, 0
+    for gpu in range(graph.n_gpus):
+        cut[gpu] = False
+    for i in range(n_cut):
+        gpu = work.order[i]
+        cut[gpu] = True
+        inside += work.limit[gpu] - work.slack[gpu]
+        speed += 1 if speeds is None else speeds[gpu]
+    summary[1], summary[2] = inside, speed
+    level = work.level
+    if speeds is None:
+        level[0] = (inside + speed - 1) // speed
+    elif inside * level[1] > level[0] * speed:
+        level[0], level[1] = inside, speed
+    while speeds is not None:  # whole tokens: step from limit to limit until the set has room for its load
+        room = -inside
+        best, best_speed = 0, 0
+        for i in range(n_cut):
+            s = speeds[work.order[i]]
+            limit = level[0] * s // level[1]
+            room += limit
+            if best_speed == 0 or (limit + 1) * best_speed < best * s:
+                best, best_speed = limit + 1, s
+        if room >= 0:
+            break
+        level[0], level[1] = best, best_speed
+    for gpu in range(graph.n_gpus):
+        limit = level[0] if speeds is None else level[0] * speeds[gpu] // level[1]
+        if graph.alive[gpu]:
+            work.slack[gpu] += limit - work.limit[gpu]
+            work.limit[gpu] = limit
+    room = 0
+    for i in range(n_cut):
+        room += work.slack[work.order[i]]
+    return room

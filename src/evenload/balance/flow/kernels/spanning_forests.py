@@ -1,0 +1,59 @@
+"""What a placement alone says, once per graph: which GPUs are connected, and trees that span them."""
+
+import numpy as np
+
+from evenload.balance.flow.kernels.jit import compiled
+
+__all__ = ["N_TREES", "plant"]
+
+N_TREES = 3  # spanning forests for each layer, from different roots
+
+
+@compiled
+def plant(row_start, row_edge, edge2gpu, gpu_start, gpu_edges, gpu_rows, component, n_linked, forests):
+    """Fill component [layers, gpus], n_linked [layers] and forests [layers, trees, 4, gpus], all int32.
+
+    A forest is its ``n_linked`` GPUs (those with a shared expert) in breadth-first order, and for each of
+    them the GPU above it (-1 for a root), that one's edge and its own edge in the row that joins them. The
+    first tree starts anywhere, each later one far from the one before.
+    """
+    n_layers, n_gpus = component.shape
+    for layer in range(n_layers):
+        seen = np.zeros(row_start[layer + 1] - row_start[layer], dtype=np.int32)
+        met = np.zeros(n_gpus, dtype=np.int32)
+        base = layer * n_gpus
+        for tree in range(forests.shape[1]):
+            order, above, up, down = forests[layer, tree]
+            n, head = 0, 0
+            for start in range(n_gpus if tree == 0 else n_linked[layer]):
+                root = start if tree == 0 else forests[layer, tree - 1, 0, n_linked[layer] - 1 - start]
+                if met[root] == tree + 1:
+                    continue
+                if gpu_start[base + root] == gpu_start[base + root + 1]:
+                    component[layer, root] = root
+                    continue
+                met[root] = tree + 1
+                order[n] = root
+                above[n] = -1
+                n += 1
+                while head < n:
+                    gpu = order[head]
+                    head += 1
+                    component[layer, gpu] = root
+                    at, until = gpu_start[base + gpu], gpu_start[base + gpu + 1]
+                    for turn in range(at, until):
+                        i = at + (turn - at + tree) % (until - at)
+                        row = gpu_rows[i]
+                        if seen[row - row_start[layer]] == tree + 1:
+                            continue
+                        seen[row - row_start[layer]] = tree + 1
+                        for edge in range(row_edge[row], row_edge[row + 1]):
+                            child = edge2gpu[edge]
+                            if met[child] != tree + 1:
+                                met[child] = tree + 1
+                                order[n] = child
+                                above[n] = gpu
+                                up[n] = gpu_edges[i]
+                                down[n] = edge
+                                n += 1
+            n_linked[layer] = n

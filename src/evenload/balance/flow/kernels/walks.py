@@ -1,0 +1,124 @@
+"""Pieces of the router's kernel: walks from the most overloaded GPU to those with room."""
+
+import numpy as np
+
+from evenload.balance.flow.kernels.jit import inlined
+from evenload.balance.flow.kernels.level import raise_level
+
+__all__ = ["most_overloaded", "walk_from_the_worst"]
+
+ROOT = -1  # in ``above``
+MOST_WALKS = 64  # before forests
+MOST_WITH_ROOM = 8  # for it to pay to flag their neighbours
+
+
+@inlined
+def _flag_neighbours_of_room(graph, layer, flow, work):
+    """Set ``is_near`` of the GPUs that share an expert with one that has room, as long as those are few."""
+    is_near, n = work.is_near, 0
+    base = layer * graph.n_gpus
+    for gpu in range(graph.n_gpus):
+        is_near[gpu] = 0
+        n += work.slack[gpu] > 0
+    if n > MOST_WITH_ROOM:
+        return
+    for gpu in range(graph.n_gpus):
+        if work.slack[gpu] > 0:
+            for i in range(graph.gpu_start[base + gpu], graph.gpu_start[base + gpu + 1]):
+                row = graph.gpu_rows[i]
+                for edge in range(graph.row_edge[row], graph.row_edge[row + 1]):
+                    if flow[edge] > 0:
+                        is_near[graph.edge2gpu[edge]] = 1
+
+
+@inlined
+def _lead(root, child, capacity, flow, work):
+    """Lead excess of the walk's root to ``child``. Returns whether the way there is still open."""
+    slack, above, up, down = work.slack, work.above, work.edge_up, work.edge_down
+    step, is_open, gpu = min(slack[child], -slack[root]), True, child
+    while above[gpu] != ROOT:
+        most = flow[up[gpu]]
+        if capacity is not None:
+            most = min(most, capacity[down[gpu]] - flow[down[gpu]])
+        if most <= step:
+            step, is_open = most, False
+        gpu = above[gpu]
+    gpu = child
+    while above[gpu] != ROOT:
+        flow[up[gpu]] -= step
+        flow[down[gpu]] += step
+        gpu = above[gpu]
+    slack[child] -= step
+    slack[root] += step
+    return is_open
+
+
+@inlined
+def _walk_to_room(graph, layer, root, stamp, capacity, flow, work):
+    """Lead excess of ``root`` to the GPUs with room next to it, until none is left or a way is used up.
+
+    Here ``above`` and the edges to there go by GPU; what this walk met has its ``stamp``. It goes breadth
+    first, but on from GPUs next to room before all others. Returns 0, or how many GPUs stand in ``order`` if
+    they are all that the excess can be led to and none of them has room.
+    """
+    order, met, seen, above = work.order, work.distance, work.seen, work.above
+    gpu_start, gpu_edges, gpu_rows = graph.gpu_start, graph.gpu_edges, graph.gpu_rows
+    row_edge, edge2gpu = graph.row_edge, graph.edge2gpu
+    first_row, base = graph.row_start[layer], layer * graph.n_gpus
+    met[root], above[root], order[0] = stamp, ROOT, root
+    head, n, n_near = 0, 1, 0
+    while head < n:
+        if n_near > 0:
+            n_near -= 1
+            gpu = np.int64(work.near[n_near])
+        else:
+            gpu = np.int64(order[head])
+            head += 1
+        for i in range(gpu_start[base + gpu], gpu_start[base + gpu + 1]):
+            edge, row = gpu_edges[i], gpu_rows[i]
+            if seen[row - first_row] == stamp or flow[edge] <= 0:
+                continue
+            seen[row - first_row] = stamp
+            for other in range(row_edge[row], row_edge[row + 1]):
+                child = edge2gpu[other]
+                if met[child] == stamp or (capacity is not None and flow[other] >= capacity[other]):
+                    continue
+                met[child] = stamp
+                order[n] = child
+                n += 1
+                above[child], work.edge_up[child], work.edge_down[child] = gpu, edge, other
+                if work.slack[child] > 0:
+                    if not _lead(root, child, capacity, flow, work) or work.slack[root] == 0:
+                        return 0
+                elif work.is_near[child] != 0:
+                    work.near[n_near] = child
+                    n_near += 1
+    return n
+
+
+@inlined
+def most_overloaded(slack):
+    """The GPU with the least slack."""
+    least, worst = slack[0], 0
+    for gpu in range(1, len(slack)):
+        least = min(least, slack[gpu])
+    while slack[worst] > least:
+        worst += 1
+    return worst
+
+
+@inlined
+def walk_from_the_worst(graph, layer, speeds, capacity, flow, work, cut, summary):
+    """Walks from whatever GPU is the most overloaded one, a limited number of them."""
+    slack = work.slack
+    work.distance[: graph.n_gpus] = 0
+    work.seen[: graph.row_start[layer + 1] - graph.row_start[layer]] = 0
+    _flag_neighbours_of_room(graph, layer, flow, work)
+    for stamp in range(1, MOST_WALKS + 1):
+        root = most_overloaded(slack)
+        if slack[root] >= 0:
+            return
+        n = _walk_to_room(graph, layer, root, stamp, capacity, flow, work)
+        if n > 0:
+            raise_level(graph, n, speeds, work, cut, summary)
+            _flag_neighbours_of_room(graph, layer, flow, work)

@@ -1,0 +1,1 @@
+"""`evenload bench` and the benchmarks of single commands."""

@@ -1,0 +1,70 @@
+"""A pipeline of two stages over every selection of devices, from job file to report."""
+
+import tempfile
+import time
+from pathlib import Path
+
+from evenload.cli.bench.measure.trial import Setting, Trial, compared
+
+__all__ = ["pipeline"]
+
+STAGES = """
+import hashlib
+import numpy as np
+
+def _work(n):
+    block = bytes(1 << 16)
+    for _ in range(n):
+        hashlib.sha256(block).digest()
+
+class Edit:
+    def __call__(self, inputs, item):
+        _work({n_edit})
+        return {{"size": len(item.id)}}
+
+class Score:
+    def __call__(self, inputs, item):
+        _work({n_score})
+        return {{"score": 1.0}}
+"""
+JOB = """
+version: 1
+job: {name: bench, inputs: {jsonl: items.jsonl}}
+stages:
+  - {name: edit, target: "stages.py:Edit", outputs: {size: number}}
+  - {name: score, target: "stages.py:Score", outputs: {score: number}}
+report: {html: false, trace: false}
+"""
+
+
+def pipeline(setting: Setting) -> Trial:
+    """Wall time of the whole, the work's time, and the bound, for each selection."""
+    from evenload.pipeline import Pipeline
+
+    n_items, n_work = (40, 150) if setting.is_quick else (200, 600)
+    rows = []
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        (folder / "stages.py").write_text(STAGES.format(n_edit=n_work, n_score=n_work // 3))
+        (folder / "items.jsonl").write_text(
+            "".join(f'{{"id": "item{i}", "path": "{i}"}}\n' for i in range(n_items))
+        )
+        (folder / "job.yaml").write_text(JOB)
+        for number, spec in enumerate(setting.specs):
+            began = time.perf_counter()
+            result = Pipeline.from_yaml(folder / "job.yaml").run(spec, out=folder / f"run{number}")
+            wall_s, summary = time.perf_counter() - began, result.summary
+            if result.exit_code:
+                raise AssertionError(f"the pipeline ended as {result.status}")
+            rows.append(
+                {
+                    "devices": spec,
+                    "n": max(1, len(summary.devices)),
+                    "work_s": summary.work_s,
+                    "in_all_s": wall_s,
+                    "x_bound": summary.ratio,
+                    "utilisation_std": summary.utilisation_std,
+                }
+            )
+    note = f"{n_items} items through two stages; in all: with starting workers, plan, journal and results."
+    return Trial("pipeline", "", compared(rows), note)

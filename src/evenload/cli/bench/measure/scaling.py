@@ -1,0 +1,81 @@
+"""The same work on one device, and on more: speed-up, efficiency, bound, and what Amdahl predicts."""
+
+import hashlib
+import time
+
+from evenload.balance.metrics import utilisation_deviation
+from evenload.cli.bench.measure.trial import Setting, Trial, compared
+from evenload.executor import Executor
+
+__all__ = ["Hash", "scaling"]
+
+
+class Hash:
+    """A task that computes and sends nothing: so many SHA-256 of 64 KiB; on a GPU, products of matrices."""
+
+    def __init__(self, device: object) -> None:
+        self.matrix = None
+        torch_name = getattr(device, "torch", "cpu")
+        if torch_name != "cpu":
+            import torch
+
+            self.matrix = torch.ones(2048, 2048, device=torch_name)
+
+    def __call__(self, n: int) -> int:
+        if self.matrix is not None:
+            import torch
+
+            for _ in range(n):
+                torch.mm(self.matrix, self.matrix)
+            torch.cuda.synchronize()
+            return n
+        block = bytes(1 << 16)
+        for _ in range(n):
+            hashlib.sha256(block).digest()
+        return n
+
+
+def scaling(setting: Setting) -> Trial:
+    """Uneven items, dealt by measured speed, on every selection of devices."""
+    n_items = 60 if setting.is_quick else 300
+    items = [2 + (37 * i) % 17 for i in range(n_items)]
+    scale = _scale(0.8 if setting.is_quick else 6.0, sum(items))
+    items = [scale * item for item in items]
+    rows, start_s = [], 0.0
+    for spec in setting.specs:
+        with Executor(spec, echo=False) as executor:
+            n = len(executor.devices)
+            list(executor.map(Hash, [1] * n, repeatable=False))
+            began = time.perf_counter()
+            results = executor.map(Hash, items)
+            list(results)
+            wall_s = time.perf_counter() - began
+        summary = results.summary
+        if summary is None:
+            raise AssertionError("a finished run has a summary")
+        busy = [share.busy_s for share in summary.devices.values()]
+        start_s = start_s or summary.startup_s
+        rows.append(
+            {
+                "devices": spec,
+                "n": n,
+                "work_s": wall_s - summary.startup_s,
+                "items_per_s": len(items) / wall_s,
+                "x_bound": summary.ratio_to_bound,
+                "utilisation_std": utilisation_deviation(busy, max(wall_s, max(busy, default=0.0))),
+            }
+        )
+    note = (
+        f"{n_items} items of 1 to 9 times the same length; bound: no plan could be faster at the speeds "
+        "measured in the same run. A machine that does something else meanwhile is slower on all devices "
+        "than on one: the bound sees that, the speed-up suffers from it."
+    )
+    return Trial("scaling", "", compared(rows, start_s), note)
+
+
+def _scale(seconds: float, n: int) -> int:
+    """How often an item of one does its work, so that ``n`` of them take so many seconds on one core."""
+    task = Hash(None)
+    began = time.perf_counter()
+    task(50)
+    return max(1, round(seconds / n / ((time.perf_counter() - began) / 50)))

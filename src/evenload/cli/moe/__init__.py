@@ -1,0 +1,1 @@
+"""Commands about mixtures of experts."""

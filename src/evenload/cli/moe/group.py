@@ -1,0 +1,23 @@
+"""``evenload moe``: where experts go, how batches are routed, and what that would have done to a trace."""
+
+import click
+
+from evenload.cli.moe.bench import moe_bench
+from evenload.cli.moe.place import place
+from evenload.cli.moe.replay import replay
+from evenload.cli.moe.route import route
+
+__all__ = ["moe"]
+
+
+@click.group()
+def moe() -> None:
+    """Mixture-of-experts models: place copies of experts on GPUs, and route batches over them.
+
+    A TRACE is .npz or .npy (expert ids or counts), .jsonl or .json of counts, a .pt dump of SGLang or
+    vLLM, or a folder of those dumps.
+    """
+
+
+for command, name in ((moe_bench, "bench"), (place, "place"), (replay, "replay"), (route, "route")):
+    moe.add_command(command, name)

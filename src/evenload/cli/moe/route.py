@@ -1,0 +1,60 @@
+"""``evenload moe route``: a plan under the batches of a trace."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from evenload.cli.moe.options import TraceFile, trace_options
+from evenload.cli.terminal.table import format_table
+from evenload.errors import ConfigError
+
+__all__ = ["route"]
+
+
+@click.command()
+@click.argument("plan", type=click.Path(path_type=Path))
+@trace_options
+@click.option("--window", default=512, show_default=True, help="Tokens to a batch, for traces of ids.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def route(plan: Path, trace: TraceFile, window: int, as_json: bool) -> int:
+    """Route every batch of TRACE exactly over PLAN, beside an equal split and the bound."""
+    import numpy as np
+
+    from evenload.moe.placement.bound import placement_bound
+    from evenload.moe.replay.replayer import imbalances
+    from evenload.moe.search.plan_file import read_plan
+
+    phy2log, n_experts, fleet = read_plan(plan)
+    if trace.n_experts is None:
+        trace = replace(trace, n_experts=n_experts)
+    name, windows, _ = trace.windows(window)
+    if windows.shape[1:] != (len(phy2log), n_experts):
+        raise ConfigError(
+            f"the plan has {len(phy2log)} layers of {n_experts} experts,"
+            f" the trace {windows.shape[1]} of {windows.shape[2]}",
+            hint="plan for this trace, with the same --layers",
+        )
+    routed = imbalances(phy2log, windows, fleet)
+    equal = imbalances(phy2log, windows, fleet, routed=False)
+    bound = [
+        placement_bound(one, fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds()) for one in windows
+    ]
+    facts = {
+        "schema": 1, "trace": name, "n_batches": len(windows), "equal": equal.mean(axis=0).tolist(),
+        "routed": routed.mean(axis=0).tolist(), "worst": routed.max(axis=0).tolist(),
+        "bound": np.mean(bound, axis=0).tolist(),
+    }  # fmt: skip
+    if as_json:
+        click.echo(json.dumps(facts))
+        return 0
+    keys = ("equal", "routed", "worst", "bound")
+    rows = [[str(i), *(f"{facts[key][i]:.4f}" for key in keys)] for i in range(len(phy2log))]
+    rows.append(["mean", *(f"{np.mean(facts[key]):.4f}" for key in keys)])
+    for line in format_table(
+        ["layer", "equal", "routed", "worst", "bound"], rows, right="layer equal routed worst bound"
+    ):
+        click.echo(line)
+    click.echo(f"{len(windows)} batches; equal: split equally over copies; worst: of the routed", err=True)
+    return 0

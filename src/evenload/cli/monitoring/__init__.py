@@ -1,0 +1,1 @@
+"""Commands and parts that follow a run while it goes on."""

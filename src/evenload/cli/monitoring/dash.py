@@ -1,0 +1,114 @@
+"""``evenload dash RUN``: the live page of a run, while it runs or after."""
+
+import json
+import sys
+import webbrowser
+from pathlib import Path
+
+import click
+
+from evenload.cli.monitoring.monitoring import reporting
+from evenload.errors import ConfigError
+
+__all__ = ["dash"]
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--live", "is_live", is_flag=True, help="Show the run that was started last on this machine.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Anything else asks for a token.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Default: the first free one from 8642; 0: any.")
+@click.option("--token", help="Ask for this token (default: a new one, where one is needed).")
+@click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
+@click.option(
+    "--control", "has_control", is_flag=True, help="Let the page drain and add devices; it asks for a token."
+)
+@click.option("--metrics-port", metavar="[HOST:]PORT", help="Also serve the run as Prometheus metrics.")
+@click.option("--until-eof", is_flag=True, hidden=True, help="End with standard input; RUN may come later.")
+def dash(
+    run: Path | None,
+    is_live: bool,
+    host: str,
+    port: int | None,
+    token: str | None,
+    is_opened: bool,
+    has_control: bool,
+    metrics_port: str | None,
+    until_eof: bool,
+) -> int:
+    """Serve the live page of RUN, a run folder or its events.jsonl, until Ctrl-C.
+
+    RUN may also be a replay of expert routing, what `evenload moe replay --json` wrote.
+    Without RUN, or with --live, it is the run that was started last here. The page reads what the run writes:
+    it shows a finished run as well, and watching never slows one. It prints the page's address on stdout.
+
+    \b
+    evenload dash runs/restore
+    evenload run job.yaml --dash
+    """
+    from evenload.dashboard import Address, serve
+
+    if run is not None and is_live:
+        raise click.UsageError("RUN and --live exclude each other.")
+    if token is not None and len(token) < 8:
+        raise ConfigError("the token is shorter than 8 characters", hint="leave --token out: one is made up")
+
+    def tell(url: str) -> None:
+        click.echo(url)
+        sys.stdout.flush()
+        if is_opened:
+            webbrowser.open(url)
+
+    replay = replay_in(run) if run is not None else None
+    if replay is not None:
+        from evenload.dashboard import serve_page
+
+        serve_page(replay, Address(host, port, token), tell=tell)
+        return 0
+    with reporting(metrics_port, has_otel=False) as sinks:
+        events = newest() if run is None else events_of(run, may_come=until_eof)
+        ends_with = sys.stdin if until_eof else None
+        serve(
+            events,
+            Address(host, port, token),
+            tell=tell,
+            ends_with=ends_with,
+            sinks=sinks,
+            has_control=has_control,
+        )
+    return 0
+
+
+def replay_in(path: Path) -> str | None:
+    """The page of a replay of expert routing, if that is what ``path`` holds."""
+    if path.suffix != ".json" or not path.is_file():
+        return None
+    from evenload.moe.replay.page import page_of
+
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is no JSON: {error}", hint="give a run folder, or a replay") from error
+    return page_of(found if isinstance(found, dict) else {})
+
+
+def events_of(run: Path, *, may_come: bool) -> Path:
+    """The events file of a run folder, or ``run`` itself; it need not be there yet if it ``may_come``."""
+    if may_come:
+        return run if run.suffix == ".jsonl" else run / "events.jsonl"
+    from evenload.report.source import open_run
+
+    return open_run(run).path
+
+
+def newest() -> Path:
+    """The events of the job that was started last and still runs. Raises ConfigError if there is none."""
+    from evenload.devices.jobs import running_jobs
+
+    jobs = [job for job in running_jobs() if job.events is not None]
+    if not jobs:
+        raise ConfigError(
+            "no job of yours that keeps its events runs on this machine",
+            hint="name a run folder: evenload dash runs/restore; or start one: evenload run job.yaml --dash",
+        )
+    return Path(str(max(jobs, key=lambda job: job.unix_s).events))

@@ -1,0 +1,278 @@
+"""``evenload top``: the devices and the jobs of this machine, live."""
+
+import contextlib
+import json
+import os
+import shutil
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evenload._optional import is_installed
+from evenload.cli.terminal.table import format_bytes, format_table
+from evenload.cli.terminal.text_charts import bar, has_blocks, sparkline
+from evenload.errors import ConfigError
+from evenload.settings import resolve, wants_color
+
+if TYPE_CHECKING:
+    from evenload.cli.monitoring.top_jobs import JobRow
+    from evenload.devices import DevicePool
+
+__all__ = ["top"]
+
+N_HISTORY = 120
+FIRST_READING_S = 0.1
+# Of a job's columns, those that fit a terminal of 80.
+NARROW = ("pid", "job", "done", "rate", "ETA", "cpu")
+
+
+@click.command()
+@click.option("-1", "--once", is_flag=True, help="Show it once and end; so it is on no terminal.")
+@click.option("--interval", default=1.0, show_default=True, metavar="SECONDS", help="Between two looks.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; without --once one a line.")
+@click.option("--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal.")
+def top(once: bool, interval: float, as_json: bool, color: str | None) -> int:
+    """Show the devices' load and memory, and the evenload jobs that run, until q or Ctrl-C.
+
+    Load is everybody's work, not only ours. Jobs are those of yours that the commands started.
+    """
+    if not interval > 0:
+        raise ConfigError(f"--interval {interval} is not above zero", hint="give seconds, such as 0.5")
+    from evenload.devices.pool import DevicePool
+
+    colored = wants_color(resolve({"color": color}).color, sys.stdout)
+    is_live = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
+    with DevicePool.discover() as pool:
+        machine = Machine(pool)
+        machine.look()
+        time.sleep(FIRST_READING_S)
+        try:
+            if as_json:
+                return _print_json(machine, interval, once)
+            if once or not is_live:
+                time.sleep(FIRST_READING_S)
+                machine.look()
+                click.echo("\n".join(machine.lines(shutil.get_terminal_size((100, 24)).columns)))
+                return 0
+            return _watch(machine, interval, colored)
+        except KeyboardInterrupt:
+            return 0
+
+
+class Machine:
+    """What there is to see; ``look()`` takes it in, with a short memory of the loads."""
+
+    def __init__(self, pool: "DevicePool"):
+        from evenload.cli.monitoring.top_jobs import Jobs
+
+        self._pool = pool
+        self._jobs = Jobs()
+        self.jobs: list[JobRow] = []
+        self.readings: dict[str, Any] = {}
+        self.history: dict[str, deque[float | None]] = {}
+
+    def look(self) -> None:
+        shared = None
+        for device in self._pool:
+            if device.family == "cpu" and shared is not None:
+                reading = shared
+            else:
+                reading = self._pool.load(device.id).reading
+                shared = reading if device.family == "cpu" else shared
+            self.readings[device.id] = reading
+            past = self.history.setdefault(device.id, deque(maxlen=N_HISTORY))
+            past.append(reading.utilization)
+        self.jobs = self._jobs.look()
+
+    def devices(self) -> Iterator[tuple[Any, Any, float | None]]:
+        """Each device with its reading and the share of its memory that is used."""
+        for device in self._pool:
+            reading = self.readings[device.id]
+            total = reading.memory_total_bytes or device.memory_bytes
+            used = reading.memory_used_bytes
+            yield device, reading, used / total if used is not None and total else None
+
+    def to_json(self) -> dict[str, Any]:
+        devices = [
+            {"id": device.id, "name": device.name, "kind": device.kind, **asdict(reading)}
+            for device, reading, _ in self.devices()
+        ]
+        return {
+            "schema": 1,
+            "unix_s": time.time(),
+            "devices": devices,
+            "jobs": [asdict(j) for j in self.jobs],
+        }
+
+    def lines(self, width: int) -> list[str]:
+        """Plain text, for pipes and terminals that can do nothing else."""
+        lines = self._lines(width)
+        return lines if has_blocks() else [_ascii(line) for line in lines]
+
+    def _lines(self, width: int) -> list[str]:
+        ascii_only = not has_blocks()
+        wide = max(8, min(30, width // 5))
+        empty = "-" if ascii_only else "·"
+        rows = []
+        for device, reading, memory in self.devices():
+            total = reading.memory_total_bytes or device.memory_bytes
+            rows.append(
+                [
+                    device.id,
+                    device.name[:28],
+                    bar(reading.utilization, wide, ascii_only=ascii_only, empty=empty),
+                    _percent(reading.utilization),
+                    bar(memory, wide // 2, ascii_only=ascii_only, empty=empty) if memory is not None else "",
+                    f"{format_bytes(reading.memory_used_bytes)} / {format_bytes(total)}",
+                    "" if reading.temperature_c is None else f"{reading.temperature_c:.0f} C",
+                ]
+            )
+        head = ["device", "name", "load", "", "memory", " ", "temp"]
+        lines = format_table(head, rows)
+        if not self.jobs:
+            return [*lines, "", "no job of yours runs"]
+        head = [
+            "pid",
+            "job",
+            "stage",
+            "done",
+            "rate",
+            "ETA",
+            "failed",
+            "imbalance",
+            "cpu",
+            "memory",
+            "runs for",
+        ]
+        return [
+            *lines,
+            "",
+            *format_table(head, [job.cells() for job in self.jobs], right="pid rate cpu memory"),
+        ]
+
+
+def _print_json(machine: Machine, interval: float, once: bool) -> int:
+    while True:
+        machine.look()
+        click.echo(json.dumps(machine.to_json()))
+        sys.stdout.flush()
+        if once:
+            return 0
+        time.sleep(interval)
+
+
+def _watch(machine: Machine, interval: float, colored: bool) -> int:
+    if not is_installed("rich"):
+        return _watch_plain(machine, interval)
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(no_color=not colored, highlight=False)
+    with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as pressed:
+        while True:
+            machine.look()
+            live.update(_picture(machine, console.width, console.height), refresh=True)
+            if pressed(interval) in ("q", "Q", "\x1b"):
+                return 0
+
+
+def _watch_plain(machine: Machine, interval: float) -> int:
+    drawn = 0
+    while True:
+        machine.look()
+        lines = machine.lines(shutil.get_terminal_size((100, 24)).columns)
+        if drawn:
+            sys.stdout.write(f"\x1b[{drawn}F\x1b[J")
+        click.echo("\n".join(lines))
+        drawn = len(lines)
+        time.sleep(interval)
+
+
+def _picture(machine: Machine, width: int, height: int) -> Any:
+    from rich.console import Group
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    is_wide = width >= 116
+    wide = max(8, min(36, width - (112 if is_wide else 72)))
+    devices = Table.grid(padding=(0, 2), expand=False)
+    for device, reading, memory in machine.devices():
+        total = reading.memory_total_bytes or device.memory_bytes
+        used = f"{format_bytes(reading.memory_used_bytes)} / {format_bytes(total)}"
+        devices.add_row(
+            Text(device.id, style="bold"),
+            Text(device.name[: 20 if is_wide else 12], style="dim"),
+            Text(bar(reading.utilization, wide, empty="·"), style=_style(reading.utilization)),
+            Text(f"{_percent(reading.utilization):>5}"),
+            Text(sparkline(list(machine.history[device.id]), 24 if is_wide else 8), style="dim"),
+            Text(bar(memory, 10 if is_wide else 4, empty="·"), style=_style(memory)),
+            Text(used),
+            Text("" if reading.temperature_c is None else f"{reading.temperature_c:.0f} °C"),
+        )
+    jobs: Any = Text("no job of yours runs", style="dim")
+    if machine.jobs:
+        names = ("pid", "job", "stage", "done", "rate", "ETA", "failed", "imb.", "cpu", "memory", "runs for")
+        shown = [i for i, name in enumerate(names) if is_wide or name in NARROW]
+        jobs = Table(box=None, padding=(0, 1), header_style="dim", expand=False)
+        for i in shown:
+            jobs.add_column(names[i], no_wrap=True, overflow="ellipsis", min_width=7 if i > 1 else None)
+        for job in machine.jobs[: max(1, height - len(machine.history) - 8)]:
+            cells = job.cells()
+            jobs.add_row(*(Text(cells[i]) for i in shown))
+    title = f"evenload top  {time.strftime('%H:%M:%S')}"
+    return Group(
+        Panel(devices, title=title, title_align="left", border_style="dim", padding=(0, 1)),
+        Panel(jobs, title="jobs", title_align="left", border_style="dim", padding=(0, 1)),
+        Text(" q ends", style="dim"),
+    )
+
+
+def _style(share: float | None) -> str:
+    """Three colours, as nvitop and its like have them; the number beside the bar says the same."""
+    if share is None:
+        return "dim"
+    return "green" if share < 0.6 else "yellow" if share < 0.9 else "red"
+
+
+def _ascii(text: str) -> str:
+    return text.replace("–", "-").encode("ascii", "replace").decode()
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.0%}"
+
+
+@contextlib.contextmanager
+def _keys() -> Iterator[Any]:
+    """A function that waits for a key so many seconds, "" if none came; keys need no Enter meanwhile."""
+    try:
+        import select
+        import termios
+        import tty
+
+        fd = sys.stdin.fileno()
+        before = termios.tcgetattr(fd)
+    except (ImportError, OSError, ValueError, AttributeError):
+        yield lambda seconds: time.sleep(seconds) or ""
+        return
+    except Exception as error:  # termios.error, where standard input is no terminal
+        if type(error).__name__ != "error":
+            raise
+        yield lambda seconds: time.sleep(seconds) or ""
+        return
+
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select([fd], [], [], seconds)
+        return os.read(fd, 1).decode("latin-1") if ready else ""
+
+    tty.setcbreak(fd)
+    try:
+        yield pressed
+    finally:
+        termios.tcsetattr(fd, termios.TCSADRAIN, before)

@@ -1,0 +1,114 @@
+"""The jobs that run here, each with what its process takes and how far its events say that it is."""
+
+import contextlib
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from evenload.cli.terminal.table import format_bytes
+from evenload.dashboard.follow import Follower
+from evenload.devices.jobs import Job, running_jobs
+from evenload.report.pace import Pace, clock_text
+
+__all__ = ["JobRow", "Jobs"]
+
+# As much of a job's events is read at one look: a long history is caught up with over several.
+MOST_PIECES = 8
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """One job. ``cpu`` is in cores; both it and ``memory_bytes`` include the job's workers."""
+
+    pid: int
+    name: str
+    command: str
+    runs_s: float
+    cpu: float
+    memory_bytes: int
+    stage: str = ""
+    done: int | None = None
+    total: int | None = None
+    items_per_s: float | None = None
+    eta_s: float | None = None
+    failed: int = 0
+    imbalance: float | None = None
+    page: str | None = None
+
+    def cells(self) -> list[str]:
+        """Texts of a row; nothing where nothing is known."""
+        of = f" of {self.total}" if self.total is not None else ""
+        return [
+            str(self.pid),
+            _plain(self.name)[:32],
+            _plain(self.stage)[:16],
+            "" if self.done is None else f"{self.done}{of}",
+            f"{self.items_per_s:.3g}/s" if self.items_per_s else "",
+            "" if self.eta_s is None else clock_text(self.eta_s),
+            str(self.failed) if self.failed else "",
+            "" if self.imbalance is None else f"{self.imbalance:.2f}",
+            f"{100 * self.cpu:.0f}%",
+            format_bytes(self.memory_bytes),
+            clock_text(self.runs_s),
+        ]
+
+
+class Jobs:
+    """Follows jobs from one ``look()`` to the next."""
+
+    def __init__(self) -> None:
+        self._followed: dict[str, tuple[Follower, Pace]] = {}
+        self._processes: dict[int, psutil.Process] = {}
+
+    def look(self) -> list[JobRow]:
+        jobs = running_jobs()
+        paths = {job.events for job in jobs if job.events}
+        self._followed = {path: one for path, one in self._followed.items() if path in paths}
+        return [self._row(job) for job in jobs]
+
+    def _row(self, job: Job) -> JobRow:
+        cpu, memory = self._takes(job.pid)
+        pace = self._pace(job.events) if job.events else None
+        row = {"pid": job.pid, "name": job.name, "command": job.command, "page": job.page}
+        row |= {"runs_s": max(0.0, time.time() - job.unix_s), "cpu": cpu, "memory_bytes": memory}
+        if pace is not None and pace.stage:
+            row |= {"stage": pace.stage, "done": pace.n_done, "total": pace.total, "failed": pace.n_failed}
+            row |= {"items_per_s": pace.items_per_s, "eta_s": pace.eta_s, "imbalance": pace.imbalance}
+        return JobRow(**row)  # type: ignore[arg-type]
+
+    def _pace(self, path: str) -> Pace:
+        follower, pace = self._followed.setdefault(path, (Follower(Path(path)), Pace()))
+        for _ in range(MOST_PIECES):
+            events = follower.read()
+            if events is None:
+                pace = Pace()
+                self._followed[path] = (follower, pace)
+            for event in events or ():
+                pace(event)
+            if not follower.is_behind:
+                break
+        return pace
+
+    def _takes(self, pid: int) -> tuple[float, int]:
+        """Cores in use since the last look, and resident bytes, of a process and all below it."""
+        cpu, memory = 0.0, 0
+        with contextlib.suppress(psutil.Error):
+            parent = self._known(pid)
+            for process in [parent, *parent.children(recursive=True)]:
+                with contextlib.suppress(psutil.Error):
+                    one = self._known(process.pid)
+                    cpu += one.cpu_percent(None) / 100
+                    memory += one.memory_info().rss
+        self._processes = {n: one for n, one in self._processes.items() if one.is_running()}
+        return cpu, memory
+
+    def _known(self, pid: int) -> psutil.Process:
+        if pid not in self._processes:
+            self._processes[pid] = psutil.Process(pid)
+        return self._processes[pid]
+
+
+def _plain(text: str) -> str:
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

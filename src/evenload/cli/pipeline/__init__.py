@@ -1,0 +1,1 @@
+"""Commands about a job file and its runs."""

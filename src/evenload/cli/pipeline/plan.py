@@ -1,0 +1,107 @@
+"""``evenload plan job.yaml``: where each model would be, when, and how long it would take. Starts nothing."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from evenload._optional import require
+from evenload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import JobSpec
+    from evenload.pipeline.planning.modelled_fleet import FleetDevice
+
+__all__ = ["plan"]
+
+
+@click.command()
+@click.argument("job", type=click.Path(path_type=Path))
+@click.option(
+    "--devices", help="Those of this machine (all, cuda:0,1), or any: 6x24GB:h100 (free memory each)."
+)
+@click.option("--mode", help="auto | single | data_parallel | model_parallel | stage_parallel | swap.")
+@click.option(
+    "--items", type=click.IntRange(1), help="Plan for so many items; the job's inputs need not be there."
+)
+@click.option(
+    "--measured",
+    type=click.Path(path_type=Path),
+    metavar="RUN",
+    help="Take times from the run in this folder.",
+)
+@click.option("--trace", is_flag=True, help="Trace activations with the real classes (imports torch).")
+@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a key of the job file.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def plan(
+    job: Path,
+    devices: str | None,
+    mode: str | None,
+    items: int | None,
+    measured: Path | None,
+    trace: bool,
+    changes: tuple[str, ...],
+    as_json: bool,
+) -> int:
+    """Say what the job JOB needs, what fits where, and how long it takes, before anything starts.
+
+    \b
+    evenload plan job.yaml
+    evenload plan job.yaml --devices 6x24GB:h100 --items 270
+
+    Needs no weights and no GPU: sizes come from the models' config files.
+    """
+    require("pydantic", extra="yaml", why="reading job files")
+    from evenload.pipeline.planning.device_choice import free_host_bytes, plan_job
+    from evenload.pipeline.planning.estimates.run_history import read_measured
+
+    if mode is not None:
+        changes = (*changes, f"schedule.mode={mode}")
+    spec, n_items = read_job(job, changes, items)
+    fleet, is_here = fleet_of(devices, spec)
+    found = plan_job(
+        spec,
+        n_items,
+        job.resolve().parent,
+        fleet,
+        measured=read_measured(measured) if measured is not None else None,
+        host_bytes=free_host_bytes() if is_here else None,
+        trace=trace,
+    )
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+        return 0
+    from evenload.cli.pipeline.plan_page import page
+
+    click.echo("\n".join(page(found, spec.job.name, n_items, [device.name for device in fleet])))
+    return 0
+
+
+def read_job(job: Path, changes: Sequence[str], items: int | None) -> "tuple[JobSpec, int]":
+    """The job and how many items it has. With ``items`` its inputs are not looked at."""
+    from evenload.pipeline.job.inputs import read_items
+    from evenload.pipeline.job.job_file import load_spec
+
+    if items is not None:
+        return load_spec(job, changes, with_inputs=False), items
+    spec = load_spec(job, changes)
+    return spec, len(read_items(spec.job.inputs, job.resolve().parent, spec.job.seed, str(job)))
+
+
+def fleet_of(devices: str | None, spec: "JobSpec") -> "tuple[list[FleetDevice], bool]":
+    """The devices to plan for, and whether they are those of this machine."""
+    from evenload.pipeline.planning.modelled_fleet import is_modelled, parse_modelled
+
+    use = spec.devices.use if devices is None else devices
+    if is_modelled(use):
+        return parse_modelled(str(use)), False
+    from evenload.devices import DevicePool
+    from evenload.pipeline.planning.device_choice import devices_of
+
+    with DevicePool.find(use) as pool:
+        found = devices_of(pool)
+    if not found:
+        raise ConfigError("there is no device to plan for", hint="give --devices 6x24GB:h100, say")
+    return found, True

@@ -1,0 +1,168 @@
+"""What ``evenload plan`` shows: needs, modes, phases with memory, the timeline, what was assumed."""
+
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+
+from evenload.cli.terminal.table import format_table
+from evenload.pipeline.job.sizes import gib
+from evenload.pipeline.plan import Phase, Plan, Slice
+from evenload.pipeline.planning.device_choice import compared
+
+__all__ = ["duration", "page", "stage_gantt"]
+
+
+def page(plan: Plan, job: str, n_items: int, names: Sequence[str]) -> list[str]:
+    """The whole page, a line each. ``names``: what kind each device is."""
+    kinds = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
+    width = min(110, shutil.get_terminal_size((90, 24)).columns)
+    lines = [f"{job}: {n_items} items on {kinds}", "", *_needs(plan), ""]
+    if plan.makespan_s is not None and plan.bound_s is not None:
+        over = f", {plan.ratio:.2f} x the bound" if plan.ratio else ""
+        lines.append(
+            f"{plan.mode}: {duration(plan.makespan_s)}{over}; no plan can end before {duration(plan.bound_s)}"
+        )
+        lines += [f"  {plan.why}", "", *_modes(plan), ""]
+    else:
+        lines += [f"{plan.mode}: {plan.why}", ""]
+    lines += [*_phases(plan), ""]
+    if plan.slices and plan.makespan_s:
+        lines += [*stage_gantt(plan, width), ""]
+    lines += [f"note: {note}" for note in plan.notes]
+    return lines if lines[-1] else lines[:-1]
+
+
+def duration(seconds: float) -> str:
+    """Seconds below two minutes, else minutes and hours."""
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def _needs(plan: Plan) -> list[str]:
+    rows = []
+    for stage in plan.facts.get("stages", ()):
+        largest = max(stage["components"], key=lambda c: c["bytes"], default=None)
+        weights = "unknown" if stage["weight_bytes"] is None else gib(stage["weight_bytes"])
+        parts = ", ".join(f"{c['name']} {gib(c['bytes'])}" for c in stage["components"])
+        if largest is not None and largest["n_blocks"]:
+            parts += f" ({largest['n_blocks']} blocks)"
+        rows.append(
+            [
+                stage["name"],
+                weights,
+                gib(stage["activation_bytes"]) if stage["activation_bytes"] else "",
+                _sourced(stage["item_s"], stage["item_from"]),
+                _sourced(stage["load_s"], stage["load_from"]) if stage["load_s"] else "",
+                parts if len(stage["components"]) > 1 or "blocks" in parts else "",
+            ]
+        )
+    return format_table(
+        ["stage", "weights", "activations", "an item", "to load", "parts"], rows, right="weights activations"
+    )
+
+
+def _sourced(seconds: float | None, source: str) -> str:
+    return "unknown" if seconds is None else f"{duration(seconds)} ({source})"
+
+
+def _modes(plan: Plan) -> list[str]:
+    rows = []
+    for one in compared(plan):
+        if one.makespan_s is None:
+            rows.append([one.mode, "–", "–", one.why or one.label])
+        else:
+            over = f"{one.makespan_s / plan.bound_s:.2f}" if plan.bound_s else ""
+            rows.append([one.mode, duration(one.makespan_s), over, one.label])
+    return format_table(["mode", "makespan", "x bound", "how"], rows, right="makespan")
+
+
+def _phases(plan: Plan) -> list[str]:
+    rows = []
+    for number, phase in enumerate(plan.phases):
+        for stage in phase.stages:
+            rows += [[str(number + 1), stage, *cells] for cells in _units(plan, number, phase, stage)]
+    return format_table(["phase", "stage", "devices", "held", "items", "memory on each"], rows, right="items")
+
+
+def _units(plan: Plan, number: int, phase: Phase, stage: str) -> list[list[str]]:
+    """Units that hold the stage in the same way share a row."""
+    memory = {one.device: one for one in plan.memory}
+    groups: dict[tuple[str, str, int], list] = {}
+    for unit in phase.units:
+        if unit.stage == stage:
+            needs = [memory[d].phase2bytes[number] for d in unit.devices if d in memory]
+            free = [memory[d].free_bytes for d in unit.devices if d in memory]
+            key = (str(unit.fit), _of(needs, free), len(unit.devices))
+            groups.setdefault(key, []).append(unit)
+    rows = []
+    for (fit, size, _), units in groups.items():
+        n_items = sum(unit.n_items for unit in units)
+        devices = ", ".join("+".join(unit.devices) for unit in units) if len(units) <= 2 else (
+            f"{'+'.join(units[0].devices)} ... {'+'.join(units[-1].devices)} ({len(units)})"
+        )  # fmt: skip
+        rows.append([devices, fit, str(n_items) if plan.makespan_s is not None else "", size])
+    return rows
+
+
+def _of(needs: Sequence[int | None], free: Sequence[int | None]) -> str:
+    known = [n for n in needs if n is not None]
+    if not known:
+        return "unknown"
+    least = min((f for f in free if f is not None), default=None)
+    return gib(max(known)) + (f" of {gib(least)}" if least is not None else "")
+
+
+def stage_gantt(plan: Plan, width: int) -> list[str]:
+    """A row for each device, a letter for each stage, ``-`` while a model loads; a scale and a legend."""
+    end_s = max(plan.makespan_s or 0.0, max((s.stop_s for s in plan.slices), default=0.0))
+    stages = [stage["name"] for stage in plan.facts.get("stages", ())]
+    stages = stages or list(dict.fromkeys(s.stage for s in plan.slices))
+    letters = _letters(stages)
+    devices = [one.device for one in plan.memory]
+    margin = max(map(len, devices)) + 1
+    n_columns = max(10, width - margin)
+    idle = "." if _is_ascii() else "·"
+    rows = {
+        device: _row([s for s in plan.slices if s.device == device], end_s, n_columns, letters, idle)
+        for device in devices
+    }
+    lines = [f"{device:<{margin}}{row}" for device, row in rows.items()]
+    right = duration(end_s)
+    lines.append(" " * margin + "0 s" + " " * max(1, n_columns - 3 - len(right)) + right)
+    legend = ", ".join(f"{letter} {stage}" for stage, letter in letters.items())
+    return [*lines, " " * margin + f"{legend}, - loading, {idle} idle"]
+
+
+def _letters(stages: Sequence[str]) -> dict[str, str]:
+    """The first letter of each stage's name that is still free, else a digit."""
+    letters: dict[str, str] = {}
+    for number, stage in enumerate(stages):
+        free = [c for c in stage.lower() if c.isalpha() and c.isascii() and c not in letters.values()]
+        letters[stage] = free[0] if free else str(number % 10)
+    return letters
+
+
+def _row(slices: Sequence[Slice], end_s: float, n_columns: int, letters: Mapping[str, str], idle: str) -> str:
+    """Each column shows what fills most of it, if that is at least half."""
+    per_column = end_s / n_columns
+    row, most = [idle] * n_columns, [per_column / 2] * n_columns
+    for piece in slices:
+        letter = "-" if piece.kind == "load" else letters[piece.stage]
+        first, last = int(piece.start_s / per_column), int(piece.stop_s / per_column)
+        for column in range(first, min(n_columns, last + 1)):
+            start, stop = column * per_column, (column + 1) * per_column
+            share = min(piece.stop_s, stop) - max(piece.start_s, start)
+            if share >= most[column]:
+                most[column], row[column] = share, letter
+    return "".join(row)
+
+
+def _is_ascii() -> bool:
+    try:
+        "·".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return True
+    return False

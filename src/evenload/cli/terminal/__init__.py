@@ -1,0 +1,1 @@
+"""Tables, charts and rows of items as text."""

@@ -1,0 +1,81 @@
+"""A run as text, for a terminal without a browser: numbers, timeline, how long items took, failures."""
+
+import shutil
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from evenload.cli.terminal.gantt import gantt_lines
+from evenload.cli.terminal.table import format_table
+from evenload.cli.terminal.text_charts import has_blocks, histogram_lines
+
+if TYPE_CHECKING:
+    from evenload.report.source import Reading
+
+__all__ = ["text_report"]
+
+MAX_ROWS = 64
+MAX_SLICES = 4_000
+MAX_FAILURES = 5
+KINDS = {"ok": "work", "failed": "lost", "lost": "lost", "superseded": "copy"}
+
+
+def text_report(reading: "Reading", width: int | None = None) -> list[str]:
+    """Lines, as wide as the terminal, 100 at the most."""
+    from evenload.report.durations import Durations
+    from evenload.report.page.timeline import Timeline
+    from evenload.report.tally import Tally
+
+    width = min(100, width or shutil.get_terminal_size((80, 24)).columns)
+    ascii_only = not has_blocks()
+    tally, timeline, durations = Tally(), Timeline(MAX_SLICES), Durations()
+    for event in reading:
+        for sink in (tally, timeline, durations):
+            sink.add(event)
+    summary, shown = tally.summary(), timeline.to_json()
+    lines = [_plain(summary.name) or "run", _plain(summary.headline()), ""]
+    picture = gantt_lines(_rows(shown), shown["end_s"], width, ascii_only=ascii_only)
+    if picture:
+        letters = "#= chunks, c copy, x failed or lost, . waiting" if ascii_only else ""
+        lines += [letters or "█▓ chunks, ▒ copy, x failed or lost, · waiting", *picture, ""]
+    rows = [
+        [
+            _plain(one.device),
+            str(one.n_items),
+            f"{one.utilisation:.0%}",
+            f"{one.items_per_s:.3g}",
+            f"{one.busy_s:.3g} s",
+            f"{one.idle_s:.3g} s",
+        ]
+        for one in summary.devices[:MAX_ROWS]
+    ]
+    if rows:
+        head = ["device", "items", "load", "items/s", "busy", "idle"]
+        lines += [*format_table(head, rows, right="items load busy idle items/s"), ""]
+    for stage in durations.stages[:8]:
+        bars = histogram_lines(durations.bins(stage), width, ascii_only=ascii_only)
+        lines += [f"{_plain(stage)}: seconds per item, and how many took so long", *bars, ""]
+    for failure in summary.failures[:MAX_FAILURES]:
+        first = failure.message.strip().splitlines()[:1]
+        lines.append(_plain(f"failed: {failure.item or failure.index}: {failure.error}: {''.join(first)}"))
+    if summary.n_failed > MAX_FAILURES:
+        lines.append(f"... and {summary.n_failed - MAX_FAILURES} more failures")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _rows(shown: Mapping[str, Any]) -> dict[str, list[tuple[float, float, str]]]:
+    rows = {}
+    for row in shown["rows"][:MAX_ROWS]:
+        lane = f"/{row['lane']}" if row["lane"] else ""
+        slices, at = [], 0
+        for delta, length, status in zip(row["start"], row["length"], row["status"], strict=True):
+            at += delta
+            kind = KINDS.get(shown["statuses"][status])
+            if kind:
+                slices.append((at / 1e6, (at + length) / 1e6, kind))
+        rows[_plain(row["device"] + lane)[:24]] = slices
+    return rows
+
+
+def _plain(text: str) -> str:
+    """No control character reaches the terminal."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)

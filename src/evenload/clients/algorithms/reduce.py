@@ -1,0 +1,109 @@
+"""Aggregation on the fly: what is needed of a client's state is taken when it ends, and the rest let go.
+
+    reduce="mean"    mean of the states, weighted by rows
+    a Reducer        anything with ``take(results) -> results to keep`` and ``value()``
+
+A stacked chunk is reduced by one product per tensor, without slicing clients out of it; in float32 at least.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from evenload.clients.values.result import ClientResult, Row, SideBySide
+from evenload.errors import ConfigError
+
+__all__ = ["Mean", "Reducer", "make_reducer"]
+
+
+class Reducer(Protocol):
+    def take(self, results: Sequence[ClientResult]) -> Iterable[ClientResult]:
+        """Clients that ended together; returns what is kept of them."""
+        ...
+
+    def value(self) -> Any: ...
+
+
+class Mean:
+    """Mean of the usable clients' states, weighted by their rows (or equally). Sums are kept in float64.
+
+    keeps_states  leave the states in the results
+    """
+
+    def __init__(self, *, by_rows: bool = True, keeps_states: bool = False):
+        self._by_rows, self._keeps_states = by_rows, keeps_states
+        self._sums: Tensor | None = None  # all tensors' numbers in a row
+        self._like: list[tuple[str, torch.Size, torch.dtype]] = []
+        self._weight = 0.0
+
+    def take(self, results: Sequence[ClientResult]) -> Iterable[ClientResult]:
+        usable = [r for r in results if r.is_usable]
+        weights = [float(r.n_rows) if self._by_rows else 1.0 for r in usable]
+        if usable:
+            self._add([r.state for r in usable], weights)
+            self._weight += sum(weights)
+        return results if self._keeps_states else [r.without_state() for r in results]
+
+    def value(self) -> dict[str, Tensor]:
+        """Raises ConfigError if there was no usable client."""
+        if self._sums is None or not self._weight:
+            raise ConfigError("no client has ended well: there is nothing to average")
+        means = (self._sums / self._weight).split([shape.numel() for _, shape, _ in self._like])
+        return {
+            name: _as(mean.view(shape), dtype)
+            for (name, shape, dtype), mean in zip(self._like, means, strict=True)
+        }
+
+    def _add(self, states: list[Mapping[str, Tensor]], weights: list[float]) -> None:
+        sums = torch.cat(_weighted_sums(states, weights)).cpu()
+        if self._sums is None:
+            self._sums = torch.zeros(len(sums), dtype=torch.float64)
+            self._like = [(name, t.shape, t.dtype) for name, t in states[0].items()]
+        self._sums += sums
+
+
+def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> list[Tensor]:
+    """Of the states' tensors in their order, flat."""
+    first = states[0]
+    if isinstance(first, Row) and all(isinstance(s, Row) and s.stack is first.stack for s in states):
+        return _stacked_sums(first, [s.row for s in states], weights)  # pyright: ignore
+    sums = {name: torch.zeros(t.numel(), dtype=torch.float64) for name, t in first.items()}
+    for state, weight in zip(states, weights, strict=True):
+        for name, total in sums.items():
+            total.add_(state[name].flatten().to("cpu", torch.float64), alpha=weight)
+    return list(sums.values())
+
+
+def _stacked_sums(first: Row, rows: list[int], weights: list[float]) -> list[Tensor]:
+    if isinstance(first.stack, SideBySide):
+        tensors = [first.stack.flat]  # its columns are in the order of a state's names
+    else:
+        tensors = [first.stack[own] for own in first.names.values()]
+    n = len(rows)
+    is_prefix = rows == list(range(n))
+    sums = []
+    alongs: dict[torch.dtype, Tensor] = {}
+    for t in tensors:
+        if len(t) > n or not is_prefix:
+            t = t[:n] if is_prefix else t[rows]
+        if t.dtype not in (torch.float32, torch.float64):  # in bfloat16 257 rows would count as 256
+            t = t.float() if t.is_floating_point() else t.double()
+        if t.dtype not in alongs:
+            alongs[t.dtype] = torch.tensor(weights, dtype=t.dtype, device=t.device)
+        sums.append(torch.mv(t.reshape(n, t.numel() // n).t(), alongs[t.dtype]))
+    return sums
+
+
+def make_reducer(reduce: str | Reducer | None) -> Reducer | None:
+    """Raises ConfigError for a name that is not known."""
+    if reduce is None or (hasattr(reduce, "take") and hasattr(reduce, "value")):
+        return reduce  # pyright: ignore[reportReturnType]
+    if reduce == "mean":
+        return Mean()
+    raise ConfigError(f"reduce={reduce!r}", hint="use 'mean', or an object with take(results) and value()")
+
+
+def _as(value: Tensor, dtype: torch.dtype) -> Tensor:
+    return value.to(dtype, copy=True) if dtype.is_floating_point else value.round().to(dtype)

@@ -1,0 +1,1 @@
+"""Many clients as one: their parameters stacked, each step one operation for all."""

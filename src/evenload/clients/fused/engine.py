@@ -1,0 +1,124 @@
+"""A fused engine: steps of one model and form, by number of rows, made when first needed and kept.
+
+A compiled step keeps nothing between calls, so engines of one model share them: whoever needs one first makes
+it, and who else needs it meanwhile waits for that. An eager step works on a module of its own, which it
+changes while it runs; each engine has its own.
+"""
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from evenload.clients.fused.compiled import compile_step
+from evenload.clients.fused.rules import with_rules
+from evenload.clients.fused.slots import SlotRun
+from evenload.clients.fused.unlocked import unlocked_kernels
+from evenload.clients.step.fuse import Form, Lane, StackedStep, StepFn, StepOutput, Tensors
+from evenload.clients.step.model_probe import Survey
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
+from evenload.clients.values.strategy import Strategy, halves
+from evenload.clients.values.task import Task
+
+__all__ = ["CompiledSteps", "Engine", "longest_first"]
+
+SETTLING_BYTES = (32 << 20) - (64 << 10)  # the largest block that changes what glibc's malloc gives back
+
+
+class CompiledSteps:
+    """The compiled steps of one model on one device, for all threads of this process."""
+
+    def __init__(self) -> None:
+        self._steps: dict[Hashable, StepFn] = {}
+        self._making: defaultdict[Hashable, threading.Lock] = defaultdict(threading.Lock)
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, make: Callable[[], StepFn]) -> StepFn:
+        """That of ``key``, which ``make`` makes if nobody has; what it raises is raised, and kept by nobody.
+
+        One thread makes it while others wait for it alone: not those that need another one.
+        """
+        with self._lock:
+            making = self._making[key]
+        with making:
+            if key not in self._steps:
+                self._steps[key] = make()
+            return self._steps[key]
+
+
+class Engine:
+    """Trains tasks in fused chunks. One thread at a time.
+
+    model     with keyed dropout; it is copied, never changed
+    compiled  where compiled steps are kept; ``key`` tells those of one engine's model, form and recipe from
+              those of another one's
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recipe: Recipe,
+        form: Form,
+        survey: Survey,
+        strategy: Strategy,
+        device: str,
+        compiled: CompiledSteps,
+        key: Hashable,
+    ):
+        self.form, self._recipe, self._survey = form, recipe, survey
+        self._is_compiled = strategy.is_compiled
+        self._model = with_rules(model) if strategy.inner.startswith("rules") else model
+        self._device = device
+        self._compiled, self._key = compiled, (strategy.inner.startswith("rules"), key)
+        self._steps: dict[tuple, StepFn] = {}  # of ``compiled``, found without a lock
+        self._eager: StackedStep | None = None
+        self.client_steps = self.row_steps = 0
+        _settle_allocator(device)
+
+    def run(
+        self, tasks: Sequence[Task], queue: deque[Task], n_rows: int, *, pads: bool = False
+    ) -> Iterator[list[ClientResult]]:
+        """Results as clients end. ``tasks`` are all that ``queue`` holds at first, and give the shapes.
+
+        n_rows  most clients in a step; ``pads``: step so many rows always, even for fewer clients
+        """
+        sizes = [n_rows] if pads else halves(n_rows) if self._is_compiled else range(1, n_rows + 1)
+        run = SlotRun(tasks, queue, self.form, self._step, dict(self._survey.names), sizes, self._device)
+        yield from run.results()
+        self.client_steps += run.client_steps
+        self.row_steps += run.row_steps
+
+    def _step(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
+        if not self._is_compiled:
+            if self._eager is None:
+                self._eager = StackedStep(self._model, self._recipe, self.form).move(self._device)
+            return self._eager(lane, draw, x, y, w, s)
+        shape = (lane.alive.shape[0], x.shape, x.dtype, y.shape, y.dtype)
+        if shape not in self._steps:
+
+            def make() -> StepFn:
+                traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
+                with unlocked_kernels():
+                    return compile_step(traced, lane, draw, x, y, w, s)
+
+            self._steps[shape] = self._compiled.get((self._key, shape), make)
+        return self._steps[shape](lane, draw, x, y, w, s)
+
+
+def _settle_allocator(device: str) -> None:
+    """Let malloc keep the memory of a step for the next one.
+
+    glibc returns blocks of some megabytes to the system when they are freed, and gets them back page by
+    page: a third of the time of a step whose gradients are that large. Once a block of nearly 32 MB has been
+    freed it keeps up to 64 MB (mallopt(3), M_MMAP_THRESHOLD: the dynamic threshold). Others stay as
+    they are.
+    """
+    if device == "cpu":
+        torch.empty(SETTLING_BYTES, dtype=torch.uint8)
+
+
+def longest_first(tasks: Sequence[Task]) -> deque[Task]:
+    return deque(sorted(tasks, key=lambda task: -task.batches.n_steps))

@@ -1,0 +1,54 @@
+"""How many clients fit into a fused step, from what one of them needs.
+
+Parameters, gradients, optimiser state, buffers and what the forward pass keeps for the backward pass are all
+linear in the number of clients; the last is counted on one client's full batch through autograd's own hooks.
+"""
+
+import copy
+
+import psutil
+import torch
+from torch import nn
+
+from evenload.clients.step.forward import augmented, precision_of
+from evenload.clients.values.losses import loss_of
+from evenload.clients.values.task import Task
+
+__all__ = ["bytes_per_client", "most_clients"]
+
+SHARE = 0.5  # of the free memory that may be used
+SLACK = 2.0  # grouped convolutions keep copies, kernels take work space: measured at most 1.6
+
+
+def bytes_per_client(model: nn.Module, task: Task) -> int:
+    """Bytes of one client in a fused step. Raises whatever the model raises."""
+    trial = copy.deepcopy(model).train()
+    params = sum(p.numel() * p.element_size() for p in trial.parameters())
+    buffers = sum(b.numel() * b.element_size() for b in trial.buffers())
+    own = {p.untyped_storage().data_ptr() for p in trial.parameters()}
+    kept: dict[int, int] = {}
+
+    def count(t: torch.Tensor) -> torch.Tensor:
+        storage = t.untyped_storage()
+        if storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return t
+
+    n = int(task.batches.counts[0])
+    x, y = task.rows.at(task.batches.rows[0, :n])
+    hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
+    with torch.random.fork_rng(), hooks, precision_of(task.recipe, str(x.device)):
+        outputs = trial(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
+        loss_of(task.recipe)(outputs, y).sum()
+    slots = len(task.recipe.optimizer.slots(type(task.recipe.optimizer).form([task.recipe.optimizer])))  # pyright: ignore
+    batch = x.numel() * x.element_size()
+    return int(SLACK * (params * (2 + slots) + 2 * buffers + sum(kept.values()) + batch))
+
+
+def most_clients(model: nn.Module, task: Task, free_bytes: int | None = None) -> int:
+    """Clients that fit into a share of the free memory; 1 if the model cannot even be asked."""
+    free = psutil.virtual_memory().available if free_bytes is None else free_bytes
+    try:
+        return max(1, int(SHARE * free / max(1, bytes_per_client(model, task))))
+    except Exception:
+        return 1  # a plain step fails: training will say so, client by client

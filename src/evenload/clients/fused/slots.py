@@ -1,0 +1,332 @@
+"""Slots: a row of every stacked tensor, held by one client at a time.
+
+Clients wait in order of their steps, the longest first. A slot whose client is through takes the next; when
+none waits, the last live row moves into the gap and the live prefix shrinks. So no finished client is ever
+stepped, however ragged the clients are.
+
+    segment   steps during which no slot changes hands; looked up in the table of all steps in one go
+"""
+
+import functools
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenload.clients.fused.pool import RowPool, make_pool
+from evenload.clients.fused.scalars import Scalars
+from evenload.clients.fused.steps import StepTable
+from evenload.clients.step.fuse import Form, Lane, StepFn, StepOutput
+from evenload.clients.values.result import ClientResult, Row, SideBySide
+from evenload.clients.values.task import Task
+
+__all__ = ["SlotRun"]
+
+GATHER_BYTES = 1 << 20  # of examples at once: few calls, and still in the cache when they are used
+SIDE_BY_SIDE_BYTES = 1 << 20  # of states: so few are copied faster than their tensors are handled one by one
+FEW_RUNS = 4  # of neighbouring slots: so many slices are written faster than one list of slots
+
+
+@dataclass(slots=True)
+class _Occupant:
+    """The client in a slot: its first line in the table, its next one and the one after its last; where its
+    rows begin in the pool."""
+
+    task: Task
+    first: int
+    next: int
+    end: int
+    begin: int = 0
+    is_dead: bool = False
+
+
+class SlotRun:
+    """Trains what waits in ``queue`` (of one form, none empty) over a few rows; one use only.
+
+    tasks  all that may come out of the queue, longest first; runs in several threads may share one queue
+    step   the fused step; ``sizes`` are the numbers of rows that it may be called with, ascending
+    names  state dict name -> the name its tensor has here (tied parameters share one)
+    """
+
+    def __init__(
+        self,
+        tasks: Sequence[Task],
+        queue: deque[Task],
+        form: Form,
+        step: StepFn,
+        names: dict[str, str],
+        sizes: Sequence[int],
+        device: str = "cpu",
+    ):
+        self._waiting = queue
+        self._form, self._step, self._names, self._device = form, step, names, device
+        self._sizes = list(sizes)
+        self.n_slots = self._sizes[-1]
+        dtype = next(tasks[0].start[n] for n in names if names[n] == form.trained[0]).dtype
+        self._pool: RowPool = make_pool(tasks, self.n_slots, device)
+        self._table = StepTable(tasks, self._pool, dtype, device)
+        self._scalars = Scalars(tasks, form, dtype, device)
+        self._lane = self._make_lane(tasks)
+        self._windows: dict[int, Lane] = {}
+        self._columns = self._side_by_side()
+        self._slots: list[_Occupant] = []  # the live prefix
+        self.client_steps = 0  # rows stepped that belonged to a client
+        self.row_steps = 0  # rows stepped
+
+    def results(self) -> Iterator[list[ClientResult]]:
+        """Lists of clients that ended together, as they end."""
+        self._enter(list(range(self.n_slots)))
+        while self._slots:
+            self._run_segment()
+            done = [k for k, occupant in enumerate(self._slots) if occupant.next == occupant.end]
+            yield self._leave(done)
+            self._refill(done)
+
+    # --- tables -----------------------------------------------------------------------------------
+
+    def _make_lane(self, tasks: Sequence[Task]) -> Lane:
+        start = tasks[0].start
+        source = {own: start[name] for name, own in self._names.items()}
+
+        def empty(names: Sequence[str]) -> dict[str, Tensor]:
+            return {
+                n: torch.zeros((self.n_slots, *source[n].shape), dtype=source[n].dtype, device=self._device)
+                for n in names
+            }
+
+        form = self._form
+        slots = tasks[0].recipe.optimizer.slots(form.optimizer)
+        frozen = (
+            empty(form.frozen)
+            if not form.shares_frozen
+            else {n: source[n].to(self._device).contiguous() for n in form.frozen}
+        )
+        return Lane(
+            params=empty(form.trained),
+            state={slot: empty(form.trained) for slot in slots},
+            buffers=empty(form.buffers),
+            frozen=frozen,
+            anchor=empty(form.trained) if form.prox else {},
+            correction=empty(form.trained) if form.correction else {},
+            alive=torch.ones(self.n_slots, dtype=torch.bool, device=self._device),
+        )
+
+    def _tables(self) -> list[Tensor]:
+        lane = self._lane
+        others = [lane.anchor, lane.correction, *([] if self._form.shares_frozen else [lane.frozen])]
+        return [*lane.changing(), *(t for table in others for t in table.values())]
+
+    def _enter(self, slots: list[int]) -> int:
+        """Give the next waiting clients these slots, behind the live prefix or freed; says how many."""
+        entering = []
+        while len(entering) < len(slots):
+            try:
+                entering.append(self._waiting.popleft())
+            except IndexError:  # none is left: another thread may have been faster
+                break
+        if not entering:
+            return 0
+        slots = slots[: len(entering)]
+        lane, places = self._lane, _runs(slots)
+        own = {own: name for name, own in self._names.items()}
+        starts = [t.start for t in entering]
+        self._put({**lane.params, **lane.buffers}, places, starts, own)
+        if not self._form.shares_frozen:
+            self._put(lane.frozen, places, starts, own)
+        if self._form.prox:
+            self._put(lane.anchor, places, [t.anchor or t.start for t in entering], own)
+        if self._form.correction:
+            ones = {n: n for n in self._form.trained}
+            self._put(lane.correction, places, [t.correction or {} for t in entering], ones)
+        for at, _ in places if self._slots else ():  # those of a new lane are zero
+            for table in lane.state.values():
+                for t in table.values():
+                    t[at] = 0
+            lane.alive[at] = True
+        for k, task in zip(slots, entering, strict=True):
+            first = self._table.first(task)
+            occupant = _Occupant(task, first, first, first + task.batches.n_steps)
+            if self._pool.is_loaded:
+                occupant.begin = self._pool.load(k, task)
+            self._slots[k : k + 1] = [occupant]  # in the place of another, or behind the last one
+        return len(entering)
+
+    @staticmethod
+    def _put(table: dict[str, Tensor], places: "Places", values: Sequence, own: dict[str, str]) -> None:
+        is_shared = all(v is values[0] for v in values)
+        for name, t in table.items():
+            if is_shared:
+                value = values[0][own[name]].to(t.device)
+                for at, _ in places:
+                    t[at] = value
+            else:
+                stack = torch.stack([v[own[name]] for v in values]).to(t.device)
+                for at, which in places:
+                    t[at] = stack[which]
+
+    # --- a segment --------------------------------------------------------------------------------
+
+    def _run_segment(self) -> None:
+        live, length = len(self._slots), min(o.end - o.next for o in self._slots)
+        q = _least_at_least(self._sizes, live)
+        lines = np.array([o.next for o in self._slots]) + np.arange(length)[:, None]
+        rows, weights, draws = self._table.at(lines, q)
+        if self._pool.is_loaded:
+            begin = [o.begin for o in self._slots] + [self._slots[0].begin] * (q - live)
+            rows += torch.tensor(begin, device=self._device)[:, None]
+        scalars = self._scalars.lines([(o.task, o.next - o.first) for o in self._slots], length, q)
+        lane = self._window(q)
+        outs = []
+        for batch, draw, weight, s in zip(
+            self._gathered(rows), draws.unbind(0), weights.unbind(0), scalars, strict=True
+        ):
+            outs.append(self._step(lane, draw, *batch, weight, s))
+        self.client_steps += live * length
+        self.row_steps += q * length
+        self._note(lines, outs)
+
+    def _gathered(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Batches of the steps, gathered for several steps at once as long as they are small."""
+        size = max(1, GATHER_BYTES // max(1, self._pool.row_bytes * rows[0].numel()))
+        for at in range(0, len(rows), size):
+            x, y = self._pool.gather(rows[at : at + size])
+            yield from zip(x.unbind(0), y.unbind(0), strict=True)
+
+    def _window(self, q: int) -> Lane:
+        """The first ``q`` rows of everything."""
+        if q in self._windows:
+            return self._windows[q]
+        lane = self._lane
+
+        def cut(table: dict[str, Tensor]) -> dict[str, Tensor]:
+            return {name: t[:q] for name, t in table.items()}
+
+        window = self._windows[q] = Lane(
+            cut(lane.params),
+            {slot: cut(table) for slot, table in lane.state.items()},
+            cut(lane.buffers),
+            lane.frozen if self._form.shares_frozen else cut(lane.frozen),
+            cut(lane.anchor),
+            cut(lane.correction),
+            lane.alive[:q],
+        )
+        return window
+
+    def _note(self, lines: np.ndarray, outs: list[StepOutput]) -> None:
+        """Write the segment's losses and metrics into the table's ``lines`` [length, live]."""
+        losses = torch.stack([out.losses for out in outs]).tolist()
+        live = len(self._slots)
+        losses = [line[:live] for line in losses]
+        self._table.losses[lines] = losses
+        if outs[0].metrics:
+            metrics = torch.stack([torch.stack(list(out.metrics.values()), 1) for out in outs])
+            self._table.metrics[lines] = metrics.to("cpu", torch.float64).numpy()[:, :live]
+        for o in self._slots:
+            o.next += len(outs)
+        if math.isfinite(sum(map(sum, losses))):
+            return
+        is_bad = ~np.isfinite(losses)
+        for k in np.flatnonzero(is_bad.any(0)).tolist():
+            o = self._slots[k]
+            o.end = o.next = o.next - len(outs) + int(is_bad[:, k].argmax())
+            o.is_dead = True
+
+    # --- leaving ----------------------------------------------------------------------------------
+
+    def _leave(self, done: list[int]) -> list[ClientResult]:
+        is_end = len(done) == len(self._slots) and not self._waiting
+        rows = done if is_end else range(len(done))
+        stack, usable = self._stack(None if is_end else torch.tensor(done, device=self._device))
+        examples, results = self._table.examples, []
+        for k, row in zip(done, rows, strict=True):
+            o = self._slots[k]
+            seen = examples[o.next] - examples[o.first]
+            losses, metrics = self._table.losses[o.first : o.next], self._metrics(o, seen)
+            status = "ok" if usable[row] and not o.is_dead else "diverged"
+            state = Row(stack, row, self._names)
+            results.append(
+                ClientResult(o.task.client, state, losses, metrics, seen, len(o.task.rows), status)
+            )
+        return results
+
+    def _stack(self, at: Tensor | None) -> tuple[Mapping[str, Tensor] | SideBySide, list[bool]]:
+        """The tensors of slots ``at``, and which rows are finite. Those of all slots (None) are the lane's
+        own, unless they are small."""
+        lane = self._lane
+        if self._columns is not None:
+            flat = torch.cat(self._columns, 1)
+            flat = flat if at is None else flat.index_select(0, at)
+            return SideBySide(flat.cpu(), self._shapes), _finite_rows([flat])
+        changing = {**lane.params, **lane.buffers}
+        tables = changing if self._form.shares_frozen else changing | lane.frozen
+        stack = tables if at is None else {n: t.index_select(0, at) for n, t in tables.items()}
+        usable = _finite_rows([_flattened(stack[n]) for n in changing])
+        if self._form.shares_frozen:
+            stack = stack | {n: t.expand(len(usable), *t.shape) for n, t in lane.frozen.items()}
+        return {n: t.cpu() for n, t in stack.items()}, usable
+
+    def _side_by_side(self) -> list[Tensor] | None:
+        """A state's tensors as [slots, numbers] each; None unless they are all of one dtype, may all change,
+        and all slots' are small."""
+        tables = {**self._lane.params, **self._lane.buffers}
+        size = sum(t.numel() * t.element_size() for t in tables.values())
+        is_mixed = len({t.dtype for t in tables.values()}) > 1 or len(tables) < len(self._names)
+        if is_mixed or self._form.frozen or size > SIDE_BY_SIDE_BYTES:
+            return None
+        self._shapes = {own: tables[own].shape[1:] for own in self._names.values()}
+        return [_flattened(tables[own]) for own in self._names.values()]
+
+    def _metrics(self, o: _Occupant, seen: int) -> dict[str, float]:
+        names = o.task.recipe.metrics
+        if not names:
+            return {}
+        means, counts = self._table.metrics[o.first : o.next], self._table.counts[o.first : o.next]
+        return {n: float((means[:, i] * counts).sum() / max(1, seen)) for i, n in enumerate(names)}
+
+    def _refill(self, done: list[int]) -> None:
+        """Next clients into the slots that are free; when none waits, live rows move down into the gaps."""
+        filled = self._enter(done)
+        gaps = done[filled:]
+        live = len(self._slots) - len(gaps)
+        into = [g for g in gaps if g < live]
+        source = sorted(set(range(live, len(self._slots))).difference(gaps))
+        if into:
+            moved = torch.tensor(source, device=self._device)
+            for t in [*self._tables(), self._lane.alive]:
+                t[into] = t.index_select(0, moved)
+            for gap, k in zip(into, source, strict=True):
+                self._slots[gap] = self._slots[k]
+        del self._slots[live:]
+
+
+Places = list[tuple[slice | list[int], slice]]
+
+
+def _runs(slots: list[int]) -> Places:
+    """What to write where: pairs of slots and of places among ``slots``, which ascend."""
+    cuts = [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1]
+    if len(cuts) >= FEW_RUNS:
+        return [(slots, slice(None))]
+    pairs = zip([0, *cuts], [*cuts, len(slots)], strict=True)
+    return [(slice(slots[a], slots[b - 1] + 1), slice(a, b)) for a, b in pairs]
+
+
+def _flattened(t: Tensor) -> Tensor:
+    """[rows, ...] -> [rows, numbers]"""
+    return t.reshape(len(t), t.numel() // len(t))
+
+
+def _finite_rows(stacks: Sequence[Tensor]) -> list[bool]:
+    """Of stacks [rows, numbers]: is every floating number of the row finite?"""
+    stacks = [t.float() if t.dtype == torch.float16 else t for t in stacks if t.is_floating_point()]
+    if math.isfinite(sum(float(t.sum()) for t in stacks)):
+        return [True] * len(stacks[0])
+    return functools.reduce(torch.add, [t.sum(1) for t in stacks]).isfinite().tolist()
+
+
+def _least_at_least(sizes: Sequence[int], n: int) -> int:
+    return next((q for q in sizes if q >= n), sizes[-1])

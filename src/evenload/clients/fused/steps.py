@@ -1,0 +1,59 @@
+"""Every step of every client in one table: what goes into a step, and what came out of it.
+
+A client's steps are consecutive lines, so a segment of many clients is one lookup per column.
+"""
+
+import functools
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenload.clients.fused.pool import RowPool
+from evenload.clients.values.task import Task
+
+__all__ = ["StepTable"]
+
+
+class StepTable:
+    """counts, losses [steps]; metrics [steps, metrics]; examples, those before each step."""
+
+    def __init__(self, tasks: Sequence[Task], pool: RowPool, dtype: torch.dtype, device: str):
+        plans, recipe = [task.batches for task in tasks], tasks[0].recipe
+        ends = list(itertools.accumulate([len(plan.counts) for plan in plans]))
+        self._first = dict(zip(map(id, tasks), [0, *ends], strict=False))
+        self.counts = np.concatenate([*(plan.counts for plan in plans), [1]])
+        self.examples = [0, *np.cumsum(self.counts).tolist()]
+        self.losses = np.empty(ends[-1])
+        self.metrics = np.empty((ends[-1], len(recipe.metrics)))
+        # The last line is nobody's: one row that a client here has, for rows beyond the clients of a step.
+        places = pool.places(tasks)
+        own = places[:1] * (not pool.is_loaded)
+        draws = np.concatenate([*(plan.draws for plan in plans), [0]])
+        self._spare = ends[-1]
+        self._places = torch.from_numpy(np.concatenate([places, own])).to(device)
+        self._weights = torch.from_numpy(_row_weights(recipe.batch_size)[self.counts]).to(device, dtype)
+        self._draws = torch.from_numpy(draws).to(device)
+
+    def first(self, task: Task) -> int:
+        """The line of the client's first step."""
+        return self._first[id(task)]
+
+    def at(self, lines: np.ndarray, q: int) -> list[Tensor]:
+        """For ``lines`` int64 [length, live]: rows int64 [length, q, batch] in the pool, weights of that
+        shape, draws int64 [length, q]; beyond the live clients those of nobody."""
+        length, live = lines.shape
+        if live < q:
+            lines = np.hstack([lines, np.full((length, q - live), self._spare)])
+        flat = torch.from_numpy(lines.ravel()).to(self._places.device)
+        columns = (self._places, self._weights, self._draws)
+        return [t.index_select(0, flat).view(length, q, *t.shape[1:]) for t in columns]
+
+
+@functools.cache
+def _row_weights(batch: int) -> np.ndarray:
+    """[batch + 1, batch]: for each number of real rows, 1/n of these and 0 of the padding."""
+    counts = np.arange(batch + 1)[:, None]
+    return (np.arange(batch) < counts) / np.maximum(counts, 1)

@@ -1,0 +1,195 @@
+"""Updates within products: the step's graph gives the factors of a gradient, never the gradient itself.
+
+A weight's gradient is one product of small factors, and plain descent adds it to the weight. So in place of
+
+    gradient = a @ b                                   writes as many numbers as the weight has
+    weight = where(alive, weight + rate * gradient, weight)     reads both, writes one
+
+the graph gives ``rate * a`` and ``b``, and ``apply`` adds their product to the weight, in the time of the
+product alone. What does not look like this (momentum, decay, clipping, other layers) stays in the graph.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from evenload.clients.fused.products import NARROW
+from evenload.clients.fused.views import TURN, base_of, erase, is_single, peeled, shape_of, writers_of
+
+__all__ = ["Factor", "Update", "apply", "take_out_updates"]
+
+aten = torch.ops.aten
+
+WORTHWHILE = 1  # numbers of a factor written anew, at most, for each number of a gradient that is not
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """[K, m, n], one side of a product: an argument of the graph, or an output that it has for ``apply``.
+
+    place  among the arguments, or among these outputs
+    size   and ``stride`` with which an argument is viewed, if these are not its own
+    """
+
+    is_argument: bool
+    place: int
+    size: tuple[int, ...] | None = None
+    stride: tuple[int, ...] = ()
+
+    def of(self, arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> Tensor:
+        if not self.is_argument:
+            return outputs[self.place]
+        t = arguments[self.place]
+        return t if self.size is None else t.as_strided(self.size, self.stride, t.storage_offset())
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """``arguments[param] += left @ right`` for those clients whose row of ``arguments[alive]`` is true."""
+
+    param: int
+    alive: int
+    left: Factor
+    right: Factor
+
+
+def apply(updates: Sequence[Update], arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Make ``updates`` after the graph has run on ``arguments``, with the ``outputs`` it has for them.
+
+    Rows of clients that are not alive are put back afterwards: their factors may hold anything, and as
+    0 * NaN is NaN, no factor of zero would leave a weight alone.
+    """
+    dead = None if outputs[0] else (~arguments[updates[0].alive]).nonzero().flatten()
+    for u in updates:
+        weight = arguments[u.param]
+        left, right = u.left.of(arguments, outputs), u.right.of(arguments, outputs)
+        if dead is None:
+            weight.baddbmm_(left, right)
+        else:
+            kept = weight[dead]
+            weight.baddbmm_(left, right).index_copy_(0, dead, kept)
+
+
+def take_out_updates(graph: GraphModule) -> list[Update]:
+    """The updates that ``graph`` leaves to ``apply`` from now on; it gets the outputs that these need.
+
+    These are: one bool, whether all are alive, then factors. None without updates. Only for CPUs: on a
+    GPU, to look at the bool would let the GPU wait in every step.
+    """
+    places = {node: i for i, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
+    copies = graph.graph.find_nodes(op="call_function", target=aten.copy_.default)
+    written = writers_of(graph)
+    flags: dict[Any, Any] = {node.args[1]: node.args[0] for node in copies if node.args[0] in places}
+    found = [f for node in copies if (f := _find(node, places, written)) is not None and f.alive in flags]
+    if not found or len({f.alive for f in found}) > 1:
+        return []
+    output = graph.graph.output_node()
+    updates = []
+    with graph.graph.inserting_before(output):
+        outputs = [graph.graph.call_function(aten.all.default, (found[0].alive,))]
+        for f in found:
+            factors = [_factor(graph, side, rate, places, outputs) for side, rate in f.scaled()]
+            updates.append(Update(places[f.param], places[flags[f.alive]], *factors))
+            erase(graph, f.copy)
+    output.args = ([*output.args[0], *outputs],)  # pyright: ignore
+    graph.recompile()
+    return updates
+
+
+def _factor(
+    graph: GraphModule, side: "_Side", rate: Node | None, places: dict[Node, int], outputs: list[Node]
+) -> Factor:
+    """``side`` times ``rate``, for ``apply``; what is no argument by itself is added to ``outputs``.
+
+    A narrow factor comes in the order of numbers that ``turn_narrow`` gives to what it is made of.
+    """
+    if side.argument is not None and rate is None:
+        seen, own = (n.meta["tensor_meta"] for n in (side.node, side.argument))
+        size, stride = tuple(seen.shape), tuple(seen.stride)
+        if side.is_turned:
+            size, stride = (size[0], size[2], size[1]), (stride[0], stride[2], stride[1])
+        is_own = (size, stride) == (tuple(own.shape), tuple(own.stride))
+        return Factor(True, places[side.argument], *(() if is_own else (size, stride)))
+    call, node = graph.graph.call_function, side.node
+    if rate is not None:
+        node = call(aten.mul.Tensor, (node, rate))
+    if side.is_turned:
+        rows, columns = shape_of(side.node)[1:]
+        node = call(TURN, (node, 1, 2))
+        if rate is not None and columns < NARROW <= rows:
+            node = call(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+    outputs.append(node)
+    return Factor(False, len(outputs) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """A factor as the graph has it: ``node``, maybe turned; ``argument`` is what it is a view of, if one."""
+
+    node: Node
+    is_turned: bool
+    argument: Node | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """``param`` becomes ``where(alive, param + rate * (left @ right), param)`` in ``copy``."""
+
+    copy: Node
+    param: Node
+    alive: Node
+    rate: Node
+    left: _Side
+    right: _Side
+
+    def scaled(self) -> tuple[tuple[_Side, Node | None], ...]:
+        """Both sides, one with the rate: the smaller one, but none that is there as it is."""
+        sizes = [shape_of(side.node).numel() for side in (self.left, self.right)]
+        if self.right.argument is not None or (self.left.argument is None and sizes[0] <= sizes[1]):
+            return (self.left, self.rate), (self.right, None)
+        return (self.left, None), (self.right, self.rate)
+
+
+def _find(copy: Any, places: dict[Node, int], written: dict[Node, list[Node]]) -> _Found | None:
+    """The update that ends in ``copy``, if it is one that can be taken out."""
+    param, new = copy.args[:2]
+    if param not in places or not is_single(new, aten.where.self):
+        return None
+    mask, changed, old = new.args
+    if old is not param or not is_single(changed, aten.addcmul_.default) or changed.kwargs:
+        return None
+    fresh, gradient, rate = changed.args
+    if not is_single(fresh, aten.clone.default) or fresh.args[0] is not param:
+        return None
+    meta = param.meta["tensor_meta"]
+    if len(meta.shape) != 3 or meta.shape[2] < NARROW <= meta.shape[1]:  # these are for ``turn_narrow``
+        return None
+    product, is_turned = peeled(gradient, only_single=True)
+    if not is_single(product, aten.bmm.default):
+        return None
+    left, right = (_side(factor, places) for factor in product.args)
+    if left is None or right is None:
+        return None
+    if is_turned:
+        left, right = (_Side(s.node, not s.is_turned, s.argument) for s in (right, left))
+    for side in (left, right):
+        # A factor is read after the graph: then another parameter, say, is no longer what it was.
+        if side.node.meta["tensor_meta"].dtype != meta.dtype or any(
+            side.argument is not None or product < writer for writer in written.get(base_of(side.node)[0], ())
+        ):
+            return None
+    found = _Found(copy, param, base_of(mask)[0], rate, left, right)
+    n_written = next(shape_of(side.node).numel() for side, rate in found.scaled() if rate is not None)
+    return found if n_written <= WORTHWHILE * meta.shape.numel() else None
+
+
+def _side(factor: Any, places: dict[Node, int]) -> _Side | None:
+    node, is_turned = peeled(factor)
+    base, is_plain = base_of(node)
+    if base not in places:
+        return _Side(node, is_turned, None)
+    return _Side(node, is_turned, base) if is_plain else None

@@ -1,0 +1,1 @@
+"""From a client's rows to batches in memory."""

@@ -1,0 +1,214 @@
+"""From what a user gives to tasks: datasets read, starts checked, batches planned."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenload.clients.step.dropout import keyed_layers
+from evenload.clients.step.model_probe import ask, class_count
+from evenload.clients.step.serial import failed, untouched
+from evenload.clients.values.batches import plan_batches
+from evenload.clients.values.data import Rows, as_rows
+from evenload.clients.values.keys import MODEL, key
+from evenload.clients.values.losses import refuse_labels
+from evenload.clients.values.recipe import Recipe, check_together
+from evenload.clients.values.result import ClientResult
+from evenload.clients.values.task import Task
+from evenload.errors import ConfigError
+
+__all__ = ["Loaded", "Reader", "Wanted", "is_lazy", "load_tasks", "recipes_for", "states_for", "with_seeds"]
+
+State = Mapping[str, Tensor]
+Known = tuple[Any, Rows, Exception | None]
+ROWS = 256  # that the model is asked about at once
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a caller asks for, one entry per client."""
+
+    datasets: Sequence[Any]
+    recipes: Sequence[Recipe]
+    ids: Sequence[int]
+    starts: Sequence[State]
+    anchors: Sequence[State | None]
+    corrections: Sequence[State | None]
+
+    def __len__(self) -> int:
+        return len(self.datasets)
+
+
+@dataclass(slots=True)
+class Loaded:
+    """Tasks that can run, and results of the clients that cannot."""
+
+    tasks: list[Task] = field(default_factory=list)
+    ended: list[ClientResult] = field(default_factory=list)
+
+
+class Reader:
+    """Reads datasets for one model, and remembers those that were there already (not those of functions)."""
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+        self._known: dict[tuple, dict[int, Known]] = {}  # what matters of a recipe -> id of a dataset
+        self._n_classes: dict[tuple, int | None] = {}
+        self.has_dropout = bool(keyed_layers(model))
+
+    def read(self, datasets: Sequence[Any], recipes: Sequence[Recipe]) -> list[tuple[Rows, Exception | None]]:
+        """Rows, and what is wrong with them. A dataset is known by identity: it must not change."""
+        known_for: dict[int, dict[int, Known]] = {}
+        read = []
+        for dataset, recipe in zip(datasets, recipes, strict=True):
+            known = known_for.get(id(recipe))
+            if known is None:
+                key = recipe.loss, recipe.augment, recipe.step is None
+                known = known_for[id(recipe)] = self._known.setdefault(key, {})
+            found = known.get(id(dataset))
+            if found is None:
+                found = dataset, *self._read(dataset, recipe)
+                if found[2] is None and not is_lazy(dataset):
+                    known[id(dataset)] = found
+            read.append(found[1:])
+        return read
+
+    def _read(self, dataset: Any, recipe: Recipe) -> tuple[Rows, Exception | None]:
+        try:
+            rows = as_rows(dataset, self._dtype)
+            return rows, self._refuse(rows, recipe) if len(rows) else None
+        except Exception as error:
+            return Rows(torch.empty(0), torch.empty(0)), error
+
+    def _refuse(self, rows: Rows, recipe: Recipe) -> Exception | None:
+        key = (recipe.loss, recipe.augment, recipe.step is None, rows.x.shape[1:], rows.x.dtype)
+        if key not in self._n_classes:
+            self._n_classes[key] = _n_classes(self._model, recipe, rows)
+        reason = _bad_labels(rows, self._n_classes[key])
+        if reason:
+            return ConfigError(reason)
+        return _bad_indices(self._model, recipe, rows) if recipe.step is None else None
+
+
+def is_lazy(dataset: Any) -> bool:
+    """A function that loads when it is called."""
+    return callable(dataset) and not hasattr(dataset, "__getitem__")
+
+
+def load_tasks(reader: Reader, wanted: Wanted, seed: int, round: int) -> Loaded:
+    """Read every dataset. What raises, has no rows or labels out of range is in ``ended``."""
+    read = reader.read(wanted.datasets, wanted.recipes)
+    sizes = [len(rows) for rows, _ in read]
+    draws = reader.has_dropout or any(recipe.augment for recipe in wanted.recipes)
+    plans = plan_batches(sizes, wanted.ids, wanted.recipes, seed, round, draws=draws)
+    loaded = Loaded()
+    columns = (wanted.ids, wanted.recipes, wanted.starts, wanted.anchors, wanted.corrections)
+    for (rows, error), n, batches, *own in zip(read, sizes, plans, *columns, strict=True):
+        client, recipe, start, anchor, correction = own
+        task = Task(client, recipe, rows, batches, start, anchor, correction)
+        if error is not None:
+            loaded.ended.append(failed(task, error))
+        elif not n:
+            loaded.ended.append(untouched(task, "empty"))
+        else:
+            loaded.tasks.append(task)
+    return loaded
+
+
+def with_seeds(tasks: Sequence[Task], seed: int, round: int) -> list[Task]:
+    """The same tasks, for a model that draws from torch's own generator."""
+    return [replace(task, seed=key(MODEL, seed, round, task.client)) for task in tasks]
+
+
+def recipes_for(recipe: Recipe | Sequence[Recipe], n: int) -> list[Recipe]:
+    """Raises ConfigError if there is not one per client, or they cannot be trained together."""
+    if isinstance(recipe, Recipe):
+        return [recipe] * n
+    recipes = list(recipe)
+    if len(recipes) != n:
+        raise ConfigError(
+            f"{len(recipes)} recipes for {n} clients", hint="give one recipe, or one per client"
+        )
+    if recipes:
+        check_together(recipes)
+    return recipes
+
+
+def states_for(
+    what: str,
+    given: State | Sequence[State] | None,
+    n: int,
+    like: State,
+    default: State | None,
+    needed: Iterable[str] | None = None,
+) -> list[Any]:
+    """One state per client of one for all, one each, or none; each has the names that are ``needed`` (all by
+    default) of those in ``like``.
+
+    Raises ConfigError naming the client and the tensor if shapes or names are not the model's.
+    """
+    if given is None:
+        return [default] * n
+    states = [given] * n if isinstance(given, Mapping) else list(given)
+    if len(states) != n:
+        raise ConfigError(f"{what}: {len(states)} states for {n} clients", hint="give one, or one per client")
+    checked: set[int] = set()
+    names = list(like if needed is None else needed)
+    for client, state in enumerate(states):
+        if id(state) not in checked:
+            _check_state(f"{what} of client {client}", state, like, names)
+            checked.add(id(state))
+    return states
+
+
+def _check_state(what: str, state: State, like: State, needed: Sequence[str]) -> None:
+    missing = [name for name in needed if name not in state]
+    unknown = [name for name in state if name not in like]
+    if missing or unknown:
+        problem = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r}, which the model lacks"
+        raise ConfigError(
+            f"{what} {problem}", hint="all clients train the same model; its state_dict() has the names"
+        )
+    for name in state:
+        if state[name].shape != like[name].shape:
+            raise ConfigError(
+                f"{what}: {name!r} is {tuple(state[name].shape)}, in the model {tuple(like[name].shape)}",
+                hint="models that differ cannot be trained together: call train once for each",
+            )
+
+
+def _n_classes(model: nn.Module, recipe: Recipe, rows: Rows) -> int | None:
+    try:
+        return class_count(model, recipe, rows.at(np.zeros(1, np.int64))[0])
+    except Exception:
+        return None  # the model refuses this client's rows: training will say so, client by client
+
+
+def _bad_indices(model: nn.Module, recipe: Recipe, rows: Rows) -> Exception | None:
+    """What the model raises on the rows that hold the least and the largest whole numbers, or None.
+
+    Whole numbers may index a table, and in a fused step one table lies behind another: an index beyond a
+    client's own would read and train its neighbour's, and nothing would say so.
+    """
+    if rows.x.is_floating_point() or rows.x.is_complex() or rows.x.dtype == torch.bool or not rows.x.numel():
+        return None
+    x = rows.x if rows.rows is None else rows.x[torch.from_numpy(rows.rows)]
+    flat = x.reshape(len(x), -1)
+    extreme = torch.unique(torch.cat([flat.argmax(0), flat.argmin(0)]))
+    try:
+        for at in extreme.split(ROWS):
+            ask(model, recipe, x[at])
+    except Exception as error:
+        return error
+    return None
+
+
+def _bad_labels(rows: Rows, n_classes: int | None) -> str | None:
+    if n_classes is None:
+        return None
+    y = rows.y if rows.rows is None else rows.y[torch.from_numpy(rows.rows)]
+    return refuse_labels(y, n_classes)

@@ -1,0 +1,1 @@
+"""Clients over threads, streams, processes and machines."""

@@ -1,0 +1,207 @@
+"""The outer strategies: how tasks reach workers, and results come back. Each yields lists of results.
+
+inline      this thread
+threads     one bench per thread, all taking from one queue: torch lets go of the interpreter in its kernels;
+            compiled steps are shared
+streams     the same, each thread in a CUDA stream of its own with its bench on the GPU
+processes   the executor over CPU slots
+devices     the executor over the devices asked for
+ray         the executor over a Ray cluster's devices, or so many CPU slots of it
+"""
+
+import functools
+import queue
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from evenload.balance.pack import pack_lpt
+from evenload.clients.fused.engine import CompiledSteps, longest_first
+from evenload.clients.spread.engine_cache import Bench, intra_op
+from evenload.clients.spread.remote import RemoteBench, SentModel, received, sent_recipe, sent_task
+from evenload.clients.spread.streams import Streams, gpu_of
+from evenload.clients.step.model_probe import Survey
+from evenload.clients.step.serial import failed
+from evenload.clients.values.result import ClientResult
+from evenload.clients.values.strategy import Strategy, n_workers
+from evenload.clients.values.task import Task
+from evenload.errors import TaskError, WorkerLost
+from evenload.executor import Executor
+
+__all__ = ["Spread"]
+
+GROUPS_PER_WORKER = 2  # how finely clients are dealt to processes: more balance, fewer rows per step
+
+
+@dataclass
+class Spread:
+    """Workers of all kinds for one model, made when first needed and kept until ``close``.
+
+    threads   torch's own threads per worker
+    devices   what "devices" and "ray" run on; the first GPU in it is that of "streams"
+    """
+
+    model: nn.Module
+    devices: Any = "all"
+    threads: int = 1
+    _benches: dict[tuple[str, int], Bench] = field(default_factory=dict)
+    _compiled: CompiledSteps = field(default_factory=CompiledSteps)
+    _executors: dict[tuple[str, str], Executor] = field(default_factory=dict)
+    _streams: Streams | None = None
+
+    @property
+    def streams(self) -> Streams:
+        """Raises what torch raises where there is no CUDA: see ``why_no_streams``."""
+        if self._streams is None:
+            self._streams = Streams(gpu_of(self.devices))
+        return self._streams
+
+    def bench(self, worker: int = 0, device: str = "cpu") -> Bench:
+        """Of a worker in this process. Model and engines stay warm in it.
+
+        Compiled steps are shared on the CPU only: on a GPU each stream has memory and launches of its own.
+        """
+        if (device, worker) not in self._benches:
+            self._benches[device, worker] = Bench(
+                self.model, device, self._compiled if device == "cpu" else None
+            )
+        return self._benches[device, worker]
+
+    def device_of(self, strategy: Strategy) -> str:
+        """Where the benches of this process train by the strategy."""
+        return self.streams.device if strategy.outer == "streams" else "cpu"
+
+    def open(self, strategy: Strategy) -> None:
+        """Make what the strategy runs on. Raises as ``Executor`` does for devices that cannot be had."""
+        if strategy.outer in ("processes", "devices", "ray"):
+            self._executor(strategy, n_workers(strategy))
+
+    def run(
+        self, strategy: Strategy, survey: Survey | None, tasks: Sequence[Task], n_workers: int
+    ) -> Iterator[list[ClientResult]]:
+        """Train ``tasks``; ``n_workers`` threads or CPU slots."""
+        if not tasks:
+            return
+        if strategy.outer == "inline":
+            with intra_op(self.threads):
+                yield from self.bench().run(strategy, survey, tasks, longest_first(tasks))
+        elif strategy.outer in ("threads", "streams"):
+            yield from self._in_threads(strategy, survey, tasks, n_workers)
+        else:
+            yield from self._in_processes(strategy, survey, tasks, n_workers)
+
+    def close(self) -> None:
+        for executor in self._executors.values():
+            executor.close()
+        self._executors.clear()
+
+    def _in_threads(
+        self, strategy: Strategy, survey: Survey | None, tasks: Sequence[Task], n_workers: int
+    ) -> Iterator[list[ClientResult]]:
+        waiting, results = longest_first(tasks), queue.SimpleQueue()
+        device, streams = self.device_of(strategy), self.streams if strategy.outer == "streams" else None
+        benches = [self.bench(i, device) for i in range(n_workers)]
+        if streams is not None:
+            streams.make(n_workers)
+
+        def work(worker: int) -> None:
+            try:
+                with nullcontext() if streams is None else streams.inside(worker):
+                    for batch in benches[worker].run(strategy, survey, tasks, waiting, n_workers):
+                        results.put(batch)
+                results.put(None)
+            except BaseException as error:
+                results.put(error)
+
+        with intra_op(self.threads):
+            threads = [
+                threading.Thread(target=work, args=(i,), name="evenload-clients") for i in range(n_workers)
+            ]
+            for thread in threads:
+                thread.start()
+            try:
+                yield from _until_all_end(results, len(threads))
+            finally:
+                waiting.clear()  # whoever stops listening stops the work at the next client
+                for thread in threads:
+                    thread.join()
+
+    def _in_processes(
+        self, strategy: Strategy, survey: Survey | None, tasks: Sequence[Task], n_slots: int
+    ) -> Iterator[list[ClientResult]]:
+        executor = self._executor(strategy, n_slots)
+        fn: Any = functools.partial(
+            RemoteBench, model=SentModel(self.model), strategy=strategy, survey=survey, threads=self.threads
+        )
+        known = {id(task.recipe): task.recipe for task in tasks}
+        recipes = {at: sent_recipe(recipe) for at, recipe in known.items()}
+        groups = _dealt(tasks, GROUPS_PER_WORKER * len(executor.devices))
+        trouble: Exception | None = None
+        while groups:
+            alone: list[list[int]] = []
+            items = [[sent_task(tasks[at], recipes[id(tasks[at].recipe)]) for at in g] for g in groups]
+            costs = [sum(map(_cost, (tasks[at] for at in g))) for g in groups]
+            answers: Any = executor.map(
+                fn, items, cost=costs, ordered=False, stage="clients", on_error="return"
+            )
+            for answer in answers:  # all of them: a group in trouble takes no other's results along
+                if isinstance(answer, WorkerLost) and answer.index is not None:
+                    group = groups[answer.index]  # one of them ends processes: not this one's, too
+                    if len(group) == 1:
+                        yield [failed(tasks[group[0]], answer)]
+                    else:
+                        alone += [[at] for at in group]
+                elif isinstance(answer, TaskError):
+                    trouble = trouble or answer
+                else:
+                    ended, error = answer
+                    trouble = trouble or error
+                    yield [received(*sent) for sent in ended]
+            groups = alone
+        if trouble is not None:
+            raise trouble
+
+    def _executor(self, strategy: Strategy, n_slots: int) -> Executor:
+        is_counted = strategy.outer == "processes" or (strategy.outer == "ray" and strategy.workers)
+        spec: Any = f"cpu*{n_slots}" if is_counted else self.devices
+        backend = "ray" if strategy.outer == "ray" else "process"
+        if (backend, str(spec)) not in self._executors:
+            self._executors[backend, str(spec)] = Executor(spec, backend=backend)
+        return self._executors[backend, str(spec)]
+
+
+def _cost(task: Task) -> int:
+    return max(1, task.batches.n_steps)
+
+
+def _dealt(tasks: Sequence[Task], n_groups: int) -> list[list[int]]:
+    """Places in ``tasks`` in about so many groups of about as many steps."""
+    n_groups = min(len(tasks), n_groups)
+    groups: list[list[int]] = [[] for _ in range(n_groups)]
+    for at, group in enumerate(pack_lpt([_cost(task) for task in tasks], [1.0] * n_groups)):
+        groups[group].append(at)
+    return [group for group in groups if group]
+
+
+def _until_all_end(results: "queue.SimpleQueue[Any]", n: int) -> Iterator[list[ClientResult]]:
+    """What ``n`` threads put there; the first trouble of one is raised when the others are through."""
+    trouble: BaseException | None = None
+    while n:
+        item = results.get()
+        if isinstance(item, list):
+            yield item
+            continue
+        n -= 1
+        if item is not None:
+            traceback.clear_frames(item.__traceback__)  # the tensors of the run that failed
+            trouble = trouble or item
+    if trouble is not None:
+        try:
+            raise trouble
+        finally:
+            del trouble  # else its traceback and this frame would keep each other

@@ -1,0 +1,147 @@
+"""A short run of a fused engine on the user's own clients, held against serial: may it be trusted here?"""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from evenload.clients.fused.engine import Engine, longest_first
+from evenload.clients.step.serial import train_one
+from evenload.clients.values.batches import Batches
+from evenload.clients.values.result import ClientResult
+from evenload.clients.values.task import Task
+
+__all__ = ["Trial", "count_operations", "difference", "sample", "try_engine"]
+
+# Largest share of the way a client has gone that rounding may account for, by kind of number.
+ALLOWED = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
+# What torch says when vmap cannot do something, and what it means for the model.
+MEANINGS = (
+    ("data-dependent control flow", "the model acts on a tensor's value (an `if` on it, .item(), float())"),
+    ("randomness", "the model draws random numbers itself: use nn.Dropout"),
+    ("dynamic shape", "a tensor's shape in the model depends on values (boolean indexing, nonzero)"),
+    ("setup_context", "a custom autograd.Function without a vmap rule"),
+    ("generate_vmap_rule", "a custom autograd.Function without a vmap rule"),
+    ("inplace arithmetic", "the model writes in place into a tensor that clients share"),
+    ("saved tensor hooks", "checkpointing by saved-tensor hooks"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """refusal: why the engine cannot be used, or None; difference: the largest from serial that was seen."""
+
+    refusal: str | None
+    difference: float | None = None
+
+
+def sample(tasks: Sequence[Task]) -> list[Task]:
+    """The clients of most and of fewest steps and that of the shortest batch, each cut to a few batches."""
+    ranked = longest_first(tasks)
+    shortest = min(tasks, key=lambda task: task.batches.counts.min() / task.recipe.batch_size)
+    chosen = {task.client: task for task in (ranked[0], ranked[-1], shortest)}
+    return [_cut(task) for task in chosen.values()]
+
+
+def try_engine(engine: Engine, model: nn.Module, tasks: Sequence[Task], n_rows: int | None = None) -> Trial:
+    """``model`` is a private copy for the serial side. What the engine raises is the reason.
+
+    Steps ``n_rows`` rows (one per client by default), which these few clients need not fill: what is compiled
+    is the graph that is then used.
+    """
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            batches = list(engine.run(tasks, longest_first(tasks), n_rows or len(tasks), pads=True))
+    except Exception as error:
+        return Trial(_meaning(error))
+    slow = [str(w.message) for w in said if "batching rule" in str(w.message)]
+    if slow:
+        name = slow[0].partition("implemented the batching rule for ")[2].partition(". ")[0]
+        return Trial(f"vmap would run {name or 'an operation'} client by client")
+    fused = {result.client: result for batch in batches for result in batch}
+    return _compare(fused, tasks, lambda task: train_one(model, task))
+
+
+def count_operations(engine: Engine, tasks: Sequence[Task]) -> int:
+    """Torch's operations in one step of all ``tasks``, of an engine that is not compiled."""
+    before = engine.row_steps
+    with _Counter() as counter:
+        for _ in engine.run(tasks, longest_first(tasks), len(tasks), pads=True):
+            pass
+    n_steps = (engine.row_steps - before) // len(tasks)
+    return counter.n // max(1, n_steps)
+
+
+class _Counter(TorchDispatchMode):
+    n = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.n += 1
+        return func(*args, **(kwargs or {}))
+
+
+def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    """Largest absolute difference of two states; NaN equals NaN."""
+    worst = 0.0
+    for name in a:
+        gap = (a[name].double() - b[name].double()).abs()
+        gap = gap[~(a[name].isnan() & b[name].isnan())] if a[name].is_floating_point() else gap
+        worst = max(worst, float(gap.max()) if gap.numel() else 0.0)
+    return worst
+
+
+def _compare(
+    fused: Mapping[int, ClientResult], tasks: Sequence[Task], serial: Callable[[Task], ClientResult]
+) -> Trial:
+    worst = 0.0
+    for task in tasks:
+        truth, ours = serial(task), fused[task.client]
+        if truth.status == "failed":
+            return Trial(f"serial training fails: {truth.error}")
+        if (truth.status, truth.steps) != (ours.status, ours.steps):
+            return Trial(
+                f"client {task.client} is {ours.status} after {ours.steps} steps, serial {truth.status}"
+            )
+        if truth.status != "ok":
+            continue
+        worst = max(worst, difference(truth.state, ours.state))
+        gap, way = _norms(truth.state, ours.state), _norms(truth.state, task.start)
+        dtype = next(t.dtype for t in truth.state.values() if t.is_floating_point())
+        if task.recipe.precision:
+            dtype = torch.bfloat16
+        if gap > ALLOWED.get(dtype, 1e-3) * way + 1e-12:
+            return Trial(
+                f"client {task.client} ends {gap:.1e} away from serial, of a way of {way:.1e}", worst
+            )
+    return Trial(None, worst)
+
+
+def _norms(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
+    return float(np.sqrt(sum(float(((a[n].double() - b[n].double()) ** 2).sum()) for n in a)))
+
+
+def _cut(task: Task) -> Task:
+    """Its first, its shortest and its last batch: what mixes rows is seen only where some are padding.
+
+    Padding is another row than the batch's first: a batch of one row and copies of it would show nothing.
+    """
+    b = task.batches
+    steps = sorted({0, int(b.counts.argmin()), b.n_steps - 1})
+    rows, counts = b.rows[steps], b.counts[steps]
+    is_real = np.arange(rows.shape[1]) < counts[:, None]
+    rows = np.where(is_real, rows, (rows[:, :1] + 1) % len(task.rows))
+    return dataclasses.replace(task, batches=Batches(rows, counts, b.draws[steps]))
+
+
+def _meaning(error: Exception) -> str:
+    text = f"{type(error).__name__}: {error}"
+    for phrase, meaning in MEANINGS:
+        if phrase in text:
+            return meaning
+    return text.strip().splitlines()[0][:200]

@@ -1,0 +1,157 @@
+"""A bench in another process, and how clients travel there and back.
+
+Tensors travel as arrays: those go out of band, without a copy.
+"""
+
+import dataclasses
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenload.clients.fused.engine import longest_first
+from evenload.clients.spread.engine_cache import Bench
+from evenload.clients.step.model_probe import Survey
+from evenload.clients.values.data import Rows
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
+from evenload.clients.values.strategy import Strategy
+from evenload.clients.values.task import Task
+from evenload.devices import CurrentDevice
+from evenload.executor.task.prepare import pickle_callable
+
+__all__ = ["RemoteBench", "SentModel", "received", "sent_recipe", "sent_task"]
+
+
+class RemoteBench:
+    """A bench in a worker process. Called with a group of tasks as ``sent_task`` makes them."""
+
+    def __init__(
+        self,
+        device: CurrentDevice,
+        *,
+        model: "SentModel",
+        strategy: Strategy,
+        survey: Survey | None,
+        threads: int,
+    ):
+        torch.set_num_threads(threads)
+        self._strategy, self._survey = strategy, survey
+        self._functions: dict[tuple[bytes, ...], Any] = {}
+        self._bench = Bench(model.model, device.torch)
+
+    def __call__(self, sent: Sequence[tuple]) -> tuple[list[tuple], Exception | None]:
+        """Clients that ended, and what kept the others from it."""
+        tasks = [_task(self._recipe(*recipe), *fields) for recipe, *fields in sent]
+        ended: list[tuple] = []
+        try:
+            for batch in self._bench.run(self._strategy, self._survey, tasks, longest_first(tasks)):
+                ended += map(_sent_back, batch)
+        except Exception as error:
+            if not ended:
+                raise
+            return ended, RuntimeError(f"{type(error).__name__}: {error}")  # that can always be sent
+        return ended, None
+
+    def _recipe(self, plain: Recipe, own: Mapping[str, tuple[bytes, ...]]) -> Recipe:
+        return (
+            dataclasses.replace(plain, **{name: self._function(*own[name]) for name in own}) if own else plain
+        )
+
+    def _function(self, body: bytes, *buffers: bytes) -> Any:
+        key = (body, *buffers)
+        if key not in self._functions:
+            self._functions[key] = pickle.loads(body, buffers=[bytearray(b) for b in buffers])
+        return self._functions[key]
+
+
+class SentModel:
+    """A model, pickled once: by value if it lives where a worker cannot import it from."""
+
+    def __init__(self, model: nn.Module, pickled: tuple[bytes, list] | None = None):
+        self.model = model
+        self._pickled = pickled or pickle_callable(model)
+
+    def __reduce__(self) -> Any:
+        body, buffers = self._pickled
+        return _arrived, (body, [pickle.PickleBuffer(b) for b in buffers])
+
+
+def _arrived(body: bytes, buffers: list) -> SentModel:
+    held = [bytearray(buffer) for buffer in buffers]  # tensors of the model write into them
+    return SentModel(pickle.loads(body, buffers=held), (body, held))
+
+
+SentRecipe = tuple[Recipe, dict[str, tuple[bytes, ...]]]
+
+
+def _array(t: Tensor) -> "np.ndarray | tuple[np.ndarray]":
+    """A bare array, or in brackets the bits of numbers that numpy has no type for (bfloat16)."""
+    t = t.detach().cpu().contiguous()
+    return (t.view(torch.int16).numpy(),) if t.dtype == torch.bfloat16 else t.numpy()
+
+
+def _tensor(array: "np.ndarray | tuple[np.ndarray]") -> Tensor:
+    if isinstance(array, tuple):
+        return torch.from_numpy(_writable(array[0])).view(torch.bfloat16)
+    return torch.from_numpy(_writable(array))
+
+
+def _arrays(state: Mapping[str, Tensor] | None) -> dict[str, Any] | None:
+    return None if state is None else {name: _array(state[name]) for name in state}
+
+
+def _tensors(arrays: Mapping[str, Any] | None) -> dict[str, Tensor] | None:
+    return None if arrays is None else {name: _tensor(a) for name, a in arrays.items()}
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    return array if array.flags.writeable else array.copy()
+
+
+def sent_recipe(recipe: Recipe) -> "SentRecipe":
+    """The recipe without the caller's own functions, and the bytes of these, which a worker loads once.
+
+    Else a function would arrive as another one with every group of clients, and each want its own engine.
+    """
+    own: dict[str, tuple[bytes, ...]] = {}
+    for name in ("loss", "augment", "step"):
+        if callable(fn := getattr(recipe, name)):
+            body, buffers = pickle_callable(fn)
+            own[name] = (body, *map(bytes, buffers))
+    return (dataclasses.replace(recipe, **dict.fromkeys(own)) if own else recipe), own
+
+
+def sent_task(task: Task, recipe: SentRecipe) -> tuple:
+    rows = task.rows.own()
+    return (
+        recipe,
+        task.client,
+        (_array(rows.x), _array(rows.y)),
+        task.batches,
+        _arrays(task.start),
+        _arrays(task.anchor),
+        _arrays(task.correction),
+        task.seed,
+    )
+
+
+def _task(recipe, client, xy, batches, start, anchor, correction, seed) -> Task:
+    x, y = (_tensor(part) for part in xy)
+    state = _tensors(start)
+    assert state is not None
+    return Task(client, recipe, Rows(x, y), batches, state, _tensors(anchor), _tensors(correction), seed)
+
+
+def _sent_back(r: ClientResult) -> tuple:
+    metrics = dict(r.metrics)
+    return r.client, _arrays(r.state), r.losses, metrics, r.examples, r.n_rows, r.status, r.error
+
+
+def received(client, state, losses, metrics, examples, n_rows, status, error) -> ClientResult:
+    tensors = _tensors(state)
+    assert tensors is not None
+    return ClientResult(client, tensors, losses, metrics, examples, n_rows, status, error)

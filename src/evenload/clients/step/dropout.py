@@ -1,0 +1,84 @@
+"""Dropout whose mask depends on a key and on nothing else.
+
+``with_keyed_dropout`` puts it in the place of nn.Dropout in the copy of the model that is trained, in every
+strategy alike. A mask's element is decided by its place in the tensor, so padding rows change nothing.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenload.clients.step.replace_modules import swapped
+
+__all__ = ["KEY", "KeyedDropout", "keyed_layers", "uniform_of", "with_keyed_dropout"]
+
+KEY = "draw_key"
+_GOLDEN, _A, _B = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+class KeyedDropout(nn.Module):
+    """Zeroes elements (or, with ``by_channel``, whole channels) with probability ``p``; scales the others.
+
+    ``draw_key`` is an int64 scalar that changes with every step; ``layer`` and the count of calls within one
+    forward pass keep the masks of one step apart.
+    """
+
+    draw_key: Tensor
+
+    def __init__(self, p: float, layer: int, by_channel: bool = False):
+        super().__init__()
+        self.p, self.layer, self.by_channel = p, layer, by_channel
+        self.n_calls = 0
+        self.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        salt = self.layer * 65_536 + self.n_calls
+        self.n_calls += 1
+        if self.p == 1:
+            return x * 0
+        shape = [*x.shape[:2], *[1] * (x.dim() - 2)] if self.by_channel else list(x.shape)
+        # From numpy, so that a trace holds it as a constant: a compiler would reason about arange's range.
+        places = torch.from_numpy(np.arange(math.prod(shape))).to(x.device)
+        uniform = uniform_of(self.draw_key, salt, places)
+        return x * (uniform >= self.p).view(shape).to(x.dtype) * (1 / (1 - self.p))
+
+
+def with_keyed_dropout(model: nn.Module) -> nn.Module:
+    """``model`` itself, with every nn.Dropout, Dropout1d, 2d and 3d replaced."""
+    kinds = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
+    layers = itertools.count()
+
+    def keyed(child: nn.Module) -> nn.Module | None:
+        if type(child) not in kinds:
+            return None
+        return KeyedDropout(child.p, next(layers), kinds[type(child)])  # pyright: ignore
+
+    return swapped(model, keyed)
+
+
+def keyed_layers(model: nn.Module) -> dict[str, KeyedDropout]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, KeyedDropout)}
+
+
+def uniform_of(key: Tensor, salt: int, places: Tensor) -> Tensor:
+    """float64 in [0, 1) for each int64 place, of a key (an int64 scalar) and a salt."""
+    words = _mix(_mix(key ^ salt) + places * _GOLDEN)
+    return _shift(words, 11).to(torch.float64) * 2.0**-53
+
+
+def _shift(words: Tensor, n: int) -> Tensor:
+    """Logical shift to the right: torch's is arithmetic, and has no unsigned 64-bit arithmetic."""
+    return (words >> n) & ((1 << (64 - n)) - 1)
+
+
+def _mix(words: Tensor) -> Tensor:
+    """splitmix64, as ``keys.mix`` does it."""
+    z = words + _GOLDEN
+    z = (z ^ _shift(z, 30)) * _A
+    z = (z ^ _shift(z, 27)) * _B
+    return z ^ _shift(z, 31)

@@ -1,0 +1,53 @@
+"""What comes before and around a model's forward pass: augmentation, and the precision of its products.
+
+Random numbers of an augmentation are counted, not drawn: each follows from the seed, the client, the round,
+the step and its place, so they do not depend on strategy, chunk, device or neighbours.
+"""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenload.clients.step.dropout import uniform_of
+from evenload.clients.values.recipe import Recipe
+
+__all__ = ["Draws", "augmented", "precision_of"]
+
+OWN = 1 << 40  # keeps these draws apart from those of dropout
+
+
+class Draws:
+    """Random numbers for one client's batch in one step, for ``Recipe.augment``.
+
+    Numbers of padding rows and of real ones do not depend on one another if the first axis is the rows.
+    """
+
+    def __init__(self, key: Tensor):
+        self._key, self._n_calls = key, 0
+
+    def uniform(self, *shape: int) -> Tensor:
+        """float32 [*shape] in [0, 1), other numbers in every call."""
+        places = torch.from_numpy(np.arange(math.prod(shape))).to(self._key.device)
+        numbers = uniform_of(self._key, OWN + self._n_calls, places)
+        self._n_calls += 1
+        # Cut to the bits that float32 has: rounding would give 1.
+        return ((numbers * 2.0**24).floor() * 2.0**-24).view(shape).to(torch.float32)
+
+    def coin(self, p: float, *shape: int) -> Tensor:
+        """bool [*shape], each true with probability ``p``."""
+        return self.uniform(*shape) < p
+
+
+def augmented(recipe: Recipe, x: Tensor, key: Tensor) -> Tensor:
+    """``x`` [rows, ...] of one client as the recipe would have it; ``key`` int64 scalar of the step."""
+    return x if recipe.augment is None else recipe.augment(x, Draws(key))
+
+
+def precision_of(recipe: Recipe, device: str) -> AbstractContextManager:
+    """Within it, products are of the recipe's precision; parameters and their updates stay as they are."""
+    if recipe.precision is None:
+        return nullcontext()
+    return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)

@@ -1,0 +1,212 @@
+"""One step of K clients at once: each with its own weights, rows, optimiser state and randomness.
+
+    gradients   vmap over clients of the gradient of one client's loss
+    terms       proximal term, correction, clipping: per client
+    update      the optimiser's stacked rule, in place
+
+A client whose loss is not finite is left as it was before the step, and ``alive`` says so from then on.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+from evenload.clients.step.dropout import KEY, keyed_layers
+from evenload.clients.step.forward import augmented, precision_of
+from evenload.clients.step.norm import ROW_WEIGHT, MaskedBatchNorm, with_masked_norm
+from evenload.clients.values.losses import loss_of, metrics_of
+from evenload.clients.values.recipe import Recipe
+
+__all__ = ["Form", "Lane", "StackedStep", "StepOutput"]
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a fused step has to do at all, the same for every client in it.
+
+    trained    parameters that get gradients
+    frozen     other parameters and buffers that never change
+    buffers    buffers that a forward pass in training changes
+    """
+
+    trained: tuple[str, ...]
+    frozen: tuple[str, ...]
+    buffers: tuple[str, ...]
+    optimizer: tuple[str, ...]
+    prox: bool = False
+    correction: bool = False
+    shares_frozen: bool = True
+
+
+@dataclass(slots=True)
+class Lane:
+    """What a step works on: rows [K, ...] of everything that belongs to a client; changed in place."""
+
+    params: dict[str, Tensor]
+    state: dict[str, dict[str, Tensor]]
+    buffers: dict[str, Tensor]
+    frozen: dict[str, Tensor]
+    anchor: dict[str, Tensor]
+    correction: dict[str, Tensor]
+    alive: Tensor
+    _flat: list[Tensor] | None = None
+
+    def tables(self) -> tuple:
+        """The fields that hold tensors, in order."""
+        return (
+            self.params,
+            self.state,
+            self.buffers,
+            self.frozen,
+            self.anchor,
+            self.correction,
+            self.alive,
+        )
+
+    def flat(self) -> list[Tensor]:
+        """All tensors, in the order of ``tables``; made once, as a lane serves many steps."""
+        if self._flat is None:
+            others = (self.frozen, self.anchor, self.correction)
+            self._flat = [*self.changing(), *(t for table in others for t in table.values()), self.alive]
+        return self._flat
+
+    def changing(self) -> list[Tensor]:
+        """Every tensor that a step writes, but ``alive``."""
+        return [
+            *self.params.values(),
+            *(t for s in self.state.values() for t in s.values()),
+            *self.buffers.values(),
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutput:
+    """losses [K], and per metric the mean over the batch's real rows [K]."""
+
+    losses: Tensor
+    metrics: dict[str, Tensor]
+
+
+class StackedStep:
+    """The fused step of one model and recipe form. Not for two threads at once: ``functional_call`` swaps
+    the parameters of the one module."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe, form: Form):
+        self._base = with_masked_norm(copy.deepcopy(model)).train()
+        self._recipe, self._form = recipe, form
+        self._loss, self._metrics = loss_of(recipe), metrics_of(recipe)
+        self._keys = [f"{name}.{KEY}" for name in keyed_layers(self._base)]
+        self._layers = list(keyed_layers(self._base).values())
+        self._weights = [
+            f"{name}.{ROW_WEIGHT}" for name, m in self._base.named_modules() if isinstance(m, MaskedBatchNorm)
+        ]
+        dims = (0, None if form.shares_frozen else 0, 0, 0, 0, 0, 0)
+        self._gradients = vmap(grad_and_value(self._objective, has_aux=True), in_dims=dims)
+
+    def move(self, device: str) -> "StackedStep":
+        """What is not stacked (buffers outside the state dict) goes along to the device."""
+        self._base.to(device)
+        return self
+
+    def __call__(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
+        """Step every client of ``lane`` in place.
+
+        draw int64 [K] dropout keys; x [K, rows, ...]; y [K, rows, ...]; w [K, rows] 1/n for the n real rows,
+        0 for padding; s the optimiser's scalars, and "prox", "clip" if there are any, each [K]
+        """
+        grads, losses, buffers, metrics = self._forward_backward(lane, draw, x, y, w)
+        lane.alive &= losses.isfinite()
+        if bool(lane.alive.all()):
+            self._update(lane.params, lane.state, self._terms(lane, grads, s), s)
+            _copy(lane.buffers, buffers)
+        else:
+            dead = (~lane.alive).nonzero().flatten()
+            kept = [t[dead] for t in lane.changing()]
+            self._update(lane.params, lane.state, self._terms(lane, grads, s), s)
+            _copy(lane.buffers, buffers)
+            for t, rows in zip(lane.changing(), kept, strict=True):
+                t[dead] = rows
+        return StepOutput(losses, metrics)
+
+    def traced(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
+        """The same without a look at the numbers, so that it is one graph: ``where`` puts dead rows back.
+
+        ``updates`` finds plain descent in the graph by this very form: clone, ``addcmul_``, where, copy.
+        """
+        grads, losses, buffers, metrics = self._forward_backward(lane, draw, x, y, w)
+        alive = lane.alive & losses.isfinite()
+        params = {name: t.clone() for name, t in lane.params.items()}
+        state = {slot: {name: t.clone() for name, t in ts.items()} for slot, ts in lane.state.items()}
+        self._update(params, state, self._terms(lane, grads, s), s)
+        _copy_where(alive, lane.params, params)
+        for slot, tensors in lane.state.items():
+            _copy_where(alive, tensors, state[slot])
+        _copy_where(alive, lane.buffers, buffers)
+        lane.alive.copy_(alive)
+        return StepOutput(losses, metrics)
+
+    def _objective(
+        self,
+        params: Tensors,
+        frozen: Tensors,
+        buffers: Tensors,
+        draw: Tensor,
+        x: Tensor,
+        y: Tensor,
+        w: Tensor,
+    ):
+        """One client's loss. Buffers are cloned first: what modules write in place comes back as a value."""
+        fresh = {name: t.clone() for name, t in buffers.items()}
+        extra = {**dict.fromkeys(self._keys, draw), **dict.fromkeys(self._weights, w)}
+        for layer in self._layers:
+            layer.n_calls = 0
+        with precision_of(self._recipe, str(x.device)):
+            inputs = augmented(self._recipe, x, draw)
+            outputs = functional_call(self._base, {**params, **frozen, **fresh, **extra}, (inputs,))
+            value = (self._loss(outputs, y) * w).sum()
+        metrics = {name: (metric(outputs.detach(), y) * w).sum() for name, metric in self._metrics.items()}
+        return value, (fresh, metrics)
+
+    def _forward_backward(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor):
+        grads, (losses, (buffers, metrics)) = self._gradients(
+            lane.params, lane.frozen, lane.buffers, draw, x, y, w
+        )
+        return grads, losses, buffers, metrics
+
+    def _terms(self, lane: Lane, grads: dict[str, Tensor], s: Tensors) -> dict[str, Tensor]:
+        if self._form.prox:
+            for name, p in lane.params.items():
+                grads[name] = grads[name] + (p - lane.anchor[name]) * _along(s["prox"], p)
+        if self._form.correction:
+            grads = {name: g + lane.correction[name] for name, g in grads.items()}
+        if self._recipe.clip is not None:
+            norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)
+            scale = (s["clip"] / (norms + 1e-6)).clamp(max=1.0)
+            grads = {name: g * _along(scale, g) for name, g in grads.items()}
+        return grads
+
+    def _update(self, params: Tensors, state: Mapping[str, Tensors], grads: Tensors, s: Tensors) -> None:
+        self._recipe.optimizer.update(self._form.optimizer, params, grads, state, s)
+
+
+StepFn = Callable[[Lane, Tensor, Tensor, Tensor, Tensor, Tensors], StepOutput]
+
+
+def _along(values: Tensor, like: Tensor) -> Tensor:
+    return values.view(-1, *[1] * (like.dim() - 1))
+
+
+def _copy(into: Tensors, values: Tensors) -> None:
+    for name, t in into.items():
+        t.copy_(values[name])
+
+
+def _copy_where(alive: Tensor, into: Tensors, values: Tensors) -> None:
+    for name, t in into.items():
+        t.copy_(torch.where(_along(alive, t), values[name], t))

@@ -1,0 +1,117 @@
+"""What must be known of a model before clients are trained together: found by one step of the plain kind."""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from evenload.clients.step.dropout import KEY
+from evenload.clients.step.forward import augmented, precision_of
+from evenload.clients.step.fuse import Form
+from evenload.clients.values.losses import loss_of
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.task import Task
+
+__all__ = ["Survey", "ask", "class_count", "form_of", "survey_model"]
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """names    state dict name -> the name of its tensor among parameters and buffers (tied ones share one)
+    trained  parameters that a loss reaches;  changing  buffers that a forward pass in training writes
+    refusal  why clients of this model cannot be fused at all, or None
+    has_norm batch statistics, which need more than one value
+    draws    the model draws from torch's own generator
+    """
+
+    names: Mapping[str, str]
+    trained: tuple[str, ...]
+    changing: tuple[str, ...]
+    refusal: str | None
+    has_norm: bool
+    draws: bool
+
+
+def class_count(model: nn.Module, recipe: Recipe, x: Tensor) -> int | None:
+    """How many classes the model tells apart, asked with one row; None if the loss has no classes."""
+    if recipe.loss != "cross_entropy" or recipe.step is not None:
+        return None
+    outputs = ask(model, recipe, x[:1])
+    return outputs.shape[1] if outputs.dim() > 1 else None
+
+
+@torch.no_grad()
+def ask(model: nn.Module, recipe: Recipe, x: Tensor) -> Tensor:
+    """The model's outputs for rows ``x`` as the recipe shows them; model and generator stay as they are.
+
+    Raises whatever the model and the augmentation raise.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.random.fork_rng(devices=[]), precision_of(recipe, str(x.device)):
+            return model(augmented(recipe, x, torch.tensor(0)))
+    finally:
+        model.train(was_training)
+
+
+def survey_model(model: nn.Module, task: Task) -> Survey:
+    """Raises whatever the model raises on the task's first batch."""
+    trial = copy.deepcopy(model).train()
+    trial.load_state_dict(task.start)
+    n = int(task.batches.counts[0])
+    x, y = task.rows.at(task.batches.rows[0, :n])
+    before = {name: (b._version, b.clone()) for name, b in trial.named_buffers()}
+    random_before = torch.get_rng_state()
+    with precision_of(task.recipe, "cpu"):
+        outputs = trial(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
+        loss = loss_of(task.recipe)(outputs, y).mean()
+    loss.backward()
+    draws = not torch.equal(random_before, torch.get_rng_state())
+    torch.set_rng_state(random_before)
+    trained = tuple(n for n, p in trial.named_parameters() if p.requires_grad and p.grad is not None)
+    changed = [n for n, b in trial.named_buffers() if not n.endswith(KEY) and _has_changed(b, *before[n])]
+    own = {id(t): name for name, t in [*trial.named_parameters(), *trial.named_buffers()]}
+    names = {name: own[id(t)] for name, t in trial.state_dict(keep_vars=True).items()}
+    lost = sorted(set(changed) - set(names.values()))
+    return Survey(
+        names, trained, tuple(changed), _refusal(task.recipe, trained, draws, lost), _has_norm(trial), draws
+    )
+
+
+def form_of(survey: Survey, tasks: list[Task]) -> Form:
+    recipes = [task.recipe for task in tasks]
+    own = dict.fromkeys(survey.names.values())
+    known = {*survey.trained, *survey.changing}
+    return Form(
+        trained=survey.trained,
+        frozen=tuple(name for name in own if name not in known),
+        buffers=survey.changing,
+        optimizer=type(recipes[0].optimizer).form([r.optimizer for r in recipes]),  # pyright: ignore
+        prox=any(r.prox for r in recipes),
+        correction=any(task.correction is not None for task in tasks),
+        shares_frozen=all(task.start is tasks[0].start for task in tasks),
+    )
+
+
+def _refusal(recipe: Recipe, trained: tuple[str, ...], draws: bool, lost: list[str]) -> str | None:
+    if recipe.step is not None:
+        return "the recipe has a step function of its own"
+    if not trained:
+        return "no parameter gets a gradient"
+    if draws:
+        return "the model draws random numbers itself (F.dropout, attention dropout, noise): use nn.Dropout"
+    if lost:
+        return f"buffer {lost[0]!r} changes in training and is not in the state dict"
+    return None
+
+
+def _has_changed(buffer: Tensor, version: int, value: Tensor) -> bool:
+    """By torch's count of writes, and by value: kernels of batch normalisation write without counting."""
+    return buffer._version != version or not torch.equal(buffer, value)
+
+
+def _has_norm(model: nn.Module) -> bool:
+    return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())

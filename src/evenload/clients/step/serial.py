@@ -1,0 +1,124 @@
+"""The reference: one client after the other with torch's own modules and optimisers. Slow and obvious.
+
+Every other strategy is held against this one.
+"""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evenload.clients.step.dropout import KEY, keyed_layers
+from evenload.clients.step.forward import augmented, precision_of
+from evenload.clients.values.losses import mean_loss_of, metrics_of
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
+from evenload.clients.values.task import Task
+
+__all__ = ["failed", "train_one", "untouched"]
+
+BLOCK = 64  # steps whose rows are gathered at once
+
+
+def train_one(model: nn.Module, task: Task, device: str = "cpu") -> ClientResult:
+    """Train ``model`` (a private copy on ``device``, with keyed dropout) on one client.
+
+    An exception is in the result. A task with a seed uses torch's own generator: one such at a time.
+    """
+    if not len(task.rows):
+        return untouched(task, "empty")
+    try:
+        if task.seed is None:
+            return _train(model, task, device)
+        with torch.random.fork_rng():
+            torch.manual_seed(task.seed)
+            return _train(model, task, device)
+    except Exception as error:
+        return failed(task, error)
+
+
+def untouched(task: Task, status: str, error: Exception | None = None) -> ClientResult:
+    return ClientResult(
+        task.client, task.start, np.zeros(0), n_rows=len(task.rows), status=status, error=error
+    )
+
+
+def failed(task: Task, error: Exception) -> ClientResult:
+    return untouched(task, "failed", error)
+
+
+def _train(model: nn.Module, task: Task, device: str) -> ClientResult:
+    recipe, batches = task.recipe, task.batches
+    model.load_state_dict(task.start)
+    model.train()
+    params = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    optimizer = recipe.optimizer.build(params.values())
+    layers = list(keyed_layers(model).values())
+    metrics = metrics_of(recipe)
+    seen, sums, losses, status = 0, dict.fromkeys(metrics, 0.0), [], "ok"
+    loss_fn = mean_loss_of(recipe)
+    has_terms = bool(recipe.prox) or task.correction is not None
+    buffers = [b for name, b in model.named_buffers() if not name.endswith(KEY)]
+    for step, (x, y) in enumerate(_batches(task, device)):
+        for layer in layers:
+            layer.n_calls = 0
+            getattr(layer, KEY).fill_(int(batches.draws[step]))
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.optimizer.lr * recipe.schedule.factor(step, batches.n_steps)
+        if recipe.step is not None:
+            loss = float(torch.as_tensor(recipe.step(model, optimizer, x, y)).detach())
+        else:
+            before = [b.clone() for b in buffers]
+            optimizer.zero_grad(set_to_none=True)
+            key = torch.tensor(int(batches.draws[step]), device=x.device)
+            with precision_of(recipe, device):
+                outputs = model(augmented(recipe, x, key))
+                value = loss_fn(outputs, y)
+            loss = float(value.detach())
+            if not math.isfinite(loss):
+                with torch.no_grad():
+                    for buffer, kept in zip(buffers, before, strict=True):
+                        buffer.copy_(kept)
+                status = "diverged"
+                break
+            value.backward()
+            if has_terms:
+                _add_terms(params, task, recipe)
+            if recipe.clip is not None:
+                nn.utils.clip_grad_norm_(params.values(), recipe.clip)
+            optimizer.step()
+            for name, metric in metrics.items():
+                sums[name] += float(metric(outputs.detach(), y).sum())
+        losses.append(loss)
+        seen += len(x)
+    state = {name: t.detach().to("cpu", copy=True) for name, t in model.state_dict().items()}
+    if not all(bool(t.isfinite().all()) for t in state.values() if t.is_floating_point()):
+        status = "diverged"
+    means = {name: total / max(1, seen) for name, total in sums.items()}
+    return ClientResult(task.client, state, np.array(losses), means, seen, len(task.rows), status)
+
+
+def _batches(task: Task, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """The client's batches in order, gathered a block of steps at a time."""
+    rows, counts = task.batches.rows, task.batches.counts
+    size = rows.shape[1]
+    for at in range(0, len(counts), BLOCK):
+        block = counts[at : at + BLOCK]
+        x, y = (part.to(device) for part in task.rows.at(rows[at : at + BLOCK].reshape(-1)))
+        for i, n in enumerate(block.tolist()):
+            yield x[i * size : i * size + n], y[i * size : i * size + n]
+
+
+@torch.no_grad()
+def _add_terms(params: dict[str, nn.Parameter], task: Task, recipe: Recipe) -> None:
+    """The proximal term's gradient, and the correction."""
+    for name, p in params.items():
+        if p.grad is None:
+            continue
+        if recipe.prox:
+            anchor: Tensor = (task.anchor or task.start)[name].to(p.device)
+            p.grad.add_(p - anchor, alpha=recipe.prox)
+        if task.correction is not None:
+            p.grad.add_(task.correction[name].to(p.device))

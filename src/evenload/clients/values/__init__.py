@@ -1,0 +1,1 @@
+"""What a caller hands in and gets back: tasks, recipes, optimizers, batches, results."""

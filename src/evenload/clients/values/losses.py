@@ -1,0 +1,94 @@
+"""Losses and metrics, one number per row: padding rows can then weigh nothing."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from evenload.clients.values.recipe import Recipe
+from evenload.errors import ConfigError
+
+__all__ = ["METRICS_PER_ROW", "PerRow", "loss_of", "mean_loss_of", "metrics_of", "refuse_labels"]
+
+PerRow = Callable[[Tensor, Tensor], Tensor]
+
+
+def _rows(values: Tensor) -> Tensor:
+    return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _rows(F.cross_entropy(outputs, targets, reduction="none"))
+
+
+def _mse(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _rows(F.mse_loss(outputs, targets, reduction="none"))
+
+
+def _l1(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _rows(F.l1_loss(outputs, targets, reduction="none"))
+
+
+def _bce(outputs: Tensor, targets: Tensor) -> Tensor:
+    return _rows(F.binary_cross_entropy_with_logits(outputs, targets, reduction="none"))
+
+
+def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of classes along axis 1, or of the sign of a logit."""
+    found = outputs.argmax(1) if outputs.dim() == targets.dim() + 1 else (outputs > 0)
+    return _rows((found == targets).to(outputs.dtype))
+
+
+_LOSSES: dict[str, PerRow] = {
+    "cross_entropy": _cross_entropy,
+    "mse": _mse,
+    "l1": _l1,
+    "bce_with_logits": _bce,
+}
+_MEANS: dict[str, PerRow] = {
+    "cross_entropy": F.cross_entropy,
+    "mse": F.mse_loss,
+    "l1": F.l1_loss,
+    "bce_with_logits": F.binary_cross_entropy_with_logits,
+}
+METRICS_PER_ROW: dict[str, PerRow] = {"accuracy": _accuracy}
+
+
+def loss_of(recipe: Recipe) -> PerRow:
+    if isinstance(recipe.loss, str):
+        return _LOSSES[recipe.loss]
+    user = recipe.loss
+
+    def checked(outputs: Tensor, targets: Tensor) -> Tensor:
+        rows = user(outputs, targets)
+        if rows.dim() != 1 or len(rows) != len(targets):
+            raise ConfigError(
+                f"the loss function returned shape {tuple(rows.shape)} for {len(targets)} rows",
+                hint="return one loss per row: reduction='none', then a mean over all axes but the first",
+            )
+        return rows
+
+    return checked
+
+
+def mean_loss_of(recipe: Recipe) -> PerRow:
+    """The mean over rows as one number; torch's own reduction where the loss is one of torch's."""
+    if isinstance(recipe.loss, str):
+        return _MEANS[recipe.loss]
+    per_row = loss_of(recipe)
+    return lambda outputs, targets: per_row(outputs, targets).mean()
+
+
+def metrics_of(recipe: Recipe) -> dict[str, PerRow]:
+    return {name: METRICS_PER_ROW[name] for name in recipe.metrics}
+
+
+def refuse_labels(targets: Tensor, n_classes: int) -> str | None:
+    """Why these class labels cannot be used, or None. Soft targets (floating) are not labels."""
+    if targets.is_floating_point() or not len(targets):
+        return None
+    low, high = (int(v) for v in torch.aminmax(targets))
+    if low >= 0 and high < n_classes:
+        return None
+    return f"label {low if low < 0 else high} is out of range: the model's classes are 0 to {n_classes - 1}"

@@ -1,0 +1,113 @@
+"""What every client does with its examples: optimiser, loss, batches, steps. A frozen value."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenload.clients.values.optimizer import SGD, Adam, Optimizer
+from evenload.clients.values.schedule import Constant, Schedule
+from evenload.errors import ConfigError, UnknownName
+
+__all__ = ["LOSSES", "METRICS", "Recipe", "check_together"]
+
+LOSSES = ("cross_entropy", "mse", "l1", "bce_with_logits")
+METRICS = ("accuracy",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """How one client trains.
+
+    optimizer   SGD, Adam or AdamW
+    loss        a name of LOSSES, or ``fn(outputs, targets)`` that returns one loss per row (axis 0)
+    batch_size  rows per step; the last batch of an epoch may be shorter
+    epochs      passes over the client's rows (1 if neither is given), or
+    steps       a number of steps, over as many passes as that takes
+    schedule    factor of the learning rate over the client's own steps
+    shuffle     a new order in every epoch, from the client's own key
+    drop_last   leave out a short last batch (kept all the same if it is the only one)
+    clip        largest norm of the whole gradient of a client
+    prox        mu of a proximal term mu/2 |w - anchor|^2; the anchor is the start unless given
+    metrics     names of METRICS, measured on the training batches before each step
+    augment     ``fn(x, draws)`` gives one client's batch ``x`` [rows, ...] as it is to be seen; its random
+                numbers come from ``draws``: ``draws.uniform(len(x), ...)``, ``draws.coin(0.5, len(x))``
+    precision   "bfloat16": products in bfloat16, parameters and updates as they are (torch.autocast)
+    step        ``fn(model, optimizer, x, y)`` that does a whole step and returns the loss; never fused
+    """
+
+    optimizer: Optimizer = field(default_factory=SGD)
+    loss: str | Callable[[Any, Any], Any] = "cross_entropy"
+    batch_size: int = 32
+    epochs: int | None = None
+    steps: int | None = None
+    schedule: Schedule = field(default_factory=Constant)
+    shuffle: bool = True
+    drop_last: bool = False
+    clip: float | None = None
+    prox: float = 0.0
+    metrics: tuple[str, ...] = ()
+    augment: Callable[[Any, Any], Any] | None = None
+    precision: str | None = None
+    step: Callable[[Any, Any, Any, Any], Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.optimizer, SGD | Adam):
+            raise ConfigError(f"optimizer={self.optimizer!r}", hint="use SGD(...), Adam(...) or AdamW(...)")
+        if isinstance(self.loss, str) and self.loss not in LOSSES:
+            raise UnknownName("loss", self.loss, LOSSES)
+        for name in self.metrics:
+            if name not in METRICS:
+                raise UnknownName("metric", name, METRICS)
+        if self.epochs is not None and self.steps is not None:
+            raise ConfigError(f"epochs={self.epochs} and steps={self.steps}", hint="give one of the two")
+        for name in ("batch_size", "epochs", "steps"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name}={value!r} is not a whole number above 0")
+        if self.clip is not None and not self.clip > 0:
+            raise ConfigError(f"clip={self.clip} would clip everything", hint="give a norm above 0, or None")
+        if self.prox < 0:
+            raise ConfigError(f"prox={self.prox} would push clients away from their anchor")
+        if self.precision not in (None, "bfloat16"):
+            raise ConfigError(
+                f"precision={self.precision!r} is not known",
+                hint="use 'bfloat16', or None; float16 needs its losses scaled, which would differ by client",
+            )
+        others = self.prox or self.clip is not None or self.metrics or self.augment or self.precision
+        if self.step is not None and others:
+            raise ConfigError(
+                "a custom step does everything itself: prox, clip, metrics, augment and precision have no "
+                "effect on it"
+            )
+
+    def n_steps(self, n_rows: int) -> int:
+        """Steps of a client with ``n_rows`` examples; 0 if it has none."""
+        if n_rows == 0:
+            return 0
+        return self.steps if self.steps is not None else (self.epochs or 1) * self.steps_per_epoch(n_rows)
+
+    def steps_per_epoch(self, n_rows: int) -> int:
+        return max(1, n_rows // self.batch_size if self.drop_last else -(-n_rows // self.batch_size))
+
+
+# What may differ between clients that are trained together: numbers that enter a step as values.
+_PER_CLIENT = ("optimizer", "epochs", "steps", "schedule", "shuffle", "prox", "clip")
+
+
+def check_together(recipes: Sequence[Recipe]) -> None:
+    """Raise ConfigError unless ``recipes`` differ in numbers only: one fused step can then serve them all."""
+    first = recipes[0]
+    for client, recipe in enumerate(recipes):
+        for name in Recipe.__dataclass_fields__:
+            if name not in _PER_CLIENT and getattr(recipe, name) != getattr(first, name):
+                theirs, ours = getattr(recipe, name), getattr(first, name)
+                raise ConfigError(
+                    f"client {client} has {name}={theirs!r}, client 0 {ours!r}",
+                    hint=f"only {', '.join(_PER_CLIENT)} may differ between clients",
+                )
+        if type(recipe.optimizer) is not type(first.optimizer):
+            raise ConfigError(f"client {client} uses {type(recipe.optimizer).__name__}, client 0 does not")
+        if getattr(recipe.optimizer, "nesterov", False) != getattr(first.optimizer, "nesterov", False):
+            raise ConfigError(f"client {client} and client 0 differ in nesterov")
+        if (recipe.clip is None) != (first.clip is None):
+            raise ConfigError(f"client {client} and client 0: one clips and the other does not")

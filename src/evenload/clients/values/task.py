@@ -1,0 +1,36 @@
+"""One client's work, ready to run: where it starts, what it sees, what is added to its gradients."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from evenload.clients.values.batches import Batches
+from evenload.clients.values.data import Rows
+from evenload.clients.values.recipe import Recipe
+
+__all__ = ["Task"]
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """client      its id, which with the seed decides all randomness
+    recipe      its own
+    rows        its examples
+    batches     which of them in which step
+    start       state dict to start from
+    anchor      parameters that the proximal term pulls to; the start's if None
+    correction  added to every gradient (control variates); parameter name -> tensor, or None
+    seed        of torch's own generator, for models that draw from it
+    """
+
+    client: int
+    recipe: Recipe
+    rows: Rows
+    batches: Batches
+    start: State
+    anchor: State | None = None
+    correction: State | None = None
+    seed: int | None = None

@@ -1,0 +1,200 @@
+"""The actor: keeps a worker process beside it and passes frames on. Runs in a process of Ray's.
+
+The worker is the one that the process back end starts, and the guard is its only parent. So a task that
+crashes, hangs or holds the interpreter's lock does to the worker what it does everywhere, and the actor lives
+on to tell of it and to start the next one. When Ray ends the actor, or its driver or its
+machine is gone, the worker leaves with it.
+
+    driver ──turn(commands)──► Guard ──frames over pipes──► worker
+    driver ◄────── news ────── Guard ◄──────────────────── worker
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from evenload.devices import Device, DevicePool
+from evenload.executor.backends import WorkerOptions
+from evenload.executor.backends.process import ProcessBackend
+from evenload.executor.task.messages import Gone, Said
+from evenload.executor.transport.progress_cell import NOT_BEGUN
+from evenload.executor.transport.wire import Frame
+
+__all__ = ["Command", "Guard", "Letter", "Turn", "boot_id"]
+
+Piece = bytes | np.ndarray  # what Ray carries: large pieces as arrays, which travel through its object store
+LARGE_BYTES = 64 * 1024
+
+
+class Command(NamedTuple):
+    """What the back end wants: a method of ``ProcessBackend`` by name, and its arguments."""
+
+    verb: str
+    arguments: tuple
+
+
+class Letter(NamedTuple):
+    """A frame while it is with Ray."""
+
+    worker: int
+    kind: int
+    task: int
+    chunk: int
+    body: Piece
+    buffers: tuple[Piece, ...]
+    pid: int | None = None
+
+    @classmethod
+    def of(cls, worker: int, pid: int | None, frame: Frame) -> "Letter":
+        buffers = tuple(map(_piece, frame.buffers or ()))
+        return cls(worker, frame.kind, frame.task, frame.chunk, _piece(frame.body), buffers, pid)
+
+    def open(self, *, writable: bool = False) -> Frame:
+        """``writable``: copied, for in the object store it is read-only, and takes room while it is used."""
+        buffers: list[Any] = [bytearray(_view(p)) if writable else _view(p) for p in self.buffers]
+        body = self.body if isinstance(self.body, bytes) else _view(self.body)
+        return Frame(self.kind, self.task, self.chunk, body, buffers or None)
+
+
+class Turn(NamedTuple):
+    """The answer to one ``turn``. ``number`` orders them; ``came_s`` and ``left_s`` are the guard's clock."""
+
+    number: int
+    news: list[Letter | Said | Gone]
+    came_s: float
+    left_s: float
+
+
+class Guard:
+    """``path`` (of imports) and ``folder`` are the driver's; what of them is not here is passed over."""
+
+    def __init__(self, path: Sequence[str], folder: str, options: WorkerOptions):
+        sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
+        with contextlib.suppress(OSError):  # another machine has another tree
+            os.chdir(folder)
+        self._backend = ProcessBackend(options, Letter.of)
+        self._changed = threading.Condition()
+        self._commands: deque[tuple[Command, Future | None]] = deque()
+        self._news: list[Any] = []
+        self._n_begun = self._n_ended = 0
+        self._is_closed = False
+        threading.Thread(target=self._serve, name="evenload-guard", daemon=True).start()
+
+    def hello(self) -> dict[str, Any]:
+        """Who this is: the machine's run, and the accelerators that Ray has given it."""
+        import ray
+
+        return {"boot": boot_id(), "pid": os.getpid(), "gpus": [str(gpu) for gpu in ray.get_gpu_ids()]}
+
+    def turn(self, number: int, commands: Sequence[Command]) -> Turn:
+        """Do ``commands``, wait for news, and tell it. Turns may come in any order: ``number`` tells it.
+
+        Returns as soon as the next turn has come, so that one is waiting at any time.
+        """
+        came_s = time.monotonic()
+        with self._changed:
+            self._changed.wait_for(lambda: self._n_begun == number)
+            self._commands.extend((command, None) for command in commands)
+            self._n_begun += 1
+            self._changed.notify_all()
+            self._wake()
+            self._changed.wait_for(
+                lambda: (
+                    self._n_ended == number and (self._news or self._n_begun > number + 1 or self._is_closed)
+                )
+            )
+            news, self._news = self._news, []
+            self._n_ended += 1
+            self._changed.notify_all()
+        return Turn(number, news, came_s, time.monotonic())
+
+    def place(self, worker: int) -> tuple[int, float]:
+        """Where the worker is: see ``Backend.place``."""
+        answer: Future = Future()
+        with self._changed:
+            if self._is_closed:
+                return NOT_BEGUN, 0.0
+            self._commands.append((Command("place", (worker,)), answer))
+            self._wake()
+        return answer.result()
+
+    def _wake(self) -> None:
+        if not self._is_closed:
+            self._backend.wake()
+
+    # --- the thread that owns the back end --------------------------------------------------------
+
+    def _serve(self) -> None:
+        try:
+            self._pump()
+        except BaseException:  # a mistake of ours: the driver hears of an actor that died, and makes another
+            traceback.print_exc()
+            os._exit(1)
+
+    def _pump(self) -> None:
+        while not self._is_closed:
+            news: list[Any] = []
+            while self._commands:
+                command, answer = self._commands.popleft()
+                try:
+                    value = getattr(self, f"_{command.verb}")(*command.arguments, news)
+                except KeyError:  # its worker is gone, which the driver is about to hear
+                    value = (NOT_BEGUN, 0.0)
+                if answer is not None:
+                    answer.set_result(value)
+            if not self._is_closed:
+                news += self._backend.poll(0.0 if news else None)
+            if news or self._is_closed:
+                with self._changed:
+                    self._news += news
+                    self._changed.notify_all()
+
+    def _start(self, worker: int, device: Device, environment: Mapping[str, str], news: list[Any]) -> None:
+        try:
+            self._backend.start(worker, device, DevicePool([device]), environment)
+        except OSError as error:
+            news.append(Gone(worker, None, NOT_BEGUN, cause=f"could not be started: {error}"))
+
+    def _send(self, letter: Letter, news: list[Any]) -> None:
+        self._backend.forward(letter.worker, letter.open())
+
+    def _drop(self, worker: int, chunk: int, news: list[Any]) -> None:
+        self._backend.drop(worker, chunk)
+
+    def _place(self, worker: int, news: list[Any]) -> tuple[int, float]:
+        return self._backend.place(worker)
+
+    def _kill(self, worker: int, news: list[Any]) -> None:
+        self._backend.kill(worker)
+
+    def _close(self, grace_s: float, news: list[Any]) -> None:
+        news += self._backend.close(grace_s)
+        self._is_closed = True
+
+
+def boot_id() -> str:
+    """Names this run of this machine: where it is the same, so is the zero of the monotonic clock."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    import platform
+
+    return platform.node()
+
+
+def _view(piece: Piece) -> memoryview:
+    return piece.data if isinstance(piece, np.ndarray) else memoryview(piece)
+
+
+def _piece(buffer: Any) -> Piece:
+    view = memoryview(buffer)
+    return bytes(view) if view.nbytes < LARGE_BYTES else np.frombuffer(view.cast("B"), dtype=np.uint8)

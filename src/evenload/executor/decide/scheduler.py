@@ -1,0 +1,394 @@
+"""What happens to the items of one run, whatever happens to the workers: a pure state machine.
+
+    event ──► Scheduler.handle ──► instructions
+
+The dealer below it decides who runs what next. The scheduler adds what can go wrong: workers that die or
+hang, chunks that cannot be read, duplicates that come second, tasks that must not run twice. It has no clock,
+no process and none of the items: it knows their numbers only, so every fault is tested as a list of events.
+
+With ``batch`` the dealer deals batches, not items; everything outside speaks of items.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from evenload.balance.dealing.deal import Deal
+from evenload.balance.dealing.dealer import Dealer
+from evenload.executor.decide.instruction import (
+    Accept,
+    Answered,
+    Came,
+    Died,
+    Ended,
+    Event,
+    Fail,
+    Fed,
+    Free,
+    Indices,
+    Instruction,
+    Known,
+    Left,
+    Rest,
+    Send,
+    Spoilt,
+    Stuck,
+    Withdrawn,
+)
+from evenload.executor.decide.spans import Spans
+from evenload.executor.transport.progress_cell import PACKING, QUEUED
+
+__all__ = ["Scheduler"]
+
+BACK_OFF_S, MOST_BACK_OFF_S = 0.1, 30.0  # before an item is tried again whose task raised: doubles
+
+
+class _Flight(NamedTuple):
+    device: str
+    units: Indices
+    items: Indices
+    singly: bool
+
+
+class Scheduler:
+    """Feeds, deals, and settles the fate of every item exactly once.
+
+    batch              items that are dealt together, 1 unless the function takes lists
+    repeatable         an item that began may be run again
+    max_worker_deaths  an item that has ended so many workers is given up
+    memory_bytes       of the devices whose memory is known
+    most_retries       of an item whose task raises; each waits twice as long as the one before
+
+    ``retries`` counts items that are run again, by cause: died | overtime | memory | spoilt | raised.
+    """
+
+    def __init__(
+        self,
+        dealer: Dealer,
+        *,
+        batch: int = 1,
+        repeatable: bool = True,
+        max_worker_deaths: int = 2,
+        memory_bytes: Mapping[str, int] | None = None,
+        most_retries: int = 0,
+    ):
+        self.dealer = dealer
+        self.fated = Spans()
+        self.n_fed = 0
+        self.is_ended = False
+        self.retries: Counter[str] = Counter()
+        self._batch = batch
+        self._repeatable = repeatable
+        self._max_worker_deaths = max_worker_deaths
+        self._n_units = 0
+        self._unit_cost: float | None = None
+        self._flights: dict[int, _Flight] = {}
+        self._hung: dict[
+            int, tuple[_Flight, list[int]]
+        ] = {}  # chunks that are stuck, and their items that are
+        self._strikes: dict[int, int] = {}
+        self._suspects: set[int] = set()  # units whose items are to travel singly
+        self._partial: set[int] = set()  # units of which some items are known
+        self._most_retries = most_retries
+        self._n_raised: dict[int, int] = {}  # item -> how often its task has raised
+        self._later: list[tuple[float, int, str]] = []  # heap: when due, unit, device that it shall not go to
+        self._memory_bytes = memory_bytes or {}
+        self._short_of_memory: dict[int, int] = {}  # item -> memory of the largest device that had too little
+        self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
+            Fed: self._fed,
+            Ended: self._ended,
+            Known: self._known,
+            Free: self._free,
+            Answered: self._answered,
+            Spoilt: self._spoilt,
+            Died: self._died,
+            Left: self._left,
+            Came: self._came,
+            Withdrawn: self._withdrawn,
+            Stuck: self._stuck,
+        }
+
+    def handle(self, event: Event) -> list[Instruction]:
+        return self._handlers[type(event)](event)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.is_ended and self.fated.n == self.n_fed
+
+    def expect(self, n_items: int) -> None:
+        """There will be so many items in all."""
+        self.dealer.expect(-(-n_items // self._batch))
+
+    def is_superseded(self, chunk: int) -> bool:
+        """Every item of the chunk has its fate already."""
+        items = self._hung[chunk][1] if chunk in self._hung else self._flights[chunk].items
+        return not self._open(items)
+
+    # --- items come -------------------------------------------------------------------------------
+
+    def _fed(self, event: Fed) -> list[Instruction]:
+        if self._batch == 1 and event.costs is None:
+            self.dealer.add_range(self.n_fed, event.n)
+            self.n_fed += event.n
+            self._n_units = self.n_fed
+            return []
+        if event.costs is None:
+            self.n_fed += event.n
+            n_new = self.n_fed // self._batch - self._n_units
+            self.dealer.add_range(self._n_units, n_new)
+            self._n_units += n_new
+            return []
+        for cost in event.costs:
+            self.n_fed += 1
+            self._unit_cost = cost + (self._unit_cost or 0.0)
+            if self.n_fed % self._batch == 0:
+                self._add_unit()
+        return []
+
+    def _ended(self, event: Ended) -> list[Instruction]:
+        if self.n_fed > self._n_units * self._batch:
+            self._add_unit()
+            if not self._open_in(self._n_units - 1):
+                self.dealer.forget([self._n_units - 1])
+        self.is_ended = True
+        self.dealer.close()
+        return []
+
+    def _known(self, event: Known) -> list[Instruction]:
+        for item in event.items:
+            self.fated.add(item, item + 1)
+        units = {item // self._batch for item in event.items}
+        open_ = {unit for unit in units if self._open_in(unit)}
+        self._partial |= open_
+        self.dealer.forget(units - open_)
+        return []
+
+    def _add_unit(self) -> None:
+        self.dealer.add(self._n_units, self._unit_cost)
+        self._n_units += 1
+        self._unit_cost = None
+
+    # --- devices ask ------------------------------------------------------------------------------
+
+    def _free(self, event: Free) -> list[Instruction]:
+        while self._later and self._later[0][0] <= event.now:
+            _, unit, device = heappop(self._later)
+            self.dealer.requeue([unit], avoid=device)
+        most = None if event.most is None else max(1, event.most // self._batch)
+        answer = self.dealer.next(event.device, event.now, event.bundle, most)
+        if not isinstance(answer, Deal):
+            until = answer.until
+            if self._later and (until is None or until > self._later[0][0]):
+                until = self._later[0][0]
+            return [Rest(event.device, answer.why, until)]
+        units = answer.indices
+        singly = bool(self._suspects) and not self._suspects.isdisjoint(units)
+        items = units if self._batch == 1 else self._items(units)
+        self._flights[answer.chunk] = _Flight(event.device, units, items, singly)
+        return [Send(answer.chunk, event.device, items, answer.why, answer.duplicate, singly)]
+
+    def _items(self, units: Indices) -> Indices:
+        is_whole = self._suspects.isdisjoint(units) and self._partial.isdisjoint(units)
+        if isinstance(units, range) and is_whole:
+            return range(units.start * self._batch, min(units.stop * self._batch, self.n_fed))
+        return tuple(item for unit in units for item in self._open_in(unit))
+
+    def _open_in(self, unit: int) -> list[int]:
+        return self.fated.missing(unit * self._batch, min((unit + 1) * self._batch, self.n_fed))
+
+    def _open(self, items: Iterable[int]) -> list[int]:
+        return [item for item in items if item not in self.fated]
+
+    # --- chunks come back -------------------------------------------------------------------------
+
+    def _answered(self, event: Answered) -> list[Instruction]:
+        if event.chunk in self._hung:
+            return self._answered_late(event)
+        flight = self._flights.pop(event.chunk, None)
+        if flight is None:
+            return []
+        if event.skipped is not None:
+            # It was dropped since others were faster; should any of it be missing still, it runs again.
+            self.dealer.failed(event.chunk, event.now, flight.units)
+            return []
+        retry = [p for p in event.no_memory if self._may_retry_elsewhere(flight.items[p], flight.device)]
+        again = [p for p in event.raised if self._may_try_again(flight.items[p])]
+        if retry or again:
+            return self._accept_part(event, flight, retry, again)
+        first = self.dealer.done(event.chunk, event.now, event.busy_s)
+        if len(first) == len(flight.units) and isinstance(flight.items, range) and not self._suspects:
+            self.fated.add(flight.items.start, flight.items.stop)
+            return [Accept(flight.items, None)]
+        return self._accept(flight, [at for at, item in enumerate(flight.items) if item not in self.fated])
+
+    def _answered_late(self, event: Answered) -> list[Instruction]:
+        """A chunk that was stuck: some of its items may have been dealt to others meanwhile."""
+        flight, _ = self._hung.pop(event.chunk)
+        n = len(flight.items) if event.skipped is None else event.skipped
+        accepted = self._accept(flight, [at for at in range(n) if flight.items[at] not in self.fated])
+        closed = {unit for unit in flight.units if not self._open_in(unit)}
+        self.dealer.forget(closed)
+        self._suspects.update(set(flight.units) - closed)  # parts of them may have their fate now
+        return accepted
+
+    def _accept(self, flight: _Flight, positions: list[int]) -> list[Instruction]:
+        for position in positions:
+            self.fated.add(flight.items[position], flight.items[position] + 1)
+        if not positions:
+            return []
+        return [Accept(flight.items, tuple(positions))]
+
+    def _may_retry_elsewhere(self, item: int, device: str) -> bool:
+        """An item too large for one device gets a chance on another, and then on those that are larger."""
+        if not self._repeatable or item in self.fated:
+            return False
+        had = self._memory_bytes.get(device, 0)
+        most = self._short_of_memory.get(item)
+        if most is not None and not self._larger_than(max(most, had)):
+            return False
+        self._short_of_memory[item] = max(most or 0, had)
+        return True
+
+    def _larger_than(self, n_bytes: int) -> set[str]:
+        return {d for d in self.dealer.devices_here() if self._memory_bytes.get(d, 0) > n_bytes}
+
+    def _may_try_again(self, item: int) -> bool:
+        if item in self.fated:
+            return False
+        n = self._n_raised[item] = self._n_raised.get(item, 0) + 1
+        return n <= self._most_retries
+
+    def _accept_part(
+        self, event: Answered, flight: _Flight, retry: list[int], again: list[int]
+    ) -> list[Instruction]:
+        """``retry`` where there is more memory, ``again`` after a while; the rest has come."""
+        short = {flight.items[position] for position in retry}
+        unlucky = {flight.items[position] for position in again} - short
+        units, later = ({item // self._batch for item in items} for items in (short, unlucky))
+        later -= units
+        self.retries += Counter(memory=len(short), raised=len(unlucky))
+        self._suspects |= units | later
+        open_ = [
+            at
+            for at, item in enumerate(flight.items)
+            if item not in self.fated and item not in short and item not in unlucky
+        ]
+        accepted = self._accept(flight, open_)
+        larger = self._larger_than(max((self._short_of_memory[item] for item in short), default=0))
+        avoid = set(self.dealer.devices_here()) - larger if larger else {flight.device}
+        self.dealer.failed(event.chunk, event.now, units, avoid=avoid, later=later)
+        for item in unlucky:
+            if item // self._batch in later:
+                pause_s = min(BACK_OFF_S * 2 ** (self._n_raised[item] - 1), MOST_BACK_OFF_S)
+                heappush(self._later, (event.now + pause_s, item // self._batch, flight.device))
+                later.discard(item // self._batch)
+        return accepted
+
+    def _spoilt(self, event: Spoilt) -> list[Instruction]:
+        if event.chunk in self._hung:
+            return self._fail(self._open(self._hung.pop(event.chunk)[1]), "spoilt")
+        flight = self._flights.pop(event.chunk, None)
+        if flight is None:
+            return []
+        open_ = self._open(flight.items)
+        if event.is_run and not self._repeatable:
+            return self._give_up(event.chunk, event.now, open_, "unknown")
+        if flight.singly:
+            return self._give_up(event.chunk, event.now, open_, "spoilt")
+        self._suspects.update(flight.units)
+        self.retries["spoilt"] += len(open_)
+        self.dealer.failed(event.chunk, event.now, flight.units)
+        return []
+
+    def _give_up(self, chunk: int, now: float, items: list[int], why: str) -> list[Instruction]:
+        failed = self._fail(items, why)
+        self.dealer.failed(chunk, now, ())
+        return failed
+
+    def _withdrawn(self, event: Withdrawn) -> list[Instruction]:
+        flight = self._flights.pop(event.chunk)
+        self._fail(self._open(flight.items), "withdrawn")
+        self.dealer.failed(event.chunk, event.now, ())
+        return []
+
+    # --- workers die ------------------------------------------------------------------------------
+
+    def _died(self, event: Died) -> list[Instruction]:
+        instructions: list[Instruction] = []
+        if event.chunk in self._hung:
+            _, items = self._hung.pop(event.chunk)
+            return self._fail(self._open(items), "overtime" if event.is_overtime else "died")
+        for deal in self.dealer.lost(event.device, event.now):
+            flight = self._flights.pop(deal.chunk)
+            if deal.chunk == event.chunk and event.position != QUEUED:
+                began, blamed = self._blame(flight, event.position)
+                instructions += self._condemn(flight, began, blamed, event.is_overtime)
+            again = [unit for unit in flight.units if self._open_in(unit)]
+            self.dealer.forget(set(flight.units) - set(again))
+            struck = [unit for unit in again if unit in self._suspects]
+            self.dealer.requeue(struck, alone=True, avoid=event.device)
+            self.dealer.requeue(again)
+        return instructions
+
+    def _stuck(self, event: Stuck) -> list[Instruction]:
+        """Give up what the device holds, but for the answers: they still count, as far as they come first."""
+        for deal in self.dealer.lost(event.device, event.now):
+            flight = self._flights.pop(deal.chunk)
+            units = set()
+            if deal.chunk == event.chunk:
+                _, stuck = self._blame(flight, event.position)
+                units = {flight.items[at] // self._batch for at in stuck}
+            self._hung[deal.chunk] = flight, [item for item in flight.items if item // self._batch in units]
+            self.dealer.forget(units)
+            self.dealer.requeue(unit for unit in flight.units if unit not in units)
+        return []
+
+    def _blame(self, flight: _Flight, position: int) -> tuple[int, range]:
+        """How many of the chunk's items had begun; the positions of those that may have ended the worker."""
+        n = len(flight.items)
+        if position == PACKING:
+            return n, range(n)
+        if position < 0:
+            return 0, range(n)
+        stop = min(n, position + (1 if flight.singly else self._batch))
+        return stop, range(position, stop)
+
+    def _condemn(self, flight: _Flight, n_began: int, blamed: range, is_overtime: bool) -> list[Instruction]:
+        suspects = self._open(flight.items[p] for p in blamed)
+        if is_overtime and (len(suspects) == 1 or not self._repeatable):
+            ends = self._fail(suspects, "overtime")
+        elif len(suspects) == 1:
+            ends = self._strike(suspects[0])
+        else:
+            self._suspects.update(item // self._batch for item in suspects)
+            self.retries["overtime" if is_overtime else "died"] += len(suspects)
+            ends = []
+        if not self._repeatable:
+            ends = ends + self._fail(self._open(flight.items[:n_began]), "unknown")
+        return ends
+
+    def _strike(self, item: int) -> list[Instruction]:
+        strikes = self._strikes[item] = self._strikes.get(item, 0) + 1
+        unit = item // self._batch
+        self._suspects.add(unit)
+        self.dealer.strike(unit)
+        if strikes >= self._max_worker_deaths:
+            return self._fail([item], "died")
+        self.retries["died"] += 1
+        return []
+
+    def _fail(self, items: list[int], why: str) -> list[Instruction]:
+        for item in items:
+            self.fated.add(item, item + 1)
+        return [Fail(tuple(items), why)] if items else []
+
+    # --- devices come and go ----------------------------------------------------------------------
+
+    def _left(self, event: Left) -> list[Instruction]:
+        self.dealer.leave(event.device, event.now)
+        return []
+
+    def _came(self, event: Came) -> list[Instruction]:
+        self.dealer.join(event.device, event.now, event.prior, event.is_helper)
+        return []

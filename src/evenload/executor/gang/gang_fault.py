@@ -1,0 +1,62 @@
+"""What went wrong with a rank, and which of several faults is the cause of the others."""
+
+from dataclasses import dataclass
+
+from evenload.errors import GangError
+from evenload.executor.task.failure import Failure
+
+__all__ = ["Fault", "is_waiting", "root_cause"]
+
+# How torch.distributed tells a rank that another is gone, or late; its own mistakes have other words.
+SECOND_HAND = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "connection was likely closed",
+    "broken pipe",
+    "socket closed",
+    "timed out waiting",
+    "remote process has terminated",
+    "nccl communicator was aborted",
+)
+# Parts of a file name in the stack of whoever waits for others.
+INSIDE_TORCH = ("torch/distributed/",)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """``what`` goes after the rank's name. ``is_waiting``: it was late since it waited for others."""
+
+    rank: int
+    what: str
+    failure: Failure | None = None
+    last_words: str = ""
+    is_waiting: bool = False
+
+    @property
+    def distance(self) -> int:
+        """From the cause: 0 for a death, 1 for an error of its own, 2 for one that another has caused."""
+        if self.failure is None:
+            return 2 if self.is_waiting else 0
+        text = self.failure.message.lower()
+        return 2 if any(words in text for words in SECOND_HAND) else 1
+
+    def to_error(self, name: str, device: str) -> GangError:
+        """``name``: of the function."""
+        text = f"rank {self.rank} of {name}, on {device}, {self.what}; the other ranks were ended"
+        if self.failure is None:
+            return GangError(text, rank=self.rank, device=device, remote_traceback=self.last_words)
+        error = GangError(text, rank=self.rank, device=device, remote_traceback=self.failure.traceback)
+        error.__cause__ = self.failure.to_error(self.rank, device).__cause__
+        return error
+
+
+def root_cause(faults: list[Fault]) -> Fault:
+    """The one nearest to the cause; among those, the one that was told first."""
+    return min(faults, key=lambda fault: fault.distance)
+
+
+def is_waiting(stack: list[str]) -> bool:
+    """Does a rank's stack, as faulthandler writes it, end inside an exchange with others?"""
+    frames = [line for line in stack if line.lstrip().startswith("File ")]
+    return bool(frames) and any(part in frame for frame in frames[:1] for part in INSIDE_TORCH)

@@ -1,0 +1,275 @@
+"""One function as a group of ranks that talk to each other, one per device.
+
+    gang ──► a worker per device ──► all join a torch.distributed group ──► fn(rank, *args) ──► results
+
+For work whose parts must exchange data, where ``map`` is for items that need not. The ranks are workers like
+any others: they have their device, tell what they print, and leave with this program. All or nothing: the
+first rank that raises, dies or is late ends the others.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evenload._optional import require
+from evenload.devices import Device, DevicePool, worker_environment
+from evenload.errors import ConfigError
+from evenload.events import EventLog
+from evenload.executor.backends import Backend, BackendSettings, make_backend
+from evenload.executor.decide.record import Record
+from evenload.executor.gang.gang_fault import Fault, is_waiting, root_cause
+from evenload.executor.gang.gang_store import LOCAL, loopback_name, open_store
+from evenload.executor.gang.ranks import Meeting, join, perform, run_rank
+from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
+from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
+
+if TYPE_CHECKING:
+    from evenload.executor.executor import DeviceSpec
+
+__all__ = ["Gang", "gang", "gang_beside"]
+
+SETTLE_S = 0.3  # of several faults, the cause of the others need not be told first
+ANSWER_S = 0.3  # for a late rank to say where it is
+EXTRA_S = 60.0  # torch's own limit lies beyond ours, which tells more
+GRACE_S = 1.0
+JOIN, RUN = 1, 2  # chunks of a worker
+
+
+def gang(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    *,
+    devices: "DeviceSpec" = "all",
+    each: Sequence[Any] | None = None,
+    timeout_s: float | None = None,
+    backend: str | BackendSettings = "process",
+    events: EventLog | None = None,
+    echo: bool = True,
+    stage: str = "gang",
+) -> list[Any]:
+    """Run ``fn(rank, *args)`` once on every device, as ranks of one process group; the results by rank.
+
+    ``rank`` is a ``Rank``: its number, the gang's size, its device. ``torch.distributed`` is ready to use in
+    ``fn``: NCCL where every device is a CUDA GPU, gloo otherwise.
+    each       one value per rank, given to it after ``rank``: its part, so that not everybody gets everything
+    timeout_s  the gang ends with an error if it is not done by then; starting is not counted
+    backend    "process", or "ray" for ranks on several machines
+    Raises GangError, which names the rank, its device and the cause, if a rank raises, dies or is late; the
+    others are ended at once. Raises MissingExtra without torch, ConfigError, UnknownName or NoUsableDevice.
+    """
+    record = Record(events, echo)
+    reached = make_backend(backend)
+    try:
+        pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
+        return _run(reached, pool, record, fn, args, each, timeout_s, stage)
+    finally:
+        reached.close(GRACE_S)
+
+
+def gang_beside(
+    backend: str | BackendSettings,
+    pool: DevicePool,
+    record: Record,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    each: Sequence[Any] | None,
+    timeout_s: float | None,
+    stage: str,
+) -> list[Any]:
+    """The same on ``pool``, whose devices have workers of ``backend`` already."""
+    if backend == "ray":
+        from evenload.executor.backends.ray.backend import Ray
+
+        backend = Ray()
+    reached = make_backend(backend if isinstance(backend, str) else backend.beside())
+    try:
+        return _run(reached, pool, record, fn, args, each, timeout_s, stage)
+    finally:
+        reached.close(GRACE_S)
+
+
+def _run(
+    backend: Backend,
+    pool: DevicePool,
+    record: Record,
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    each: Sequence[Any] | None,
+    timeout_s: float | None,
+    stage: str,
+) -> list[Any]:
+    if timeout_s is not None and not timeout_s > 0:
+        raise ConfigError(f"timeout_s={timeout_s} leaves no time", hint="give seconds, or None")
+    if each is not None and len(each) != len(pool):
+        raise ConfigError(
+            f"each= has {len(each)} values, the gang {len(pool)} ranks", hint="give one value per device"
+        )
+    if not backend.is_threaded:
+        raise ConfigError("ranks run side by side; inline they take turns", hint="use backend='process'")
+    require("torch", extra="torch", why="a gang's process group")
+    members = Gang(backend, pool, record, stage)
+    return members.run(name_of(fn), pickle_callable(fn), tuple(args), each, timeout_s)
+
+
+class Gang:
+    """The parent's side. Worker n is rank n on the n-th device: its first chunk joins, its second runs."""
+
+    def __init__(self, backend: Backend, pool: DevicePool, record: Record, stage: str):
+        self._backend = backend
+        self._pool = pool
+        self._devices: list[Device] = list(pool)
+        self._record = record
+        self._stage = stage
+        self._began_s = 0.0
+        self._pids: dict[int, int | None] = {}
+        self._joined: set[int] = set()
+        self._results: dict[int, Any] = {}
+        self._faults: list[Fault] = []
+        self._stacks: dict[int, list[str]] = {number: [] for number in range(len(pool))}
+        self._is_asking = False
+        self._task = Tasks().prepare(perform)
+
+    def run(
+        self,
+        name: str,
+        pickled: tuple[bytes, list],
+        args: tuple,
+        each: Sequence[Any] | None,
+        timeout_s: float | None,
+    ) -> list[Any]:
+        """``gang`` says what and why."""
+        size = len(self._devices)
+        host = self._backend.host if self._is_spread else LOCAL
+        limit_s = None if timeout_s is None else timeout_s + EXTRA_S
+        with open_store(host) as port:
+            meeting = Meeting(host, port, size, self._group, limit_s)
+            self._record.stage_started(self._stage, size)
+            for number, device in enumerate(self._devices):
+                self._backend.start(number, device, self._pool, self._environment(device))
+            self._wait_for(self._joined, lambda number: (join, meeting, number))
+            self._began_s = time.monotonic()
+            for number in range(size) if not self._faults else ():
+                own = () if each is None else (each[number],)
+                call = (run_rank, pickled, (*own, *args), meeting, number)
+                self._send(number, RUN, call)
+            until = None if timeout_s is None else self._began_s + timeout_s
+            self._wait_for(self._results, None, until)
+            if not self._faults and len(self._results) < size:
+                self._blame(f"did not end within {timeout_s:g} s")
+            if self._faults:
+                self._settle()
+        if self._faults:
+            fault = root_cause(self._faults)
+            raise fault.to_error(name, self._devices[fault.rank].id)
+        self._record.stage_finished(self._stage, None)
+        return [self._results[number] for number in range(size)]
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def _wait_for(
+        self,
+        done: set[int] | dict[int, Any],
+        first: Callable[[int], tuple] | None,
+        until: float | None = None,
+    ) -> None:
+        """Until all ranks are in ``done``, one has a fault, or it is late. ``first``: what to begin with."""
+        while len(done) < len(self._devices) and not self._faults:
+            left_s = None if until is None else until - time.monotonic()
+            if left_s is not None and left_s <= 0:
+                return
+            for message in self._backend.poll(left_s):
+                if isinstance(message, Up):
+                    self._pids[message.worker] = message.pid
+                    self._backend.load(message.worker, self._task)
+                elif isinstance(message, Loaded) and first is not None:
+                    self._send(message.worker, JOIN, first(message.worker))
+                else:
+                    self._take(message)
+
+    def _send(self, number: int, chunk: int, call: tuple) -> None:
+        self._backend.run(number, self._task.id, chunk, [call], False)
+
+    def _take(self, message: Message) -> None:
+        number = message.worker
+        if isinstance(message, Answered):
+            self._answered(number, message)
+        elif isinstance(message, Spoilt | Refused):
+            self._faults.append(Fault(number, f"failed: {message.failure.summary}", message.failure))
+        elif isinstance(message, Gone) and number not in self._results:
+            self._record.worker_exited(self._devices[number].id, self._worker(number), message.reason)
+            self._faults.append(Fault(number, message.reason, last_words=message.last_words))
+        elif isinstance(message, Said) and self._is_asking:
+            self._stacks[number].append(message.line)
+        elif isinstance(message, Said):
+            self._record.said(self._devices[number].id, message.line)
+        elif isinstance(message, Warned):
+            self._record.note("warning", message.text)
+
+    def _answered(self, number: int, message: Answered) -> None:
+        answer, device = message.answer, self._devices[number].id
+        failure = answer.failures.get(0)
+        if failure is not None:
+            self._faults.append(Fault(number, f"raised {failure.summary}", failure))
+        if message.chunk == JOIN:
+            self._joined.add(number)
+            startup_s = answer.stop_s - answer.start_s
+            self._record.worker_started(device, self._worker(number), self._pids[number], startup_s)
+            return
+        self._results[number] = answer.values[0]
+        self._record.span(
+            self._stage, device, self._worker(number), (number,),
+            answer.start_s, answer.stop_s, answer.busy_s,
+            "ok" if failure is None else "failed", "a rank", self._began_s, False,
+        )  # fmt: skip
+
+    def _worker(self, number: int) -> str:
+        return f"{self._devices[number].id}/1"
+
+    # --- whose fault ------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Hear what else there is: a rank that dies makes others raise, and theirs may be told first."""
+        self._listen(SETTLE_S, lambda: any(fault.distance == 0 for fault in self._faults))
+
+    def _blame(self, what: str) -> None:
+        """Ask late ranks where they are: those inside an exchange only wait for the others."""
+        late = [number for number in range(len(self._devices)) if number not in self._results]
+        self._is_asking = True
+        for number in late:
+            pid = self._pids.get(number)
+            if pid and not self._devices[number].node:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGUSR1)
+        self._listen(ANSWER_S, lambda: bool(self._faults))
+        for number in late if not self._faults else ():
+            stack = self._stacks[number]
+            self._faults.append(
+                Fault(number, what, last_words="\n".join(stack), is_waiting=is_waiting(stack))
+            )
+
+    def _listen(self, seconds: float, is_enough: Callable[[], bool]) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not is_enough():
+            for message in self._backend.poll(max(0.0, until - time.monotonic())):
+                if not isinstance(message, Up | Loaded):
+                    self._take(message)
+
+    # --- where ------------------------------------------------------------------------------------
+
+    @property
+    def _group(self) -> str:
+        return "nccl" if all(device.backend == "cuda" for device in self._devices) else "gloo"
+
+    @property
+    def _is_spread(self) -> bool:
+        return any(device.node for device in self._devices)
+
+    def _environment(self, device: Device) -> dict[str, str]:
+        environment = worker_environment(device, self._pool)
+        loopback = loopback_name()
+        if loopback is not None and not self._is_spread:
+            environment["GLOO_SOCKET_IFNAME"] = loopback  # nobody outside shall reach what is all inside
+        return environment

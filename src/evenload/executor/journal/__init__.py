@@ -1,0 +1,12 @@
+"""Finished results on disk, so that a run that was killed can go on."""
+
+from typing import TYPE_CHECKING
+
+from evenload._lazy import lazy_names
+
+if TYPE_CHECKING:
+    from evenload.executor.journal.journal import Journal
+
+__all__ = ["Journal"]
+
+__getattr__, __dir__ = lazy_names(__name__, {"Journal": "journal"})

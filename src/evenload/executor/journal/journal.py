@@ -1,0 +1,274 @@
+"""Results on disk before anybody hears of them, so that a run that ended anyhow can go on where it was.
+
+    journal = Journal.open(folder, fingerprint)        what made these results: a function, a version, ...
+    journal.done(key) -> payload | None                None: it has to be done (again)
+    journal.record(key, payload)                       returns when the disk has it
+    journal.close()
+
+**How durable.** When ``record`` returns, the payload has been written to a segment and fsynced: it survives
+the death of the program, and of the machine as far as its disk keeps what it has acknowledged. One fsync
+serves all threads that record at that time, and all entries of one ``record_many``. What was under way at a
+crash is there as a whole or not at all. Every payload is checked when it is read; one that is damaged counts
+as not done.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from evenload.errors import ConfigError, EvenloadError, UnknownName
+from evenload.executor.journal.journal_index import Index
+from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments, sync, sync_folder
+
+__all__ = ["ON_CHANGE", "Journal"]
+
+FORMAT = "1"
+ON_CHANGE = ("refuse", "rerun")
+
+
+class Journal:
+    """A folder of finished work. May be used by several threads of one process; ``open`` makes one.
+
+    path        the folder
+    n_damaged   entries that were found damaged and have to be done again
+    """
+
+    def __init__(self, path: Path, lock_fd: int, segments: Segments, index: Index):
+        self.path = path
+        self.n_damaged = 0
+        self._lock_fd = lock_fd
+        self._segments = segments
+        self._index = index
+        self._lock = threading.Lock()  # for segments and index
+        self._turn = threading.Lock()  # for what waits to be written
+        self._waiting: list[tuple[str, Buffer]] = []
+        self._n_waiting = self._n_written = 0
+        self._failure: OSError | None = None
+        self._is_closed = False
+
+    @classmethod
+    def open(
+        cls, path: str | os.PathLike, fingerprint: str | Mapping[str, str], *, on_change: str = "refuse"
+    ) -> "Journal":
+        """Open the journal in the folder ``path``, or begin one there.
+
+        fingerprint  of all that decides what a payload is: a text, or named texts ("function": "3f2a…")
+        on_change    if it was another when the journal was begun: "refuse" it, or "rerun" everything, which
+                     forgets what is there
+        Raises ConfigError if it is refused, is in use by another process, or if ``path`` is something else
+        than a journal; EvenloadError if it cannot be read or written.
+        """
+        if on_change not in ON_CHANGE:
+            raise UnknownName("on_change", str(on_change), ON_CHANGE)
+        path = Path(path)
+        named = {"fingerprint": fingerprint} if isinstance(fingerprint, str) else dict(fingerprint)
+        try:
+            _make_folder(path)
+            lock_fd = _lock(path)
+            try:
+                if _is_changed(path, named, on_change):
+                    _empty(path)
+                return cls(path, lock_fd, *_load(path, _salt(path, named)))
+            except BaseException:
+                os.close(lock_fd)
+                raise
+        except (OSError, sqlite3.OperationalError) as error:
+            is_full = getattr(error, "errno", errno.ENOSPC) == errno.ENOSPC
+            raise EvenloadError(
+                f"the journal {path} cannot be opened: {getattr(error, 'strerror', None) or error}",
+                hint="make room there" if is_full else "choose a folder that you own",
+            ) from error
+
+    def done(self, key: str) -> bytes | None:
+        """The payload recorded last; None if there is none, or if it is damaged."""
+        with self._lock:
+            entry = self._index.get(key)
+            if entry is None:
+                return None
+            payload = self._segments.read(entry)
+            if payload is None:
+                self._index.drop(key)
+                self.n_damaged += 1
+            return payload
+
+    def record(self, key: str, payload: Buffer) -> None:
+        """Keep ``payload`` for good; an earlier one of this key is forgotten. Returns when it is on disk.
+
+        Raises EvenloadError if the disk is full or fails: then nothing more can be recorded, and what was
+        recorded before is safe. ConfigError on a key that is empty or has more than 4096 bytes.
+        """
+        self.record_many([(key, payload)])
+
+    def record_many(self, entries: Iterable[tuple[str, Buffer]]) -> None:
+        """The same for several at once, which is much faster than one after the other."""
+        entries = list(entries)
+        for key, _ in entries:
+            if not 0 < len(key.encode()) <= MOST_KEY_BYTES:
+                raise ConfigError(f"the key {key[:50]!r} has none or more than {MOST_KEY_BYTES} bytes")
+        with self._turn:
+            self._waiting += entries
+            self._n_waiting += len(entries)
+            mine = self._n_waiting
+        with self._lock:  # whoever comes first writes for all that wait
+            if self._n_written < mine:
+                self._write()
+
+    def keys(self) -> list[str]:
+        """All keys that have an entry, in no order."""
+        with self._lock:
+            return self._index.keys()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._index)
+
+    def close(self) -> None:
+        """Let go of the files. What was recorded stays."""
+        with self._lock:
+            if not self._is_closed:
+                self._is_closed = True
+                self._index.close()
+                self._segments.close()
+                os.close(self._lock_fd)
+
+    def __enter__(self) -> "Journal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _write(self) -> None:
+        if self._is_closed:
+            raise EvenloadError(f"the journal {self.path} is closed")
+        if self._failure is not None:  # after a failed write nobody knows what the file holds
+            raise self._unwritable(self._failure)
+        with self._turn:
+            batch, self._waiting = self._waiting, []
+            stop = self._n_waiting
+        try:
+            written = self._segments.append(batch)
+            self._index.add(written, {written[-1].segment: written[-1].stop})
+        except (OSError, sqlite3.Error) as error:
+            self._failure = error if isinstance(error, OSError) else OSError(0, str(error))
+            raise self._unwritable(self._failure) from error
+        self._n_written = stop
+
+    def _unwritable(self, error: OSError) -> EvenloadError:
+        return EvenloadError(
+            f"the journal {self.path} cannot be written: {error.strerror}",
+            hint="make room on its disk and run again: what is done is not done again",
+        )
+
+
+def _make_folder(path: Path) -> None:
+    if path.is_dir():
+        if os.listdir(path) and not (path / "lock").exists():
+            raise ConfigError(
+                f"{path} has files that are no journal", hint="name a new folder for the journal"
+            )
+        return
+    if path.exists():
+        raise ConfigError(f"{path} is a file, and a journal is a folder", hint="name another path")
+    path.mkdir(parents=True)
+    sync_folder(path.absolute().parent)
+
+
+def _lock(path: Path) -> int:
+    """A journal has one user. The lock goes with the process, however it ends."""
+    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.ftruncate(fd, 0)
+        os.write(fd, f"{os.getpid()}\n".encode())
+    except BlockingIOError:
+        who = os.read(fd, 20).decode(errors="replace").strip()
+        os.close(fd)
+        raise ConfigError(
+            f"the journal {path} is in use{f' by process {who}' if who else ''}",
+            hint="wait for it to end, or name another journal",
+        ) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
+    """Is what is there of no use? Raises ConfigError if that is to be refused."""
+    try:
+        facts = json.loads((path / "journal.json").read_bytes())
+        was, form = facts["fingerprint"], facts["format"]
+        bytes.fromhex(facts["salt"])
+    except FileNotFoundError:
+        if not Segments(path, b"").numbers:
+            return False
+        was, form = None, None
+    except (ValueError, TypeError, KeyError):
+        was, form = None, None
+    if was == named and form == FORMAT:
+        return False
+    if on_change == "rerun":
+        return True
+    if was is None:
+        why = "its journal.json is damaged or gone, so nobody knows what made its results"
+    elif form != FORMAT:
+        why = f"it has format {form}, this version reads {FORMAT}"
+    else:
+        changed = [name for name in {**was, **named} if was.get(name) != named.get(name)]
+        why = f"another {' and another '.join(changed)} made its results"
+    raise ConfigError(
+        f"the journal {path} is of no use here: {why}",
+        hint="on_change='rerun' forgets it and does everything again; or name another journal",
+    )
+
+
+def _salt(path: Path, named: Mapping[str, str]) -> bytes:
+    """Of this journal; if it is new, what it is of is written down."""
+    try:
+        return bytes.fromhex(json.loads((path / "journal.json").read_bytes())["salt"])
+    except FileNotFoundError:
+        salt, draft = os.urandom(8), path / "journal.json.new"
+    with open(draft, "w", encoding="utf-8") as file:
+        json.dump({"format": FORMAT, "salt": salt.hex(), "fingerprint": dict(named)}, file, indent=1)
+        file.flush()
+        sync(file.fileno())
+    os.rename(draft, path / "journal.json")
+    sync_folder(path)
+    return salt
+
+
+def _empty(path: Path) -> None:
+    """Facts go last: a program that is killed in between is still told of the change."""
+    Segments(path, b"").remove()
+    Index.remove(path / "index.sqlite")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path / "journal.json")
+    sync_folder(path)
+
+
+def _load(path: Path, salt: bytes) -> tuple[Segments, Index]:
+    """Segments and an index that knows all of them."""
+    segments = Segments(path, salt)
+    try:
+        index = Index(path / "index.sqlite")
+        known = index.known()
+        if any(n not in segments.numbers or stop > segments.size(n) for n, stop in known.items()):
+            raise sqlite3.DatabaseError("it knows more than there is")
+    except sqlite3.Error:
+        Index.remove(path / "index.sqlite")
+        index, known = Index(path / "index.sqlite"), {}
+    for number in segments.numbers:
+        start, size = known.get(number, 0), segments.size(number)
+        found: list[Entry] = list(segments.scan(number, start)) if size > start else []
+        stop = found[-1].stop if found else start
+        if found:
+            index.add(found, {number: stop})
+        if number == segments.numbers[-1] and stop == size:
+            segments.go_on(number, stop)
+    return segments, index

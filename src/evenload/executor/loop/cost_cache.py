@@ -1,0 +1,133 @@
+"""What earlier programs have learned of a function on a device, kept in the user's cache folder.
+
+    warmth = Warmth(path)                              one per executor
+    warmth.known(function, size) -> {device id: Learned}
+    warmth.learn(function, size, device, learned)
+    warmth.save()
+
+A hint and no more: what it says counts until the run has measured for itself, a file that is missing or
+damaged is an empty one, and the oldest entries make room for new ones.
+"""
+
+import contextlib
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenload.balance.policy.estimate import Cost
+from evenload.devices import Device
+
+__all__ = ["Learned", "Warmth", "size_bucket", "user_cache"]
+
+FORMAT = 1
+MOST_ENTRIES = 1000
+MOST_BYTES = 4 * 1024 * 1024  # a longer file is not ours
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """``cost`` of a function on a device, and the most items per call (``ceiling``; None: no limit found)."""
+
+    cost: Cost | None = None
+    ceiling: int | None = None
+
+
+class Warmth:
+    """Entries by function, device and size of the items. ``damage``: what is wrong with the file, or None."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.damage: str | None = None
+        self._entries: dict[str, dict[str, Any]] | None = None
+        self._new: dict[str, dict[str, Any]] = {}
+
+    def known(self, function: str, size: str, devices: Iterable[Device]) -> dict[str, Learned]:
+        """Device id -> what is known of ``function`` there."""
+        if self._entries is None:
+            self._entries = self._read()
+        found = {device.id: self._entries.get(_key(function, size, device)) for device in devices}
+        return {
+            device: learned for device, entry in found.items() if (learned := _learned(entry)) is not None
+        }
+
+    def learn(self, function: str, size: str, device: Device, learned: Learned) -> None:
+        entry: dict[str, Any] = {"at": round(time.time()), "ceiling": learned.ceiling}
+        if learned.cost is not None:
+            entry |= {"launch_s": learned.cost.launch_s, "per_item_s": learned.cost.per_item_s}
+        self._new[_key(function, size, device)] = entry
+
+    def save(self) -> None:
+        """Add what was learned to the file, beside what others have written meanwhile. Raises no OSError."""
+        if not self._new:
+            return
+        entries = self._read() | self._new
+        latest = sorted(entries, key=lambda key: entries[key].get("at", 0), reverse=True)[:MOST_ENTRIES]
+        text = json.dumps({"format": FORMAT, "entries": {key: entries[key] for key in latest}})
+        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(self.path)
+        except OSError:  # a read-only home, a full disk: the next run learns it again
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+        self._new = {}
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            if self.path.stat().st_size > MOST_BYTES:
+                raise ValueError("it is too long")
+            content = json.loads(self.path.read_bytes())
+            if not isinstance(content, dict) or not isinstance(content.get("entries"), dict):
+                raise ValueError("it holds no entries")
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError) as error:
+            self.damage = str(error)
+            return {}
+        entries = content["entries"] if content.get("format") == FORMAT else {}
+        return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}
+
+
+def user_cache(environ: Mapping[str, str] = os.environ) -> Path:
+    """``$XDG_CACHE_HOME/evenload``, by default under ``~/.cache``."""
+    base = environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "evenload"
+
+
+def size_bucket(first: Any, costs: Sequence[float] | None, batch: int | None) -> str:
+    """Items of one kind differ in size: those within a factor of two count as one kind.
+
+    first   one of the items, for its bytes or length
+    costs   size hints of some of them, if there are any
+    """
+    size = getattr(first, "nbytes", None)
+    if not isinstance(size, int):
+        size = len(first) if isinstance(first, str | bytes | list | tuple | dict) else 0
+    hint = sum(costs) / len(costs) if costs else 0.0
+    return f"{batch or 0} {int(math.log2(size + 1))} {int(math.log2(hint)) if hint > 0 else '-'}"
+
+
+def _key(function: str, size: str, device: Device) -> str:
+    name = device.uuid or f"{platform.node()} {device.name} {device.threads}"
+    return f"{function} {size} {device.id} {name}"
+
+
+def _learned(entry: Any) -> Learned | None:
+    """None if there is none, or it makes no sense."""
+    try:
+        cost, ceiling = None, entry["ceiling"]
+        if "per_item_s" in entry:
+            cost = Cost(float(entry["launch_s"]), float(entry["per_item_s"]))
+            if not (0 <= cost.launch_s < 1e9 and 1e-12 <= cost.per_item_s < 1e9):
+                return None
+        is_count = ceiling is None or (isinstance(ceiling, int) and ceiling >= 1)
+        return Learned(cost, ceiling) if is_count else None
+    except (TypeError, KeyError, ValueError):
+        return None

@@ -1,0 +1,265 @@
+"""A run with a journal: what is done already is not run, and results are on disk before anybody gets them.
+
+    run ──► Keeper.put ──► journal (a thread, many results per fsync) ──► Delivery.put ──► receiver
+
+It takes the place of the run's sink. An entry of the journal is an item's number; its payload begins with the
+fingerprint of the item, so that a result is never given for another item than it was made from.
+"""
+
+import os
+import pickle
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from evenload.errors import ConfigError, WorkerLost
+from evenload.executor.decide.delivery import Block, Delivery
+from evenload.executor.decide.source import Source
+from evenload.executor.journal.journal import Journal
+from evenload.executor.task.failure import Failure
+from evenload.executor.task.fingerprint import fingerprint, fingerprint_code
+
+__all__ = ["Keeper", "open_journal"]
+
+FORM = "1"  # of the payloads
+N_DIGEST = 16
+VALUE, FAILED, BEGUN = b"vfb"  # a result | the error of an item that may not run again | it may have run
+
+
+class _Kept(NamedTuple):
+    block: Block
+    items: list[Any]
+
+
+class _End(NamedTuple):
+    error: BaseException | None
+    skips_gaps: bool
+
+
+def open_journal(path: str | os.PathLike, fn: Any, on_change: str) -> Journal:
+    """The journal of ``fn`` on some items. Raises as ``Journal.open`` does."""
+    return Journal.open(
+        path, {"function": fingerprint_code(fn), "form of the results": FORM}, on_change=on_change
+    )
+
+
+class Keeper:
+    """The sink of a run. All but the thread inside belongs to the executor's thread.
+
+    call        has something called in the executor's thread; None if this is the only thread there is
+    on_broken   called there with the error if the journal cannot be written; set by the engine
+    is_closed   everything that could be kept is, and the journal is free for others
+    n_known     results that came from the journal
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        sink: Delivery,
+        source: Source,
+        call: Callable[[Callable[[], None]], None] | None,
+        *,
+        repeatable: bool,
+        on_change: str,
+    ):
+        self.journal = journal
+        self.n_known = 0
+        self.n_unreadable = 0
+        self.is_closed = threading.Event()
+        self.on_broken: Callable[[Exception], None] = lambda error: None
+        self.thread: threading.Thread | None = None
+        self._sink = sink
+        self._source = source
+        self._call = call
+        self._repeatable = repeatable
+        self._refuses = on_change == "refuse"
+        self._has_known = len(journal) > 0
+        self._digests: dict[int, bytes] = {}
+        self._queue: SimpleQueue[_Kept | _End] = SimpleQueue()
+        self._n_waiting_bytes = 0
+        self._skips_gaps = False
+        self._broken: Exception | None = None
+        weakref.finalize(self, journal.close)  # of a map that nobody ever iterated over
+
+    # --- what was done before ---------------------------------------------------------------------
+
+    def known(self, items: range) -> list[Block]:
+        """What the journal has of ``items``, which must be in the source still.
+
+        Raises ConfigError if one of them is another than it was, and that is refused.
+        """
+        if not self._has_known:
+            return []
+        return [block for index in items if (block := self._known(index)) is not None]
+
+    def _known(self, index: int) -> Block | None:
+        payload = self.journal.done(str(index))
+        if payload is None or len(payload) <= N_DIGEST:
+            return None
+        (item,) = self._source.take(range(index, index + 1))
+        digest, kind, body = payload[:N_DIGEST], payload[N_DIGEST], memoryview(payload)[N_DIGEST + 1 :]
+        if digest != fingerprint(item):
+            if not self._refuses:
+                return None
+            raise ConfigError(
+                f"item {index} is not the one whose result is in the journal {self.journal.path}",
+                hint="give the items of then, on_change='rerun' to run changed ones, or another journal",
+            )
+        if kind != VALUE and self._repeatable:
+            return None
+        if kind == BEGUN:
+            value: Any = WorkerLost(
+                f"item {index} was begun by an earlier run that ended before it; it may not be run again, "
+                "its outcome is unknown",
+                index=index,
+            )
+        else:
+            try:
+                value = pickle.loads(body)
+            except Exception:  # of a class that has gone: then the item is run again
+                self.n_unreadable += 1
+                return None
+        self.n_known += 1
+        failed = frozenset(() if kind == VALUE else (0,))
+        return Block(range(index, index + 1), [value], failed, len(body))
+
+    def pass_on(self, blocks: Iterable[Block]) -> None:
+        """To the receiver: these are in the journal."""
+        for block in blocks:
+            self._sink.put(block)
+
+    # --- what is done now -------------------------------------------------------------------------
+
+    def before(self, indices: Sequence[int], items: Sequence[Any]) -> None:
+        """These are sent now. What may run once only is on record before it does."""
+        if self._call is None:  # the function gets the very items, and may change them
+            for index, item in zip(indices, items, strict=True):
+                self._digests.setdefault(index, fingerprint(item))
+        if not self._repeatable:
+            begun = bytes((BEGUN,))
+            self.journal.record_many(
+                [(str(i), self._digest(i, item) + begun) for i, item in zip(indices, items, strict=True)]
+            )
+
+    def _digest(self, index: int, item: Any) -> bytes:
+        return self._digests.get(index) or fingerprint(item)
+
+    def put(self, block: Block) -> None:
+        kept = _Kept(block, self._source.take(block.items))
+        self._n_waiting_bytes += block.n_bytes
+        if self._call is None:
+            self.journal.record_many(self._entries(kept))
+            self._arrive([block])
+        else:
+            self._enqueue(kept)
+
+    def _entries(self, kept: _Kept) -> list[tuple[str, bytes]]:
+        block, entries = kept.block, []
+        for at, index in enumerate(block.items):
+            value, is_failed = block.values[at], at in block.failed
+            if is_failed and self._repeatable:  # it is tried again the next time
+                self._digests.pop(index, None)
+                continue
+            digest = self._digest(index, kept.items[at])
+            self._digests.pop(index, None)
+            try:
+                body = _pickled(value)
+            except Exception as error:
+                value = Failure.of(error, "result").to_error(index, block.device)
+                block.values[at], block.failed = value, block.failed | {at}
+                if self._repeatable:
+                    continue
+                body, is_failed = _pickled(value), True
+            entries.append((str(index), b"".join((digest, bytes((FAILED if is_failed else VALUE,)), body))))
+        return entries
+
+    def _arrive(self, blocks: list[Block]) -> None:
+        for block in blocks:
+            self._n_waiting_bytes -= block.n_bytes
+            self._sink.put(block)
+
+    # --- the rest of a sink -----------------------------------------------------------------------
+
+    @property
+    def n_taken(self) -> int:
+        return self._sink.n_taken
+
+    @property
+    def n_bytes(self) -> int:
+        return self._sink.n_bytes + self._n_waiting_bytes
+
+    @property
+    def n_ready_bytes(self) -> int:
+        return self._sink.n_ready_bytes
+
+    @property
+    def is_waiting_for_room(self) -> bool:
+        return self._sink.is_waiting_for_room
+
+    @is_waiting_for_room.setter
+    def is_waiting_for_room(self, waits: bool) -> None:
+        self._sink.is_waiting_for_room = waits
+
+    def flush(self, now: float) -> float | None:
+        return self._sink.flush(now)
+
+    def skip_gaps(self) -> None:
+        self._skips_gaps = True
+
+    def close(self, error: BaseException | None = None) -> None:
+        end = _End(error, self._skips_gaps)
+        if self._call is None:
+            self._end(end)
+        else:
+            self._enqueue(end)
+
+    def _end(self, end: _End) -> None:
+        self.journal.close()
+        self.is_closed.set()
+        if end.skips_gaps:
+            self._sink.skip_gaps()
+        self._sink.close(end.error or self._broken)
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _enqueue(self, what: _Kept | _End) -> None:
+        self._queue.put(what)
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._serve, name="evenload-journal", daemon=True)
+            self.thread.start()
+
+    def _serve(self) -> None:
+        """Write all that waits with one fsync, then have it passed on; again, until the end."""
+        assert self._call is not None
+        while True:
+            waiting = [self._queue.get()]
+            while True:
+                try:
+                    waiting.append(self._queue.get_nowait())
+                except Empty:
+                    break
+            kept = [one for one in waiting if isinstance(one, _Kept)]
+            if self._broken is None:
+                try:
+                    self.journal.record_many([entry for one in kept for entry in self._entries(one)])
+                    self._call(partial(self._arrive, [one.block for one in kept]))
+                except Exception as error:
+                    self._broken = error
+                    self._call(partial(self.on_broken, error))
+            if isinstance(waiting[-1], _End):
+                # Free for others before the receiver hears that this is the end.
+                self.journal.close()
+                self._call(partial(self._end, waiting[-1]))
+                return
+
+
+def _pickled(value: Any) -> bytes:
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception:  # what plain pickle refuses, a lambda say, may still be kept by value
+        import cloudpickle
+
+        return cloudpickle.dumps(value, protocol=5)

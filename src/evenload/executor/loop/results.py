@@ -1,0 +1,113 @@
+"""What ``map`` returns: an iterator of results that is also the handle of the run."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+from evenload.balance.policy import Policy, policy_from_name
+from evenload.errors import ConfigError
+from evenload.executor.decide.delivery import Block, Delivery
+from evenload.executor.decide.summary import Summary
+
+__all__ = ["Results"]
+
+R = TypeVar("R")
+
+
+class Results(Generic[R]):
+    """Iterate to get the results. Work begins with the first one asked for, ends with the iterator.
+
+    summary   how the run went, once it is over (None before): bound, ratio, imbalance, what each device did
+    """
+
+    def __init__(self, run: Any, delivery: Delivery, *, raises: bool, begin: Callable[[], None], engine: Any,
+                 finish: Callable[[str], None]):  # fmt: skip
+        self._run = run
+        self._engine = engine
+        self._begin: list[Callable[[], None]] = [begin]
+        self._finish: list[Callable[[str], None]] = [finish]
+        self._blocks = _blocks(run, delivery, self._begin, self._finish)
+        self._values = _values(self._blocks, raises)
+
+    def __iter__(self) -> Iterator[R]:
+        # Not self: a loop that is left must end the run, even while this handle lives on in a variable.
+        return self._values
+
+    def __next__(self) -> R:
+        return next(self._values)
+
+    def indexed(self) -> Iterator[tuple[int, Any]]:
+        """(index, result) pairs, in the order asked for. Failed items give their TaskError."""
+        for block in self._blocks:
+            yield from zip(block.items, block.values, strict=True)
+
+    @property
+    def status(self) -> str:
+        """done | failures (of items) | interrupted | failed, once the run is over."""
+        return self._run.status
+
+    def around(self, before: Callable[[], None], after: Callable[[str], None]) -> None:
+        """Call ``before`` just before the run begins, and ``after`` with its status when it is over.
+
+        Neither is called if it never begins. They must not hold on to this object, whose going ends the run.
+        """
+        self._begin.insert(0, before)
+        self._finish.append(after)
+
+    def blocks(self) -> Iterator[Block]:
+        """The results in the groups in which they came, with the device of each."""
+        return self._blocks
+
+    @property
+    def total(self) -> int | None:
+        """How many items there are; None if nobody has said so."""
+        return self._run.source.total
+
+    @property
+    def summary(self) -> Summary | None:
+        return self._run.summary
+
+    def set_policy(self, policy: str | Policy) -> None:
+        """Deal the rest by another policy. Raises UnknownName or ConfigError on one that does not exist."""
+        chosen = policy_from_name(policy)
+        self._engine.call(lambda: self._engine.set_policy(self._run, chosen))
+
+    def set_balancing(self, on: bool) -> None:
+        """Switch this map's balancer on or off, also while it runs. Raises ConfigError if it has none."""
+        if not self._run.has_balancer:
+            raise ConfigError("there is no balancer to switch", hint="give map(balancer=LoadBalancer(), ...)")
+        self._engine.call(lambda: self._engine.set_balancing(self._run, on))
+
+    def stop(self) -> None:
+        """Begin nothing new; finish and deliver what runs, then end the iteration. From any thread."""
+        self._engine.call(lambda: self._engine.stop(self._run))
+
+    def close(self) -> None:
+        """Drop everything that is not delivered yet."""
+        self._values.close()
+        self._blocks.close()
+
+
+def _blocks(
+    run: Any, delivery: Delivery, begin: list[Callable[[], None]], finish: list[Callable[[str], None]]
+):
+    try:
+        for start in begin:
+            start()
+        yield from delivery.blocks()
+    finally:
+        for end in finish:
+            end(run.status)
+
+
+def _values(blocks: Any, raises: bool):
+    try:
+        for block in blocks:
+            if not block.failed:
+                yield from block.values
+                continue
+            for at, value in enumerate(block.values):
+                if raises and at in block.failed:
+                    raise value
+                yield value
+    finally:
+        blocks.close()

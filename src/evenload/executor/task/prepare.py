@@ -1,0 +1,190 @@
+"""From what a caller hands over to a ``Task`` that can be sent."""
+
+import functools
+import hashlib
+import importlib.machinery
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+from evenload.errors import ConfigError
+from evenload.executor.task.hybrid import Choice, Part
+from evenload.executor.task.hybrid import Task as HybridTask
+from evenload.executor.task.task import Task
+from evenload.executor.transport.wire import pack
+
+__all__ = ["Tasks", "is_stateful", "name_of", "pickle_callable"]
+
+MOST_TASKS = 256  # that are remembered
+
+
+class Tasks:
+    """Numbers tasks; the same function with the same options is the same task, and stays built in workers."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[tuple, Task] = {}
+        self._n_tasks = 0
+
+    def prepare(
+        self, fn: Any, *, batch: int | None = None, may_split: bool = True, sends: bool = True
+    ) -> Task:
+        """``sends``: to another process.
+
+        Raises ConfigError if ``fn`` cannot be called, built or sent, or if ``batch`` is below 1.
+        """
+        given = fn
+        if isinstance(given, HybridTask):
+            fn = Choice(str(given), _part(given.cpu, sends), _part(given.gpu, sends))
+        _check(fn, batch)
+        pickled = pickle_callable(fn) if sends else (b"", [])
+        key = (_digest(pickled) if sends else id(given), batch, may_split)
+        task = self._tasks.get(key)
+        if task is None:
+            self._n_tasks += 1
+            is_class = isinstance(fn, Choice) or is_stateful(fn)
+            device_as = _device_parameter(fn) if is_class and not isinstance(fn, Choice) else ""
+            name = str(given) if isinstance(fn, Choice) else name_of(fn)
+            device_as = device_as if is_class else None
+            task = Task(self._n_tasks, name, fn, pickled, is_class, device_as, batch, may_split)
+            self._tasks[key] = task
+            if len(self._tasks) > MOST_TASKS:
+                del self._tasks[next(iter(self._tasks))]
+        return task
+
+
+def _part(fn: Any, sends: bool) -> Part | None:
+    """An implementation, to be built where it is needed. Raises as ``Tasks.prepare`` does."""
+    if fn is None:
+        return None
+    _check(fn, None)
+    is_class = is_stateful(fn)
+    device_as = _device_parameter(fn) if is_class else None
+    if not sends:
+        return Part(fn, None, is_class, device_as)
+    body, buffers = pickle_callable(fn)
+    return Part(None, (body, [bytes(buffer) for buffer in buffers]), is_class, device_as)
+
+
+def is_stateful(fn: Any) -> bool:
+    """Is it a class (or a ``functools.partial`` of one) whose instances are called with the items?"""
+    cls = fn.func if isinstance(fn, functools.partial) else fn
+    return isinstance(cls, type) and any("__call__" in vars(base) for base in cls.__mro__)
+
+
+def name_of(fn: Any) -> str:
+    if isinstance(fn, HybridTask):
+        return repr(fn)
+    inner = fn.func if isinstance(fn, functools.partial) else fn
+    return getattr(inner, "__qualname__", None) or type(inner).__name__
+
+
+def pickle_callable(fn: Any) -> tuple[bytes, list]:
+    """Bytes and buffers of ``fn``: by name if a fresh interpreter can import it, else by value.
+
+    Raises ConfigError if it cannot be pickled.
+    """
+    try:
+        with _by_value(_home(fn)) as is_by_value:
+            return pack(fn, by_name=not is_by_value)
+    except Exception as error:
+        raise ConfigError(
+            f"{name_of(fn)} cannot be sent to a worker: {type(error).__name__}: {error}",
+            hint="open files, locks and connections inside the function, or use backend='inline'",
+        ) from error
+
+
+def _check(fn: Any, batch: int | None) -> None:
+    if not callable(fn):
+        raise ConfigError(f"{fn!r} cannot be called", hint="give a function, or a class with __call__")
+    if inspect.iscoroutinefunction(fn):
+        raise ConfigError(
+            f"{name_of(fn)} is a coroutine function", hint="wrap it: lambda x: asyncio.run(f(x))"
+        )
+    if batch is not None and (not isinstance(batch, int) or batch < 1):
+        raise ConfigError(f"batch={batch!r} is refused", hint="give the most items per call, at least 1")
+
+
+def _digest(pickled: tuple[bytes, list]) -> bytes:
+    digest = hashlib.blake2b(pickled[0], digest_size=16)
+    for buffer in pickled[1]:
+        digest.update(buffer)
+    return digest.digest()
+
+
+def _device_parameter(cls: Callable) -> str | None:
+    """How the constructor takes the device: as ``device``, as its only argument (""), or not (None)."""
+    try:
+        parameters = inspect.signature(cls).parameters
+    except (ValueError, TypeError):  # some extension types do not say
+        return None
+    bound = cls.keywords if isinstance(cls, functools.partial) else {}
+    if "device" in parameters:
+        return None if "device" in bound else "device"
+    needed = [
+        parameter
+        for parameter in parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if len(needed) > 1 or any(parameter.kind is parameter.KEYWORD_ONLY for parameter in needed):
+        names = ", ".join(parameter.name for parameter in needed)
+        raise ConfigError(
+            f"the constructor of {name_of(cls)} needs {names}",
+            hint="bind them: functools.partial(YourClass, weights='w.pt'); the device is given as device=",
+        )
+    return "" if needed else None
+
+
+def _home(fn: Any) -> ModuleType | None:
+    """The module that ``fn`` is defined in."""
+    inner = fn.func if isinstance(fn, functools.partial) else fn
+    inner = inner if isinstance(inner, type) or hasattr(inner, "__code__") else type(inner)
+    return sys.modules.get(getattr(inner, "__module__", None) or "")
+
+
+@contextmanager
+def _by_value(module: ModuleType | None) -> Iterator[bool]:
+    """Have cloudpickle send what lives in ``module`` by value if a worker could not import it."""
+    if module is None or module.__name__ == "__main__" or _is_importable(module):
+        yield False
+        return
+    import cloudpickle
+
+    already = module.__name__ in cloudpickle.list_registry_pickle_by_value()
+    if not already:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield True
+    finally:
+        if not already:
+            cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_importable(module: ModuleType) -> bool:
+    """Would a fresh interpreter with our ``sys.path`` find this very module under its name?
+
+    Not if a test runner or notebook has made it from a file somewhere else.
+    """
+    file = getattr(module, "__file__", None)
+    if not file:
+        return module.__spec__ is not None
+    spec, path, name = None, None, ""
+    for part in module.__name__.split("."):
+        name = f"{name}.{part}" if name else part
+        spec = _find(name, path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return spec is not None and spec.origin in (None, file)
+
+
+def _find(name: str, path: Any) -> importlib.machinery.ModuleSpec | None:
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec = find_spec(name, path) if find_spec else None
+        if spec is not None:
+            return spec
+    return None

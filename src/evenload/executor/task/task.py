@@ -1,0 +1,211 @@
+"""What is to be run on the items: a function, or a class whose instances hold a model.
+
+``Task`` is the description that the executor sends; ``Runner`` is the live thing on a device, the same in a
+worker process and inline.
+"""
+
+import contextlib
+import pickle
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenload.errors import ConfigError
+from evenload.executor.task.failure import Failure, is_memory_error
+from evenload.executor.transport.progress_cell import PACKING, Place
+
+__all__ = ["Answer", "Runner", "Task", "dump", "load"]
+
+N_GOOD = 20  # batches after which a slightly larger one is tried
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A function or class, ready to be sent.
+
+    pickled    bytes and out-of-band buffers of ``fn``
+    is_class   built once per worker, called for every item or batch, closed at the end
+    device_as  name under which the constructor wants the device, "" for its only argument, None if not
+    batch      call with lists of up to so many items
+    may_split  a batch that failed may be tried again in parts
+    ceiling    so many items per call are known to fit into the memory of the device that it is sent to
+    """
+
+    id: int
+    name: str
+    fn: Callable | type
+    pickled: tuple[bytes, list] = field(repr=False, default=(b"", []))
+    is_class: bool = False
+    device_as: str | None = None
+    batch: int | None = None
+    may_split: bool = True
+    ceiling: int | None = None
+
+
+@dataclass(slots=True)
+class Answer:
+    """What a chunk gave: values in order (None where an item failed) and the failures by position.
+
+    ``skipped`` items from there on were not begun, because nobody wanted them any more.
+    """
+
+    values: list[Any]
+    failures: dict[int, Failure]
+    start_s: float
+    stop_s: float
+    busy_s: float
+    ceiling: int | None = None
+    skipped: int | None = None
+
+
+class Runner:
+    """The task on one device."""
+
+    def __init__(self, task: Task, device: Callable[[], Any], *, inline: bool = False):
+        """Builds the instance if the task is a class. Raises whatever its constructor raises.
+
+        ``inline``: exceptions need not travel, and a Ctrl-C is the user's and not the item's.
+        """
+        self._travels = not inline
+        self._lets_through = (KeyboardInterrupt,) if inline else ()
+        self._task = task
+        self._call: Callable[[Any], Any] = task.fn
+        self._ceiling = task.ceiling or task.batch
+        self._n_good = 0  # batches of that size in a row
+        if task.is_class:
+            if task.device_as is None:
+                self._call = task.fn()
+            elif task.device_as:
+                self._call = task.fn(**{task.device_as: device()})
+            else:
+                self._call = task.fn(device())
+            if not callable(self._call):
+                raise ConfigError(
+                    f"{task.name} has no __call__", hint="give the class a method __call__(self, item)"
+                )
+
+    def run(self, items: Sequence[Any], chunk: int, place: Place, *, singly: bool = False) -> Answer:
+        """Run the task on every item. An exception of one item is that item's failure.
+
+        ``singly``: one item per batch, to find out which of them brings the worker down. An item may then be
+        the Failure that it was to bring it here.
+        """
+        start_s = time.monotonic()
+        answer = Answer([], {}, start_s, start_s, 0.0)
+        if self._task.batch is None:
+            self._run_each(self._call, items, chunk, place, answer)
+        elif singly:
+            self._run_each(self._call_one, items, chunk, place, answer)
+        else:
+            self._run_batches(items, chunk, place, answer, self._task.batch)
+            answer.ceiling = self._ceiling if self._ceiling != self._task.batch else None
+        place.at(PACKING)
+        answer.stop_s = time.monotonic()
+        answer.busy_s = answer.stop_s - start_s
+        return answer
+
+    def close(self) -> None:
+        """Let the instance free what it holds. Raises whatever its ``close`` raises."""
+        if self._task.is_class:
+            call, self._call = self._call, _gone
+            close = getattr(call, "close", None)
+            if callable(close):
+                close()
+
+    def _run_each(
+        self, call: Callable, items: Sequence[Any], chunk: int, place: Place, answer: Answer
+    ) -> None:
+        at, is_dropped, values = place.at, place.is_dropped, answer.values
+        for position, item in enumerate(items):
+            if is_dropped(chunk):
+                answer.skipped = position
+                return
+            if type(item) is Failure:
+                answer.failures[position] = item
+                values.append(None)
+                continue
+            at(position)
+            try:
+                values.append(call(item))
+            except self._lets_through:
+                raise
+            except BaseException as error:
+                answer.failures[position] = Failure.of(error, travels=self._travels)
+                values.append(None)
+
+    def _run_batches(self, items: Sequence[Any], chunk: int, place: Place, answer: Answer, most: int) -> None:
+        todo = [(0, len(items))]
+        while todo:
+            start, stop = todo.pop()
+            n = min(most, self._ceiling or most)
+            if stop - start > n:
+                todo.append((start + n, stop))
+                stop = start + n
+            if place.is_dropped(chunk):
+                answer.skipped = start
+                return
+            place.at(start)
+            try:
+                answer.values.extend(self._call_batch(items[start:stop]))
+                if stop - start == self._ceiling != most:
+                    self._try_more(most)
+            except self._lets_through:
+                raise
+            except BaseException as error:
+                if stop - start > 1 and self._task.may_split:
+                    self._split(error, start, stop, todo)
+                    continue
+                failure = Failure.of(error, travels=self._travels)
+                answer.failures.update(dict.fromkeys(range(start, stop), failure))
+                answer.values.extend([None] * (stop - start))
+
+    def _try_more(self, most: int) -> None:
+        """What was too much once may fit again: somebody else has let go of the memory."""
+        assert self._ceiling is not None
+        self._n_good += 1
+        if self._n_good >= N_GOOD:
+            self._ceiling, self._n_good = min(most, self._ceiling + max(1, self._ceiling // 10)), 0
+
+    def _call_one(self, item: Any) -> Any:
+        return self._call_batch([item])[0]
+
+    def _call_batch(self, batch: Sequence[Any]) -> list[Any]:
+        results = list(self._call(list(batch)))
+        if len(results) != len(batch):
+            raise ValueError(
+                f"{self._task.name} returned {len(results)} results for a batch of {len(batch)} items"
+            )
+        return results
+
+    def _split(self, error: BaseException, start: int, stop: int, todo: list[tuple[int, int]]) -> None:
+        """Too little memory: halve, and remember it. Anything else: one by one, to find the culprit."""
+        if is_memory_error(error):
+            self._ceiling, self._n_good = (stop - start) // 2, 0
+            error.__traceback__ = None  # its frames hold the tensors that did not fit
+            torch = sys.modules.get("torch")
+            if torch is not None:
+                with contextlib.suppress(Exception):
+                    torch.cuda.empty_cache()
+            todo.append((start, stop))
+        else:
+            todo.extend((at, at + 1) for at in reversed(range(start, stop)))
+
+
+def _gone(_: Any) -> Any:
+    raise RuntimeError("this task was closed")
+
+
+def load(spec: bytes, buffers: list | None, task_id: int) -> Task:
+    """The task from a message of ``dump``. Raises whatever the function's module raises on import."""
+    name, body, is_class, device_as, batch, may_split, ceiling = pickle.loads(spec)
+    fn = pickle.loads(body, buffers=buffers or ())
+    return Task(task_id, name, fn, (b"", []), is_class, device_as, batch, may_split, ceiling)
+
+
+def dump(task: Task) -> tuple[bytes, list]:
+    """A message that ``load`` reads: bytes, and the buffers that belong to it."""
+    body, buffers = task.pickled
+    fields = (task.name, body, task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)
+    return pickle.dumps(fields, protocol=5), buffers

@@ -1,0 +1,1 @@
+"""How values travel between processes: frames on a pipe, arrays in shared memory."""

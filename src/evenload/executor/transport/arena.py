@@ -1,0 +1,309 @@
+"""Memory that the executor and one worker both see: large buffers are copied into it once, and read in place.
+
+    Lender.put(buffer) ──► Piece ──pipe──► Borrower.open(piece) ──► views ··· the last one dies ──► free again
+
+An arena is a file without a name (``memfd``, or a temporary file that is deleted at once), as long as the
+limit allows and with memory only where something was written. Both ends map it once. The system frees it with
+the last of them, however they end: there is nothing to clean up, and no size of ``/dev/shm`` to run into.
+What was written stays in memory to be used again: fresh pages cost several times as much as the copy.
+"""
+
+import contextlib
+import errno
+import mmap
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from evenload.executor.transport.free_list import Extents
+
+if TYPE_CHECKING:
+    import ctypes
+
+__all__ = [
+    "Borrower",
+    "Ledger",
+    "Lender",
+    "Piece",
+    "make_arena_file",
+    "make_shared_file",
+    "open_copy",
+    "usable_memory",
+]
+
+PAGE = 4096
+HEADER_BYTES = 64 * 1024
+FIRST_SLOT = 8  # the header: a count of what was given back, then one byte per slot that is lent
+LARGE_PAGE = 2 * 1024 * 1024  # what is lent begins there, and the arena grows by so much
+N_CELLS = 512
+LIMIT_CELL = 0
+LARGE_BYTES = 256 * 1024  # copied without the interpreter's lock
+MADV_POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module
+
+
+class Piece(NamedTuple):
+    """``n`` bytes at ``offset`` of an arena, lent under the number ``slot``."""
+
+    slot: int
+    offset: int
+    n: int
+
+
+def make_shared_file(name: str, n_bytes: int) -> int:
+    """A file descriptor of memory that vanishes with its last user. Raises OSError."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create(f"evenload-{name}", os.MFD_CLOEXEC)
+    else:
+        import tempfile
+
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.ftruncate(fd, n_bytes)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def usable_memory() -> int:
+    """The memory that this process may use, in bytes."""
+    most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            with open(path) as file:
+                most = min(most, int(file.read()))
+        except (OSError, ValueError):  # no such file, or "max"
+            continue
+    return most
+
+
+class Ledger:
+    """How much memory each arena of an executor takes; all ends see it, and keep to the limit together.
+
+    Everybody writes cells of their own. Two that grow at the same moment may exceed the limit by what one of
+    them asked for.
+    """
+
+    def __init__(self, fd: int, limit: int | None = None):
+        """``limit`` in bytes is given by the executor, and read by its workers."""
+        self.fd = fd
+        self._cells = memoryview(mmap.mmap(fd, N_CELLS * 8)).cast("q")
+        self._free = list(range(N_CELLS - 1, LIMIT_CELL, -1))
+        if limit is not None:
+            self._cells[LIMIT_CELL] = limit
+        self.limit = self._cells[LIMIT_CELL]
+
+    @classmethod
+    def new(cls, limit: int) -> "Ledger":
+        return cls(make_shared_file("ledger", N_CELLS * 8), limit)
+
+    @property
+    def n_bytes(self) -> int:
+        """What all arenas take now."""
+        return sum(self._cells[LIMIT_CELL + 1 :])
+
+    def open_cell(self) -> int | None:
+        """A cell for one more arena; None if there are too many. Only for the executor."""
+        return self._free.pop() if self._free else None
+
+    def close_cell(self, cell: int) -> None:
+        self._cells[cell] = 0
+        self._free.append(cell)
+
+    def take(self, cell: int, n: int) -> bool:
+        """May the arena with this cell grow by ``n`` bytes?"""
+        if self.n_bytes + n > self.limit:
+            return False
+        self._cells[cell] += n
+        return True
+
+    def give(self, cell: int, n: int) -> None:
+        self._cells[cell] -= n
+
+
+def make_arena_file(name: str, limit: int) -> int:
+    """A file descriptor of an arena that may take ``limit`` bytes. Raises OSError."""
+    return make_shared_file(name, LARGE_PAGE + -(-limit // PAGE) * PAGE)
+
+
+class Lender:
+    """The end that writes. Not for several threads."""
+
+    def __init__(self, fd: int, ledger: Ledger, cell: int):
+        """Raises OSError or ValueError if the file cannot be mapped."""
+        self._fd = os.dup(fd)
+        try:
+            self._map = mmap.mmap(fd, 0)
+        except BaseException:
+            os.close(self._fd)
+            raise
+        weakref.finalize(self._map, os.close, self._fd).atexit = False
+        _prefer_large_pages(self._map)
+        if not self._back(0, HEADER_BYTES):
+            raise OSError(errno.ENOMEM, "no memory for an arena")
+        self._returns = memoryview(self._map)[:FIRST_SLOT].cast("q")
+        self._n_returns = 0
+        self._ledger, self._cell = ledger, cell
+        self._warm = Extents()  # free, and backed by memory
+        self._cold = Extents(LARGE_PAGE, len(self._map) - LARGE_PAGE)
+        self._step = max(PAGE, min(LARGE_PAGE, ledger.limit // 64 // PAGE * PAGE))
+        self._lent: dict[int, tuple[int, int]] = {}
+        self._slots = list(range(HEADER_BYTES - 1, FIRST_SLOT - 1, -1))
+
+    def when_gone(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call ``function`` when this end is gone."""
+        weakref.finalize(self._map, function, *arguments).atexit = False
+
+    @property
+    def n_lent(self) -> int:
+        """Pieces that are in use, as far as this end knows."""
+        self._collect()
+        return len(self._lent)
+
+    def put(self, buffer: memoryview) -> Piece | None:
+        """Copy ``buffer`` (of bytes) into the arena and lend it. None if there is no room."""
+        n = buffer.nbytes
+        size = -(-n // PAGE) * PAGE
+        offset = self._allocate(size)
+        if offset is None:
+            return None
+        _copy(buffer, self._map, offset)
+        slot = self._slots.pop()
+        self._lent[slot] = (offset, size)
+        self._map[slot] = 1
+        return Piece(slot, offset, n)
+
+    def take_back(self, piece: Piece) -> None:
+        """It was not sent after all."""
+        self._map[piece.slot] = 0
+        self._free(piece.slot)
+
+    def _allocate(self, size: int) -> int | None:
+        if not self._slots or self._returns[0] != self._n_returns:
+            self._collect()
+        if not self._slots:
+            return None
+        offset = self._warm.take(size)
+        if offset is not None:
+            return offset
+        if not self._grow(size):
+            self._collect()  # a return that is not counted may hide behind one that is
+            self._trim()
+            self._grow(size)
+        return self._warm.take(size)
+
+    def _grow(self, size: int) -> bool:
+        """Have more memory, enough for ``size`` bytes."""
+        size = -(-size // self._step) * self._step
+        if not self._ledger.take(self._cell, size):
+            return False
+        offset = self._cold.take(size)
+        if offset is None:
+            self._ledger.give(self._cell, size)
+            return False
+        if not self._back(offset, size):
+            self._cold.give(offset, size)
+            self._ledger.give(self._cell, size)
+            return False
+        self._warm.give(offset, size)
+        return True
+
+    def _collect(self) -> None:
+        self._n_returns = self._returns[0]
+        for slot in [slot for slot in self._lent if not self._map[slot]]:
+            self._free(slot)
+
+    def _free(self, slot: int) -> None:
+        self._warm.give(*self._lent.pop(slot))
+        self._slots.append(slot)
+
+    def _back(self, offset: int, size: int) -> bool:
+        """Have memory there now. To find out while writing that there is none would be a SIGBUS."""
+        try:
+            if sys.platform == "linux":
+                try:
+                    self._map.madvise(MADV_POPULATE_WRITE, offset, size)
+                    return True
+                except OSError as error:
+                    if error.errno != errno.EINVAL:
+                        return False
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(self._fd, offset, size)
+        except OSError:
+            return False
+        return True
+
+    def _trim(self) -> None:
+        """Let the system have the memory that is free, where it takes it."""
+        if not hasattr(mmap, "MADV_REMOVE"):
+            return
+        kept = Extents()
+        for start, stop in self._warm:
+            try:
+                self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
+            except OSError:  # this file system cannot
+                kept.give(start, stop - start)
+            else:
+                self._cold.give(start, stop - start)
+        self._ledger.give(self._cell, self._warm.n_bytes - kept.n_bytes)
+        self._warm = kept
+
+
+class Borrower:
+    """The end that reads."""
+
+    def __init__(self, fd: int):
+        """Raises OSError or ValueError if the file cannot be mapped."""
+        self._map = mmap.mmap(fd, 0)
+        _prefer_large_pages(self._map)
+        self._returns = memoryview(self._map)[:FIRST_SLOT].cast("q")
+        self._leases: dict[int, weakref.ref] = {}
+        self._pid = os.getpid()
+
+    def when_gone(self, function: Callable[..., None], *arguments: Any) -> None:
+        """Call ``function`` when neither this nor any view is left."""
+        weakref.finalize(self._map, function, *arguments).atexit = False
+
+    @property
+    def n_leases(self) -> int:
+        return len(self._leases)
+
+    def open(self, piece: Piece) -> "ctypes.Array":
+        """What was lent, in place and writable. It is given back when the last view of it dies."""
+        import ctypes  # takes a while, and not every worker needs it
+
+        slot = piece.slot
+        block = (ctypes.c_ubyte * piece.n).from_buffer(self._map, piece.offset)
+        leases, returns, arena, pid = self._leases, self._returns, self._map, self._pid
+
+        def give_back(_: weakref.ref) -> None:
+            del leases[slot]
+            if os.getpid() == pid:  # in a forked child it is not ours to give back
+                arena[slot] = 0
+                returns[0] += 1
+
+        leases[slot] = weakref.ref(block, give_back)
+        return block
+
+
+def open_copy(fd: int, piece: Piece) -> mmap.mmap:
+    """What many workers share, as memory that each may write to for itself: pages are copied when written."""
+    return mmap.mmap(fd, piece.n, access=mmap.ACCESS_COPY, offset=piece.offset)
+
+
+def _copy(buffer: memoryview, target: mmap.mmap, offset: int) -> None:
+    n = buffer.nbytes
+    numpy = sys.modules.get("numpy")
+    if n >= LARGE_BYTES and numpy is not None and hasattr(numpy, "frombuffer"):
+        numpy.frombuffer(target, numpy.uint8, n, offset)[:] = numpy.frombuffer(buffer, numpy.uint8)
+    else:
+        target[offset : offset + n] = buffer
+
+
+def _prefer_large_pages(arena: mmap.mmap) -> None:
+    if hasattr(mmap, "MADV_HUGEPAGE") and len(arena) > LARGE_PAGE:
+        with contextlib.suppress(OSError):  # a system built without them
+            arena.madvise(mmap.MADV_HUGEPAGE, LARGE_PAGE)

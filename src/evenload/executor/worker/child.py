@@ -1,0 +1,277 @@
+"""A worker process, seen from the executor: its pipes, its output, its death."""
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from evenload.executor.task.messages import Gone, Said, Warned
+from evenload.executor.transport.progress_cell import NOT_BEGUN, Place, make_place_file
+from evenload.executor.transport.wire import Frame, Inbox, Outbox
+from evenload.executor.worker.fork_server import Forked, Spawned
+from evenload.executor.worker.memory import SharedMemory
+from evenload.executor.worker.replies import ENDS_A_CHUNK, message_of
+
+__all__ = ["Child"]
+
+LARGE_BYTES = 128 * 1024
+PIPE_BYTES = 1024 * 1024  # asked for; the system may give less
+MOST_LINE_BYTES = 64 * 1024
+N_LAST_LINES = 30
+
+
+Start = Callable[[str, Mapping[str, str], Sequence[int], int, int | None], Spawned | Forked]
+"""Device, its environment, file descriptors for the worker, one for its output, cell of its arena."""
+
+
+class Child:
+    """Started at once; ``on_end(child)`` is called when the process has ended, and ``bury`` is then due.
+
+    worker           its number
+    read             makes a message of its number, its process id and a frame that it has sent
+    chunks           those that it holds, in the order in which it was given them
+    is_unsent        there is something to ``flush``
+    can_tell_death   the system tells of its death by a file descriptor; if not, ``check`` must be called
+    """
+
+    def __init__(
+        self,
+        worker: int,
+        device: str,
+        environment: Mapping[str, str],
+        selector: selectors.BaseSelector,
+        news: list[Any],
+        on_end: "Callable[[Child], None]",
+        memory: SharedMemory,
+        start: Start,
+        read: Callable[[int, int, Frame], Any] = message_of,
+    ):
+        self.worker = worker
+        self.chunks: deque[int] = deque()
+        self.can_tell_death = True
+        self._selector = selector
+        self._news = news
+        self._on_end = on_end
+        self._memory = memory
+        self._read = read
+        self.is_unsent = False
+        self._is_doomed = False
+        self._is_writing = False
+        self._has_large_pipes = False
+        self._last_lines: deque[str] = deque(maxlen=N_LAST_LINES)
+        self._partial = b""
+        self._fds: list[int] = []
+        theirs: list[int] = []
+        try:
+            self._start(device, environment, theirs, start)
+        except BaseException:
+            self._close_fds()
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+
+    def _start(self, device: str, environment: Mapping[str, str], theirs: list[int], start: Start) -> None:
+        place_fd = make_place_file()
+        theirs.append(place_fd)
+        self.place = Place(place_fd)
+        their_in, self._out_fd = self._pipe(theirs, they_read=True)
+        their_out, self._in_fd = self._pipe(theirs, they_read=False)
+        their_log, self._log_fd = self._pipe(theirs, they_read=False)
+        their_life, _ = self._pipe(theirs, they_read=True)
+        passed = (their_in, their_out, their_life, place_fd)
+        arenas = self._memory.open()
+        if arenas is not None:
+            theirs.extend(arenas.own)
+        else:
+            self._warn(self._memory.said_once())
+        fds = (*passed, *(arenas.theirs[:4] if arenas is not None else ()))
+        cell = arenas.theirs[4] if arenas is not None else None
+        self._process = start(device, environment, fds, their_log, cell)
+        self._inbox = Inbox(self._in_fd, arenas.borrower if arenas is not None else None)
+        self._outbox = Outbox(self._out_fd, arenas.lender if arenas is not None else None)
+        self._selector.register(self._in_fd, selectors.EVENT_READ, self._on_frames)
+        self._selector.register(self._log_fd, selectors.EVENT_READ, self._on_output)
+        if isinstance(self._process, Forked):
+            self._fds.append(self._process.status_fd)
+            self._selector.register(self._process.status_fd, selectors.EVENT_READ, self._on_status)
+        else:
+            self._watch_death()
+
+    def _watch_death(self) -> None:
+        death_fd = self._process.death_fd
+        self.can_tell_death = death_fd is not None
+        if death_fd is not None:
+            self._fds.append(death_fd)
+            self._selector.register(death_fd, selectors.EVENT_READ, self._on_death)
+
+    def _on_status(self) -> None:
+        """The fork server has started it, or never will."""
+        assert isinstance(self._process, Forked)
+        if self.pid is not None:
+            return  # learned already: a frame was faster, and both were seen in the same look
+        self._unwatch(self._process.status_fd)
+        if not self._process.learn():
+            return self._on_end(self)
+        self._watch_death()
+        if self._is_doomed:
+            self.kill()
+
+    def _pipe(self, theirs: list[int], they_read: bool) -> tuple[int, int]:
+        """(their end, our end); ours does not block."""
+        read, write = os.pipe()
+        their, our = (read, write) if they_read else (write, read)
+        theirs.append(their)
+        self._fds.append(our)
+        os.set_blocking(our, False)
+        return their, our
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid
+
+    def _prepare_for(self, frame: Frame) -> None:
+        """From the first large message on, fewer and larger reads and writes."""
+        if self._has_large_pipes or frame.n_bytes < LARGE_BYTES:
+            return
+        self._has_large_pipes = True
+        if sys.platform == "linux":
+            import fcntl
+
+            for fd in (self._in_fd, self._out_fd):
+                with contextlib.suppress(OSError):  # over the user's limit of pipe memory: only slower
+                    fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def send(self, frame: Frame) -> None:
+        """Have it sent with the next ``flush``."""
+        self._prepare_for(frame)
+        self._outbox.add(frame)
+        self.is_unsent = True
+        if self._outbox.refused:
+            self._outbox.refused = 0
+            self._warn(self._memory.refused())
+
+    def flush(self) -> None:
+        """Send, or queue for when the worker reads on. One that is dead is noticed by its death."""
+        self.is_unsent = False
+        try:
+            if not self._outbox.flush() and not self._is_writing:
+                self._selector.register(self._out_fd, selectors.EVENT_WRITE, self._on_writable)
+                self._is_writing = True
+        except BrokenPipeError:
+            pass
+
+    def _warn(self, text: str | None) -> None:
+        if text is not None:
+            self._news.append(Warned(self.worker, text))
+
+    def where(self) -> tuple[int, float]:
+        """Position in the chunk that it is at, and for how many seconds."""
+        return self.place.of(self.chunks[0]) if self.chunks else (NOT_BEGUN, 0.0)
+
+    def kill(self) -> None:
+        """End it and all that it has started."""
+        if self.pid is None:
+            self._is_doomed = True
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: only zombies are left
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def check(self) -> None:
+        if self._process.is_dead():
+            self._on_end(self)
+
+    def bury(self) -> None:
+        """Take what it left, report its end, free everything."""
+        self.kill()  # its children, too
+        while self._on_frames() or self._on_output():
+            pass
+        if self._partial:
+            self._say(self._partial)
+        exit_code = self._process.wait()
+        position = self.where()[0]
+        self._news.append(Gone(self.worker, exit_code, position, "\n".join(self._last_lines)))
+        self._close_fds()
+        self.place.close()
+        self._inbox.close()
+        self._outbox.close()
+
+    def _on_frames(self) -> bool:
+        """Read once. Returns True if there may be more."""
+        try:
+            frames = self._inbox.read()
+        except EOFError:
+            return self._stop_reading()  # it is dying; or it has closed its files, and is of no use any more
+        except MemoryError:
+            self._last_lines.append("evenload: these results do not fit into the executor's memory")
+            return self._stop_reading()
+        if frames is None:
+            return False
+        if self.pid is None:  # it was faster than the news of its start
+            self._on_status()
+        for frame in frames:
+            self._prepare_for(frame)
+            self._news.append(self._message(frame))
+        if self._inbox.refused:
+            self._inbox.refused = 0
+            self._warn(self._memory.refused())
+        return True
+
+    def _stop_reading(self) -> bool:
+        self._unwatch(self._in_fd)
+        self.kill()
+        return False
+
+    def _message(self, frame: Frame) -> Any:
+        if frame.kind in ENDS_A_CHUNK:
+            self.chunks.popleft()
+        assert self.pid is not None
+        return self._read(self.worker, self.pid, frame)
+
+    def _on_output(self) -> bool:
+        """Read once. Returns True if there may be more."""
+        try:
+            read = os.read(self._log_fd, MOST_LINE_BYTES)
+        except BlockingIOError:
+            return False
+        if not read:
+            self._unwatch(self._log_fd)
+            return False
+        *lines, self._partial = (self._partial + read).split(b"\n")
+        if len(self._partial) > MOST_LINE_BYTES:
+            lines.append(self._partial)
+            self._partial = b""
+        for line in lines:
+            self._say(line)
+        return True
+
+    def _say(self, line: bytes) -> None:
+        text = line.decode(errors="backslashreplace").rstrip("\r")
+        self._last_lines.append(text)
+        self._news.append(Said(self.worker, text))
+
+    def _on_writable(self) -> None:
+        try:
+            is_done = self._outbox.flush()
+        except BrokenPipeError:
+            is_done = True
+        if is_done:
+            self._unwatch(self._out_fd)
+            self._is_writing = False
+
+    def _on_death(self) -> None:
+        self._on_end(self)
+
+    def _unwatch(self, fd: int) -> None:
+        with contextlib.suppress(KeyError):
+            self._selector.unregister(fd)
+
+    def _close_fds(self) -> None:
+        for fd in self._fds:
+            self._unwatch(fd)
+            os.close(fd)
+        self._fds.clear()

@@ -1,0 +1,115 @@
+"""The fork server's side: takes requests, forks workers, collects them when asked to. See ``fork_server``."""
+
+import contextlib
+import gc
+import os
+import pickle
+import signal
+import socket
+import sys
+from struct import Struct
+from typing import Any
+
+from evenload.executor.worker.threads import set_threads
+from evenload.executor.worker.worker import worker
+
+__all__ = ["STATUS", "serve"]
+
+STATUS = Struct("<q")  # a worker's number, and later its exit code
+MOST_BYTES = 4 * 1024 * 1024
+MOST_FDS = 32
+
+
+def serve(fd: int) -> None:
+    """Obey until the other end closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    requests = socket.socket(fileno=fd)
+    statuses: dict[int, int] = {}
+    is_safe = True
+    while True:
+        body, fds, _, _ = socket.recv_fds(requests, MOST_BYTES, MOST_FDS)
+        if not body:
+            os._exit(0)
+        kind, argument = pickle.loads(body)
+        if kind == "fork" and is_safe:
+            _fork(argument, fds, requests, statuses)
+        elif kind == "fork":
+            for one in fds:
+                os.close(one)
+        elif kind == "collect":
+            _collect(argument, statuses)
+        elif kind == "import":
+            is_safe = _import(argument)
+
+
+def _fork(how: dict[str, Any], fds: list[int], requests: socket.socket, statuses: dict[int, int]) -> None:
+    status_fd = fds.pop()
+    gc.freeze()  # what is there stays as it is, so that its memory stays shared
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(status_fd)
+            for other in statuses.values():
+                os.close(other)
+            requests.close()
+            _become_worker(how, fds)
+        except BaseException:
+            import traceback
+
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+    with contextlib.suppress(OSError):  # it was faster, or is gone already
+        os.setpgid(pid, pid)
+    for fd in fds:
+        os.close(fd)
+    statuses[pid] = status_fd
+    with contextlib.suppress(OSError):  # nobody waits for it any more
+        os.write(status_fd, STATUS.pack(pid))
+
+
+def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
+    os.environ.clear()
+    os.environ.update(how["environment"])
+    with contextlib.suppress(OSError):
+        os.chdir(how["folder"])
+    sys.path[:] = how["path"]
+    sys.argv = ["-c", "evenload-worker", how["device"]]
+    log, *theirs = fds
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, standard in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(fd, standard)
+    os.close(null)
+    os.close(log)
+    encoding = sys.stdout.encoding  # the old ones believe that they can seek
+    sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding=encoding, closefd=False)
+    sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding=encoding, closefd=False)
+    set_threads()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    arenas: Any = (*theirs[4:8], how["cell"]) if how["cell"] is not None else None
+    worker.main(theirs[0], theirs[1], theirs[2], theirs[3], arenas)
+
+
+def _collect(pid: int, statuses: dict[int, int]) -> None:
+    status_fd = statuses.pop(pid)
+    _, status = os.waitpid(pid, 0)
+    with contextlib.suppress(OSError):
+        os.write(status_fd, STATUS.pack(os.waitstatus_to_exitcode(status)))
+    os.close(status_fd)
+
+
+def _import(names: list[str]) -> bool:
+    """For workers to come. What cannot be imported here, they will tell of themselves.
+
+    Returns False if it is not safe to fork any more.
+    """
+    for name in names:
+        with contextlib.suppress(Exception):
+            __import__(name)
+    torch = sys.modules.get("torch")
+    touches_device = torch is not None and torch.cuda.is_initialized()
+    return len(os.listdir("/proc/self/task")) == 1 and not touches_device

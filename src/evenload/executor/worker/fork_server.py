@@ -1,0 +1,225 @@
+"""New workers by fork from a small process of their own, instead of a new interpreter each.
+
+    executor ──socket──► fork server ──fork──► worker ──pipes──► executor
+
+The server imports what workers need, then nothing but forks: it has one thread, it runs no task and never
+touches a device, so its copies are as good as new interpreters, in milliseconds. What tasks import (torch,
+above all) it imports too, for workers that have to be replaced. It belongs to one back end and ends with it,
+however that ends. Devices and thread counts are set in the worker before anything can read them; see
+``fork_main``.
+"""
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+from evenload.executor.worker.fork_main import STATUS
+
+__all__ = ["PRELOADABLE", "ForkServer", "Forked", "Spawned", "can_fork", "imports_of"]
+
+PRELOADABLE = ("numpy", "torch")  # whose import starts nothing that a fork would break
+SEND_BYTES = 1024 * 1024
+BOOT_WORKER = (
+    "import sys; sys.path[:] = {path!r}; from evenload.executor.worker.worker import main; main({told})"
+)
+BOOT_SERVER = (
+    "import sys; sys.path[:] = {path!r}; from evenload.executor.worker.fork_main import serve; serve({fd})"
+)
+
+
+def can_fork() -> bool:
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+def imports_of(fn: Any) -> list[str]:
+    """The preloadable packages that are used where ``fn`` is defined."""
+    inner = getattr(fn, "func", fn)
+    module = sys.modules.get(getattr(inner, "__module__", None) or "")
+    scope = dict(vars(module)) if module is not None else {}
+    used = {home.partition(".")[0] for home in map(_home, scope.values())}
+    return [name for name in PRELOADABLE if name in used]
+
+
+def _home(value: Any) -> str:
+    """The module that ``value`` is or comes from; "" for what is no module, class or function."""
+    if type(value) is ModuleType:
+        return value.__name__
+    is_plain = issubclass(type(value), type) or type(value) in (FunctionType, BuiltinFunctionType)
+    home = value.__module__ if is_plain else None
+    return home if isinstance(home, str) else ""
+
+
+class Spawned:
+    """A worker in an interpreter of its own, as a child of this process.
+
+    death_fd  readable when the process has ended; None if the system cannot tell
+    """
+
+    def __init__(
+        self,
+        device: str,
+        environment: Mapping[str, str],
+        path: Sequence[str],
+        fds: Sequence[int],
+        log: int,
+        cell: int | None,
+    ):
+        arenas = (*fds[4:8], cell) if cell is not None else None
+        told = ", ".join(map(repr, (*fds[:4], arenas)))
+        self._process = subprocess.Popen(
+            # -P: a file pickle.py in the current folder must not be imported as the library's.
+            [sys.executable, "-P", "-c", BOOT_WORKER.format(path=path, told=told), "evenload-worker", device],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            pass_fds=fds,
+            process_group=0,
+        )
+        self.pid: int | None = self._process.pid
+        self.death_fd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else None
+
+    def is_dead(self) -> bool:
+        return self._process.poll() is not None
+
+    def wait(self) -> int:
+        """Its exit code, negative for a signal. Only when it is dead or dying."""
+        return self._process.wait()
+
+
+class Forked:
+    """A worker that the fork server was asked for. ``pid`` is known as soon as ``learn`` has read it.
+
+    status_fd  readable when there is something to learn
+    """
+
+    def __init__(self, server: "ForkServer", status_fd: int):
+        self.pid: int | None = None
+        self.status_fd = status_fd
+        self.death_fd: int | None = None
+        self._server = server
+
+    def learn(self) -> bool:
+        """Read its number. Returns False if the server has ended without starting it."""
+        read = os.read(self.status_fd, STATUS.size)
+        if len(read) < STATUS.size:
+            self._server.refuses = self._server.is_running()
+            return False
+        (pid,) = STATUS.unpack(read)
+        self.pid = pid
+        self._server.has_forked = True
+        try:
+            self.death_fd = os.pidfd_open(pid)
+        except ProcessLookupError:  # the server is gone, and the system has collected the worker
+            return False
+        return True
+
+    def is_dead(self) -> bool:
+        return False  # there is always a file descriptor that tells
+
+    def wait(self) -> int:
+        """Its exit code, negative for a signal; that of SIGKILL if nobody can tell. Only when it is dead."""
+        if self.pid is not None and self._server.send("collect", self.pid):
+            read = os.read(self.status_fd, STATUS.size)
+            if len(read) == STATUS.size:
+                return STATUS.unpack(read)[0]
+        return -signal.SIGKILL
+
+
+class ForkServer:
+    """Started at once.
+
+    is_alive    no request has failed yet
+    has_forked  it works: at least one worker was started
+    refuses     it keeps the workers that it has, but forks no more: what it has imported makes that unsafe
+    """
+
+    def __init__(self, path: Sequence[str], environment: Mapping[str, str]):
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
+        self.is_alive = True
+        self.has_forked = self.refuses = False
+        self._socket = ours
+        self._imported: set[str] = set()
+        boot = BOOT_SERVER.format(path=path, fd=theirs.fileno())
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-c", boot, "evenload-fork"],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # what is wrong, workers that are spawned instead will say, too
+                env=environment,
+                pass_fds=(theirs.fileno(),),
+                process_group=0,
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+
+    def fork(
+        self,
+        device: str,
+        environment: Mapping[str, str],
+        path: Sequence[str],
+        fds: Sequence[int],
+        log: int,
+        cell: int | None,
+    ) -> Forked:
+        """Ask for a worker. Raises OSError if the server is gone."""
+        how = {
+            "device": device,
+            "environment": dict(environment),
+            "path": list(path),
+            "folder": _folder(),
+            "cell": cell,
+        }
+        status_fd, theirs = os.pipe()
+        try:
+            if not self.send("fork", how, (log, *fds, theirs)):
+                raise BrokenPipeError("the fork server has ended")
+        except OSError:
+            os.close(status_fd)
+            raise
+        finally:
+            os.close(theirs)
+        return Forked(self, status_fd)
+
+    def is_running(self) -> bool:
+        return self._process.poll() is None
+
+    def preload(self, names: Sequence[str]) -> None:
+        """Import these packages, for workers to come."""
+        new = [name for name in names if name not in self._imported]
+        if new:
+            self._imported.update(new)
+            self.send("import", new)
+
+    def send(self, kind: str, argument: Any, fds: Sequence[int] = ()) -> bool:
+        try:
+            socket.send_fds(self._socket, [pickle.dumps((kind, argument))], fds)
+        except OSError:
+            self.is_alive = False
+        return self.is_alive
+
+    def close(self) -> None:
+        self.is_alive = False
+        self._socket.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return "/"

@@ -1,0 +1,159 @@
+"""The shared memory of one executor: a ledger, an arena per worker and direction, and one that all read.
+
+What every worker needs, such as the weights that a function was bound to, stands in the common arena once.
+"""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from evenload.errors import ConfigError
+from evenload.executor.transport.arena import Borrower, Ledger, Lender, Piece, make_arena_file, usable_memory
+from evenload.executor.transport.wire import COMMON, OUT_OF_BAND_BYTES
+
+__all__ = ["Arenas", "SharedMemory", "limit_from"]
+
+UNITS = {
+    "": 1,
+    "b": 1,
+    **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
+}
+COMMON_SHARE = 0.5  # of the limit that the common arena may take
+
+
+@dataclass(slots=True, eq=False)
+class Arenas:
+    """A worker's two arenas, seen from the executor.
+
+    theirs  what the worker is told of them: four file descriptors and a cell; see ``worker.main``
+    own     those of the descriptors that are to be closed once the worker has them
+    """
+
+    lender: Lender
+    borrower: Borrower
+    theirs: tuple[int, int, int, int, int]
+    own: tuple[int, int]
+
+
+def limit_from(limit: int | str) -> int:
+    """Bytes, from a number of them or from words: "2 GiB", "500MB", "25%" of the memory there is.
+
+    Raises ConfigError.
+    """
+    if isinstance(limit, int) and limit >= 0:
+        return limit
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z%]*)\s*", str(limit).lower())
+    unit = UNITS.get(match[2]) if match else None
+    if match and match[2] == "%" and float(match[1]) <= 100:
+        return int(usable_memory() * float(match[1]) / 100)
+    if match and unit:
+        return int(float(match[1]) * unit)
+    raise ConfigError(
+        f"shared_memory_limit={limit!r} is no amount of memory", hint='write bytes, "2 GiB", "25%" or 0'
+    )
+
+
+class SharedMemory:
+    """``limit`` in bytes is for everything together; 0 for none. Falls back to none where it must."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self._why_not: str | None = None
+        self._is_warned = False
+        self._ledger: Ledger | None = None
+        self._common: Lender | None = None
+        self._common_fd = -1
+        self._tasks: dict[int, list[Any]] = {}
+        self._n_common = 0
+
+    def open(self) -> Arenas | None:
+        """Arenas for one more worker; None if it must do without."""
+        if self.limit <= 0:
+            return None
+        fds: list[int] = []
+        cells: list[int] = []
+        try:
+            ledger = self._open_ledger()
+            for name in ("in", "out"):
+                fds.append(make_arena_file(name, self.limit))
+                cell = ledger.open_cell()
+                if cell is None:
+                    raise OSError("too many arenas")
+                cells.append(cell)
+            lender, borrower = Lender(fds[0], ledger, cells[0]), Borrower(fds[1])
+        except (OSError, ValueError) as error:
+            for fd in fds:
+                os.close(fd)
+            for cell in cells:
+                self._ledger.close_cell(cell)  # type: ignore[union-attr]
+            self._give_up(f"no shared memory: {error}")
+            return None
+        lender.when_gone(ledger.close_cell, cells[0])
+        borrower.when_gone(ledger.close_cell, cells[1])
+        theirs = (fds[0], fds[1], self._common_fd, ledger.fd, cells[1])
+        return Arenas(lender, borrower, theirs, (fds[0], fds[1]))
+
+    def share(self, task: int, buffers: list[Any]) -> list[Any]:
+        """``buffers`` of a task, or the pieces of the common arena that hold them."""
+        if self._common is None or not buffers:
+            return buffers
+        pieces = self._tasks.get(task)
+        if pieces is None:
+            pieces = self._tasks[task] = [self._share(memoryview(buffer).cast("B")) for buffer in buffers]
+        return pieces
+
+    def refused(self) -> str | None:
+        """Something went through a pipe for want of room: what to tell a person about it, once."""
+        if self._ledger is not None:
+            self._give_up(
+                f"shared memory is full ({self.limit / 2**20:.0f} MiB): what is large travels through pipes "
+                "meanwhile, which is slower; keep fewer results, or raise shared_memory_limit"
+            )
+        return self.said_once()
+
+    def said_once(self) -> str | None:
+        """What a person should know of it, if they have not been told."""
+        why, self._why_not = self._why_not, None
+        return why
+
+    def close(self) -> None:
+        """Views of results outlive it."""
+        for fd in (self._common_fd, self._ledger.fd if self._ledger is not None else -1):
+            if fd >= 0:
+                os.close(fd)
+        self._ledger = self._common = None
+        self._tasks.clear()
+        self._common_fd = -1
+        self.limit = 0
+
+    def _open_ledger(self) -> Ledger:
+        if self._ledger is None:
+            ledger = Ledger.new(self.limit)
+            try:
+                self._common_fd = make_arena_file("common", self.limit)
+                cell = ledger.open_cell()
+                assert cell is not None
+                self._common = Lender(self._common_fd, ledger, cell)
+            except (OSError, ValueError):
+                os.close(ledger.fd)
+                raise
+            self._ledger = ledger
+        return self._ledger
+
+    def _share(self, buffer: memoryview) -> Any:
+        assert self._common is not None
+        n = buffer.nbytes
+        if n < OUT_OF_BAND_BYTES or self._n_common + n > self.limit * COMMON_SHARE:
+            return buffer
+        piece = self._common.put(buffer)
+        if piece is None:
+            return buffer
+        self._n_common += n
+        return Piece(piece.slot | COMMON, piece.offset, piece.n)
+
+    def _give_up(self, why: str) -> None:
+        if not self._is_warned:
+            self._is_warned = True
+            self._why_not = why

@@ -1,0 +1,41 @@
+"""What a worker's frame means to the executor, whichever way it came."""
+
+from evenload.executor.task.failure import Failure
+from evenload.executor.task.item_packing import unpack_apart
+from evenload.executor.task.messages import Answered, Loaded, Message, Refused, Spoilt, Up
+from evenload.executor.task.task import Answer
+from evenload.executor.transport.wire import Frame, unpack
+from evenload.executor.worker.worker import worker as protocol
+
+__all__ = ["ENDS_A_CHUNK", "message_of"]
+
+ENDS_A_CHUNK = frozenset((protocol.DONE, protocol.DONE_SINGLY, protocol.SPOILT))
+
+
+def message_of(worker: int, pid: int | None, frame: Frame) -> Message:
+    """The message that ``frame`` brings. Results that cannot be read are a spoilt chunk."""
+    if frame.kind in (protocol.DONE, protocol.DONE_SINGLY):
+        try:
+            answer = Answer(*unpack(frame))
+            if frame.kind == protocol.DONE_SINGLY:
+                _take_apart(answer)
+            return Answered(worker, frame.chunk, answer, frame.n_bytes)
+        except Exception as error:
+            return Spoilt(worker, frame.chunk, Failure.of(error, "result"), is_run=True)
+    if frame.kind == protocol.SPOILT:
+        return Spoilt(worker, frame.chunk, unpack(frame), is_run=False)
+    if frame.kind == protocol.LOADED:
+        return Loaded(worker, frame.task, unpack(frame))
+    if frame.kind == protocol.REFUSED:
+        return Refused(worker, frame.task, unpack(frame))
+    assert frame.kind == protocol.UP
+    return Up(worker, pid)
+
+
+def _take_apart(answer: Answer) -> None:
+    """Make objects of values that were packed one by one; those that cannot be read are failures."""
+    answer.values = unpack_apart(answer.values, "result")
+    for position, value in enumerate(answer.values):
+        if isinstance(value, Failure):
+            answer.values[position] = None
+            answer.failures.setdefault(position, value)

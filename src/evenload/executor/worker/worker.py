@@ -1,0 +1,221 @@
+"""The worker process: one device, one pipe in, one pipe out, one task at a time.
+
+Started as ``python -c "... main()"`` with the device's environment (visible devices, thread counts) set.
+It imports little, and nothing of the user's before the first ``LOAD``. It never outlives the executor:
+see ``leave_with_parent``.
+"""
+
+import contextlib
+import faulthandler
+import fcntl
+import io
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import Any
+
+from evenload.executor.task.failure import Failure
+from evenload.executor.task.item_packing import pack_apart, unpack_apart
+from evenload.executor.task.task import Answer, Runner, load
+from evenload.executor.transport.arena import Borrower, Ledger, Lender
+from evenload.executor.transport.progress_cell import Place
+from evenload.executor.transport.wire import Frame, Inbox, Outbox, hold, pack, unpack
+
+__all__ = [
+    "DONE",
+    "DONE_SINGLY",
+    "LOAD",
+    "LOADED",
+    "REFUSED",
+    "RUN",
+    "SINGLY",
+    "SPOILT",
+    "STOP",
+    "UNLOAD",
+    "UP",
+    "main",
+]
+
+# To the worker. SINGLY is RUN with items that are pickled and called one by one.
+LOAD, RUN, SINGLY, UNLOAD, STOP = range(1, 6)
+# From the worker. DONE_SINGLY answers SINGLY. SPOILT: the chunk's items could not be read.
+UP, LOADED, REFUSED, DONE, DONE_SINGLY, SPOILT = range(11, 17)
+
+F_SETSIG = 10  # Linux: which signal to send instead of SIGIO; not in the fcntl module
+PARENT_CHECK_MS = 500
+
+
+def main(
+    inbox_fd: int, outbox_fd: int, life_fd: int, place_fd: int, arenas: tuple[int, int, int, int, int] | None
+) -> None:
+    """Serve until told to stop or left alone. Never returns to a caller that could run anything else.
+
+    ``arenas``: file descriptors of the arena to read, the one to write, the common one and the ledger, and
+    the cell in it of the second; None without shared memory.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to everybody; the executor decides
+    leave_with_parent(life_fd)
+    faulthandler.enable(all_threads=False)
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        # Made anew: a forked worker's were made for what was open there before, which may have been a file.
+        raw = io.FileIO(fd, "w", closefd=False)
+        writer = io.BufferedWriter(raw)
+        stream = io.TextIOWrapper(writer, "utf-8", errors="backslashreplace", line_buffering=True)
+        setattr(sys, name, stream)
+    sys.modules["__main__"] = ModuleType("__main__")  # the user's own arrives by value
+    borrower, lender, common_fd = None, None, -1
+    if arenas is not None:
+        borrowed_fd, lent_fd, common_fd, ledger_fd, cell = arenas
+        borrower, lender = Borrower(borrowed_fd), Lender(lent_fd, Ledger(ledger_fd), cell)
+    worker = Worker(Outbox(outbox_fd, lender), Place(place_fd))
+    inbox = Inbox(inbox_fd, borrower, common_fd)
+    worker.reply(UP)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while worker.is_serving:
+            for frame in inbox.read() or ():
+                worker.obey(frame)
+    _flush()
+    os._exit(0)  # threads that the task has left behind shall not keep the device
+
+
+class Worker:
+    """What the process does with each frame."""
+
+    def __init__(self, outbox: Outbox, place: Place):
+        self.is_serving = True
+        self._outbox = outbox
+        self._place = place
+        self._runners: dict[int, Runner] = {}
+
+    def reply(
+        self, kind: int, task: int = 0, chunk: int = 0, body: bytes = b"", buffers: list | None = None
+    ) -> None:
+        self._outbox.send(Frame(kind, task, chunk, body, buffers))
+
+    def obey(self, frame: Frame) -> None:
+        if frame.kind == RUN:
+            self._run(frame)
+        elif frame.kind == SINGLY:
+            self._run_singly(frame)
+        elif frame.kind == LOAD:
+            self._load(frame)
+        elif frame.kind == UNLOAD:
+            self._unload(frame.task)
+        elif frame.kind == STOP:
+            for task in tuple(self._runners):
+                self._unload(task)
+            self.is_serving = False
+
+    def _load(self, frame: Frame) -> None:
+        began_s = time.monotonic()
+        try:
+            task = load(bytes(frame.body), frame.buffers, frame.task)
+            self._runners[frame.task] = Runner(task, _device)
+        except BaseException as error:
+            body, buffers = pack(Failure.of(error))
+            self.reply(REFUSED, frame.task, body=body, buffers=buffers)
+        else:
+            self.reply(LOADED, frame.task, body=pack(time.monotonic() - began_s)[0])
+
+    def _unload(self, task: int) -> None:
+        runner = self._runners.pop(task, None)
+        try:
+            if runner is not None:
+                runner.close()
+        except BaseException as error:
+            print(Failure.of(error).traceback, file=sys.stderr)  # noqa: T201 - reaches the executor as a note
+
+    def _run(self, frame: Frame) -> None:
+        self._place.begin(frame.chunk)
+        task, chunk = frame.task, frame.chunk
+        try:
+            items = unpack(frame)
+        except BaseException as error:
+            body, _ = pack(Failure.of(error, "input"))
+            return self.reply(SPOILT, task, chunk, body)
+        frame.body, frame.buffers = b"", None
+        answer = self._runners[task].run(items, chunk, self._place)
+        del items
+        body, buffers = _pack_answer(answer)
+        _flush()
+        self.reply(DONE, task, chunk, body, buffers)
+
+    def _run_singly(self, frame: Frame) -> None:
+        self._place.begin(frame.chunk)
+        items = unpack_apart(unpack(frame), "input")
+        answer = self._runners[frame.task].run(items, frame.chunk, self._place, singly=True)
+        answer.values = pack_apart(answer.values, "result")
+        body, buffers = pack(_fields(answer))
+        _flush()
+        self.reply(DONE_SINGLY, frame.task, frame.chunk, body, buffers)
+
+
+def _pack_answer(answer: Answer) -> tuple[bytes, list]:
+    """The answer as bytes; a result that cannot be pickled becomes its item's failure."""
+    try:
+        return pack(_fields(answer))
+    except BaseException:
+        pass  # find out which one it is
+    for position, value in enumerate(answer.values):
+        try:
+            pack(value)
+        except BaseException as error:
+            answer.values[position] = None
+            answer.failures[position] = Failure.of(error, "result")
+    return pack(_fields(answer))
+
+
+def _fields(answer: Answer) -> tuple:
+    return (
+        hold(answer.values),
+        answer.failures,
+        answer.start_s,
+        answer.stop_s,
+        answer.busy_s,
+        answer.ceiling,
+        answer.skipped,
+    )
+
+
+def _flush() -> None:
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:
+        pass  # the task has closed or replaced them
+
+
+def _device() -> Any:
+    from evenload.devices import current
+
+    return current()
+
+
+def leave_with_parent(life_fd: int) -> None:
+    """Die when the executor does, whatever runs here then.
+
+    Nobody but the executor holds the other end of ``life_fd``. When it closes, the kernel itself kills this
+    process group, even if the task holds the interpreter's lock for ever (Linux). A thread watches too: for
+    systems without that signal, and for a forked child of the executor that keeps the pipe open.
+    """
+    parent = os.getppid()
+    assert os.getpgrp() == os.getpid(), "a worker must not share a process group: it is killed as a whole"
+    if sys.platform == "linux":
+        fcntl.fcntl(life_fd, fcntl.F_SETOWN, -os.getpgrp())
+        fcntl.fcntl(life_fd, F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(life_fd, fcntl.F_SETFL, fcntl.fcntl(life_fd, fcntl.F_GETFL) | os.O_ASYNC)
+    threading.Thread(target=_watch, args=(life_fd, parent), name="evenload-life", daemon=True).start()
+
+
+def _watch(life_fd: int, parent: int) -> None:
+    poll = select.poll()
+    poll.register(life_fd, select.POLLIN)
+    while not poll.poll(PARENT_CHECK_MS) and os.getppid() == parent:
+        pass
+    with contextlib.suppress(OSError):
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+    os._exit(1)

@@ -1,0 +1,1 @@
+"""Small convolutions and poolings as LLVM IR, made for one shape."""

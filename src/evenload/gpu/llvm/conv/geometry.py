@@ -1,0 +1,101 @@
+"""Shapes of a two-dimensional convolution with stride and dilation 1, and how its work is cut into tiles."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from evenload.gpu.llvm import program
+
+__all__ = ["Geometry", "blocks", "scratch_bytes", "tile", "widest"]
+
+WIDEST_TILE = 8  # output channels, or places
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Of images [c_in, height, width] and weights [c_out, c_in, k_height, k_width]."""
+
+    c_in: int
+    c_out: int
+    height: int
+    width: int
+    k_height: int
+    k_width: int
+    pad_height: int
+    pad_width: int
+
+    @property
+    def out_height(self) -> int:
+        return self.height + 2 * self.pad_height - self.k_height + 1
+
+    @property
+    def out_width(self) -> int:
+        return self.width + 2 * self.pad_width - self.k_width + 1
+
+    @property
+    def taps(self) -> int:
+        return self.k_height * self.k_width
+
+    @property
+    def padded(self) -> tuple[int, int]:
+        """Rows and columns of an image with its padding."""
+        return self.height + 2 * self.pad_height, self.width + 2 * self.pad_width
+
+    def turned(self) -> "Geometry":
+        """The convolution that makes gradients of inputs from those of outputs; ``is_possible`` says if."""
+        return Geometry(
+            self.c_out,
+            self.c_in,
+            self.out_height,
+            self.out_width,
+            self.k_height,
+            self.k_width,
+            self.k_height - 1 - self.pad_height,
+            self.k_width - 1 - self.pad_width,
+        )
+
+    @property
+    def is_possible(self) -> bool:
+        """There are outputs, and no padding as large as the kernel."""
+        is_some = min(self.c_in, self.c_out, self.out_height, self.out_width) > 0
+        return is_some and self.pad_height < self.k_height and self.pad_width < self.k_width
+
+
+def scratch_bytes(g: Geometry, lanes: int, n_bytes: int) -> int:
+    """Room for the padded images of a block of samples, in and out, and for the weights of a client."""
+    images = sum(f.c_in * f.padded[0] * f.padded[1] for f in (g, g.turned()))
+    return n_bytes * (lanes * images + g.c_in * g.c_out * g.taps) + 256
+
+
+def tile(channels: int, width: int) -> tuple[int, int]:
+    """Output channels and places of a tile: the fewest loads for a product, and little done twice."""
+
+    def cost(size: tuple[int, int]) -> float:
+        o, x = size
+        twice = -(-width // x) * x / width
+        return twice * (1 + (o + x) / (o * x)) * (1 if o * x >= WIDEST_TILE else 2)
+
+    options = [
+        (o, x)
+        for o in range(1, min(channels, WIDEST_TILE) + 1)
+        for x in range(1, min(width, WIDEST_TILE) + 1)
+        if o * x <= most_sums() and channels % o == 0
+    ]
+    return min(options, key=cost)
+
+
+def most_sums() -> int:
+    """Sums that a tile may keep: of 32 or 16 vector registers, some are for factors."""
+    return 24 if "avx512f" in program.host_features() else 10
+
+
+def widest(total: int, most: int) -> int:
+    """The largest divisor of ``total`` that is at most ``most`` and WIDEST_TILE."""
+    return next(size for size in range(max(1, min(total, most, WIDEST_TILE)), 0, -1) if total % size == 0)
+
+
+def blocks(total: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """(first, number of blocks, size) of runs of blocks that cover ``total``."""
+    if total >= size:
+        yield 0, total // size, size
+    if total % size:
+        yield total - total % size, 1, total % size

@@ -1,0 +1,1 @@
+"""Arithmetic of prime fields as LLVM IR, one file for each way of keeping digits."""

@@ -1,0 +1,124 @@
+"""Vectors of floating numbers in LLVM code: a lane per sample, the last ones masked where samples end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from llvmlite import ir
+
+from evenload.gpu.llvm import program
+from evenload.gpu.llvm.code import I32, I64, POINTER, Code, Variable
+
+__all__ = ["Floats", "Sums", "lanes_for"]
+
+
+def lanes_for(samples: int, n_bytes: int) -> int:
+    """Samples in a vector: as many as this processor's registers hold, unless half of them serves as well."""
+    features = program.host_features()
+    width = 64 if "avx512f" in features else 32 if "avx2" in features else 16
+    widest = width // n_bytes
+    return widest // 2 if width > 16 and -(-samples // (widest // 2)) % 2 else widest
+
+
+class Floats:
+    """Operations on vectors of ``lanes`` numbers of ``n_bytes``, 4 or 8. Addresses are 64-bit integers."""
+
+    def __init__(self, code: Code, lanes: int, n_bytes: int):
+        self.code, self.lanes, self.n_bytes = code, lanes, n_bytes
+        self.number = ir.FloatType() if n_bytes == 4 else ir.DoubleType()
+        self.integer = I32 if n_bytes == 4 else I64
+        self.kind = ir.VectorType(self.number, lanes)
+        self.mask_kind = ir.VectorType(ir.IntType(1), lanes)
+        self.row_bytes = lanes * n_bytes
+        self._name = f"v{lanes}f{8 * n_bytes}"
+
+    def zero(self) -> Any:
+        return ir.Constant(self.kind, [0.0] * self.lanes)
+
+    def ones(self) -> Any:
+        return ir.Constant(self.kind, [1.0] * self.lanes)
+
+    def whole(self, value: int) -> Any:
+        """A whole number, as wide as the floating ones, in every lane."""
+        return ir.Constant(ir.VectorType(self.integer, self.lanes), [value] * self.lanes)
+
+    def load(self, address: Any, offset: int = 0) -> Any:
+        return self.code.load(address, self.kind, offset, align=self.n_bytes)
+
+    def store(self, value: Any, address: Any, offset: int = 0) -> None:
+        self.code.store(value, address, offset, align=self.n_bytes)
+
+    def scalar(self, address: Any, offset: int = 0) -> Any:
+        return self.code.load(address, self.number, offset, align=self.n_bytes)
+
+    def store_scalar(self, value: Any, address: Any, offset: int = 0) -> None:
+        self.code.store(value, address, offset, align=self.n_bytes)
+
+    def spread(self, value: Any) -> Any:
+        """One number in every lane."""
+        return self._spread(value, self.kind)
+
+    def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
+        """a * b + c, rounded once."""
+        function = self.code.intrinsic(f"llvm.fma.{self._name}", ir.FunctionType(self.kind, [self.kind] * 3))
+        return self.code.ir.call(function, [a, b, c])
+
+    def total(self, value: Any) -> Any:
+        """The sum of the lanes, halves added to halves."""
+        builder, size = self.code.ir, self.lanes
+        while size > 1:
+            size //= 2
+            order = [size + k for k in range(size)] + [0] * (self.lanes - size)
+            upper = builder.shuffle_vector(value, value, ir.Constant(ir.VectorType(I32, self.lanes), order))
+            value = builder.fadd(value, upper)
+        return builder.extract_element(value, self.code.const(0, I32))
+
+    # --- where samples end ------------------------------------------------------------------------
+
+    def first(self, n: Any) -> Any:
+        """Mask of the lanes below ``n``."""
+        kind = ir.VectorType(I32, self.lanes)
+        count = self.code.ir.trunc(self.code.min(n, self.lanes), I32)
+        return self.code.ir.icmp_signed(
+            "<", ir.Constant(kind, list(range(self.lanes))), self._spread(count, kind)
+        )
+
+    def load_first(self, address: Any, mask: Any) -> Any:
+        """Zero in the other lanes, whose memory is not touched."""
+        kind = ir.FunctionType(self.kind, [POINTER, I32, self.mask_kind, self.kind])
+        function = self.code.intrinsic(f"llvm.masked.load.{self._name}.p0", kind)
+        align = self.code.const(self.n_bytes, I32)
+        return self.code.ir.call(function, [self._pointer(address), align, mask, self.zero()])
+
+    def store_first(self, value: Any, address: Any, mask: Any) -> None:
+        kind = ir.FunctionType(ir.VoidType(), [self.kind, POINTER, I32, self.mask_kind])
+        function = self.code.intrinsic(f"llvm.masked.store.{self._name}.p0", kind)
+        align = self.code.const(self.n_bytes, I32)
+        self.code.ir.call(function, [value, self._pointer(address), align, mask])
+
+    def _pointer(self, address: Any) -> Any:
+        return self.code.ir.inttoptr(address, POINTER)
+
+    def _spread(self, value: Any, kind: Any) -> Any:
+        nothing, first = ir.Constant(kind, ir.Undefined), self.code.const(0, I32)
+        one = self.code.ir.insert_element(nothing, value, first)
+        return self.code.ir.shuffle_vector(
+            one, nothing, ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
+        )
+
+
+class Sums:
+    """Running sums, vectors that stay in registers."""
+
+    def __init__(self, floats: Floats, start: Sequence[Any]):
+        self._slots = [Variable(floats.code, floats.kind, value) for value in start]
+        self._floats = floats
+
+    def add_products(self, a: Sequence[Any], b: Sequence[Any]) -> None:
+        """sum[i * len(b) + j] += a[i] * b[j]"""
+        for i, left in enumerate(a):
+            for j, right in enumerate(b):
+                slot = self._slots[i * len(b) + j]
+                slot.set(self._floats.multiply_add(left, right, slot.get()))
+
+    def get(self) -> list[Any]:
+        return [slot.get() for slot in self._slots]

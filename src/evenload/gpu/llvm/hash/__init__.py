@@ -1,0 +1,1 @@
+"""Hash functions as LLVM IR, many messages side by side."""

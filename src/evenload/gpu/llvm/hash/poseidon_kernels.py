@@ -1,0 +1,142 @@
+"""Poseidon of two field elements over Fr, for the levels of Merkle trees: eight hashes at once with IFMA.
+
+    pairs(source, target, n, params)     rows of two elements -> one element each
+    fold(rows, n, levels, params)        n elements -> n / 2^levels, in place
+Elements are rows of 32 bytes, little-endian, below r and not in Montgomery form. ``params`` is not used.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from evenload.errors import UnknownName
+from evenload.gpu.field import FR
+from evenload.gpu.llvm import program, programs
+from evenload.gpu.llvm.layout import LEVELS
+from evenload.gpu.llvm.program import Program
+from evenload.gpu.poseidon import FULL_ROUNDS, parameters
+
+__all__ = ["SIGNATURES", "poseidon_ir", "poseidon_program"]
+
+SIGNATURES = {"pairs": 4, "fold": 4}
+WIDTH = 3
+
+
+@functools.cache
+def poseidon_program(level: str | None = None) -> Program:
+    """The kernels at an instruction level (default: the best). Raises UnknownName, MissingExtra."""
+    chosen = level or programs.best_level()
+    if chosen not in LEVELS:
+        raise UnknownName("instruction level", chosen, LEVELS)
+    pieces = (
+        "hash.poseidon_kernels",
+        "code",
+        "registers",
+        "field.word64",
+        "field.ifma",
+        "field.arith",
+        "programs",
+    )
+    sources = program.sources(*(f"llvm.{piece}" for piece in pieces), "field", "poseidon")
+    build = functools.partial(poseidon_ir, chosen)
+    return program.load(f"hash-poseidon-{chosen}", SIGNATURES, build, sources)
+
+
+def poseidon_ir(level: str) -> str:
+    """The LLVM IR of the kernels."""
+    from llvmlite import ir
+
+    from evenload.gpu.llvm.code import add_kernel
+
+    module = ir.Module("hash-poseidon")
+    emit = _Kernels(level)
+    for name, n_arguments in SIGNATURES.items():
+        add_kernel(module, name, n_arguments, getattr(emit, name))
+    return str(module)
+
+
+class _Kernels:
+    def __init__(self, level: str):
+        self.level_type = programs._level_type(level)
+        self.chosen = parameters(WIDTH)
+
+    def pairs(self, code: Any, source: Any, target: Any, n: Any, params: Any) -> None:
+        body = code.function("poseidon_group", 3, self._group)
+        lanes = self.level_type.lanes
+        with code.range(0, n, lanes) as i:
+            # Lanes beyond the last row repeat it: they read and write what is there.
+            left = code.min(code.sub(n, i), lanes)
+            at_in, at_out = code.add(source, code.mul(i, 64)), code.add(target, code.mul(i, 32))
+            code.call(body, at_in, at_out, code.sub(left, 1))
+
+    def fold(self, code: Any, rows: Any, n: Any, levels: Any, params: Any) -> None:
+        left = code.variable(n)
+        with code.range(0, levels):
+            left.set(code.lshr(left.get(), 1))
+            self.pairs(code, rows, rows, left.get(), params)
+
+    def _group(self, code: Any, source: Any, target: Any, last: Any) -> None:
+        from evenload.gpu.llvm.field.arith import PrimeField
+
+        f = PrimeField(code, self.level_type, FR)
+        rows = [code.min(lane, last) for lane in range(f.level.lanes)]
+        sources = [code.add(source, code.mul(row, 64)) for row in rows]
+        to_montgomery = f.raw(FR.montgomery(1, 2 * f.level.radix_bits))
+        pair = [f.multiply(value, to_montgomery) for value in f.load_rows(sources, 2)]
+        digest = self._permute(f, [f.zero(), *pair])
+        targets = [code.add(target, code.mul(row, 32)) for row in rows]
+        f.store_rows([f.multiply(digest, f.raw(1))], targets)
+
+    def _permute(self, f: Any, state: Sequence[Any]) -> Any:
+        from evenload.gpu.llvm.registers import Registers
+
+        kept = Registers(f, list(state))
+        half, partial = FULL_ROUNDS // 2, self.chosen.partial_rounds
+        for start, stop, boxes in (
+            (0, half, 3),
+            (half, half + partial, 1),
+            (half + partial, 2 * half + partial, 3),
+        ):
+            with f.code.range(start, stop) as number:
+                kept.set(self._round(f, kept.get(), number, boxes))
+        return kept.get()[0]
+
+    def _round(self, f: Any, state: Sequence[Any], number: Any, boxes: int) -> list[Any]:
+        state = [f.add(value, self._constant(f, number, k)) for k, value in enumerate(state)]
+        state = [
+            f.below(self._fifth_power(f, value), 2) if k < boxes else f.below(value, 3)
+            for k, value in enumerate(state)
+        ]
+        rows = [[f.constant(entry) for entry in row] for row in self.chosen.matrix]
+        return [f.dot(*((m, value, 1) for m, value in zip(row, state, strict=True))) for row in rows]
+
+    def _fifth_power(self, f: Any, value: Any) -> Any:
+        value = f.tidy(value)
+        return f.multiply(f.square(f.square(value)), value)
+
+    def _constant(self, f: Any, number: Any, k: int) -> Any:
+        """Constant ``k`` of a round, from a table of limbs."""
+        from llvmlite import ir
+
+        from evenload.gpu.llvm.code import I64
+        from evenload.gpu.llvm.field.arith import Element
+
+        code, level = f.code, f.level
+        values = [[FR.montgomery(c, level.radix_bits) for c in row] for row in self.chosen.constants]
+        if level.n_limbs == 1:
+            words = [v >> 64 * j & (1 << 64) - 1 for row in values for v in row for j in range(4)]
+            table = code.table("poseidon_constants", words)
+            at = code.add(table, code.mul(number, 32 * WIDTH))
+            return f.load(at, 32 * k, bound=1)
+        bits = level.radix_bits // level.n_limbs
+        words = [v >> bits * j & (1 << bits) - 1 for row in values for v in row for j in range(level.n_limbs)]
+        table = code.table("poseidon_constants", words)
+        at = code.add(table, code.mul(number, 8 * level.n_limbs * WIDTH))
+        zero = ir.Constant(ir.VectorType(I64, level.lanes), ir.Undefined)
+        zeros = ir.Constant(ir.VectorType(ir.IntType(32), level.lanes), [0] * level.lanes)
+        limbs = []
+        for j in range(level.n_limbs):
+            word = code.load(at, I64, 8 * (level.n_limbs * k + j))
+            first = code.ir.insert_element(zero, word, ir.Constant(ir.IntType(32), 0))
+            limbs.append(code.ir.shuffle_vector(first, zero, zeros))
+        return Element(limbs, 1)

@@ -1,0 +1,277 @@
+"""What would have happened: batches of a trace served in turn under several ways of placing and routing.
+
+windows ──► history (plan) │ batches (serve) ──► a Course for each strategy ──► Replay
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload.balance.flow import Router
+from evenload.balance.flow.graph import ReplicaGraph
+from evenload.errors import ConfigError, UnknownName
+from evenload.moe.placement.bound import placement_bound
+from evenload.moe.placement.fleet import Fleet
+from evenload.moe.placement.rebalance import rebalance_experts
+from evenload.moe.search.plan import place
+from evenload.moe.search.transfers import BYTES_PER_S, schedule_transfers
+
+__all__ = ["STRATEGIES", "Course", "Move", "Replay", "equal_loads", "imbalances", "replay", "server"]
+
+Server = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+
+STRATEGIES = {
+    "EPLB": "EPLB's placement, loads split equally over copies",
+    "EPLB + routing": "EPLB's placement, each batch routed exactly",
+    "search + routing": "placement by search, each batch routed exactly",
+    "few fetches + routing": "the same, changed only as far as the target asks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A change of placement before batch ``batch``: experts fetched, in how many batches, bytes, estimated
+    seconds.
+    """
+
+    batch: int
+    n_transfers: int
+    n_batches: int
+    bytes: int
+    seconds: float
+    moved_share: float
+    planned_s: float
+
+
+@dataclass(slots=True)
+class Course:
+    """One strategy through the trace. Imbalance is the busiest GPU over the mean, for its speed."""
+
+    name: str
+    imbalance: NDArray[np.float64]  # [batches, layers]
+    loads: NDArray[np.float64]  # [layers, gpus] mean over batches, 1 is the layer's mean for the GPU's speed
+    moves: list[Move] = field(default_factory=list)
+
+    @property
+    def mean(self) -> float:
+        return float(self.imbalance.mean())
+
+    @property
+    def p99(self) -> float:
+        return float(np.percentile(self.imbalance, 99))
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Courses of all strategies over the same batches; ``bound`` [batches, layers] holds for any of them."""
+
+    trace: str
+    fleet: Fleet
+    batch: int
+    history: int
+    every: int
+    n_experts: int
+    expert_bytes: int
+    courses: tuple[Course, ...]
+    bound: NDArray[np.float64]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers under ``schema`` 1: what the command prints with --json, and what the page shows."""
+        return {
+            "schema": 1,
+            "trace": self.trace,
+            "batch": self.batch,
+            "history": self.history,
+            "every": self.every,
+            "n_layers": self.bound.shape[1],
+            "n_experts": self.n_experts,
+            "n_gpus": self.fleet.n_gpus,
+            "n_slots": self.fleet.n_living_slots,
+            "n_nodes": self.fleet.n_nodes,
+            "expert_bytes": self.expert_bytes,
+            "bytes_per_s": BYTES_PER_S,
+            "bound": [round(float(x), 5) for x in self.bound.mean(axis=1)],
+            "courses": [
+                {
+                    "name": course.name,
+                    "what": STRATEGIES[course.name],
+                    "mean": round(course.mean, 5),
+                    "p99": round(course.p99, 5),
+                    "worst": round(float(course.imbalance.max()), 5),
+                    "over_bound": round(course.mean / float(self.bound.mean()), 5),
+                    "imbalance": [round(float(x), 5) for x in course.imbalance.mean(axis=1)],
+                    "worst_layer": [round(float(x), 5) for x in course.imbalance.max(axis=1)],
+                    "loads": np.round(course.loads, 4).tolist(),
+                    "moves": [
+                        {name: getattr(move, name) for name in move.__slots__} for move in course.moves
+                    ],
+                }
+                for course in self.courses
+            ],
+        }
+
+
+def equal_loads(phy2log: NDArray[np.int64], counts: NDArray[np.int64], n_gpus: int) -> NDArray[np.float64]:
+    """[layers, gpus] loads of a batch [layers, experts] when every copy gets the same share."""
+    n_layers, n_experts = counts.shape
+    held = phy2log >= 0
+    flat = np.where(held, phy2log, 0) + np.arange(n_layers)[:, None] * n_experts
+    copies = np.bincount(flat[held], minlength=n_layers * n_experts)
+    share = counts.reshape(-1) / np.maximum(copies, 1)
+    return np.where(held, share[flat], 0.0).reshape(n_layers, n_gpus, -1).sum(axis=2)
+
+
+def routed_loads(router: Router, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+    """[layers, gpus] loads of a batch [layers, experts] under exact routing."""
+    return router.solve(np.ascontiguousarray(counts)).loads.astype(np.float64)
+
+
+def replay(
+    batches: NDArray[np.int64],
+    fleet: Fleet,
+    *,
+    history: int = 8,
+    every: int = 0,
+    fine: NDArray[np.int64] | None = None,
+    strategies: Sequence[str] = tuple(STRATEGIES),
+    target: float = 1.02,
+    effort: Any = "online",
+    expert_bytes: int = 0,
+    name: str = "",
+    batch: int = 0,
+    seed: int = 0,
+) -> Replay:
+    """Plan on the first ``history`` of ``batches`` [batches, layers, experts], then serve the others one by
+    one.
+
+    every    plan anew before every so many batches, on the ``history`` last ones; 0: never again
+    fine     the same tokens in smaller windows, a whole number to a batch: what the search plans on, if given
+    target   mean imbalance up to which "few fetches" leaves the placement as it is
+    EPLB's placement needs alike GPUs, all alive, over which slots divide; nodes are ignored (its global
+    policy).
+
+    Raises ConfigError if no batch is left to serve, or the fleet does not suit; UnknownName for a strategy.
+    """
+    for strategy in strategies:
+        if strategy not in STRATEGIES:
+            raise UnknownName("strategy", strategy, STRATEGIES)
+    if not 1 <= history < len(batches):
+        raise ConfigError(
+            f"{len(batches)} batches, {history} of them to plan on",
+            hint="use a shorter history, or smaller batches",
+        )
+    served = batches[history:]
+    bound = np.stack(
+        [placement_bound(one, fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds()) for one in served]
+    )
+    ratio = 1 if fine is None else len(fine) // len(batches)
+    courses = []
+    for strategy in strategies:
+        planner = _Planner(strategy, fleet, target, effort, expert_bytes, seed)
+        courses.append(_serve(planner, batches, batches if fine is None else fine, ratio, history, every))
+    return Replay(name, fleet, batch, history, every, batches.shape[2], expert_bytes, tuple(courses), bound)
+
+
+class _Planner:
+    """Makes a strategy's placements, one after the other."""
+
+    def __init__(self, strategy: str, fleet: Fleet, target: float, effort: Any, expert_bytes: int, seed: int):
+        self.strategy, self.fleet, self.target, self.effort = strategy, fleet, target, effort
+        self.expert_bytes, self.seed = expert_bytes, seed
+        self.is_routed = strategy != "EPLB"
+        self.phy2log: NDArray[np.int64] | None = None
+
+    def plan(self, windows: NDArray[np.int64], batches: NDArray[np.int64], at: int) -> Move | None:
+        """Plan on ``windows`` for the batch ``at``. Returns the change, None for the first placement.
+
+        Whether a target is met is a matter of whole ``batches``: these are what few fetches go by.
+        """
+        started = time.perf_counter()
+        old, fleet = self.phy2log, self.fleet
+        if self.strategy.startswith("EPLB"):
+            if not fleet.is_even:
+                raise ConfigError(
+                    "EPLB's policy needs alike GPUs, all alive", hint="leave its strategies out"
+                )
+            total = windows.sum(axis=0)
+            new = rebalance_experts(total, fleet.n_living_slots, 1, 1, fleet.n_gpus).phy2log
+        elif self.strategy.startswith("few") and old is not None:
+            new = place(
+                batches, fleet, old=old, target=self.target, effort=self.effort, seed=self.seed
+            ).phy2log
+        else:
+            new = place(windows, fleet, effort=self.effort, seed=self.seed).phy2log
+        planned_s = time.perf_counter() - started
+        self.phy2log = new
+        if old is None:
+            return None
+        schedule = schedule_transfers(old, new, fleet, expert_bytes=self.expert_bytes)
+        self.phy2log = schedule.phy2log
+        n_transfers, n_batches = len(schedule.transfers), len(schedule.batches)
+        return Move(
+            at, n_transfers, n_batches, schedule.bytes, schedule.seconds, schedule.moved_share, planned_s
+        )
+
+
+def _serve(
+    planner: _Planner,
+    batches: NDArray[np.int64],
+    fine: NDArray[np.int64],
+    ratio: int,
+    history: int,
+    every: int,
+) -> Course:
+    fleet, speeds = planner.fleet, planner.fleet.living_speeds()
+    n_served, n_layers = len(batches) - history, batches.shape[1]
+    course = Course(planner.strategy, np.ones((n_served, n_layers)), np.zeros((n_layers, fleet.n_gpus)))
+    loads_of: Server = np.asarray  # replaced before the first batch
+    for i in range(n_served):
+        if i == 0 or (every and i % every == 0):
+            move = planner.plan(fine[i * ratio : (i + history) * ratio], batches[i : i + history], i)
+            if move:
+                course.moves.append(move)
+            assert planner.phy2log is not None
+            loads_of = server(planner.phy2log, batches.shape[2], fleet, routed=planner.is_routed)
+        relative = relative_loads(loads_of(batches[history + i]), speeds)
+        course.imbalance[i] = relative.max(axis=1)
+        course.loads += relative / n_served
+    return course
+
+
+def server(phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet, *, routed: bool) -> Server:
+    """What turns a batch [layers, experts] into loads [layers, gpus], routed exactly or split equally."""
+    if not routed:
+        return lambda counts: equal_loads(phy2log, counts, fleet.n_gpus)
+    graph = ReplicaGraph.from_slots(
+        phy2log,
+        n_experts,
+        fleet.n_gpus,
+        slot2gpu=np.arange(phy2log.shape[1]) // fleet.width,
+        dead=np.flatnonzero(fleet.living_speeds() == 0).tolist(),
+    )
+    router = Router(graph, speeds=None if len(set(fleet.speeds)) == 1 else fleet.speeds)
+    return lambda counts: routed_loads(router, counts)
+
+
+def imbalances(
+    phy2log: NDArray[np.int64], windows: NDArray[np.int64], fleet: Fleet, *, routed: bool = True
+) -> NDArray[np.float64]:
+    """[windows, layers] busiest GPU over the mean for its speed, of whole counts [windows, layers,
+    experts].
+    """
+    loads_of = server(phy2log, windows.shape[2], fleet, routed=routed)
+    speeds = fleet.living_speeds()
+    return np.stack([relative_loads(loads_of(counts), speeds).max(axis=1) for counts in windows])
+
+
+def relative_loads(loads: NDArray[np.float64], speeds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Loads over what an even fleet would carry, 1 where there is nothing to carry; 0 on dead GPUs."""
+    mean = loads.sum(axis=1, keepdims=True) / speeds.sum()
+    alive = speeds > 0
+    level = np.where(alive, 1.0, 0.0) * np.ones_like(loads)
+    per_speed = np.divide(loads, speeds, out=np.zeros_like(loads), where=np.broadcast_to(alive, loads.shape))
+    return np.divide(per_speed, mean, out=level, where=np.broadcast_to(mean > 0, loads.shape))

@@ -1,0 +1,201 @@
+"""From quotas to tokens: ranks send their ids to physical slots so that together they fill the quotas."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evenload._optional import require
+from evenload.balance.flow import ReplicaGraph
+from evenload.errors import ConfigError
+
+__all__ = ["Dispatcher", "bad_id", "flat_ids", "like"]
+
+
+class Dispatcher:
+    """Deals expert ids out to the slots of one layer of ``graph``.
+
+    rank2gpu  [ranks] the GPU of each rank, -1 for none; by default rank r is GPU r
+    nodes     [gpus] the node of each GPU; by default unknown. A rank's ids go to its own GPU first, then to
+              its node, then anywhere: the loads are the same, less is sent
+
+    Raises ConfigError if a GPU is out of range.
+    """
+
+    def __init__(
+        self,
+        graph: ReplicaGraph,
+        *,
+        layer: int = 0,
+        rank2gpu: Sequence[int] | None = None,
+        nodes: Sequence[int] | None = None,
+    ):
+        require("numba", extra="kernels", why="dispatch")
+        self.graph = graph
+        self.rank2gpu = _in_range(
+            "rank2gpu", range(graph.n_gpus) if rank2gpu is None else rank2gpu, graph.n_gpus
+        )
+        self.gpu2node = np.full(graph.n_gpus, -1, np.int32) if nodes is None else np.asarray(nodes, np.int32)
+        if self.gpu2node.shape != (graph.n_gpus,):
+            raise ConfigError(
+                f"nodes has shape {self.gpu2node.shape}", hint=f"give one for each of {graph.n_gpus} GPUs"
+            )
+        self.slot_start, self.slots = expert_slots(graph, layer)
+        n_ranks = len(self.rank2gpu)
+        self._supply = np.zeros(n_ranks, np.int64)
+        self._room = np.zeros(max(len(self.slots), 1), np.int64)
+        self.at = np.zeros(graph.n_experts, np.int32)
+        self.left = np.zeros(graph.n_experts, np.int64)
+
+    def count(self, ids: Any, counts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """[experts] int64: how often each expert occurs in ``ids``, integers in an array or CPU tensor.
+
+        Raises ConfigError for an id below -1 or from ``n_experts``.
+        """
+        from evenload.moe.routing.dispatch_kernels import count_ids
+
+        counts = np.empty(self.graph.n_experts, np.int64) if counts is None else counts
+        flat = flat_ids(ids)
+        bad = count_ids(flat, counts)
+        if bad:
+            raise bad_id(flat[bad - 1], self.graph.n_experts)
+        return counts
+
+    def exact_shares(
+        self, quotas: NDArray[np.int64], counts: NDArray[np.int64], rank: int
+    ) -> NDArray[np.int64]:
+        """[slots] int64: how many of ``rank``'s ids go to each slot; all ranks' shares sum to ``quotas``.
+
+        quotas  [slots] int64 from the router, for demand ``counts.sum(0)``
+        counts  [ranks, experts] int64, of every rank
+
+        Raises ConfigError if there are not as many rows as ranks, or the quotas do not sum to the counts.
+        """
+        from evenload.moe.routing.dispatch_kernels import share_exactly
+
+        counts = np.ascontiguousarray(counts, np.int64)
+        if counts.shape != (len(self.rank2gpu), self.graph.n_experts):
+            raise ConfigError(
+                f"counts have shape {counts.shape}",
+                hint=f"give {[len(self.rank2gpu), self.graph.n_experts]}: a row for each rank",
+            )
+        self._check(quotas, counts.sum(axis=0), rank, len(counts))
+        shares = np.zeros(self.graph.n_slots, np.int64)
+        share_exactly(
+            self.slot_start, self.slots, self.graph.slot2gpu, quotas, counts, rank, self.rank2gpu,
+            self.gpu2node, self._supply, self._room, shares,
+        )  # fmt: skip
+        return shares
+
+    def dithered_shares(
+        self, quotas: NDArray[np.int64], totals: ArrayLike, own: ArrayLike, rank: int, n_ranks: int
+    ) -> NDArray[np.int64]:
+        """Like ``exact_shares`` from sums over ranks alone, as of an all-reduce. Nearly fills the quotas.
+
+        totals  [experts] that the quotas were made for, over all ranks
+        own     [experts] of this rank; may be of another batch than the totals
+        """
+        from evenload.moe.routing.dispatch_kernels import share_dithered
+
+        totals, own = np.ascontiguousarray(totals, np.int64), np.ascontiguousarray(own, np.int64)
+        self._check(quotas, totals, rank, n_ranks)
+        if totals.shape != own.shape or own.min(initial=0) < 0:
+            raise ConfigError(
+                f"own counts {own.shape} beside totals {totals.shape}", hint="give counts of each expert"
+            )
+        if 2 * n_ranks * int(own.max(initial=0)) * int(totals.max(initial=0)) >= 1 << 62:
+            raise ConfigError("too many ids to scale in 64 bits", hint="use exact_shares, or smaller batches")
+        shares = np.zeros(self.graph.n_slots, np.int64)
+        share_dithered(self.slot_start, self.slots, quotas, totals, own, rank, n_ranks, shares)
+        return shares
+
+    def map(self, ids: Any, shares: NDArray[np.int64]) -> Any:
+        """Physical slot of each id; -1 stays -1. Shape, kind and dtype are those of ``ids`` (at least int32).
+
+        shares  [slots] int64, from ``exact_shares`` or ``dithered_shares`` for these ids
+
+        Raises ConfigError for an id out of range, or ids that the shares were not made for.
+        """
+        from evenload.moe.routing.dispatch_kernels import map_ids
+
+        flat = flat_ids(ids)
+        out = np.empty_like(flat)
+        bad = map_ids(flat, self.slot_start, self.slots, shares, self.at, self.left, out)
+        if bad > 0:
+            raise bad_id(flat[bad - 1], self.graph.n_experts)
+        if bad < 0:
+            raise ConfigError(
+                "more ids of an expert than its shares", hint="make the shares from these ids' counts"
+            )
+        return like(ids, out)
+
+    def _check(self, quotas: NDArray[np.int64], totals: NDArray[np.int64], rank: int, n_ranks: int) -> None:
+        if not 0 <= rank < n_ranks:
+            raise ConfigError(f"rank {rank} of {n_ranks}", hint=f"use 0 to {n_ranks - 1}")
+        if quotas.shape != (self.graph.n_slots,) or quotas.dtype != np.int64:
+            raise ConfigError(
+                f"quotas have shape {quotas.shape}", hint=f"give [{self.graph.n_slots}] int64, one layer's"
+            )
+        served = np.add.reduceat(np.append(quotas[self.slots], 0), self.slot_start[:-1])
+        served[self.slot_start[:-1] == self.slot_start[1:]] = 0
+        if not np.array_equal(served, totals):
+            raise ConfigError(
+                "quotas do not sum to the counts", hint="route the sum of all ranks' counts first"
+            )
+
+
+def expert_slots(graph: ReplicaGraph, layer: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """(slot_start [experts + 1], slots [...]) int32: each expert's slots that can be given ids, by GPU."""
+    single = np.flatnonzero(graph.home[layer] >= 0)
+    rows = slice(graph.row_start[layer], graph.row_start[layer + 1])
+    edges = slice(graph.row_edge[rows.start], graph.row_edge[rows.stop])
+    n_edges = np.diff(graph.row_edge[rows.start : rows.stop + 1])
+    expert = np.concatenate([single, np.repeat(graph.row2log[rows], n_edges)])
+    slot = np.concatenate([graph.home_slot[layer, single], graph.edge2slot[edges]])
+    order = np.argsort(expert, kind="stable")
+    start = np.searchsorted(expert[order], np.arange(graph.n_experts + 1))
+    return start.astype(np.int32), slot[order].astype(np.int32)
+
+
+def flat_ids(ids: Any) -> NDArray[Any]:
+    """``ids``, an array or CPU tensor, as a flat int64 or int32 array in C order; a view if it can be.
+
+    Raises ConfigError for other dtypes than integers, and for a tensor on another device.
+    """
+    if hasattr(ids, "numpy"):
+        if ids.device.type != "cpu":
+            raise ConfigError(
+                f"ids are on {ids.device}", hint="route them there with a Planner(backend='triton')"
+            )
+        ids = ids.numpy()
+    array = np.asarray(ids)
+    if array.dtype != np.int64 and array.dtype != np.int32:
+        if array.dtype.kind not in "iu" and array.size:
+            raise ConfigError(f"ids have dtype {array.dtype}", hint="give integers")
+        array = array.astype(np.int64)
+    return array.reshape(-1) if array.flags.c_contiguous else np.ascontiguousarray(array).reshape(-1)
+
+
+def like(ids: Any, out: NDArray[Any]) -> Any:
+    """``out`` in the shape of ``ids``, as a tensor if that is one."""
+    if hasattr(ids, "numpy"):
+        import torch
+
+        return torch.from_numpy(out).view(ids.shape)
+    return out.reshape(np.shape(ids))
+
+
+def bad_id(found: Any, n_experts: int) -> ConfigError:
+    return ConfigError(
+        f"expert id {int(found)} of {n_experts}", hint=f"use 0 to {n_experts - 1}, and -1 for no expert"
+    )
+
+
+def _in_range(name: str, gpus: Sequence[int], n_gpus: int) -> NDArray[np.int32]:
+    array = np.asarray(gpus, dtype=np.int32)
+    if array.ndim != 1 or not len(array) or array.min() < -1 or array.max() >= n_gpus:
+        raise ConfigError(
+            f"{name} is {array.tolist()}", hint=f"give GPUs from 0 to {n_gpus - 1}, -1 for none"
+        )
+    return array

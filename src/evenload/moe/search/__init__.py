@@ -1,0 +1,1 @@
+"""Placements found by search: the exact router judges each move."""

@@ -1,0 +1,263 @@
+"""``place``: a placement searched for with the router as judge, for any fleet, from scratch or from an old
+one.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evenload._optional import require
+from evenload.errors import ConfigError, UnknownName
+from evenload.moe.placement.bound import placement_bound
+from evenload.moe.placement.fleet import Fleet
+from evenload.moe.placement.rebalance import Placement, logical_maps
+from evenload.moe.search.transfers import Schedule, schedule_transfers
+
+__all__ = ["EFFORTS", "Plan", "place"]
+
+Objective = Literal["routed", "equal"]
+NodeLimit = Literal["none", "base", "all"]
+EFFORTS: dict[str, dict[str, int]] = {
+    "online": {"n_windows": 32, "n_made_up": 54, "n_rounds": 8, "n_tries": 180},
+    "offline": {"n_windows": 64, "n_made_up": 100, "n_rounds": 12, "n_tries": 1500},
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Plan:
+    """A placement for a fleet, what it costs and what no placement could go below.
+
+    imbalance  [layers] mean over the windows given: busiest GPU over the mean, loads per unit of speed
+    held_out   [layers] the same over windows that the search had not seen, when it chose (None: too few
+               windows)
+    bound      [layers] mean over the windows: the relaxed minimum over all placements and routings
+    origin     [layers] where the search began: "EPLB", "copies by load", "backbone" or "old"
+    """
+
+    placement: Placement
+    fleet: Fleet
+    objective: str
+    imbalance: NDArray[np.float64]
+    held_out: NDArray[np.float64] | None
+    bound: NDArray[np.float64]
+    origin: tuple[str, ...]
+
+    @property
+    def phy2log(self) -> NDArray[np.int64]:
+        """[layers, GPUs * width] the expert in each slot, -1 for a slot that is empty or not there."""
+        return self.placement.phy2log
+
+    def transfers(self, old: ArrayLike, **options: Any) -> Schedule:
+        """What has to be fetched to get here from ``old``; options as ``schedule_transfers``."""
+        return schedule_transfers(old, self.phy2log, self.fleet, **options)
+
+
+def place(
+    load_windows: ArrayLike,
+    fleet: Fleet,
+    *,
+    objective: Objective = "routed",
+    old: ArrayLike | None = None,
+    target: float | None = None,
+    node_limit: NodeLimit = "none",
+    n_groups: int | None = None,
+    effort: str | Any = "online",
+    seed: int = 0,
+    threads: int = 1,
+) -> Plan:
+    """Place copies of experts so that batches like the recent ones can be served evenly.
+
+    load_windows  [windows, layers, experts] (or [layers, experts]) loads of recent windows, oldest first;
+                  best are windows a quarter as long as the batches to come: what is even for these is even
+                  for those
+    objective     "routed": each batch is routed exactly over the copies (``balance.flow``, ``Planner``);
+                  "equal": each expert's load is split equally over them
+    old           [layers, GPUs * width] the placement in use. Without ``target`` it is one more place to
+                  start from
+    target        needs ``old``: fetch as few experts as will bring the mean imbalance of each layer to this
+    node_limit    "base": each group of experts keeps a copy of each expert on its own node, others go
+                  anywhere; "all": copies stay on their group's node
+    n_groups      groups of consecutive experts for ``node_limit``, a multiple of the nodes; by default one a
+                  node
+    effort        "online" (tens of milliseconds a layer for 16 GPUs), "offline", or an ``Effort``
+    threads       layers searched side by side
+
+    Raises ConfigError if loads are negative or not finite, there are fewer living slots than experts, or
+    shapes or options do not fit; UnknownName for another objective, effort or limit. The same arguments give
+    the same plan.
+    """
+    require("numba", extra="kernels", why="searching for a placement")
+    windows = _windows(load_windows)
+    _check_names(objective, node_limit)
+    effort = _effort(effort)
+    n_layers, n_experts = windows.shape[1:]
+    if fleet.n_living_slots < n_experts:
+        raise ConfigError(
+            f"{fleet.n_living_slots} living slots are too few for {n_experts} experts",
+            hint=f"give the living GPUs {n_experts} slots or more",
+        )
+    before = None if old is None else _old(old, n_layers, n_experts, fleet)
+    if target is not None and before is None:
+        raise ConfigError(
+            f"target {target} without old=", hint="give the placement in use as old=, or leave target= out"
+        )
+    homes = _homes(windows, fleet, node_limit, n_groups)
+    one = partial(
+        _place_layer, windows=windows, fleet=fleet, before=before, target=target, homes=homes,
+        is_strict=node_limit == "all", is_routed=objective == "routed", effort=effort, seed=seed,
+    )  # fmt: skip
+    if threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            layers = list(pool.map(one, range(n_layers)))
+    else:
+        layers = [one(layer) for layer in range(n_layers)]
+    return _answer(windows, fleet, objective, layers)
+
+
+def _place_layer(
+    layer: int, *, windows: NDArray, fleet: Fleet, before: NDArray | None, target: float | None,
+    homes: NDArray, is_strict: bool, is_routed: bool, effort: Any, seed: int,
+):  # fmt: skip
+    """``phy2log`` [GPUs * width], imbalance, imbalance held out or None, origin."""
+    from evenload.moe.search.layer_search import Ground, LayerSearch
+    from evenload.moe.search.scenarios import as_demand
+
+    ground = Ground.of(fleet)
+    search = LayerSearch(
+        windows[:, layer],
+        ground,
+        home=homes[layer],
+        is_strict=is_strict,
+        is_routed=is_routed,
+        seed=seed + layer,
+    )
+    old = None if before is None else search.complete(before[layer][ground.slot_index])
+    if old is not None and target is not None:
+        found = search.repair(old, target, effort)
+    else:
+        found = search.plan(effort, {} if old is None else {"old": old})
+    cost = search.costs(found.slots, as_demand(windows[:, layer], ground.speed.sum())).mean()
+    phy2log = np.full(fleet.n_gpus * fleet.width, -1, np.int64)
+    phy2log[ground.slot_index] = found.slots
+    return phy2log, float(cost), found.held_out, found.origin
+
+
+def _answer(windows: NDArray, fleet: Fleet, objective: str, layers: list) -> Plan:
+    phy2log = np.stack([layer[0] for layer in layers])
+    log2phy, logcnt = logical_maps(phy2log, windows.shape[2])
+    speeds = fleet.living_speeds()
+    bound = [placement_bound(window, fleet.n_living_slots, fleet.n_gpus, speeds) for window in windows]
+    held = [layer[2] for layer in layers]
+    return Plan(
+        placement=Placement(phy2log, log2phy, logcnt, n_gpus=fleet.n_gpus, weight=windows.sum(axis=0)),
+        fleet=fleet,
+        objective=objective,
+        imbalance=np.array([layer[1] for layer in layers]),
+        held_out=None if None in held else np.array(held),
+        bound=np.mean(bound, axis=0),
+        origin=tuple(layer[3] for layer in layers),
+    )
+
+
+def _windows(load_windows: ArrayLike) -> NDArray[np.float64]:
+    try:
+        windows = np.asarray(load_windows, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"load_windows is no block of numbers: {error}", hint="give [windows, layers, experts] counts"
+        ) from error
+    windows = windows[None] if windows.ndim == 2 else windows
+    if windows.ndim != 3 or not windows.size:
+        raise ConfigError(
+            f"load_windows has shape {windows.shape}",
+            hint="give [windows, layers, experts], at least one of each",
+        )
+    if not (windows.min() >= 0 and windows.max() < np.inf):
+        window, layer, expert = np.argwhere(~((windows >= 0) & (windows < np.inf)))[0]
+        raise ConfigError(
+            f"load {windows[window, layer, expert]} of expert {expert}, layer {layer}, window {window}"
+            " is not a finite number of at least 0",
+            hint="give each load as a count of tokens, zero or more",
+        )
+    return windows
+
+
+def _check_names(objective: str, node_limit: str) -> None:
+    if objective not in ("routed", "equal"):
+        raise UnknownName("objective", objective, ("routed", "equal"))
+    if node_limit not in ("none", "base", "all"):
+        raise UnknownName("node limit", node_limit, ("none", "base", "all"))
+
+
+def _effort(effort: Any) -> Any:
+    from evenload.moe.search.layer_search import Effort
+
+    if isinstance(effort, Effort):
+        return effort
+    if effort not in EFFORTS:
+        raise UnknownName("effort", str(effort), EFFORTS)
+    return Effort(**EFFORTS[effort])
+
+
+def _old(old: ArrayLike, n_layers: int, n_experts: int, fleet: Fleet) -> NDArray[np.int64]:
+    before = np.asarray(old)
+    if before.shape != (n_layers, fleet.n_gpus * fleet.width) or before.dtype.kind not in "iu":
+        raise ConfigError(
+            f"old has shape {before.shape} and dtype {before.dtype}",
+            hint=f"give integers [{n_layers}, {fleet.n_gpus * fleet.width}], {fleet.width} slots a GPU",
+        )
+    if before.min() < -1 or before.max() >= n_experts:
+        raise ConfigError(
+            f"old holds ids from {before.min()} to {before.max()}", hint=f"use -1 to {n_experts - 1}"
+        )
+    return before.astype(np.int64)
+
+
+def _homes(windows: NDArray, fleet: Fleet, node_limit: str, n_groups: int | None) -> NDArray[np.int64]:
+    """[layers, experts] the node that each expert's group is bound to, -1 for none."""
+    n_layers, n_experts = windows.shape[1:]
+    if node_limit == "none" or fleet.n_nodes == 1:
+        return np.full((n_layers, n_experts), -1, np.int64)
+    n_groups = fleet.n_nodes if n_groups is None else n_groups
+    if n_groups < 1 or n_experts % n_groups:
+        raise ConfigError(
+            f"{n_experts} experts do not divide over {n_groups} groups",
+            hint="give a number that divides them",
+        )
+    group_load = windows.sum(axis=0).reshape(n_layers, n_groups, -1)
+    homes = np.stack(
+        [
+            _pack_groups(group_load[layer].sum(axis=1), n_experts // n_groups, fleet)
+            for layer in range(n_layers)
+        ]
+    )
+    return np.repeat(homes, n_experts // n_groups, axis=1)
+
+
+def _pack_groups(load: NDArray, group_size: int, fleet: Fleet) -> NDArray[np.int64]:
+    """Node of each group: heaviest group first, to the node that it leaves least busy, as long as its slots
+    last.
+    """
+    speeds, nodes = fleet.living_speeds(), np.asarray(fleet.nodes)
+    living = np.where(speeds > 0, fleet.slots, 0)
+    names: Sequence[int] = sorted(set(fleet.nodes))
+    speed = {node: float(speeds[nodes == node].sum()) for node in names}
+    room = {node: int(living[nodes == node].sum()) // group_size for node in names}
+    taken = dict.fromkeys(names, 0.0)
+    home = np.zeros(len(load), np.int64)
+    for group in np.argsort(-load, kind="stable"):
+        choices = [node for node in names if room[node] > 0]
+        if not choices:
+            raise ConfigError(
+                f"{len(load)} groups of {group_size} experts do not fit into the nodes' living slots",
+                hint="use node_limit='none', or more slots",
+            )
+        node = min(choices, key=lambda n: (taken[n] + load[group]) / speed[n])
+        home[group], room[node] = node, room[node] - 1
+        taken[node] += float(load[group])
+    return home

@@ -1,0 +1,86 @@
+"""A placement on disk: what ``evenload moe place -o`` writes and engines read."""
+
+import json
+import os
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload.errors import ConfigError, FormatError
+from evenload.moe.placement.fleet import Fleet
+from evenload.moe.placement.rebalance import logical_maps
+
+__all__ = ["read_plan", "write_plan"]
+
+
+def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet) -> None:
+    """Write a placement [layers, GPUs * width] and its fleet; the file appears whole or not at all.
+
+    .json  ``physical_to_logical_map`` [layers][slots], the key that SGLang's ``--init-expert-location`` reads
+    .npz   ``phy2log``, ``log2phy`` and ``logcnt``
+    Both also hold the fleet. Raises ConfigError for another suffix, or if the place cannot be written to.
+    """
+    path = Path(path)
+    facts = {"slots": fleet.slots, "speeds": fleet.speeds, "nodes": fleet.nodes, "dead": sorted(fleet.dead)}
+    if path.suffix not in (".json", ".npz"):
+        raise ConfigError(f"{path.name}: unknown kind of plan", hint="end its name in .json or .npz")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+        with os.fdopen(handle, "wb") as file:
+            if path.suffix == ".json":
+                page = {
+                    "schema": 1,
+                    "physical_to_logical_map": phy2log.tolist(),
+                    "n_experts": n_experts,
+                    "fleet": facts,
+                }
+                file.write(json.dumps(page).encode())
+            else:
+                log2phy, logcnt = logical_maps(phy2log, n_experts)
+                arrays = {"phy2log": phy2log, "log2phy": log2phy, "logcnt": logcnt}
+                arrays |= {name: np.array(fact) for name, fact in facts.items()}
+                np.savez_compressed(file, allow_pickle=False, **arrays)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot write {str(path)!r}: {error.strerror}", hint="choose another place with -o"
+        ) from error
+
+
+def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
+    """``phy2log`` [layers, GPUs * width], the number of experts and the fleet of a written plan.
+
+    Raises ConfigError if there is no such file, FormatError if it is no plan.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ConfigError(f"no plan at {str(path)!r}", hint="write one with 'evenload moe place -o'")
+    try:
+        phy2log, n_experts, facts = _read_json(path) if path.suffix == ".json" else _read_npz(path)
+        fleet = Fleet(
+            tuple(facts["slots"]), tuple(facts["speeds"]), tuple(facts["nodes"]), frozenset(facts["dead"])
+        )
+    except (KeyError, TypeError, ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        raise FormatError(f"{path.name} is no plan: {error}") from error
+    fits = phy2log.ndim == 2 and phy2log.shape[1] == fleet.n_gpus * fleet.width and phy2log.size > 0
+    if not fits or phy2log.min() < -1 or phy2log.max() >= n_experts:
+        raise FormatError(
+            f"{path.name}: slots of shape {phy2log.shape} do not fit its fleet of {fleet.n_gpus} GPUs"
+        )
+    return phy2log, n_experts, fleet
+
+
+def _read_json(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
+    page = json.loads(path.read_text(encoding="utf-8"))
+    return np.array(page["physical_to_logical_map"], dtype=np.int64), int(page["n_experts"]), page["fleet"]
+
+
+def _read_npz(path: Path) -> tuple[NDArray[np.int64], int, dict[str, Any]]:
+    with np.load(path, allow_pickle=False) as arrays:
+        facts = {name: arrays[name].tolist() for name in ("slots", "speeds", "nodes", "dead")}
+        return arrays["phy2log"].astype(np.int64), arrays["logcnt"].shape[1], facts

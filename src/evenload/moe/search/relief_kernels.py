@@ -1,0 +1,268 @@
+"""The compiled half of ``plan`` with few fetches where load is split equally: what relieves most for a fetch.
+
+Where several GPUs tie for the busiest, no single change lowers the maximum, and a search that looks at the
+maximum alone sticks. So every change is judged by the *burden* it takes away: what all GPUs carry beyond the
+target, plus a fixed toll for each that does, since one that is only just beyond needs a change of its own as
+well.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload.balance.flow.kernels.jit import compiled, fingerprint, inlined
+from evenload.moe.search.change_kernels import apply, may_exchange, may_relabel, moves
+from evenload.moe.search.serving_kernels import busiest, keep_costs, set_up, split
+
+__all__ = ["PIECES", "relieve"]
+
+PIECES = ("change_kernels", "layer_state", "relief_kernels", "serving_kernels")
+
+TOLL = 0.02  # of the mean load, for each GPU beyond the target
+LEAST_GAIN = 1e-7
+LEAST_PAY = 1e-4  # of burden, for each expert fetched and scenario
+UNKNOWN = -2
+NO_FETCH = 0.01  # what a change counts that has nothing fetched, or less than before
+
+
+class Known(NamedTuple):
+    """The best changes of each slot, and which GPUs have changed since they were looked for."""
+
+    gain: NDArray[np.float64]  # [slots] burden that goes for a fetch, by an exchange
+    other: NDArray[np.int64]  # [slots] the slot to exchange with, -1 if none relieves, or UNKNOWN
+    relief: NDArray[np.float64]  # [slots] burden that goes for a fetch, by another expert in it
+    new: NDArray[np.int64]  # [slots] that expert, -1 if none relieves, or UNKNOWN
+    is_touched: NDArray[np.bool_]  # [gpus]
+
+
+@inlined
+def _burden(load, limit):
+    return load - limit + TOLL if load > limit + LEAST_GAIN else 0.0
+
+
+@inlined
+def _exchange_gain(problem, state, target, slot, other):
+    """Burden that goes if two slots change places."""
+    gpu, peer = problem.slot2gpu[slot], problem.slot2gpu[other]
+    limit, far_limit = target * problem.speed[gpu], target * problem.speed[peer]
+    gain = 0.0
+    for t in range(len(state.cost)):
+        step = state.flow[t, slot] - state.flow[t, other]
+        load, far = state.load[t, gpu], state.load[t, peer]
+        gain += _burden(load, limit) - _burden(load - step, limit)
+        gain += _burden(far, far_limit) - _burden(far + step, far_limit)
+    return gain
+
+
+@inlined
+def _add_shares(problem, state, t, expert, change, delta):
+    """Add to ``delta`` [gpus] that each copy of ``expert`` carries so much more."""
+    for k in range(state.n_hosts[expert]):
+        delta[problem.slot2gpu[state.hosts[expert, k]]] += change
+
+
+@inlined
+def _take_gain(problem, state, target, t, expert, delta):
+    """Burden that goes with ``delta`` on the GPUs of ``expert``; there it is back to zero after that."""
+    gain = 0.0
+    for k in range(state.n_hosts[expert]):
+        gpu = problem.slot2gpu[state.hosts[expert, k]]
+        load, limit = state.load[t, gpu], target * problem.speed[gpu]
+        gain += _burden(load, limit) - _burden(load + delta[gpu], limit)
+        delta[gpu] = 0.0
+    return gain
+
+
+@inlined
+def _relabel_gain(problem, state, delta, target, slot, new):
+    """Burden that goes if ``slot`` holds ``new`` instead."""
+    old, gpu, gain = state.slots[slot], problem.slot2gpu[slot], 0.0
+    n, m = state.n_hosts[old] if old >= 0 else 0, state.n_hosts[new]
+    limit = target * problem.speed[gpu]
+    for t in range(len(state.cost)):
+        share, own = problem.demand[t, new] / m, problem.demand[t, new] / (m + 1)
+        if old >= 0:
+            gone = problem.demand[t, old] / n
+            _add_shares(problem, state, t, old, gone / (n - 1), delta)
+            delta[gpu] -= gone / (n - 1) + gone
+        delta[gpu] += own
+        _add_shares(problem, state, t, new, own - share, delta)
+        load = state.load[t, gpu]
+        gain += _burden(load, limit) - _burden(load + delta[gpu], limit)
+        delta[gpu] = 0.0
+        if old >= 0:
+            gain += _take_gain(problem, state, target, t, old, delta)
+        gain += _take_gain(problem, state, target, t, new, delta)
+    return gain
+
+
+@inlined
+def _mark_burdened(problem, state, target, is_burdened):
+    for gpu in range(len(problem.speed)):
+        is_burdened[gpu] = False
+        for t in range(len(state.cost)):
+            if state.load[t, gpu] > target * problem.speed[gpu] + LEAST_GAIN:
+                is_burdened[gpu] = True
+
+
+@inlined
+def _has_host_in(problem, state, expert, chosen):
+    found = False
+    for k in range(state.n_hosts[expert]):
+        found = found or chosen[problem.slot2gpu[state.hosts[expert, k]]]
+    return found
+
+
+@inlined
+def _per_fetch(problem, state, old_on, gain, slot, other, new):
+    return gain / max(np.float64(moves(problem, state, old_on, slot, other, new)), NO_FETCH)
+
+
+@inlined
+def _look_at(problem, state, old_on, target, known, slot, other):
+    """Remember the exchange if it relieves more for a fetch than what is known for ``slot``."""
+    if not may_exchange(problem, state, slot, other):
+        return
+    gain = _exchange_gain(problem, state, target, slot, other)
+    if gain > LEAST_GAIN:
+        gain = _per_fetch(problem, state, old_on, gain, slot, other, -1)
+        if gain > known.gain[slot]:
+            known.gain[slot], known.other[slot] = gain, other
+
+
+@inlined
+def _best_exchange(problem, state, old_on, target, is_burdened, known):
+    """(slot, other slot) that relieve most for a fetch, and how much.
+
+    Only what the last change has touched is looked at anew.
+    """
+    best, best_slot, best_other = 0.0, -1, -1
+    for slot in range(len(state.slots)):
+        gpu, other = problem.slot2gpu[slot], known.other[slot]
+        if not is_burdened[gpu]:
+            known.other[slot] = UNKNOWN
+            continue
+        if (
+            known.is_touched[gpu]
+            or other == UNKNOWN
+            or (other >= 0 and known.is_touched[problem.slot2gpu[other]])
+        ):
+            known.gain[slot], known.other[slot] = 0.0, -1
+            for peer in range(len(state.slots)):
+                _look_at(problem, state, old_on, target, known, slot, peer)
+        else:
+            for peer_gpu in range(len(problem.speed)):
+                if known.is_touched[peer_gpu]:
+                    for peer in range(problem.first_slot[peer_gpu], problem.first_slot[peer_gpu + 1]):
+                        _look_at(problem, state, old_on, target, known, slot, peer)
+        if known.gain[slot] > best:
+            best, best_slot, best_other = known.gain[slot], slot, known.other[slot]
+    return best, best_slot, best_other
+
+
+@inlined
+def _best_relabel(problem, state, old_on, delta, target, is_burdened, known):
+    """(slot, expert) that relieve most for a fetch, and how much; like ``_best_exchange``."""
+    best, best_slot, best_new = 0.0, -1, -1
+    for slot in range(len(state.slots)):
+        old, gpu, held = state.slots[slot], problem.slot2gpu[slot], known.new[slot]
+        if old >= 0 and state.n_hosts[old] < 2:
+            known.new[slot] = UNKNOWN
+            continue
+        is_anew = (
+            known.is_touched[gpu]
+            or held == UNKNOWN
+            or (held >= 0 and _has_host_in(problem, state, held, known.is_touched))
+            or (old >= 0 and _has_host_in(problem, state, old, known.is_touched))
+        )
+        if is_anew:
+            known.relief[slot], known.new[slot] = 0.0, -1
+        for new in range(len(state.n_hosts)):
+            if not (is_anew or _has_host_in(problem, state, new, known.is_touched)):
+                continue
+            if not (is_burdened[gpu] or _has_host_in(problem, state, new, is_burdened)):
+                continue
+            if not may_relabel(problem, state, slot, new):
+                continue
+            gain = _relabel_gain(problem, state, delta, target, slot, new)
+            if gain > LEAST_GAIN:
+                gain = _per_fetch(problem, state, old_on, gain, slot, -1, new)
+                if gain > known.relief[slot]:
+                    known.relief[slot], known.new[slot] = gain, new
+        if known.relief[slot] > best and known.new[slot] >= 0:
+            best, best_slot, best_new = known.relief[slot], slot, known.new[slot]
+    return best, best_slot, best_new
+
+
+@inlined
+def _settle(problem, state, scratch, slot, other, old, is_touched):
+    """Flows, loads and costs after the change that has been made, and the GPUs that it touched."""
+    for gpu in range(len(problem.speed)):
+        is_touched[gpu] = gpu == problem.slot2gpu[slot] or (other >= 0 and gpu == problem.slot2gpu[other])
+    for t in range(len(state.cost)):
+        for gpu in range(len(problem.speed)):
+            scratch.load[t, gpu] = state.load[t, gpu]
+        for i in range(len(state.slots)):
+            scratch.flow[t, i] = state.flow[t, i]
+        if other < 0:
+            scratch.load[t, problem.slot2gpu[slot]] -= scratch.flow[t, slot]
+            scratch.flow[t, slot] = 0.0
+            if old >= 0:
+                split(problem, state, scratch, t, old)
+            split(problem, state, scratch, t, state.slots[slot])
+        else:
+            step = state.flow[t, slot] - state.flow[t, other]
+            scratch.flow[t, slot], scratch.flow[t, other] = state.flow[t, other], state.flow[t, slot]
+            scratch.load[t, problem.slot2gpu[slot]] -= step
+            scratch.load[t, problem.slot2gpu[other]] += step
+        scratch.cost[t] = busiest(problem, scratch, t)
+        for gpu in range(len(problem.speed)):
+            is_touched[gpu] = is_touched[gpu] or scratch.load[t, gpu] != state.load[t, gpu]
+    keep_costs(state, scratch)
+
+
+def _sealed(seal):
+    @compiled
+    def relieve(problem, state, scratch, old_on, target, n_changes):
+        """Bring the mean of the costs to ``target``, by what takes off most for each expert that is fetched.
+
+        Every exchange and every new label that can help is looked at before each of the ``n_changes`` changes
+        at most. Returns the sum of the costs.
+        """
+        _ = seal  # a new one is a new key in numba's cache
+        delta = np.zeros(len(problem.speed))
+        is_burdened = np.zeros(len(problem.speed), np.bool_)
+        known = Known(
+            np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
+            np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
+            np.zeros(len(problem.speed), np.bool_),
+        )  # fmt: skip
+        set_up(problem, state, scratch)
+        for _change in range(n_changes):
+            if state.cost.sum() <= target * len(state.cost):
+                break
+            _mark_burdened(problem, state, target, is_burdened)
+            best, slot, other = _best_exchange(problem, state, old_on, target, is_burdened, known)
+            better, at, new = _best_relabel(problem, state, old_on, delta, target, is_burdened, known)
+            if better > best:
+                best, slot, other = better, at, -1
+            if best < LEAST_PAY * len(state.cost):
+                break
+            is_allowed = (
+                may_exchange(problem, state, slot, other)
+                if other >= 0
+                else may_relabel(problem, state, slot, new)
+            )
+            if not is_allowed:  # a copy elsewhere is gone, on which a node relied
+                known.other[:], known.new[:] = UNKNOWN, UNKNOWN
+                continue
+            old = apply(problem, state, slot, other, new)
+            _settle(problem, state, scratch, slot, other, old, known.is_touched)
+        return state.cost.sum()
+
+    return relieve
+
+
+relieve = _sealed(fingerprint(str(Path(__file__).parent), *PIECES))

@@ -1,0 +1,255 @@
+"""Pieces of the search: what a placement costs in each scenario, and after a change what it costs then.
+
+Each cost comes with its *cut*, GPUs that together must carry it. Each scenario keeps its flow: after a change
+only what it upset is led elsewhere.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from evenload.balance.flow.kernels.jit import inlined
+
+__all__ = ["EXACT", "busiest", "keep_costs", "piece", "set_up", "split", "try_costs"]
+
+EXACT = 1e-7  # loads closer than this, in units of the mean, are equal
+STEPS = 1000  # of the flow at most; then its upper bound stands for the cost
+
+
+def piece(function: Any) -> Any:
+    """Like ``inlined``, but a call where the compiler prefers one."""
+    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+    return njit(nogil=True, **options)(function)
+
+
+@inlined
+def _pour(problem, state, scratch, t, expert, demand):
+    """Demand over an expert's copies, on top of what they have: the lowest GPUs are filled up to one
+    level.
+    """
+    load, speed, queue = scratch.load[t], problem.speed, scratch.queue
+    n = state.n_hosts[expert]
+    for k in range(n):
+        slot = state.hosts[expert, k]
+        gpu = problem.slot2gpu[slot]
+        j = k
+        while j > 0:
+            other = problem.slot2gpu[queue[j - 1]]
+            if load[other] * speed[gpu] <= load[gpu] * speed[other]:
+                break
+            queue[j] = queue[j - 1]
+            j -= 1
+        queue[j] = slot
+    total, width, used = demand, 0.0, 0
+    while used < n:
+        gpu = problem.slot2gpu[queue[used]]
+        if used > 0 and total * speed[gpu] <= load[gpu] * width:
+            break
+        total += load[gpu]
+        width += speed[gpu]
+        used += 1
+    for k in range(used):
+        gpu = problem.slot2gpu[queue[k]]
+        share = total / width * speed[gpu] - load[gpu]
+        scratch.flow[t, queue[k]] += share
+        load[gpu] += share
+
+
+@inlined
+def _reach_room(problem, state, scratch, t, level):
+    """Walk breadth first from the GPUs above ``level``, wherever their load can be led, to the first with
+    room.
+
+    Returns that GPU, or -1 if none is in reach, or -2 if none is above; and how many GPUs stand in ``queue``.
+    """
+    parent, queue, load = scratch.parent, scratch.queue, scratch.load[t]
+    n, head = 0, 0
+    for gpu in range(len(problem.speed)):
+        parent[gpu] = -2
+        if load[gpu] > level * problem.speed[gpu] + EXACT:
+            parent[gpu] = -1
+            queue[n] = gpu
+            n += 1
+    if n == 0:
+        return -2, 0
+    while head < n:
+        gpu = queue[head]
+        head += 1
+        for slot in range(problem.first_slot[gpu], problem.first_slot[gpu + 1]):
+            expert = state.slots[slot]
+            if expert < 0 or state.n_hosts[expert] < 2 or scratch.flow[t, slot] <= EXACT:
+                continue
+            for k in range(state.n_hosts[expert]):
+                into = state.hosts[expert, k]
+                other = problem.slot2gpu[into]
+                if parent[other] == -2:
+                    parent[other] = gpu
+                    scratch.giver[other] = slot
+                    scratch.taker[other] = into
+                    queue[n] = other
+                    n += 1
+                    if load[other] < level * problem.speed[other] - EXACT:
+                        return other, n
+    return -1, n
+
+
+@inlined
+def _lead(problem, scratch, t, target, level):
+    """Move load from the walk's root to ``target``, as much as both ends and the way allow."""
+    load, parent = scratch.load[t], scratch.parent
+    step = level * problem.speed[target] - load[target]
+    gpu = target
+    while parent[gpu] >= 0:
+        step = min(step, scratch.flow[t, scratch.giver[gpu]])
+        gpu = parent[gpu]
+    step = min(step, load[gpu] - level * problem.speed[gpu])
+    load[gpu] -= step
+    load[target] += step
+    gpu = target
+    while parent[gpu] >= 0:
+        scratch.flow[t, scratch.giver[gpu]] -= step
+        scratch.flow[t, scratch.taker[gpu]] += step
+        gpu = parent[gpu]
+
+
+@inlined
+def _route(problem, state, scratch, t, level, limit):
+    """Lead load away until no GPU is above the level, which rises as cuts demand. Stops early above
+    ``limit``.
+    """
+    for _ in range(STEPS):
+        target, n = _reach_room(problem, state, scratch, t, level)
+        if target == -2:
+            return level
+        if target >= 0:
+            _lead(problem, scratch, t, target, level)
+            continue
+        load = speed = 0.0
+        for gpu in range(len(problem.speed)):
+            scratch.cut[t, gpu] = scratch.parent[gpu] != -2
+        for i in range(n):
+            load += scratch.load[t, scratch.queue[i]]
+            speed += problem.speed[scratch.queue[i]]
+        level = max(load / speed, level + EXACT)
+        scratch.cut_speed[t] = speed
+        if level > limit:
+            return level
+    for gpu in range(len(problem.speed)):
+        level = max(level, scratch.load[t, gpu] / problem.speed[gpu])
+    return level
+
+
+@inlined
+def busiest(problem, scratch, t):
+    """Cost as the loads stand; the cut is the busiest GPU."""
+    most = 0
+    for gpu in range(len(problem.speed)):
+        scratch.cut[t, gpu] = False
+        if scratch.load[t, gpu] * problem.speed[most] > scratch.load[t, most] * problem.speed[gpu]:
+            most = gpu
+    scratch.cut[t, most] = True
+    scratch.cut_speed[t] = problem.speed[most]
+    return scratch.load[t, most] / problem.speed[most]
+
+
+@inlined
+def _upset(problem, state, scratch, t, slot, other, old):
+    """The scenario's loads after the change that has been made: an exchange of slots, or ``old`` gone from
+    ``slot``.
+    """
+    for gpu in range(len(problem.speed)):
+        scratch.load[t, gpu] = state.load[t, gpu]
+        scratch.cut[t, gpu] = state.cut[t, gpu]
+    scratch.cut_speed[t] = state.cut_speed[t]
+    for i in range(len(state.slots)):
+        scratch.flow[t, i] = state.flow[t, i]
+    gone = state.flow[t, slot]
+    gpu = problem.slot2gpu[slot]
+    if other >= 0:
+        come = state.flow[t, other]
+        peer = problem.slot2gpu[other]
+        scratch.flow[t, slot], scratch.flow[t, other] = come, gone
+        scratch.load[t, gpu] += come - gone
+        scratch.load[t, peer] += gone - come
+    else:
+        scratch.flow[t, slot] = 0.0
+        scratch.load[t, gpu] -= gone
+        if problem.is_routed and old >= 0:
+            _pour(problem, state, scratch, t, old, gone)
+
+
+@inlined
+def split(problem, state, scratch, t, expert):
+    """Under an equal split: give each copy the share that it has now."""
+    share = problem.demand[t, expert] / state.n_hosts[expert]
+    for k in range(state.n_hosts[expert]):
+        slot = state.hosts[expert, k]
+        scratch.load[t, problem.slot2gpu[slot]] += share - scratch.flow[t, slot]
+        scratch.flow[t, slot] = share
+
+
+@piece
+def try_costs(problem, state, scratch, slot, other, old, total, limit):
+    """Costs after the change that has been made, in place of the ``least`` that ``total`` sums; stops above
+    ``limit``.
+    """
+    for i in range(len(state.cost)):
+        t = scratch.turn[i]
+        _upset(problem, state, scratch, t, slot, other, old)
+        total -= scratch.least[t]
+        if problem.is_routed:
+            cost = _route(problem, state, scratch, t, scratch.least[t], limit - total)
+        else:
+            if other < 0:
+                if old >= 0:
+                    split(problem, state, scratch, t, old)
+                split(problem, state, scratch, t, state.slots[slot])
+            cost = busiest(problem, scratch, t)
+        scratch.cost[t] = cost
+        total += cost
+        if total > limit:
+            scratch.turn[i], scratch.turn[i // 2] = scratch.turn[i // 2], t
+            break
+    return total
+
+
+@inlined
+def keep_costs(state, scratch):
+    for t in range(len(state.cost)):
+        state.cost[t] = scratch.cost[t]
+        state.cut_speed[t] = scratch.cut_speed[t]
+        for gpu in range(state.cut.shape[1]):
+            state.cut[t, gpu] = scratch.cut[t, gpu]
+            state.load[t, gpu] = scratch.load[t, gpu]
+        for slot in range(len(state.slots)):
+            state.flow[t, slot] = scratch.flow[t, slot]
+
+
+@inlined
+def set_up(problem, state, scratch):
+    """Everything in ``state`` from its slots. Returns the sum of the costs."""
+    for slot in range(len(state.slots)):
+        expert = state.slots[slot]
+        if expert >= 0:
+            state.hosts[expert, state.n_hosts[expert]] = slot
+            state.n_hosts[expert] += 1
+            state.on[problem.slot2gpu[slot], expert] = True
+    total = 0.0
+    for t in range(len(state.cost)):
+        for wave in range(2):  # what cannot be led elsewhere comes first
+            for i in range(len(problem.order)):
+                expert = problem.order[i]
+                if not problem.is_routed and wave == 0:
+                    split(problem, state, scratch, t, expert)
+                elif problem.is_routed and (state.n_hosts[expert] > 1) == (wave == 1):
+                    _pour(problem, state, scratch, t, expert, problem.demand[t, expert])
+        if problem.is_routed:
+            for gpu in range(len(problem.speed)):
+                scratch.cut[t, gpu] = False
+            scratch.cost[t] = _route(problem, state, scratch, t, 1.0, np.inf)
+        else:
+            scratch.cost[t] = busiest(problem, scratch, t)
+        total += scratch.cost[t]
+    keep_costs(state, scratch)
+    return total

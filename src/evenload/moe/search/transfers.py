@@ -1,0 +1,270 @@
+"""From one placement to another: which expert each GPU has to fetch, from where, in which batch.
+
+A batch is a set of transfers that go on at the same time without getting in each other's way:
+
+- a GPU sends at most one expert and receives at most one;
+- every source holds its expert when the batch begins. What is received lands in one spare buffer a GPU and
+  takes its slot when the batch is over, so nothing is overwritten that is still being read;
+- at the end of every batch each GPU holds no more experts of a layer than it has slots, and no expert is ever
+  without a copy. So serving can go on between batches.
+
+Such batches always exist. A full GPU waits only while an expert that it alone holds is still to be sent
+elsewhere; following these from GPU to GPU closes a ring, and a ring goes in one batch.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evenload.errors import ConfigError
+from evenload.moe.placement.fleet import Fleet
+
+__all__ = ["BYTES_PER_S", "Schedule", "Transfer", "keep_slots", "schedule_transfers"]
+BYTES_PER_S = 50e9  # of a GPU's link, 400 Gbit/s
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """GPU ``target`` fetches ``expert`` of ``layer`` from GPU ``source`` (-1: no GPU has it, load it) into
+    ``slot``.
+    """
+
+    layer: int
+    expert: int
+    source: int
+    target: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Batches of transfers, one after the other.
+
+    phy2log    [layers, slots] the placement asked for, experts that stay on their GPU in the slots they have
+    n_slots    slots that hold an expert in ``phy2log``
+    bytes      of weights fetched in all
+    seconds    estimated: each batch takes as long as its slowest transfer, plus the latency
+    """
+
+    batches: tuple[tuple[Transfer, ...], ...]
+    phy2log: NDArray[np.int64]
+    n_slots: int
+    bytes: int
+    seconds: float
+
+    @property
+    def transfers(self) -> tuple[Transfer, ...]:
+        return tuple(transfer for batch in self.batches for transfer in batch)
+
+    @property
+    def moved_share(self) -> float:
+        """Transfers over slots: 1.0 is every slot newly filled."""
+        return len(self.transfers) / self.n_slots if self.n_slots else 0.0
+
+    @property
+    def fewest_batches(self) -> int:
+        """No schedule has fewer: the most that one GPU receives."""
+        received = defaultdict(int)
+        for transfer in self.transfers:
+            received[transfer.target] += 1
+        return max(received.values(), default=0)
+
+
+def keep_slots(old: NDArray[np.int64], new: NDArray[np.int64], n_gpus: int) -> NDArray[np.int64]:
+    """``new`` with slots reordered inside each GPU, so that experts which stay keep the slots they have in
+    ``old``.
+    """
+    kept = new.copy()
+    for layer_old, layer_new in zip(
+        old.reshape(len(old), n_gpus, -1), kept.reshape(len(new), n_gpus, -1), strict=True
+    ):
+        for before, after in zip(layer_old, layer_new, strict=True):
+            if np.array_equal(before, after):
+                continue
+            coming = set(after[after >= 0].tolist())
+            stays = np.array(
+                [e >= 0 and e in coming and e not in before[:j] for j, e in enumerate(before.tolist())]
+            )
+            fetched = [e for e in after.tolist() if e >= 0 and e not in set(before[stays].tolist())]
+            placed = np.where(stays, before, -1)
+            free = [j for j in np.flatnonzero(~stays) if j < (after >= 0).sum() or after[j] >= 0]
+            free += [j for j in np.flatnonzero(~stays) if j not in free]
+            placed[free[: len(fetched)]] = fetched
+            after[:] = placed
+    return kept
+
+
+def schedule_transfers(
+    old: ArrayLike,
+    new: ArrayLike,
+    fleet: Fleet,
+    *,
+    expert_bytes: int = 0,
+    bytes_per_s: float = BYTES_PER_S,
+    node_bytes_per_s: float | None = None,
+    load_bytes_per_s: float = 5e9,
+    latency_s: float = 20e-6,
+) -> Schedule:
+    """Batches of transfers that lead from ``old`` to ``new`` [layers, GPUs * width] without conflicts.
+
+    expert_bytes      weights of one expert in one layer
+    bytes_per_s       of a GPU's link to others; ``node_bytes_per_s`` inside a node, by default the same
+    load_bytes_per_s  for an expert that no living GPU holds
+
+    Copies on dead GPUs are no sources. Raises ConfigError if shapes differ or do not fit the fleet.
+    """
+    before, after = np.asarray(old, np.int64), np.asarray(new, np.int64)
+    width = fleet.n_gpus * fleet.width
+    if before.shape != after.shape or before.ndim != 2 or before.shape[1] != width:
+        raise ConfigError(
+            f"placements of {before.shape} and {after.shape} for {fleet.n_gpus} GPUs of {fleet.width} slots",
+            hint=f"give both as [layers, {width}]",
+        )
+    after = keep_slots(before, after, fleet.n_gpus)
+    layers = [
+        list(_Layer(i, old_row, new_row, fleet).batches())
+        for i, (old_row, new_row) in enumerate(zip(before, after, strict=True))
+    ]
+    batches = tuple(tuple(batch) for batch in _merge(layers))
+    speeds = {True: node_bytes_per_s or bytes_per_s, False: bytes_per_s}
+    seconds = 0.0
+    for batch in batches:
+        rates = [
+            speeds[fleet.nodes[t.source] == fleet.nodes[t.target]] if t.source >= 0 else load_bytes_per_s
+            for t in batch
+        ]
+        seconds += expert_bytes / min(rates) + latency_s
+    n_moves = sum(len(batch) for batch in batches)
+    return Schedule(batches, after, int((after >= 0).sum()), n_moves * expert_bytes, seconds)
+
+
+class _Layer:
+    """What each GPU holds of one layer while its transfers are dealt out to batches."""
+
+    def __init__(self, layer: int, before: NDArray[np.int64], after: NDArray[np.int64], fleet: Fleet):
+        self.layer, self.fleet = layer, fleet
+        self.holders: dict[int, set[int]] = defaultdict(set)  # expert -> GPUs that have it
+        self.wanted: dict[int, set[int]] = defaultdict(set)  # and are to have it in the end
+        self.missing: dict[int, dict[int, int]] = {}  # GPU -> the experts it lacks -> their slots
+        self.leaving: list[set[int]] = []  # GPU -> experts to be dropped
+        self.used: list[int] = []  # GPU -> experts there
+        rows, goals = (row.reshape(fleet.n_gpus, -1).tolist() for row in (before, after))
+        for gpu in range(fleet.n_gpus):
+            self._note(gpu, set() if gpu in fleet.dead else set(rows[gpu]) - {-1}, goals[gpu])
+        self._drop_spare(list(self.holders))
+
+    def _note(self, gpu: int, has: set[int], goal: list[int]) -> None:
+        self.used.append(len(has))
+        self.leaving.append(has - set(goal))
+        for expert in has:
+            self.holders[expert].add(gpu)
+        lacks = {}
+        for j, expert in enumerate(goal):
+            if expert >= 0:
+                self.wanted[expert].add(gpu)
+                if expert not in has:
+                    lacks[expert] = gpu * self.fleet.width + j
+        if lacks:
+            self.missing[gpu] = lacks
+
+    def batches(self) -> Iterable[list[Transfer]]:
+        while self.missing:
+            batch = self._batch()
+            for move in batch:
+                self.holders[move.expert].add(move.target)
+                self.used[move.target] += 1
+                del self.missing[move.target][move.expert]
+                if not self.missing[move.target]:
+                    del self.missing[move.target]
+            self._drop_spare([move.expert for move in batch])
+            yield batch
+
+    def _drop_spare(self, experts: list[int]) -> None:
+        """Forget copies that are not wanted where they are, as soon as a wanted one exists or none is
+        wanted.
+        """
+        for expert in experts:
+            if self.wanted[expert] and not self.holders[expert] & self.wanted[expert]:
+                continue
+            for gpu in self.holders[expert] - self.wanted[expert]:
+                self.holders[expert].discard(gpu)
+                self.leaving[gpu].discard(expert)
+                self.used[gpu] -= 1
+
+    def _batch(self) -> list[Transfer]:
+        """As many transfers as fit, GPUs that lack most first; where all are full, a ring of them."""
+        self.sends: set[int] = set()
+        self.freed: set[int] = set()  # GPUs that can drop an expert when this batch is over
+        batch: list[Transfer] = []
+        waiting = sorted(self.missing, key=lambda gpu: -len(self.missing[gpu]))
+        while True:
+            served = [gpu for gpu in waiting if self._serve(gpu, batch)]
+            if not served:
+                return batch or self._ring()
+            waiting = [gpu for gpu in waiting if gpu not in served]
+
+    def _serve(self, gpu: int, batch: list[Transfer]) -> bool:
+        """Let ``gpu`` receive what it lacks and can take in; sooner what frees a slot at its source."""
+        if self.used[gpu] >= self.fleet.slots[gpu] and gpu not in self.freed:
+            return False
+        nodes = self.fleet.nodes
+        choices = []
+        for expert in self.missing[gpu]:
+            sources = [source for source in self.holders[expert] if source not in self.sends]
+            choices += [(expert not in self.leaving[s], nodes[s] != nodes[gpu], s, expert) for s in sources]
+            if not self.holders[expert]:
+                choices.append((True, True, -1, expert))
+        if not choices:
+            return False
+        stays, _, source, expert = min(choices)
+        batch.append(Transfer(self.layer, expert, source, gpu, self.missing[gpu][expert]))
+        if source >= 0:
+            self.sends.add(source)
+            if not stays:
+                self.freed.add(source)
+        return True
+
+    def _ring(self) -> list[Transfer]:
+        """All GPUs are full: each gives the next one what it alone holds, until the ring closes."""
+        path: dict[int, int] = {}  # GPU -> the expert it gives, in order
+        gpu = min(self.missing)
+        while gpu not in path:
+            path[gpu] = min(self.leaving[gpu])
+            gpu = min(g for g in self.wanted[path[gpu]] if path[gpu] in self.missing.get(g, {}))
+        givers = list(path)[list(path).index(gpu) :]
+        takers = givers[1:] + givers[:1]
+        return [
+            Transfer(self.layer, path[giver], giver, taker, self.missing[taker][path[giver]])
+            for giver, taker in zip(givers, takers, strict=True)
+        ]
+
+
+def _merge(layers: list[list[list[Transfer]]]) -> list[list[Transfer]]:
+    """Batches of all layers: those that share no sender and no receiver go together, each layer's own in
+    order.
+    """
+    waiting = [iter(batches) for batches in layers]
+    heads = [(layer, batch) for layer, batches in enumerate(waiting) if (batch := next(batches, None))]
+    merged = []
+    while heads:
+        senders: set[int] = set()
+        receivers: set[int] = set()
+        together: list[Transfer] = []
+        left = []
+        for layer, batch in heads:
+            sends, receives = {t.source for t in batch if t.source >= 0}, {t.target for t in batch}
+            if sends & senders or receives & receivers:
+                left.append((layer, batch))
+                continue
+            senders |= sends
+            receivers |= receives
+            together += batch
+            following = next(waiting[layer], None)
+            if following:
+                left.append((layer, following))
+        heads = left
+        merged.append(together)
+    return merged

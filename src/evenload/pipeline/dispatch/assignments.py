@@ -1,0 +1,40 @@
+"""From a plan to what each group is to do, and what it may do beside."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from evenload.pipeline.dispatch.actions import Group, Post
+from evenload.pipeline.plan import Fit, Phase
+
+__all__ = ["add_help", "streaming_stages"]
+
+
+def add_help(groups: Mapping[str, Group], free: Mapping[str, int], turn: int) -> None:
+    """Groups of one device may do what others of one device do, if the model fits: plans can be wrong.
+
+    free  device -> bytes that it may use, where that is known
+    turn  as which phase that counts: behind all of the plan
+    """
+    alone = [group for group in groups.values() if len(group.devices) == 1]
+    fits: dict[int, Fit] = {}
+    for group in alone:
+        for post in group.posts:
+            fits.setdefault(post.stage, post.fit)
+    planned = {device for group in groups.values() if group.posts for device in group.devices}
+    for group in alone:
+        if not group.posts and planned.intersection(group.devices):
+            continue  # its device is meant to work in another group
+        has, room = {post.stage for post in group.posts}, free.get(group.devices[0])
+        for stage, fit in fits.items():
+            needed = fit.device2bytes[0] if fit.device2bytes else 0
+            if stage not in has and (room is None or needed <= room):
+                group.posts.append(Post(turn, stage, group.lowered.get(stage, fit), is_help=True))
+
+
+def streaming_stages(phase: Phase, stages: Sequence[str]) -> Iterator[int]:
+    """Stages of ``phase`` whose results are taken by other groups: their number in wait is bounded."""
+    holders = {name: {unit.devices for unit in phase.units if unit.stage == name} for name in phase.stages}
+    for name in phase.stages:
+        number = stages.index(name)
+        after = stages[number + 1 : number + 2]
+        if after and holders.get(after[0]) and holders[name] - holders[after[0]]:
+            yield number

@@ -1,0 +1,203 @@
+"""What each item still has to go through: the pure part of a run, which knows no device, clock or file.
+
+    begin() ──► tasks ──► done(task, outputs) | failed(task, why) ──► more tasks ──► ... ──► fates
+
+A strand is one sample of one item on its way; without fan-out each item has one. A stage with ``samples``
+makes strands of an item, one with ``best`` ends all but the best of them, one with ``when`` ends those for
+which the condition does not hold.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from evenload.errors import ConfigError
+from evenload.pipeline.dispatch.results import ItemFailure
+from evenload.pipeline.seeds import item_seed
+from evenload.pipeline.stage import Item
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import StageSpec
+
+__all__ = ["Course", "StageRule", "Strand", "Task"]
+
+
+class _Holds(Protocol):
+    def holds(self, values: Mapping[str, Any]) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StageRule:
+    """What decides who enters a stage and who leaves it.
+
+    samples    strands that an item has from here on
+    condition  who does not meet it ends before the stage
+    best_by    of an item's strands those with the largest of this output go on, ``n_best`` of them
+    """
+
+    name: str
+    condition: _Holds | None = None
+    samples: int = 1
+    best_by: str | None = None
+    is_lowest: bool = False
+    n_best: int = 1
+
+    @classmethod
+    def of(cls, stage: "StageSpec") -> "StageRule":
+        """As the job file says."""
+        best = stage.best
+        if best is None:
+            return cls(stage.name, stage.condition, stage.samples)
+        return cls(stage.name, stage.condition, stage.samples, best.by, best.lowest, best.n)
+
+
+class Task(NamedTuple):
+    """One strand through one stage; both by number."""
+
+    stage: int
+    strand: int
+
+
+@dataclass(slots=True)
+class Strand:
+    """``fate``: open | done | failed | filtered (no condition met) | not chosen (others were better)."""
+
+    number: int
+    at: int
+    sample: int
+    item: Item
+    n_stages: int = 0
+    outputs: dict[str, Any] = field(default_factory=dict)
+    fate: str = "open"
+    error: ItemFailure | None = None
+    ended_in: str | None = None
+
+
+class Course:
+    """``strands`` hold all that is known; those of item ``at`` are ``strands_of[at]``, in order of sample.
+
+    n_open    strands that are on their way
+    n_failed  items of which every strand has failed that was not passed over for a better one
+    """
+
+    def __init__(
+        self, rules: Sequence[StageRule], items: Sequence[tuple[Item, Mapping[str, Any]]], seed: int = 0
+    ):
+        self.rules = tuple(rules)
+        self.items = [item for item, _ in items]
+        self.inputs = [inputs for _, inputs in items]
+        self.strands: list[Strand] = []
+        self.strands_of: list[list[int]] = [[] for _ in items]
+        self.n_open = 0
+        self.n_failed = 0
+        self._seed = seed
+
+    def begin(self) -> list[Task]:
+        """The first tasks, in input order."""
+        tasks = []
+        for at, item in enumerate(self.items):
+            self._add(at, 0, item, {})
+            tasks += self._enter(self.strands[-1])
+        return tasks
+
+    def values(self, task: Task) -> dict[str, Any]:
+        """What the stage is given: the item's own and the outputs so far, files as relative paths."""
+        strand = self.strands[task.strand]
+        return {**self.inputs[strand.at], **strand.outputs}
+
+    def done(self, task: Task, outputs: Mapping[str, Any]) -> list[Task]:
+        """The task gave ``outputs``; returns what may run because of it."""
+        strand = self.strands[task.strand]
+        assert strand.fate == "open", strand
+        assert strand.n_stages == task.stage, (strand, task)
+        strand.outputs.update(outputs)
+        strand.n_stages += 1
+        return self._left(strand, task.stage)
+
+    def failed(self, task: Task, error: ItemFailure) -> list[Task]:
+        """The strand goes no further; others of its item may, because of it."""
+        strand = self.strands[task.strand]
+        self._end(strand, "failed", self.rules[task.stage].name, error)
+        return self._settle_open_choice(strand)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _add(self, at: int, sample: int, item: Item, outputs: dict[str, Any], n_stages: int = 0) -> Strand:
+        strand = Strand(len(self.strands), at, sample, item, n_stages, outputs)
+        self.strands.append(strand)
+        self.strands_of[at].append(strand.number)
+        self.n_open += 1
+        return strand
+
+    def _enter(self, strand: Strand) -> list[Task]:
+        """``strand`` comes to its next stage, and is in, or ends there."""
+        rule = self.rules[strand.n_stages]
+        try:
+            is_let_in = rule.condition is None or rule.condition.holds(self._plain_values(strand))
+        except ConfigError as error:
+            self._end(strand, "failed", rule.name, ItemFailure(rule.name, "ConfigError", str(error)))
+            return self._settle_open_choice(strand)
+        if not is_let_in:
+            self._end(strand, "filtered", rule.name)
+            return self._settle_open_choice(strand)
+        if rule.samples > 1 and len(self.strands_of[strand.at]) == 1:
+            for sample in range(1, rule.samples):
+                seed = item_seed(self._seed, strand.item.id, sample)
+                item = Item(strand.item.index, strand.item.id, seed, strand.item.group)
+                self._add(strand.at, sample, item, dict(strand.outputs), strand.n_stages)
+            return [Task(strand.n_stages, number) for number in self.strands_of[strand.at]]
+        return [Task(strand.n_stages, strand.number)]
+
+    def _plain_values(self, strand: Strand) -> dict[str, Any]:
+        return {"id": strand.item.id, "group": strand.item.group, **self.inputs[strand.at], **strand.outputs}
+
+    def _left(self, strand: Strand, stage: int) -> list[Task]:
+        if self.rules[stage].best_by is not None:
+            return self._choose(strand.at, stage)
+        return self._go_on(strand)
+
+    def _go_on(self, strand: Strand) -> list[Task]:
+        if strand.n_stages == len(self.rules):
+            strand.fate = "done"
+            self.n_open -= 1
+            return []
+        return self._enter(strand)
+
+    def _choose(self, at: int, stage: int) -> list[Task]:
+        """Once all of an item's strands are through ``stage`` or ended, the best of them go on."""
+        mine = [self.strands[number] for number in self.strands_of[at]]
+        if any(strand.fate == "open" and strand.n_stages <= stage for strand in mine):
+            return []
+        rule = self.rules[stage]
+        open_ones = [strand for strand in mine if strand.fate == "open"]
+        open_ones.sort(
+            key=lambda strand: (_rank(strand.outputs.get(rule.best_by or ""), rule), strand.sample)
+        )
+        for strand in open_ones[rule.n_best :]:
+            self._end(strand, "not chosen", rule.name)
+        chosen = sorted(open_ones[: rule.n_best], key=lambda strand: strand.sample)
+        return [task for strand in chosen for task in self._go_on(strand)]
+
+    def _settle_open_choice(self, strand: Strand) -> list[Task]:
+        """``strand`` has ended: a choice that waited only for it can be made."""
+        stage = next(
+            (n for n, rule in enumerate(self.rules) if rule.best_by is not None and n >= strand.n_stages),
+            None,
+        )
+        if stage is None or len(self.strands_of[strand.at]) == 1:
+            return []
+        return self._choose(strand.at, stage)
+
+    def _end(self, strand: Strand, fate: str, stage: str, error: ItemFailure | None = None) -> None:
+        strand.fate, strand.ended_in, strand.error = fate, stage, error
+        self.n_open -= 1
+        mine = self.strands_of[strand.at]
+        fates = {self.strands[number].fate for number in mine}
+        self.n_failed += fate == "failed" and fates <= {"failed", "not chosen"}
+
+
+def _rank(value: Any, rule: StageRule) -> tuple[int, float]:
+    """Best first; what is no number comes last."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        return (1, 0.0)
+    return (0, value if rule.is_lowest else -value)

@@ -1,0 +1,146 @@
+"""What a run gave: one row for each item, in input order."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenload.pipeline.dispatch.item_flow import Strand
+    from evenload.pipeline.stage import Item
+    from evenload.report.summary import Summary
+
+__all__ = ["ItemFailure", "ItemResult", "PipelineResult", "row_of"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFailure:
+    """Why an item went no further. ``type`` is the exception's; ``traceback`` is the worker's, for people."""
+
+    stage: str
+    type: str
+    message: str
+    traceback: str = ""
+
+    def to_json(self) -> dict[str, str]:
+        return {"stage": self.stage, "type": self.type, "message": self.message}
+
+
+@dataclass(frozen=True, slots=True)
+class ItemResult:
+    """One item after the run.
+
+    ``status``: done | failed | filtered (it did not meet the condition of a stage) | unfinished (the run
+    stopped before its turn). Of an item with samples, ``outputs`` are those of the best that is done, and
+    ``samples`` has them all: seed, status, outputs and error of each.
+
+    ``inputs`` is what was known of it, ``outputs`` what all stages gave; files stand as paths relative to the
+    run folder. Nothing here depends on how many devices there were or which was faster.
+    """
+
+    index: int
+    id: str
+    status: str
+    seed: int
+    group: str | None
+    inputs: Mapping[str, Any]
+    outputs: Mapping[str, Any]
+    error: ItemFailure | None = None
+    samples: tuple[Mapping[str, Any], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The row in results.jsonl; tracebacks are left to events.jsonl."""
+        row = {one.name: getattr(self, one.name) for one in fields(self)}
+        row["error"] = self.error.to_json() if self.error else None
+        row["samples"] = list(self.samples)
+        if not self.samples:
+            del row["samples"]
+        return row
+
+
+def row_of(item: "Item", inputs: Mapping[str, Any], strands: "Sequence[Strand]", seed: int) -> ItemResult:
+    """The row of an item from its strands, in order of sample; with more than one, the best of those stands
+    for it: done before filtered before failed, then the one that went on the longest. Samples that were not
+    chosen do not stand for it: if the chosen one fails later, so has the item.
+    """
+    order = ("done", "filtered", "failed", "open", "not chosen")
+    if not strands:
+        return ItemResult(item.index, item.id, "unfinished", item.seed, item.group, inputs, {})
+    fates = {strand.fate for strand in strands}
+    best = min(strands, key=lambda strand: (order.index(strand.fate), -strand.n_stages, strand.sample))
+    status = "unfinished" if "open" in fates and "done" not in fates else best.fate
+    samples = tuple(_sample(strand) for strand in strands) if len(strands) > 1 else ()
+    error = best.error if status == "failed" else None
+    return ItemResult(
+        item.index, item.id, status, best.item.seed, item.group, inputs, best.outputs, error, samples
+    )
+
+
+def _sample(strand: "Strand") -> dict[str, Any]:
+    fate = {"open": "unfinished"}.get(strand.fate, strand.fate)
+    error = strand.error.to_json() if strand.error else None
+    return {"seed": strand.item.seed, "status": fate, "outputs": strand.outputs, "error": error}
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """A finished run; iterates over its ``ItemResult``s in input order.
+
+    ``status``: done | failures (some items failed) | failed (stopped because of failures) | interrupted.
+    ``headline`` holds the figures that the job's own function made, ``summary`` those of every run, and
+    ``faults`` says what the record of the run lacks (a full disk), one sentence each. ``n_restored`` results
+    of a stage were there already, from an earlier run in the same folder.
+    """
+
+    folder: Path
+    status: str
+    items: list[ItemResult]
+    summary: "Summary"
+    headline: Mapping[str, Any] = field(default_factory=dict)
+    report: Path | None = None
+    faults: list[str] = field(default_factory=list)
+    n_restored: int = 0
+
+    def __iter__(self) -> Iterator[ItemResult]:
+        return iter(self.items)
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    @property
+    def failures(self) -> list[ItemResult]:
+        return [item for item in self.items if item.error is not None]
+
+    @property
+    def n_done(self) -> int:
+        return sum(item.status == "done" for item in self.items)
+
+    @property
+    def exit_code(self) -> int:
+        return {"done": 0, "interrupted": 130}.get(self.status, 1)
+
+    @property
+    def n_filtered(self) -> int:
+        return sum(item.status == "filtered" for item in self.items)
+
+    def to_json(self) -> dict[str, Any]:
+        """One object for ``json.dumps``: the numbers, the failures, and where everything is."""
+        n_failed = len(self.failures)
+        return {
+            "schema": SCHEMA,
+            "status": self.status,
+            "folder": str(self.folder),
+            "report": str(self.report) if self.report else None,
+            "total": len(self.items),
+            "n_done": self.n_done,
+            "n_failed": n_failed,
+            "n_filtered": self.n_filtered,
+            "n_unfinished": len(self.items) - self.n_done - n_failed - self.n_filtered,
+            "n_restored": self.n_restored,
+            "faults": self.faults,
+            "headline": dict(self.headline),
+            "summary": self.summary.to_json(),
+            "failures": [{"id": item.id, **item.error.to_json()} for item in self.items if item.error],
+        }

@@ -1,0 +1,60 @@
+"""Tasks that may run now, longest first, and who had better not run which of them."""
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+
+from evenload.pipeline.dispatch.item_flow import Task
+
+__all__ = ["Waiting"]
+
+
+class Waiting:
+    """Heaps of tasks, one for each stage. ``avoid``: task -> groups where it did not fit."""
+
+    def __init__(self, n_stages: int):
+        self.avoid: dict[Task, set[str]] = {}
+        self._heaps: list[list[tuple[float, int, Task]]] = [[] for _ in range(n_stages)]
+        self._costs: dict[int, float] = {}
+
+    def add(self, tasks: Iterable[Task], costs: Mapping[int, float] | None = None) -> None:
+        """``costs``: strand -> size in any unit; kept for its later stages."""
+        self._costs.update(costs or {})
+        for task in tasks:
+            entry = (-self._costs.get(task.strand, 0.0), task.strand, task)
+            heapq.heappush(self._heaps[task.stage], entry)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._heaps))
+
+    def __iter__(self) -> Iterator[Task]:
+        return (task for heap in self._heaps for _, _, task in heap)
+
+    def count(self, stage: int) -> int:
+        return len(self._heaps[stage])
+
+    def of(self, stage: int) -> list[Task]:
+        return [task for _, _, task in self._heaps[stage]]
+
+    @property
+    def has_costs(self) -> bool:
+        return bool(self._costs)
+
+    def has_for(self, group: str, stage: int) -> bool:
+        """Is there a task of ``stage`` that ``group`` may run?"""
+        if not self.avoid:
+            return bool(self._heaps[stage])
+        return any(group not in self.avoid.get(task, ()) for _, _, task in self._heaps[stage])
+
+    def take(self, group: str, stage: int) -> Task:
+        """The longest that ``group`` may run; there must be one."""
+        heap = self._heaps[stage]
+        if not self.avoid:
+            return heapq.heappop(heap)[2]
+        entry = min(one for one in heap if group not in self.avoid.get(one[2], ()))
+        heap.remove(entry)
+        heapq.heapify(heap)
+        return entry[2]
+
+    def give_back(self, task: Task) -> None:
+        """It was taken, and not run."""
+        self.add([task])

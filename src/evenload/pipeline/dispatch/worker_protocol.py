@@ -1,0 +1,82 @@
+"""What goes between a run and its workers: orders there, outcomes back. Plain values, small when pickled."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from evenload.pipeline.dispatch.item_flow import Task
+from evenload.pipeline.plan import Fit
+from evenload.pipeline.stage import Item, StageWorker
+
+__all__ = ["ADOPT", "LOAD", "RUN", "WAIT", "HostSpec", "Job", "Order", "Outcome"]
+
+LOAD, RUN, WAIT, ADOPT = "load", "run", "wait", "adopt"
+
+
+@dataclass(frozen=True, slots=True)
+class HostSpec:
+    """All that a worker must know; sent to it once.
+
+    ``park_bytes``: host memory that models may wait in while another is on the device; 0 for none.
+    """
+
+    stages: tuple[StageWorker, ...]
+    n_devices: int = 1
+    park_bytes: int = 0
+
+
+class Job(NamedTuple):
+    """One task with all that its stage is given. ``place`` comes before the item's id in names of files."""
+
+    task: Task
+    values: Mapping[str, Any]
+    item: Item
+    place: str = ""
+
+
+class Order(NamedTuple):
+    """``load`` a stage | ``run`` jobs, together (with several lanes: begin one) | ``wait`` for what is over.
+
+    ``adopt``: what is held is for another job from now on, ``spec``.
+
+    keep   stages that may stay beside the one that is loaded
+    later  others that will be wanted again, the next one first
+    """
+
+    kind: str
+    stage: int = 0
+    fit: Fit = Fit()
+    keep: tuple[int, ...] = ()
+    later: tuple[int, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    spec: HostSpec | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of an order.
+
+    kind          loaded | refused | made (its files are being saved) | done | failed | memory | again (the
+                  batch that it was in did not fit)
+    outputs       small values as they are, files as paths relative to the run folder
+    files         output -> [bytes, digest]
+    start_s       by ``time.monotonic``, the same clock in all processes of a machine; saving left out
+    peak_bytes    most memory that was ever taken here: of the GPU, or of the process on the CPU
+    must_replace  memory did not come back: this process should not go on
+    parked        of a load: stages that wait in host memory here, and the seconds until one is back
+    how           of a load: read | unparked | kept (from the job before); of a task in the batch that was
+                  compared with single items: equal | differs | refused
+    """
+
+    kind: str
+    stage: int
+    task: Task | None = None
+    outputs: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, list] = field(default_factory=dict)
+    error: tuple[str, str, str] = ("", "", "")
+    start_s: float = 0.0
+    stop_s: float = 0.0
+    peak_bytes: int | None = None
+    must_replace: bool = False
+    parked: dict[int, float] = field(default_factory=dict)
+    how: str = ""

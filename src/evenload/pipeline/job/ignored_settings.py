@@ -1,0 +1,40 @@
+"""Settings of a job that do nothing, or not what their writer expects: told, not refused."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import JobSpec, StageSpec
+
+__all__ = ["settings_without_effect"]
+
+
+def settings_without_effect(spec: "JobSpec") -> list[str]:
+    """One sentence for each."""
+    notes = [note for stage in spec.stages for note in _of_stage(stage)]
+    if spec.report.sort is not None and not any(spec.report.sort in s.outputs for s in spec.stages):
+        declared = ", ".join(name for stage in spec.stages for name in stage.outputs) or "none"
+        notes.append(f"report.sort: {spec.report.sort!r} is no declared output; declared: {declared}")
+    policy = spec.schedule.policy
+    if policy != "pull" and not policy.startswith("measured"):
+        notes.append(
+            f"schedule.policy: {policy} is pull here: devices take items when they are free, one by one "
+            "or in a stage's batch, longest first; chunks and shares dealt beforehand are for map"
+        )
+    return notes
+
+
+def _of_stage(stage: "StageSpec") -> list[str]:
+    notes = []
+    scale = stage.call.get("true_cfg_scale")
+    if isinstance(scale, int | float) and scale > 1 and stage.call.get("negative_prompt") is None:
+        notes.append(
+            f"stages.{stage.name}.call.true_cfg_scale: {scale} does nothing without a negative_prompt; "
+            'give one, if only " " (each step then computes twice)'
+        )
+    if stage.batch > 1:
+        notes.append(
+            f"stages.{stage.name}.batch: {stage.batch} items in one call may change the last bits of results"
+        )
+    if stage.model is None and any(fit in ("fp8", "nf4") for fit in stage.fit):
+        notes.append(f"stages.{stage.name}.fit: nothing is known of its weights without model")
+    return notes

@@ -1,0 +1,221 @@
+"""The items of a job: files of a folder or a pattern, or rows of a JSON-lines, CSV or parquet file."""
+
+import csv
+import glob
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenload._optional import require
+from evenload.errors import SpecError
+from evenload.pipeline.seeds import item_seed
+from evenload.pipeline.stage import Item
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import Inputs
+
+__all__ = ["read_items"]
+
+Faults = list[tuple[str, str]]
+FOLDER = "folder"  # what group_by may name besides columns
+_MOST_SHOWN = 20
+_MOST_DIGITS = 4300  # of an integer that Python reads
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+
+
+def read_items(inputs: "Inputs", folder: Path, seed: int, source: str) -> list[tuple[Item, dict[str, Any]]]:
+    """Every item with its values, in input order: by path for files, as they stand for rows.
+
+    Paths are absolute. Raises SpecError that lists what is wrong: a missing or empty folder or file, a line
+    that is not JSON, a row without id, ids given twice.
+    """
+    faults: Faults = []
+    if inputs.folder is not None or inputs.glob is not None:
+        rows = _file_rows(inputs, folder, faults)
+    else:
+        rows = _table_rows(inputs, folder / getattr(inputs, inputs.source), _place(inputs), faults)
+    _refuse_repeated(rows, _place(inputs), faults)
+    items = [_item(index, name, values, inputs, seed, faults) for index, (name, values) in enumerate(rows)]
+    if faults:
+        n_left_out = len(faults) - _MOST_SHOWN
+        more = [("...", f"and {n_left_out} more")] if n_left_out > 0 else []
+        raise SpecError(source, faults[:_MOST_SHOWN] + more)
+    return items
+
+
+def _place(inputs: "Inputs") -> str:
+    return f"job.inputs.{inputs.source}"
+
+
+def _item(
+    index: int, name: str, values: dict, inputs: "Inputs", seed: int, faults: Faults
+) -> tuple[Item, dict]:
+    group = values.get(inputs.group_by) if inputs.group_by else None
+    if inputs.group_by and (group is None or not str(group).strip()):
+        what = "has no column" if group is None else "has nothing in its column"
+        faults.append(("job.inputs.group_by", f"item {name!r} {what} {inputs.group_by!r}"))
+    return Item(index, name, item_seed(seed, name), None if group is None else str(group)), values
+
+
+def _file_rows(inputs: "Inputs", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+    root, files = _files(inputs, folder)
+    if not files:
+        where = f"in {root}" if inputs.folder is not None else f"that matches {inputs.glob} in {folder}"
+        is_nested = (
+            inputs.folder is not None and root.is_dir() and any(one.is_dir() for one in root.iterdir())
+        )
+        below = f"; for those of its folders use glob: {inputs.folder}/*/*" if is_nested else ""
+        faults.append((_place(inputs), f"there is no file {where}{below}"))
+    columns: dict[str, dict[str, Any]] = {}
+    if inputs.table is not None:
+        columns = dict(_table_rows(inputs, folder / inputs.table, "job.inputs.table", faults))
+    rows = []
+    for path in sorted(files):
+        name = path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else path.stem
+        values = {**columns.get(name, {}), "path": str(path)}
+        if inputs.group_by == FOLDER and "/" in name:
+            values.setdefault(FOLDER, name.rpartition("/")[0])
+        rows.append((name, values))
+    if inputs.group_by == FOLDER and inputs.glob is not None:
+        faults += [
+            (_place(inputs), f"the folder {empty} has no file that matches: fill it, or take it away")
+            for empty in _empty_folders(str(inputs.glob), folder, files)
+        ]
+    return rows
+
+
+def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
+    """Folders that the pattern reaches into and takes no file from: categories without items."""
+    parents = pattern.rpartition("/")[0]
+    if not glob.has_magic(parents) or "**" in parents:
+        return []
+    filled = {path.parent for path in files}
+    found = [one for one in glob.glob(parents, root_dir=folder) if (folder / one).is_dir()]
+    return sorted(one for one in found if _absolute(folder / one) not in filled)
+
+
+def _files(inputs: "Inputs", folder: Path) -> tuple[Path, set[Path]]:
+    """The folder that ids are relative to, and the files."""
+    if inputs.folder is not None:
+        root = (folder / inputs.folder).resolve()
+        found = root.iterdir() if root.is_dir() else ()
+        return root, {path for path in found if path.is_file() and not path.name.startswith(".")}
+    parts = Path(str(inputs.glob)).parts
+    n_fixed = next((n for n, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    matches = glob.glob(str(inputs.glob), root_dir=folder, recursive=True)
+    return _absolute(folder.joinpath(*parts[:n_fixed])), {
+        path for match in matches if (path := _absolute(folder / match)).is_file()
+    }
+
+
+def _absolute(path: Path) -> Path:
+    """Without dots. Links stay: an item is called by the name that it has here, not where it is stored."""
+    return Path(os.path.abspath(path))
+
+
+def _table_rows(inputs: "Inputs", file: Path, place: str, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+    """``(id, columns)`` of each row; columns named in ``paths`` become absolute paths."""
+    rows: list[tuple[str, dict[str, Any]]] = []
+    try:
+        for line, columns in _lines(inputs, file):
+            if isinstance(columns, str):
+                faults.append((f"{file.name} line {line}", columns))
+                continue
+            name = columns.pop(inputs.id, None)
+            if name is None or not str(name).strip():
+                known = ", ".join(map(str, columns)) or "none"
+                faults.append(
+                    (f"{file.name} line {line}", f"has no {inputs.id!r} (job.inputs.id); columns: {known}")
+                )
+                continue
+            for column in inputs.paths:
+                if isinstance(columns.get(column), str):
+                    columns[column] = str((file.parent / columns[column]).resolve())
+            rows.append((str(name), columns))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        faults.append((place, f"cannot read {file}: {getattr(error, 'strerror', None) or error}"))
+        return rows
+    if not rows and not faults:
+        faults.append((place, f"there is no row in {file}"))
+    return rows
+
+
+def _lines(inputs: "Inputs", file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The rows of a table with their line numbers, by its kind; a text in place of a row that is none."""
+    if file.suffix == ".parquet" or inputs.parquet is not None:
+        return _parquet_rows(file)
+    if file.suffix == ".jsonl" or inputs.jsonl is not None:
+        return _json_lines(file)
+    return _csv_lines(file, inputs.id)
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The rows of a parquet file, null left out; a row whose values JSON cannot hold is a fault."""
+    parquet = require("pyarrow.parquet", extra="parquet", why="reading parquet files")
+    arrow = require("pyarrow", extra="parquet", why="reading parquet files")
+    number = 0
+    try:
+        with file.open("rb") as opened, parquet.ParquetFile(opened) as table:
+            for batch in table.iter_batches(batch_size=1024):
+                for row in batch.to_pylist():
+                    number += 1
+                    odd = [name for name, value in row.items() if not _is_plain(value)]
+                    filled = {name: value for name, value in row.items() if value is not None}
+                    kinds = ", ".join(f"{name} ({type(row[name]).__name__})" for name in odd)
+                    yield number, f"has values that JSON cannot hold: {kinds}" if odd else filled
+    except arrow.ArrowException as error:
+        raise OSError(f"it is no parquet file that can be read: {error}") from error
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
+    if isinstance(value, list):
+        return all(_is_plain(part) for part in value)
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The objects of a JSON-lines file with their line numbers; a text in place of a line that is none."""
+    with file.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                yield number, f"is not JSON: {error}"
+                continue
+            yield number, row if isinstance(row, dict) else "is not a JSON object"
+
+
+def _csv_lines(file: Path, id_column: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
+    """The rows of a CSV file with a header. Numbers become numbers, empty fields are left out."""
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines)
+        for row in reader:
+            if None in row or None in row.values():
+                yield reader.line_num, f"does not have the header's {len(reader.fieldnames or ())} fields"
+                continue
+            filled = {key: text for key, text in row.items() if text != ""}
+            yield reader.line_num, {k: t if k == id_column else _number_or_text(t) for k, t in filled.items()}
+
+
+def _number_or_text(text: str) -> int | float | str:
+    """Numbers in the way JSON writes them; "007" stays a text, as does what is too long for a number."""
+    if len(text) > _MOST_DIGITS or not _NUMBER.fullmatch(text):
+        return text
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: str, faults: Faults) -> None:
+    first: dict[str, int] = {}
+    for number, (name, _) in enumerate(rows):
+        if name in first:
+            which = f"items {first[name] + 1} and {number + 1}"
+            hint = "; two files that differ by suffix only?" if place.endswith(("folder", "glob")) else ""
+            faults.append((place, f"the id {name!r} is given twice, to {which}{hint}"))
+        first.setdefault(name, number)

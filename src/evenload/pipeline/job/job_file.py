@@ -1,0 +1,191 @@
+"""Reading a job file: YAML in, a frozen ``JobSpec`` out, every fault at once with its path and line.
+
+Needs pydantic and PyYAML (extra ``yaml``).
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from evenload.errors import ConfigError, SpecError
+from evenload.pipeline.job.ignored_settings import settings_without_effect
+from evenload.pipeline.job.older_keys import convert_older_keys
+from evenload.pipeline.job.spec import Faults, JobSpec
+from evenload.pipeline.job.yaml_text import Place, dump_yaml, parse_yaml
+
+__all__ = ["apply_change", "json_schema", "load_spec", "parse_spec", "spec_of", "spec_text"]
+
+
+def load_spec(path: str | Path, changes: Iterable[str] = (), *, with_inputs: bool = True) -> JobSpec:
+    """Read and check a job file. ``changes`` are ``key=value`` texts that win over it, see ``apply_change``.
+
+    Without ``with_inputs`` the job's items need not be there, nor the code and models of its stages: for a
+    plan elsewhere.
+
+    Raises SpecError with every fault found, ConfigError if the file cannot be read.
+    """
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"cannot read {path}: {error}", hint="give the path of a job file (YAML)"
+        ) from error
+    folder = path.resolve().parent
+    return parse_spec(text, folder, source=str(path), changes=changes, with_inputs=with_inputs)
+
+
+def parse_spec(
+    text: str,
+    folder: Path,
+    source: str = "job",
+    changes: Iterable[str] = (),
+    *,
+    with_inputs: bool = True,
+) -> JobSpec:
+    """Check the text of a job file; relative paths in it belong to ``folder``. Raises SpecError."""
+    document, lines, faults = parse_yaml(text, source)
+    if not isinstance(document, dict):
+        raise SpecError(source, [("(file)", "it must be a mapping with version, job and stages")])
+    for change in changes:
+        apply_change(document, change)
+    document = _spread_shorthand(document)
+    document, notes, older_faults = convert_older_keys(document)
+    faults += older_faults
+    try:
+        spec = JobSpec.model_validate(document, context={"folder": folder if with_inputs else None})
+    except ValidationError as error:
+        faults += [fault for part in error.errors() for fault in _explained(part)]
+        spec = None
+    if faults or spec is None:
+        raise SpecError(source, _in_order(faults, lines))
+    spec._notes = (*notes, *settings_without_effect(spec))
+    return spec
+
+
+def spec_of(document: Mapping[str, Any], source: str) -> JobSpec:
+    """A job that was put together by a program, without files to look for. Raises SpecError."""
+    try:
+        return JobSpec.model_validate(document, context={"folder": None})
+    except ValidationError as error:
+        faults = [fault for part in error.errors() for fault in _explained(part)]
+        raise SpecError(source, _in_order(faults, {})) from error
+
+
+def _in_order(faults: list[tuple[Place, str]], lines: Mapping[Place, int]) -> list[tuple[str, str]]:
+    """By line; a fault that several places share through a YAML anchor is told once, with all of them."""
+    located = sorted((_line_of(place, lines), _dotted(place), text) for place, text in faults)
+    shared: dict[tuple[int, str], list[str]] = {}
+    for line, place, text in located:
+        shared.setdefault((line, text), []).append(place)
+    return [
+        (f"{', '.join(places)} (line {line})" if line else ", ".join(places), text)
+        for (line, text), places in shared.items()
+    ]
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the job file, for editors."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobSpec.model_json_schema()}
+
+
+def apply_change(document: dict[str, Any], change: str) -> None:
+    """Set one key of ``document`` in place. The value is read as YAML.
+
+    ``job.seed=7``, ``stages.restore.call.steps=8``, or ``restore.steps=8``: a first part that names a stage
+    stands for that stage's ``params`` (for its ``call`` where that has the key).
+    Raises ConfigError if the text is not ``key=value`` or the place does not exist.
+    """
+    key, equals, text = change.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"--set {change!r} is not key=value", hint="write for example --set job.seed=7")
+    value, _, faults = parse_yaml(text, f"--set {key}")
+    if faults:
+        raise SpecError(f"--set {key}", [(_dotted(place), fault) for place, fault in faults])
+    listed = document.get("stages")
+    named = [stage for stage in listed if isinstance(stage, dict)] if isinstance(listed, list) else []
+    stages = {str(stage.get("name")): stage for stage in named}
+    if parts[0] in stages and parts[0] not in JobSpec.model_fields:
+        is_call = len(parts) > 1 and parts[1] in (stages[parts[0]].get("call") or {})
+        parts = ["stages", parts[0], "call" if is_call else "params", *parts[1:]]
+    section: Any = document
+    if parts[0] == "stages" and len(parts) > 2:
+        if parts[1] not in stages:
+            known = ", ".join(stages) or "none"
+            raise ConfigError(f"--set {key}: there is no stage {parts[1]!r}", hint=f"stages: {known}")
+        section, parts = stages[parts[1]], parts[2:]
+    for part in parts[:-1]:
+        section = section.setdefault(part, {}) if isinstance(section, dict) else None
+    if not isinstance(section, dict):
+        raise ConfigError(f"--set {key}: {parts[-2]!r} is not a section of the job file")
+    section[parts[-1]] = value
+
+
+def _spread_shorthand(document: dict[str, Any]) -> dict[str, Any]:
+    """``devices: cpu*4`` is short for ``devices: {use: cpu*4}``; so is ``schedule: pull``."""
+    for section, key in (("devices", "use"), ("schedule", "policy")):
+        if isinstance(document.get(section), str | int) and not isinstance(document[section], bool):
+            document = {**document, section: {key: document[section]}}
+    return document
+
+
+def _explained(part: Any) -> list[tuple[Place, str]]:
+    """One fault of pydantic as ``(path, sentence)``; several where our own validator found several."""
+    place, kind = tuple(part["loc"]), part["type"]
+    cause = part.get("ctx", {}).get("error")
+    if isinstance(cause, Faults):
+        return [(place + below, text) for below, text in cause.faults]
+    if kind == "extra_forbidden":
+        known = _known_keys(place[:-1])
+        near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
+        nearest = f"did you mean {near[0]!r}? " if near else ""
+        return [(place, f"unknown key; {nearest}known: {', '.join(known)}")]
+    if kind == "missing":
+        return [(place, "is required and not given")]
+    if kind == "literal_error":
+        return [(place, f"{part['input']!r} is not known; {_nearest_literal(part)}")]
+    if cause is not None:
+        return [(place, str(cause))]
+    said = part["msg"]
+    return [(place, f"{said[0].lower()}{said[1:]}, not {part['input']!r}")]
+
+
+def _nearest_literal(part: Any) -> str:
+    expected = str(part["ctx"]["expected"])
+    choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
+    near = difflib.get_close_matches(str(part["input"]), choices, n=1)
+    return (f"did you mean {near[0]!r}? " if near else "") + f"use {expected}"
+
+
+def _known_keys(place: Place) -> list[str]:
+    """The keys that the section at ``place`` may have."""
+    model: Any = JobSpec
+    for part in place:
+        if isinstance(part, str):
+            model = model.model_fields[part].annotation
+        if get_args(model):
+            model = next(a for a in get_args(model) if isinstance(a, type) and issubclass(a, BaseModel))
+    return list(model.model_fields)
+
+
+def _dotted(place: Place) -> str:
+    return (
+        "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+        or "(file)"
+    )
+
+
+def _line_of(place: Place, lines: Mapping[Place, int]) -> int:
+    """The line of a place, or of the nearest one above it that the file has; 0 for none."""
+    while place and place not in lines:
+        place = place[:-1]
+    return lines.get(place, 0)
+
+
+def spec_text(spec: JobSpec) -> str:
+    """The job file that ``spec`` is, with every default written out."""
+    return dump_yaml(spec.model_dump(mode="json"))

@@ -1,0 +1,83 @@
+"""Are the model folders of a job whole? Names, sizes, headers and small JSON files are looked at, no weights.
+
+A job finds out before it starts, not when the last of its stages is loaded after hours.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenload.errors import FormatError
+from evenload.pipeline.job.builtin_stages import KINDS
+from evenload.pipeline.model.model_size import find_model
+from evenload.pipeline.model.safetensors_header import read_whole_header
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import JobSpec, StageSpec
+
+__all__ = ["check_models", "faults_of_model"]
+
+_INDEX = ".index.json"
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_MOST_JSON_BYTES = 2 << 20  # configs; what is larger is a tokenizer's vocabulary
+_MOST_SHOWN = 10
+
+
+def check_models(spec: "JobSpec", folder: Path) -> None:
+    """Raises FormatError with every fault of every model folder, and the stages that need it."""
+    users: dict[Path, list[StageSpec]] = {}
+    for stage in spec.stages:
+        found = find_model(stage.model.path, folder) if stage.model is not None else None
+        if found is not None:
+            users.setdefault(found, []).append(stage)
+    lines = [
+        f"{', '.join(stage.name for stage in stages)}: {fault}"
+        for model, stages in users.items()
+        for fault in faults_of_model(model, any(stage.kind in KINDS for stage in stages))[:_MOST_SHOWN]
+    ]
+    if lines:
+        raise FormatError(
+            "models cannot be loaded:" + "".join(f"\n  {line}" for line in lines),
+            hint="download or copy them again; hf download NAME completes what is there",
+        )
+
+
+def faults_of_model(folder: Path, needs_weights: bool = True) -> list[str]:
+    """What is wrong with the files in ``folder``, one sentence each.
+
+    ``needs_weights``: in files of the kinds that diffusers and transformers read; a stage of one's own may
+    have them in others.
+    """
+    faults: list[str] = []
+    files = [path for path in sorted(folder.rglob("*")) if not path.is_dir()]
+    for path in files:
+        try:
+            _check(path)
+        except FormatError as error:
+            faults.append(error.message)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            faults.append(f"{path} is damaged: {getattr(error, 'strerror', None) or error}")
+    if needs_weights and not any(path.suffix in _WEIGHTS for path in files):
+        known = ", ".join(path.name for path in files[:5]) or "nothing"
+        faults.append(f"{folder} holds no weights (it holds {known})")
+    return faults
+
+
+def _has_weights(folder: Path) -> bool:
+    """Then an index of which no part is there is that of another format, which was left out on purpose."""
+    return any(path.suffix in _WEIGHTS for path in folder.iterdir())
+
+
+def _check(path: Path) -> None:
+    """Raises FormatError, OSError or ValueError if ``path`` is not what its name says."""
+    if path.suffix == ".safetensors":
+        read_whole_header(path)
+    elif path.name.endswith(_INDEX):
+        parts = set(json.loads(path.read_bytes())["weight_map"].values())
+        missing = sorted(name for name in parts if not (path.parent / str(name)).is_file())
+        if missing and not (len(missing) == len(parts) and _has_weights(path.parent)):
+            more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+            named = ", ".join(missing[:3]) + more
+            raise FormatError(f"{path.parent} lacks {named}, of {len(parts)} parts that {path.name} names")
+    elif path.suffix == ".json" and path.stat().st_size <= _MOST_JSON_BYTES:
+        json.loads(path.read_bytes())

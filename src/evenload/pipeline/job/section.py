@@ -1,0 +1,69 @@
+"""What all sections of a job file have in common. Needs pydantic (extra ``yaml``)."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    WithJsonSchema,
+)
+
+from evenload.errors import EvenloadError
+from evenload.pipeline.job.sizes import parse_size, size_text
+from evenload.pipeline.target import locate
+
+__all__ = ["Fault", "Faults", "Name", "Section", "Size", "job_folder", "located", "one_line"]
+
+Fault = tuple[tuple[str | int, ...], str]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=40)]
+
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    PlainSerializer(size_text, return_type=str),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^\s*[0-9.]+\s*[A-Za-z]+\s*$", "examples": ["22GiB", "24GB"]}
+    ),
+]
+"""Bytes, written with their unit."""
+
+
+class Faults(ValueError):
+    """Several faults below one place of the file: ``(path below it, sentence)`` each."""
+
+    def __init__(self, faults: Sequence[Fault]):
+        super().__init__("; ".join(text for _, text in faults))
+        self.faults = faults
+
+
+class Section(BaseModel):
+    """A part of the job file: unknown keys are refused, values never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+def one_line(error: EvenloadError) -> str:
+    """An error and its hint as one sentence."""
+    return f"{error.message}; {error.hint}" if error.hint else error.message
+
+
+def job_folder(info: ValidationInfo):
+    """The folder that relative paths belong to; None if what a job refers to is not to be looked up."""
+    return (info.context or {}).get("folder")
+
+
+def located(target: str, info: ValidationInfo) -> str:
+    """``target``, once it is known to be there. Raises ValueError with what is wrong with it."""
+    folder = job_folder(info)
+    if folder is not None:
+        try:
+            locate(target, folder)
+        except EvenloadError as error:
+            raise ValueError(one_line(error)) from error
+    return target

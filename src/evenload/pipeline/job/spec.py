@@ -1,0 +1,109 @@
+"""The job file as validated values: every section, key, type and default.
+
+Needs pydantic (extra ``yaml``); nothing imports this file before a job is read. With ``{"folder": path}`` as
+context, what a job refers to (inputs, stage classes and their arguments, model folders) is checked as well.
+"""
+
+from typing import Literal
+
+from pydantic import PrivateAttr, field_validator, model_validator
+
+from evenload.pipeline.job.section import Fault, Faults, Name, Section, one_line
+from evenload.pipeline.job.spec_inputs import Inputs, Job
+from evenload.pipeline.job.spec_rules import Devices, Errors, Mode, Report, Schedule
+from evenload.pipeline.job.spec_stage import LOSSY, Best, Estimate, FitName, Model, OutputType, StageSpec
+
+__all__ = [
+    "LOSSY",
+    "Best",
+    "Devices",
+    "Errors",
+    "Estimate",
+    "Faults",
+    "FitName",
+    "Inputs",
+    "Job",
+    "JobSpec",
+    "Mode",
+    "Model",
+    "Name",
+    "OutputType",
+    "Report",
+    "Schedule",
+    "StageSpec",
+    "one_line",
+]
+
+
+class JobSpec(Section):
+    """A whole job file."""
+
+    version: Literal[1]
+    job: Job
+    devices: Devices = Devices()
+    stages: tuple[StageSpec, ...]
+    """What each item goes through, one after the other."""
+    schedule: Schedule = Schedule()
+    errors: Errors = Errors()
+    report: Report = Report()
+    _notes: tuple[str, ...] = PrivateAttr(default=())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know of this file: older keys that were converted, settings without effect."""
+        return self._notes
+
+    @field_validator("stages")
+    @classmethod
+    def _names_differ(cls, stages: tuple[StageSpec, ...]) -> tuple[StageSpec, ...]:
+        if not stages:
+            raise ValueError("at least one stage is needed")
+        faults: list[Fault] = []
+        names: dict[str, int] = {}
+        outputs: dict[str, str] = {}
+        for number, stage in enumerate(stages):
+            if stage.name in names:
+                faults.append(
+                    ((number, "name"), f"stages[{names[stage.name]}] is called {stage.name!r} already")
+                )
+            names.setdefault(stage.name, number)
+            for output in stage.outputs:
+                if output in outputs:
+                    text = f"{output!r} is an output of stage {outputs[output]!r} already"
+                    faults.append(((number, "outputs", output), text))
+                outputs.setdefault(output, stage.name)
+        faults += _faults_of_samples(stages)
+        if faults:
+            raise Faults(faults)
+        return stages
+
+    @model_validator(mode="after")
+    def _lossy_is_allowed(self) -> "JobSpec":
+        faults: list[Fault] = []
+        for number, stage in enumerate(self.stages):
+            lossy = [fit for fit in stage.fit if fit in LOSSY]
+            if lossy and not self.devices.allow_lossy:
+                text = f"{', '.join(lossy)} changes results; take it out, or set devices.allow_lossy: true"
+                faults.append((("stages", number, "fit"), text))
+        if faults:
+            raise Faults(faults)
+        return self
+
+
+def _faults_of_samples(stages: tuple[StageSpec, ...]) -> list[Fault]:
+    """``best`` needs samples to choose from; samples of samples are refused."""
+    faults: list[Fault] = []
+    fanned: str | None = None
+    for number, stage in enumerate(stages):
+        if stage.samples > 1:
+            if fanned is not None:
+                text = f"stage {fanned!r} makes samples already; choose the best of them first"
+                faults.append(((number, "samples"), text))
+            fanned = stage.name
+        if stage.best is not None:
+            if fanned is None:
+                faults.append(
+                    ((number, "best"), "there are no samples to choose from; give an earlier stage samples")
+                )
+            fanned = None
+    return faults

@@ -1,0 +1,75 @@
+"""The section ``job`` of a job file: what is to be done, on which items. Needs pydantic (extra ``yaml``)."""
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from evenload.pipeline.job.section import Fault, Faults, Section, job_folder
+
+__all__ = ["SOURCES", "Inputs", "Job"]
+
+SOURCES = ("folder", "glob", "jsonl", "csv", "parquet")
+
+
+class Inputs(Section):
+    """Where items come from: exactly one of folder, glob, jsonl, csv, parquet, relative to the job file."""
+
+    folder: str | None = None
+    """A folder; each file in it that is not hidden is one item."""
+    glob: str | None = None
+    """A pattern such as pictures/**/*.png; each file is one item."""
+    jsonl: str | None = None
+    """A file with one JSON object on each line; each is one item."""
+    csv: str | None = None
+    """A CSV file with a header; each row is one item."""
+    parquet: str | None = None
+    """A parquet file; each row is one item."""
+    id: str = "id"
+    """The column that names an item (jsonl, csv, parquet, table)."""
+    table: str | None = None
+    """With folder or glob: a .csv, .jsonl or .parquet file whose columns are added to the items, by id."""
+    paths: tuple[str, ...] = ("path",)
+    """Columns that hold paths; relative ones belong to the file they stand in."""
+    group_by: str | None = None
+    """The column that says which group (category) an item belongs to; ``folder``: with files, theirs."""
+
+    @property
+    def source(self) -> str:
+        """Which of the five it is."""
+        return next(name for name in SOURCES if getattr(self, name) is not None)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Inputs":
+        given = [name for name in SOURCES if getattr(self, name) is not None]
+        if len(given) != 1:
+            said = f"given: {', '.join(given)}" if given else "none is given"
+            raise ValueError(f"give exactly one of {', '.join(SOURCES)}; {said}")
+        if self.table is not None and given[0] not in ("folder", "glob"):
+            raise ValueError(f"table adds columns to folder or glob; {given[0]} has columns of its own")
+        return self
+
+
+class Job(Section):
+    """What is to be done, on what, and where the results go."""
+
+    name: str = Field(min_length=1, max_length=100)
+    """What the run is called in its report."""
+    inputs: Inputs
+    out: str | None = None
+    """The run folder, relative to the job file; runs/<name> if not given."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Each item's seed comes from this and the item's id."""
+
+    @field_validator("inputs")
+    @classmethod
+    def _inputs_are_there(cls, inputs: Inputs, info: ValidationInfo) -> Inputs:
+        folder = job_folder(info)
+        if folder is None:
+            return inputs
+        faults: list[Fault] = []
+        for key in ("folder", "jsonl", "csv", "parquet", "table"):
+            path = getattr(inputs, key)
+            if path is not None and not (folder / path).exists():
+                kind = "folder" if key == "folder" else "file"
+                faults.append(((key,), f"there is no {kind} {(folder / path).resolve()}"))
+        if faults:
+            raise Faults(faults)
+        return inputs

@@ -1,0 +1,94 @@
+"""The sections ``devices``, ``schedule``, ``errors`` and ``report`` of a job file.
+
+Needs pydantic (extra ``yaml``).
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from evenload.errors import ConfigError
+from evenload.pipeline.job.section import Section, Size, located, one_line
+
+__all__ = ["Devices", "Errors", "Mode", "Report", "Schedule"]
+
+Mode = Literal["auto", "single", "data_parallel", "model_parallel", "stage_parallel", "swap"]
+
+
+class Devices(Section):
+    """``devices: cpu*4`` is short for ``devices: {use: cpu*4}``."""
+
+    use: str | int = "all"
+    """all | cpu | cuda:0,1 | cpu*4 | a number of devices."""
+    reserve: Size = 2**30
+    """What is left free on each device, such as 1GiB."""
+    limits: dict[str, Size] = Field(default_factory=dict)
+    """Never use more than this of a device: {"cuda:0": 22GiB}."""
+    host: Size | None = None
+    """Host memory for parked and streamed weights; by default what is free."""
+    allow_lossy: bool = False
+    """Ways to fit that change results (fp8, nf4) may be used."""
+
+
+class Schedule(Section):
+    """``schedule: pull`` is short for ``schedule: {policy: pull}``."""
+
+    mode: Mode = "auto"
+    """auto takes the quickest; single: one device; data_parallel: all stages on each; model_parallel: layers
+    split over devices; stage_parallel: stages side by side; swap: stage after stage, on all devices."""
+    policy: str = "measured"
+    """Items are dealt as devices become free, longest first. measured: at the end of a stage a slow device
+    leaves the last ones to faster ones that will be done sooner, and the rest is planned again where times
+    are not those planned; pull: neither. Other policies of ``evenload map`` are taken as pull."""
+    in_flight: Literal["auto"] | Annotated[int, Field(ge=1, le=64)] = "auto"
+    """Items at once in a group of devices over which a model's layers are split."""
+    queue: int = Field(default=8, ge=1)
+    """Most items that wait between two stages that run side by side."""
+
+    @field_validator("policy")
+    @classmethod
+    def _policy_is_known(cls, policy: str) -> str:
+        from evenload.balance.policy import policy_from_name
+
+        try:
+            policy_from_name(policy)
+        except ConfigError as error:
+            raise ValueError(one_line(error)) from error
+        return policy
+
+
+class Errors(Section):
+    """What becomes of items that fail."""
+
+    on_error: Literal["record", "stop"] = "record"
+    """record: note it and go on; stop: note it and deal no more items."""
+    retries: int = Field(default=0, ge=0, le=100)
+    """How often a failed item is tried again, with the same seed."""
+    max_error_rate: float = Field(default=1.0, ge=0, le=1)
+    """Deal no more items when more than this share of all items failed."""
+    oom: tuple[Literal["smaller_in_flight", "next_fit", "other_device"], ...] = (
+        "smaller_in_flight",
+        "next_fit",
+        "other_device",
+    )
+    """What is tried, in this order, when a device runs out of memory."""
+
+
+class Report(Section):
+    """What is written beside the results."""
+
+    html: bool = True
+    """Write report.html."""
+    trace: bool = True
+    """Write trace.json, for Perfetto."""
+    keep_inputs: bool = False
+    """Copy each input file into the run folder, so that the report can show before and after."""
+    sort: str | None = None
+    """The output that the gallery is sorted by at first."""
+    headline: str | None = None
+    """file.py:function that makes the figures of the run from the rows of results.jsonl."""
+
+    @field_validator("headline")
+    @classmethod
+    def _headline_is_there(cls, headline: str | None, info: ValidationInfo) -> str | None:
+        return headline if headline is None else located(headline, info)

@@ -1,0 +1,181 @@
+"""One entry of ``stages`` in a job file. Needs pydantic (extra ``yaml``)."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from evenload.errors import EvenloadError
+from evenload.pipeline.artifacts import FILE_TYPES
+from evenload.pipeline.job.builtin_stages import KINDS
+from evenload.pipeline.job.expression import Condition, parse_condition
+from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line
+from evenload.pipeline.model.model_size import find_model, is_hub_name
+from evenload.pipeline.target import check_arguments, locate
+
+__all__ = ["LOSSY", "Best", "Estimate", "FitName", "Model", "OutputType", "StageSpec"]
+
+OutputType = Literal["png", "npy", "txt", "safetensors", "number", "text", "boolean"]
+FitName = Literal["whole", "layer_split", "resident_stream", "fp8", "nf4"]
+LOSSY = ("fp8", "nf4")
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Model(Section):
+    """The weights of a stage: a folder as diffusers and transformers save it."""
+
+    path: str = Field(min_length=1)
+    """The model folder, relative to the job file, or the name of a model that the hub's client downloaded."""
+    config: str | None = None
+    """A folder with the same config files and no weights, to plan with where the model is not."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """What the weights are loaded as; auto takes what the files say."""
+    components: tuple[str, ...] | None = None
+    """Parts of a pipeline that are loaded (text_encoder, vae, ...); by default what the kind needs."""
+
+
+class Estimate(Section):
+    """What is known of a stage before it ran; a probe or an earlier run says it better."""
+
+    item_s: Positive | None = None
+    """Seconds for one item."""
+    load_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Seconds to load the model."""
+    activation: Size | None = None
+    """Memory for one item beside the weights, such as 2.5GiB."""
+    artifact: Size | None = None
+    """What one item hands to the next stage."""
+    device: str | None = None
+    """Where these were measured (h100, rtx4090, ...); by default the fastest device of the run."""
+
+
+class Best(Section):
+    """After this stage, of all samples of an item only the best go on."""
+
+    by: Name
+    """The output that says how good a sample is."""
+    lowest: bool = False
+    """The smallest is the best."""
+    n: int = Field(default=1, ge=1)
+    """How many of an item's samples go on."""
+
+
+class StageSpec(Section):
+    """One step that items go through."""
+
+    name: Name
+    kind: str | None = None
+    """A stage that ships with evenload (image_edit, vlm_score, ...), or give target."""
+    target: str = Field(default="", validate_default=True)
+    """file.py:Class, relative to the job file, or module:Class."""
+    python: str | None = None
+    """The interpreter of the stage's own environment, such as /venvs/score/bin/python."""
+    model: Model | None = None
+    params: dict[str, Any] = Field(default_factory=dict, validate_default=True)
+    """Given once to the class, by name."""
+    call: dict[str, Any] = Field(default_factory=dict, validate_default=True)
+    """Given to each call, by name."""
+    outputs: dict[Name, OutputType] = Field(default_factory=dict)
+    """Saved as files (png, npy, txt, safetensors), or of a type that is checked (number, text, boolean)."""
+    fit: tuple[FitName, ...] = ("whole", "layer_split", "resident_stream")
+    """Ways to hold the model, tried in this order; fp8 and nf4 change results, see devices.allow_lossy."""
+    batch: int = Field(default=1, ge=1)
+    """Items in one call, where the stage takes several (it has a method batch) and is repeatable."""
+    batch_changes_bits: Literal["refuse", "allow"] = "refuse"
+    """refuse: the first batch of each worker is compared with single items, and the last if bytes differ."""
+    when: str | None = None
+    """Only items for which this holds enter the stage, such as score >= 7; the others end here."""
+    samples: int = Field(default=1, ge=1, le=10_000)
+    """How often each item goes through this stage, each time with a seed of its own."""
+    best: Best | None = None
+    repeatable: bool = True
+    """False if no item may run twice, not even to save time."""
+    estimate: Estimate = Estimate()
+
+    @property
+    def file_outputs(self) -> list[str]:
+        """Names of the outputs that are files."""
+        return [name for name, kind in self.outputs.items() if kind in FILE_TYPES]
+
+    @property
+    def condition(self) -> Condition | None:
+        return None if self.when is None else parse_condition(self.when)
+
+    @field_validator("kind")
+    @classmethod
+    def _kind_is_known(cls, kind: str | None) -> str | None:
+        from evenload.pipeline.job.builtin_stages import kind_named
+
+        try:
+            return kind if kind is None else kind_named(kind) and kind
+        except EvenloadError as error:
+            raise ValueError(one_line(error)) from error
+
+    @field_validator("target")
+    @classmethod
+    def _target_is_there(cls, target: str, info: ValidationInfo) -> str:
+        """``kind`` is short for a target."""
+        kind = KINDS.get(info.data.get("kind") or "")
+        if kind is None and not target and "kind" in info.data:
+            raise ValueError("is required and not given (or give kind)")
+        if kind is not None and target not in ("", kind.target):
+            raise ValueError(f"give kind or target, not both; {info.data['kind']} is {kind.target}")
+        target = kind.target if kind is not None else target
+        return located(target, info) if target else target
+
+    @field_validator("params", "call")
+    @classmethod
+    def _arguments_fit(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        folder = job_folder(info)
+        if folder is None or not info.data.get("target"):
+            return given
+        method, n_own = ("__init__", 2) if info.field_name == "params" else ("__call__", 3)
+        faults = check_arguments(locate(info.data["target"], folder), given, method, n_own)
+        if faults:
+            raise Faults([((), text) for text in faults])
+        return given
+
+    @field_validator("python")
+    @classmethod
+    def _python_is_there(cls, python: str | None, info: ValidationInfo) -> str | None:
+        folder = job_folder(info)
+        if folder is not None and python is not None and not (folder / python).is_file():
+            raise ValueError(f"there is no interpreter {folder / python}; make the environment first")
+        return python
+
+    @field_validator("fit")
+    @classmethod
+    def _fits_differ(cls, fit: tuple[str, ...]) -> tuple[str, ...]:
+        if not fit or len(set(fit)) != len(fit):
+            raise ValueError("give each way at most once, and one at least")
+        return fit
+
+    @field_validator("when")
+    @classmethod
+    def _condition_parses(cls, when: str | None) -> str | None:
+        try:
+            return when if when is None else parse_condition(when).text
+        except EvenloadError as error:
+            raise ValueError(one_line(error)) from error
+
+    @model_validator(mode="after")
+    def _model_is_there(self, info: ValidationInfo) -> "StageSpec":
+        folder, model = job_folder(info), self.model
+        if folder is None or model is None:
+            return self
+        if model.config is not None and find_model(model.config, folder) is None:
+            where = (folder / model.config).resolve()
+            raise Faults([(("model", "config"), f"there is no folder {where}")])
+        may_miss = model.config is not None or self.params.get("download") is True
+        if not may_miss and find_model(model.path, folder) is None:
+            said = f"there is no folder {(folder / model.path).resolve()}"
+            is_local = (folder / model.path.partition("/")[0]).is_dir()
+            if is_hub_name(model.path) and not is_local:
+                said += f", and {model.path} is not among the downloaded models (hf download {model.path})"
+            raise Faults([(("model", "path"), f"{said}; correct it, or download the model")])
+        return self
+
+    @model_validator(mode="after")
+    def _kind_has_its_model(self) -> "StageSpec":
+        if self.kind in KINDS and KINDS[self.kind].needs_model and self.model is None:
+            raise Faults([(("model",), f"is required for kind {self.kind}: give at least {{path: ...}}")])
+        return self

@@ -1,0 +1,198 @@
+"""What a model needs in memory, component by component, from its folder: no weights are read.
+
+Each component is counted by the first of these that can:
+    headers   of its safetensors files, where the weights are there
+    config    by the formulas of ``parameter_counts``, for classes that are known there
+    index     ``total_size`` of its *.safetensors.index.json
+    classes   of diffusers and transformers, where installed, built from the config on torch's meta device
+"""
+
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from evenload.errors import ConfigError, FormatError
+from evenload.pipeline.model.parameter_counts import COUNTS, ParameterCount, with_blocks
+from evenload.pipeline.model.safetensors_header import read_header
+from evenload.pipeline.problem import Weights
+
+__all__ = ["ComponentSize", "ModelSize", "find_model", "is_hub_name", "measure_model"]
+
+BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "fp8": 1}
+_STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
+_BLOCK = re.compile(r"^(.*?)\.?(?:^|\.)([A-Za-z_]*(?:blocks|layers|block|layer|h))\.(\d+)\.")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentSize:
+    """``source``: headers | config | index | classes, as above."""
+
+    name: str
+    class_name: str
+    count: ParameterCount
+    dtype: str
+    source: str
+
+    @property
+    def bytes(self) -> int:
+        return self.count.total * BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSize:
+    """The components that a stage holds, and what could not be counted or had to be assumed."""
+
+    components: tuple[ComponentSize, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        return sum(component.bytes for component in self.components)
+
+    @property
+    def largest(self) -> ComponentSize:
+        return max(self.components, key=lambda component: component.bytes)
+
+    @property
+    def weights(self) -> Weights:
+        """The blocks of the largest component can be spread; all else cannot."""
+        count, width = self.largest.count, BYTES[self.largest.dtype]
+        block_bytes = count.per_block * width
+        return Weights(self.bytes - count.n_blocks * block_bytes, block_bytes, count.n_blocks)
+
+
+def is_hub_name(path: str) -> bool:
+    """Could this be the name of a model on the hub, such as Qwen/Qwen-Image-Edit?"""
+    return _HUB_NAME.fullmatch(path) is not None and not path.startswith(".")
+
+
+def find_model(path: str, folder: Path) -> Path | None:
+    """The folder of a model: ``path`` below ``folder``, or among the hub's downloads; or None."""
+    if (folder / path).is_dir():
+        return (folder / path).resolve()
+    if not is_hub_name(path):
+        return None
+    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")).expanduser()
+    snapshots = cache / f"models--{path.replace('/', '--')}" / "snapshots"
+    found = sorted(snapshots.iterdir(), key=lambda one: one.stat().st_mtime) if snapshots.is_dir() else []
+    return found[-1] if found else None
+
+
+def measure_model(folder: Path, dtype: str = "auto", only: Sequence[str] = ()) -> ModelSize:
+    """Count the components of the model in ``folder``; of a pipeline those named in ``only``, or all.
+
+    Raises FormatError if the folder is no model or a file is damaged, ConfigError if a component of ``only``
+    is not there or nothing can be counted.
+    """
+    if (folder / "model_index.json").is_file():
+        index = _read(folder / "model_index.json")
+        classes = {
+            name: entry[1] for name, entry in index.items() if isinstance(entry, list) and len(entry) == 2
+        }
+        unknown = [name for name in only if name not in classes]
+        if unknown:
+            raise ConfigError(
+                f"{folder} has no component {', '.join(unknown)}", hint=f"components: {', '.join(classes)}"
+            )
+        parts = {name: folder / name for name in classes if not only or name in only}
+        parts = {name: part for name, part in parts.items() if (part / "config.json").is_file()}
+    elif (folder / "config.json").is_file():
+        config = _read(folder / "config.json")
+        name = (config.get("architectures") or [config.get("_class_name", "")])[0]
+        classes, parts = {"model": name}, {"model": folder}
+    else:
+        raise FormatError(
+            f"{folder} is no model: it has neither model_index.json nor config.json",
+            hint="give the folder that save_pretrained wrote",
+        )
+    notes: list[str] = []
+    counted = [_component(name, part, classes[name], dtype, notes) for name, part in parts.items()]
+    components = tuple(component for component in counted if component is not None)
+    if not components:
+        raise ConfigError(
+            f"nothing of {folder} can be counted", hint="; ".join(notes) or "give another folder"
+        )
+    return ModelSize(components, tuple(notes))
+
+
+def _component(
+    name: str, folder: Path, class_name: str, dtype: str, notes: list[str]
+) -> ComponentSize | None:
+    config = _read(folder / "config.json")
+    class_name = config.get("_class_name") or (config.get("architectures") or [class_name])[0]
+    files = sorted(folder.glob("*.safetensors"))
+    if files:
+        count, stored = _from_headers(files)
+        return ComponentSize(name, class_name, count, stored if dtype == "auto" else dtype, "headers")
+    kept = dtype if dtype != "auto" else _dtype_of(config, name, notes)
+    if class_name in COUNTS and not config.get("attn_scales"):
+        return ComponentSize(name, class_name, COUNTS[class_name](config), kept, "config")
+    index = next(iter(sorted(folder.glob("*.safetensors.index.json"))), None)
+    if index is not None:
+        n_bytes = int(_read(index).get("metadata", {}).get("total_size", 0))
+        if n_bytes:
+            count = ParameterCount(n_bytes // BYTES[kept])
+            return ComponentSize(name, class_name, count, kept, "index")
+    count = _from_classes(config, class_name, notes)
+    return None if count is None else ComponentSize(name, class_name, count, kept, "classes")
+
+
+def _dtype_of(config: Mapping[str, Any], name: str, notes: list[str]) -> str:
+    said = str(config.get("dtype") or config.get("torch_dtype") or "")
+    if said in BYTES:
+        return said
+    notes.append(f"{name}: its dtype is not known, bfloat16 is assumed (give model.dtype)")
+    return "bfloat16"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FormatError(
+            f"{path} cannot be read: {error}", hint="download or copy the model again"
+        ) from error
+    if not isinstance(found, dict):
+        raise FormatError(f"{path} is no JSON object", hint="download or copy the model again")
+    return found
+
+
+def _from_headers(files: Sequence[Path]) -> tuple[ParameterCount, str]:
+    """Parameters and the dtype of most of them; blocks are the numbered parts that hold most."""
+    blocks: dict[str, dict[int, int]] = {}
+    dtypes: dict[str, int] = {}
+    total = 0
+    for file in files:
+        for name, tensor in read_header(file).items():
+            n = math.prod(tensor["shape"])
+            total += n
+            dtypes[tensor["dtype"]] = dtypes.get(tensor["dtype"], 0) + n
+            match = _BLOCK.match(name)
+            if match is not None:
+                of_list = blocks.setdefault(f"{match[1]}.{match[2]}", {})
+                of_list[int(match[3])] = of_list.get(int(match[3]), 0) + n
+    stored = _STORED.get(max(dtypes, key=lambda kind: dtypes[kind], default="F32"), "float32")
+    lists = [sizes for sizes in blocks.values() if len(sizes) > 1]
+    if not lists:
+        return ParameterCount(total), stored
+    largest = max(lists, key=lambda sizes: sum(sizes.values()))
+    return with_blocks(total, list(largest.values())), stored
+
+
+def _from_classes(config: Mapping[str, Any], class_name: str, notes: list[str]) -> ParameterCount | None:
+    from evenload.pipeline.model.meta_model import count_on_meta
+
+    try:
+        return count_on_meta(config, class_name)
+    except ImportError as error:
+        notes.append(f"{class_name} is not counted: {error} (pip install 'evenload[diffusion]')")
+    except Exception as error:  # a class of theirs that this config does not suit
+        notes.append(f"{class_name} is not counted: {type(error).__name__}: {error}")
+    return None

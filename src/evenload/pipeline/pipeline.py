@@ -1,0 +1,256 @@
+"""A job from its file to its report.
+
+    job.yaml ──► JobSpec, items ──► phases of the plan ──► Session over all devices ──► run folder, report
+
+A run folder that holds results of the same job is gone on with: only what is missing is done.
+
+Failures belong to their item: it goes no further, the others do. Whatever ends a run early (a failure with
+``on_error: stop``, Ctrl-C, SIGTERM), what is done is written.
+"""
+
+import contextlib
+import json
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenload._optional import require
+from evenload.balance.policy import policy_from_name
+from evenload.devices import DevicePool
+from evenload.errors import ConfigError, UnknownName
+from evenload.events import Event, EventFile, json_text, read_events
+from evenload.executor.backends import BACKENDS, BackendSettings
+from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
+from evenload.pipeline.job.inputs import read_items
+from evenload.pipeline.job.model_files import check_models
+from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
+from evenload.pipeline.run.interrupts import Interrupts
+from evenload.pipeline.run.preview import PlannedDevice, PlannedStage, Preview, count_groups
+from evenload.pipeline.stage import Item
+from evenload.pipeline.store.folder import RunFolder
+from evenload.pipeline.store.full_disk import LastWrites
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import JobSpec
+    from evenload.pipeline.planning.device_choice import Planned
+    from evenload.pipeline.run.session import Session
+
+__all__ = ["ItemResult", "Pipeline", "PipelineResult"]
+
+
+class Pipeline:
+    """A job that is known to be sound: its file, the stages it names and its items were checked.
+
+    ``spec`` is the job file as values, ``items`` what it is done on, ``folder`` what its paths belong to.
+    """
+
+    def __init__(self, spec: "JobSpec", items: list[tuple[Item, dict[str, Any]]], folder: Path):
+        self.spec = spec
+        self.items = items
+        self.folder = folder
+
+    @classmethod
+    def from_yaml(cls, path: str | Path, changes: Iterable[str] = ()) -> "Pipeline":
+        """Read a job file and list its items. ``changes`` are ``key=value`` texts that win over the file.
+
+        Raises SpecError with every fault found, MissingExtra without pydantic or PyYAML.
+        """
+        require("pydantic", extra="yaml", why="reading job files")
+        from evenload.pipeline.job.job_file import load_spec
+
+        spec = load_spec(path, changes)
+        folder = Path(path).resolve().parent
+        return cls(spec, read_items(spec.job.inputs, folder, spec.job.seed, str(path)), folder)
+
+    @classmethod
+    def from_run(cls, path: str | Path) -> "Pipeline":
+        """The job of an earlier run, from its run folder. Raises ConfigError if that holds none."""
+        require("pydantic", extra="yaml", why="reading job files")
+        from evenload.pipeline.job.job_file import parse_spec
+
+        path = Path(path)
+        try:
+            folder = Path(json.loads((path / "job.json").read_text(encoding="utf-8"))["folder"])
+            text = (path / "config.yaml").read_text(encoding="utf-8")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{path} is not the folder of a run that can be gone on with ({type(error).__name__})",
+                hint="give the folder that `evenload run` printed",
+            ) from error
+        spec = parse_spec(text, folder, str(path / "config.yaml"))
+        return cls(spec, read_items(spec.job.inputs, folder, spec.job.seed, str(path)), folder)
+
+    @property
+    def out(self) -> Path:
+        """The run folder, where ``run`` is given none."""
+        return (self.folder / (self.spec.job.out or f"runs/{self.spec.job.name}")).resolve()
+
+    def plan(
+        self,
+        devices: Any = None,
+        *,
+        policy: str | None = None,
+        backend: str = "process",
+        out: str | Path | None = None,
+    ) -> Preview:
+        """What ``run`` would do with the same arguments; starts nothing.
+
+        Raises FormatError if a file of weights is damaged, NoUsableDevice if models landed on the CPU, and
+        what selecting the devices raises.
+        """
+        policy = policy or self.spec.schedule.policy
+        from evenload.pipeline.planning.job_problem import stored_bytes
+
+        _check_names(policy, backend)
+        check_models(self.spec, self.folder)
+        use = self.spec.devices.use if devices is None else devices
+        with DevicePool.discover() as machine:
+            pool = machine.select(use)
+            refuse_cpu(self.spec, pool, use)
+            found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
+        stages = tuple(
+            PlannedStage(s.name, s.target, stored_bytes(s, self.folder), dict(s.outputs))
+            for s in self.spec.stages
+        )
+        return Preview(
+            job=self.spec.job.name,
+            n_items=len(self.items),
+            groups=count_groups([item.group for item, _ in self.items]),
+            seed=self.spec.job.seed,
+            policy=policy,
+            backend=backend,
+            devices=found,
+            stages=stages,
+            out=Path(out).resolve() if out is not None else self.out,
+        )
+
+    def run(
+        self,
+        devices: Any = None,
+        *,
+        policy: str | None = None,
+        backend: str | BackendSettings = "process",
+        out: str | Path | None = None,
+        fresh: bool = False,
+        retry_failed: bool = False,
+        report: str | Path | None = None,
+        sinks: Iterable[Callable[[Event], None]] = (),
+        sample_s: float = 1.0,
+    ) -> PipelineResult:
+        """Run the job, or go on with it, and write its run folder.
+
+        devices, policy   win over those of the job file
+        out               the run folder; results of the same job in it are kept, and only the rest is done
+        fresh             take an earlier run in the folder away
+        retry_failed      try items again that failed in an earlier run
+        report            write the report here, not into the run folder
+        sinks             get every event as it happens
+        sample_s          seconds from one look at the devices' load and memory to the next
+
+        Raises ConfigError if the folder holds something else or results of another job (and says what was
+        changed), or the report has no place; FormatError if a model's folder is not whole; NoUsableDevice if
+        no device can run a stage (what earlier stages gave is written first), or models landed on the CPU;
+        EvenloadError if the disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
+        """
+        from evenload.pipeline.run.session import Session
+        from evenload.pipeline.store.ledger import Ledger, fingerprint_of
+
+        policy = policy or self.spec.schedule.policy
+        _check_names(policy, backend)
+        if report is not None:
+            _check_place(Path(report))
+        check_models(self.spec, self.folder)
+        use = self.spec.devices.use if devices is None else devices
+        with DevicePool.discover() as machine, Interrupts() as interrupts:
+            pool = machine.select(use)
+            refuse_cpu(self.spec, pool, use)
+            folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh)
+            with contextlib.closing(
+                Ledger.open(folder.path, fingerprint_of(self.spec, self.folder))
+            ) as ledger:
+                folder.sweep()
+                folder.write_text("config.yaml", self._config())
+                folder.write_text("job.json", json.dumps({"schema": 1, "folder": str(self.folder)}) + "\n")
+                with EventFile(folder.file("events.jsonl")) as file:
+                    session = Session(
+                        self.spec,
+                        self.items,
+                        self.folder,
+                        folder,
+                        ledger,
+                        [file, *sinks],
+                        may_use_cpu=may_use_cpu(use),
+                        retries_failed=retry_failed,
+                    )
+                    session.go(pool, lambda: self._planned(pool, folder), policy, backend, sample_s)
+                    interrupts.hold()
+                    session.finish()
+                return self._write(session, folder, report, session.lost_events(file))
+
+    def _planned(self, pool: DevicePool, folder: RunFolder) -> "Planned":
+        """By the job's mode, what fits into the memory that is free now, and what is known of times."""
+        from evenload.pipeline.planning.device_choice import Planned, devices_of, free_host_bytes, plan_asked
+        from evenload.pipeline.planning.estimates.run_history import read_measured
+        from evenload.pipeline.planning.job_problem import problem_of
+
+        measured = None
+        if folder.is_resumed:
+            with contextlib.suppress(ConfigError):  # it was killed before it had a summary
+                measured = read_measured(folder.path)
+        devices, host_bytes = devices_of(pool), free_host_bytes()
+        n_items = len(self.items)
+        asked = problem_of(self.spec, n_items, self.folder, devices, measured=measured, host_bytes=host_bytes)
+        plan = plan_asked(self.spec, asked)
+        folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")
+        return Planned(plan, asked)
+
+    def _config(self) -> str:
+        from evenload.pipeline.job.job_file import spec_text
+
+        return f"# Paths are relative to {self.folder}\n{spec_text(self.spec)}"
+
+    def _write(
+        self, session: "Session", folder: RunFolder, report: str | Path | None, faults: list[str]
+    ) -> PipelineResult:
+        from evenload.report.summary import summarise
+
+        rows = session.rows()
+        last = LastWrites()
+        with last.of("results.jsonl"):
+            folder.write_results(row.to_json() for row in rows)
+        summary = summarise(read_events(folder.path))
+        more = {"headline": session.headline, "faults": faults, "n_restored": session.n_restored}
+        with last.of("summary.json"):
+            folder.write_summary({**summary.to_json(), **more, "measured": session.measured})
+        if self.spec.report.trace:
+            from evenload.report.trace import write_trace
+
+            with last.of("trace.json"):
+                write_trace(read_events(folder.path), folder.file("trace.json"))
+        page = None
+        if self.spec.report.html or report is not None:
+            from evenload.report.html import write_report
+
+            page = Path(report) if report is not None else folder.file("report.html")
+            with last.of(page.name):
+                write_report(folder.path, page, faults=faults)
+        last.raise_with(session.error)
+        return PipelineResult(
+            folder.path, session.status, rows, summary, session.headline, page, faults, session.n_restored
+        )
+
+
+def _check_names(policy: str, backend: str | BackendSettings) -> None:
+    """Refuse a typo before there is a run folder. Raises UnknownName or ConfigError."""
+    policy_from_name(policy)
+    if isinstance(backend, str) and backend not in BACKENDS:
+        raise UnknownName("backend", backend, BACKENDS)
+
+
+def _check_place(report: Path) -> None:
+    """Refuse a report that cannot be written before hours of work, not after. Raises ConfigError."""
+    folder = report.resolve().parent
+    if report.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        why = "it is a folder" if report.is_dir() else f"{folder} is no folder that can be written to"
+        raise ConfigError(f"the report cannot be written to {report}: {why}", hint="give another --report")

@@ -1,0 +1,1 @@
+"""Which device runs which stage, with which layers: candidates, improvement, bound."""

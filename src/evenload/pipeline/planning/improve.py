@@ -1,0 +1,57 @@
+"""Small changes to a candidate that make its simulation end sooner: a deterministic hill climb."""
+
+import random
+from collections.abc import Iterator
+
+from evenload.pipeline.planning.candidates import Candidate
+from evenload.pipeline.planning.simulate_plan import HeldPhase, HeldUnit, Outcome, simulate_phases
+from evenload.pipeline.problem import Problem
+
+__all__ = ["improve"]
+
+
+def improve(
+    candidate: Candidate, outcome: Outcome, problem: Problem, budget: int, enough_s: float
+) -> tuple[Candidate, Outcome]:
+    """The best found with at most ``budget`` simulations; stops early at ``enough_s``.
+
+    A change gives one unit another limit, takes it out, or adds one that the candidate's layouts allow.
+    """
+    draw = random.Random(0)
+    phases, best = candidate.phases, outcome
+    n_tried, is_better = 0, True
+    while is_better and best.makespan_s > enough_s:
+        is_better = False
+        changes = list(_changes(phases, best, candidate))
+        draw.shuffle(changes)
+        for changed in changes:
+            if n_tried >= budget:
+                break
+            n_tried += 1
+            tried = simulate_phases(problem, changed, late_first=candidate.late_first)
+            if tried.makespan_s < best.makespan_s * (1 - 1e-9):
+                phases, best, is_better = changed, tried, True
+                break
+    found = Candidate(candidate.mode, candidate.label, tuple(phases), candidate.late_first, candidate.layouts)
+    return found, best
+
+
+def _changes(
+    phases: tuple[HeldPhase, ...], outcome: Outcome, candidate: Candidate
+) -> Iterator[tuple[HeldPhase, ...]]:
+    for number, phase in enumerate(phases):
+        for position, unit in enumerate(phase):
+            n_done = outcome.unit2items.get((number, position), 0)
+            limits = {max(0, n_done + step) for step in (-3, -1, 1, 3)} | {n_done, None}
+            for limit in sorted(limits - {unit.limit}, key=lambda n: -1 if n is None else n):
+                kept = () if limit == 0 else (HeldUnit(unit.held, limit),)
+                yield _with(phases, number, (*phase[:position], *kept, *phase[position + 1 :]))
+        if len(candidate.layouts) == len(phases):
+            taken = {device for unit in phase for device in unit.held.devices}
+            for held in candidate.layouts[number]:
+                if not taken.intersection(held.devices):
+                    yield _with(phases, number, (*phase, HeldUnit(held)))
+
+
+def _with(phases: tuple[HeldPhase, ...], number: int, phase: HeldPhase) -> tuple[HeldPhase, ...]:
+    return (*phases[:number], phase, *phases[number + 1 :])

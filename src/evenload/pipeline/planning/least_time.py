@@ -1,0 +1,188 @@
+"""The least time that any plan could take: valid for every way to hold, order and overlap the stages.
+
+What a device can do in T seconds depends on the set A of stages that it ever loads. It loads each of them
+once, has nothing to do before ``head``, the earliest time at which an item can reach the first of A, and
+nothing that still counts after ``T - tail``, when the last item must have left the last of A. So it works for
+at most
+
+    window(A) = T - tail(A) - max(sum of loads in A, head(A)).
+
+By linear programming duality T is too short if there are prices for the stages' tasks such that all devices
+together, each with the best set A and the best whole numbers of tasks in its window, earn less than all tasks
+are worth. We take the prices that the fractional problem ends at: a task of stage s is worth its seconds over
+the widest window that a device working on s can have. Each stage by itself, and the work as a whole, are
+special cases.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from evenload.pipeline.planning.placement_options import hold_single
+from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
+
+__all__ = ["least_time"]
+
+_STEPS = 50
+_ROUNDING = 1e-9
+_MOST_TRIED = 200  # counts of a device's longer tasks; beyond, fractions are as good
+
+
+def least_time(problem: Problem) -> float:
+    """Seconds that no plan on these devices can beat; infinite if a stage fits nowhere."""
+    costs = [_cost(number, problem) for number in range(len(problem.stages))]
+    if any(not any(cost.speeds) for cost in costs):
+        return math.inf
+    left = [number for number, cost in enumerate(costs) if cost.n_left]
+    if not left:
+        return 0.0
+    bound = _Bound(problem, costs, left)
+    low = bound.path_s()
+    low = _root(bound.could_share, low)
+    low = max([low, *(_root(lambda t, s=s: bound.could_alone(s, t), low) for s in left)])
+    return _root(bound.could_whole, low) if problem.sizes is None else low
+
+
+@dataclass(frozen=True, slots=True)
+class _Cost:
+    """What a stage costs at the very least; ``speeds`` of each device on it, 0 where it cannot take part."""
+
+    n_left: int
+    item_s: float
+    load_s: float
+    speeds: tuple[float, ...]
+    work_s: float
+    longest_s: float
+    shortest_s: float
+    is_split: bool
+
+
+def _cost(number: int, problem: Problem) -> _Cost:
+    stage, sizes = problem.stages[number], problem.sizes
+    least = min(sizes) if sizes else 1.0  # which items are left is not known
+    is_split = "layer_split" in stage.fits and len(problem.devices) > 1
+    is_split = is_split and stage.weights is not None and stage.weights.n_blocks > 1
+    speeds = tuple(_best_speed(stage, device, problem, is_split) for device in problem.devices)
+    is_held = any(stage.name in device.holds for device in problem.devices)
+    n_left = problem.n_left(number)
+    return _Cost(
+        n_left=n_left,
+        item_s=stage.item_s,
+        load_s=0.0 if is_held else stage.load_s,
+        speeds=speeds,
+        work_s=n_left * stage.item_s * (least if problem.done else problem.mean_size),
+        longest_s=stage.item_s * (least if problem.done or not sizes else max(sizes)),
+        shortest_s=stage.item_s * least,
+        is_split=is_split,
+    )
+
+
+def _best_speed(stage: PlanStage, device: PlanDevice, problem: Problem, is_split: bool) -> float:
+    """Relative to speed 1 and a whole model. As part of a group a device is as fast as with the whole."""
+    ways = [stage.item_s / held.item_s for held in hold_single(stage, device, problem)]
+    return max([*ways, device.speed if is_split else 0.0])
+
+
+class _Bound:
+    """Can all be done by ``t``? False only if it surely cannot."""
+
+    def __init__(self, problem: Problem, costs: Sequence[_Cost], left: Sequence[int]):
+        self.problem, self.costs, self.left = problem, costs, left
+        self.ready = [device.ready_s for device in problem.devices]
+        is_fresh = not any(problem.done)
+        passes = [cost.shortest_s / max(cost.speeds) for cost in costs]
+        first = costs[0].load_s + min(self.ready) if is_fresh else 0.0
+        self.head = [first + sum(passes[:s]) if is_fresh and s else 0.0 for s in range(len(costs))]
+        self.tail = [sum(p for p, c in zip(passes[s + 1 :], costs[s + 1 :], strict=True) if c.n_left)
+                     for s in range(len(costs))]  # fmt: skip
+        most = min(3, len(left))
+        self.sets = [a for size in range(1, most + 1) for a in combinations(left, size)]
+
+    def path_s(self) -> float:
+        """One item through everything on the fastest devices."""
+        costs, lead = self.costs, [max(head, c.load_s) for head, c in zip(self.head, self.costs, strict=True)]
+        return max(lead[s] + costs[s].longest_s / max(costs[s].speeds) + self.tail[s] for s in self.left)
+
+    def window(self, a: Sequence[int], t: float) -> float:
+        loads = sum(self.costs[s].load_s for s in a)
+        return max(0.0, t - self.tail[a[-1]] - max(loads, self.head[a[0]]))
+
+    def widest(self, t: float) -> dict[int, float]:
+        windows = {a: self.window(a, t) for a in self.sets}
+        return {s: max(window for a, window in windows.items() if s in a) for s in self.left}
+
+    def power(self, t: float) -> float:
+        """Speed of all devices, less the part of the time in which they are not there yet."""
+        fastest = [max(self.costs[s].speeds[d] for s in self.left) for d in range(len(self.ready))]
+        return sum(speed * max(0.0, 1 - ready / t) for speed, ready in zip(fastest, self.ready, strict=True))
+
+    def could_share(self, t: float) -> bool:
+        """In fractions of tasks."""
+        widest = self.widest(t)
+        if min(widest.values()) <= 0:
+            return False
+        return sum(self.costs[s].work_s / widest[s] for s in self.left) <= self.power(t)
+
+    def could_alone(self, s: int, t: float) -> bool:
+        """One stage, on devices that do nothing else."""
+        cost, possible = self.costs[s], 0.0
+        whole = not cost.is_split and self.problem.sizes is None
+        for speed, ready in zip(cost.speeds, self.ready, strict=True):
+            window = max(0.0, t - self.tail[s] - max(cost.load_s, self.head[s], ready))
+            n_tasks = window * speed / cost.item_s
+            possible += math.floor(n_tasks + _ROUNDING) if whole else n_tasks
+        return possible * cost.item_s >= cost.work_s * (1 - _ROUNDING)
+
+    def could_whole(self, t: float) -> bool:
+        """In whole tasks, at the prices of the fractional problem."""
+        widest = self.widest(t)
+        if min(widest.values()) <= 0:
+            return False
+        price = {s: self.costs[s].item_s / widest[s] for s in self.left}
+        earned = sum(self._best_of(d, t, price) for d in range(len(self.ready)))
+        return earned >= sum(price[s] * self.costs[s].n_left for s in self.left) * (1 - _ROUNDING)
+
+    def _best_of(self, device: int, t: float, price: dict[int, float]) -> float:
+        """The most that one device can earn by ``t``."""
+        return max(
+            self._earned(a, min(self.window(a, t), max(0.0, t - self.ready[device])), device, price)
+            for a in self.sets
+        )
+
+    def _earned(self, a: Sequence[int], window: float, device: int, price: dict[int, float]) -> float:
+        costs = {s: self.costs[s] for s in a if self.costs[s].speeds[device]}
+        task_s = {s: cost.item_s / cost.speeds[device] for s, cost in costs.items()}
+        if not task_s:
+            return 0.0
+        best = max(price[s] / seconds * window for s, seconds in task_s.items())  # in fractions
+        if any(cost.is_split for cost in costs.values()) or len(task_s) > 2:
+            return best
+        if len(task_s) == 1:
+            ((s, seconds),) = task_s.items()
+            return price[s] * math.floor(window / seconds + _ROUNDING)
+        (first, first_s), (second, second_s) = sorted(task_s.items(), key=lambda pair: -pair[1])
+        most = math.floor(window / first_s + _ROUNDING)
+        if most > _MOST_TRIED:
+            return best
+        return max(
+            price[first] * n + price[second] * math.floor((window - n * first_s) / second_s + _ROUNDING)
+            for n in range(most + 1)
+        )
+
+
+def _root(could: Callable[[float], bool], low: float) -> float:
+    """The largest t found, from ``low``, at which ``could`` is False: what is possible takes longer."""
+    if low <= 0:
+        low = 1e-12
+    if could(low):
+        return low
+    high = low * 2
+    while not could(high):
+        low, high = high, high * 2
+        if high > 1e15:
+            return math.inf
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if could(middle) else (middle, high)
+    return low

@@ -1,0 +1,57 @@
+"""A fleet as a person writes it, to plan for machines that are not at hand: ``6x24GB:h100,2x40GB:a100``.
+
+fleet ::= group ("," group)*          group ::= count "x" size [":" name] ["@" speed]
+
+``size`` is the memory that is free on each; ``name`` one of ``hardware``; ``speed`` relative to usual.
+"""
+
+import re
+from dataclasses import dataclass
+
+from evenload.errors import ConfigError
+from evenload.pipeline.job.sizes import parse_size
+from evenload.pipeline.planning.estimates.hardware import Hardware, hardware_named
+
+__all__ = ["FleetDevice", "is_modelled", "parse_modelled"]
+
+MOST_DEVICES = 64
+_GROUP = re.compile(r"(\d{1,4})x([0-9.]+\s*[A-Za-z]+)(?::([A-Za-z][A-Za-z0-9]*))?(?:@([0-9.]+))?")
+_HINT = "write 6x24GB:h100 (six of 24 GB free), 4x24GB:rtx4090,2x80GB:a100 or 2x24GB:h100@0.5 (at half speed)"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDevice:
+    """``speed`` is relative to what its ``hardware`` says; without that, to the other devices."""
+
+    id: str
+    name: str
+    free_bytes: int | None
+    hardware: Hardware | None = None
+    speed: float = 1.0
+
+
+def is_modelled(text: object) -> bool:
+    """Does this describe devices that need not be here?"""
+    return isinstance(text, str) and bool(re.match(r"\s*\d+x\d", text))
+
+
+def parse_modelled(text: str) -> list[FleetDevice]:
+    """Raises ConfigError on text that does not follow the grammar, UnknownName on an unknown accelerator."""
+    devices: list[FleetDevice] = []
+    for part in text.split(","):
+        match = _GROUP.fullmatch(part.strip())
+        if match is None:
+            raise ConfigError(f"{part.strip()!r} is no group of devices", hint=_HINT)
+        try:
+            free_bytes, speed = parse_size(match[2]), float(match[4] or 1)
+        except ValueError as error:
+            raise ConfigError(f"{part.strip()!r}: {error}", hint=_HINT) from error
+        hardware = hardware_named(match[3]) if match[3] else None
+        if not speed > 0 or len(devices) + int(match[1]) > MOST_DEVICES:
+            raise ConfigError(f"{part.strip()!r}: too many devices, or no speed", hint=_HINT)
+        for _ in range(int(match[1])):
+            name = match[3].lower() if match[3] else "gpu"
+            devices.append(FleetDevice(f"cuda:{len(devices)}", name, free_bytes, hardware, speed))
+    if not devices:
+        raise ConfigError(f"{text!r} is no device", hint=_HINT)
+    return devices

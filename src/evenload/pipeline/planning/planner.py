@@ -1,0 +1,207 @@
+"""Which way to run a job: simulate every candidate, improve the best, say how close to the bound it is."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from evenload.errors import ConfigError
+from evenload.pipeline.plan import CandidateResult, DeviceMemory, Phase, Plan, Slice, Unit
+from evenload.pipeline.planning.candidates import Candidate, candidates_of
+from evenload.pipeline.planning.improve import improve
+from evenload.pipeline.planning.least_time import least_time
+from evenload.pipeline.planning.memory_advice import why_it_does_not_fit
+from evenload.pipeline.planning.simulate_plan import HeldPhase, Outcome, simulate_phases
+from evenload.pipeline.problem import PlanStage, Problem
+
+__all__ = ["MODES", "make_plan"]
+
+MODES = ("single", "data_parallel", "model_parallel", "stage_parallel", "swap")
+MOST_TASKS = 1500  # simulated in the search; more are taken together
+MOST_EXACT_TASKS = 20_000
+TASKS_PER_SEARCH = 30_000  # simulated tasks that an improvement may cost
+N_IMPROVED = 2
+GOOD = 1.02  # times the bound: then no improvement is looked for
+GOOD_ENOUGH = 1.003
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    candidate: Candidate
+    outcome: Outcome
+
+
+def make_plan(problem: Problem, mode: str = "auto", *, effort: float = 1.0) -> Plan:
+    """The quickest plan found.
+
+    effort  scales how long improvements are looked for; 0 for none
+    Raises ConfigError with the shortfall in GiB if a stage fits nowhere, or nothing of ``mode`` does.
+    """
+    if mode != "auto" and mode not in MODES:
+        raise ConfigError(f"unknown mode {mode!r}", hint=f"use auto, {', '.join(MODES)}")
+    refused = why_it_does_not_fit(problem)
+    if refused is not None:
+        raise refused
+    coarse, n_together = _coarser(problem)
+    best = _search(coarse, mode, effort)
+    if not best:
+        raise ConfigError(
+            f"no plan of mode {mode} is possible on {len(problem.devices)} devices",
+            hint=_HINTS.get(mode, "use mode auto"),
+        )
+    return _plan(problem, coarse, n_together, best, mode)
+
+
+_HINTS = {
+    "data_parallel": "no device holds all stages at once; use mode swap or auto",
+    "model_parallel": "no stage has blocks to split, or fit leaves out layer_split; use mode auto",
+    "stage_parallel": "it takes a device for each stage; use mode swap or auto",
+    "single": "no single device holds every stage; use mode auto",
+}
+
+
+def _coarser(problem: Problem) -> tuple[Problem, int]:
+    """The same job with several items taken as one, if it has very many; and how many."""
+    n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
+    n_together = max(1, math.ceil(n_tasks / MOST_TASKS))
+    if n_together == 1:
+        return problem, 1
+    n_items = math.ceil(problem.n_items / n_together)
+    scale = problem.n_items / n_items
+    stages = tuple(replace(stage, item_s=stage.item_s * scale) for stage in problem.stages)
+    done = tuple(n_done * n_items // problem.n_items for n_done in problem.done)
+    sizes = None
+    if problem.sizes is not None:
+        ordered = sorted(problem.sizes, reverse=True)
+        groups = [ordered[start::n_items] for start in range(n_items)]
+        sizes = tuple(sum(group) / len(ordered) * n_items for group in groups)
+    return replace(problem, stages=stages, n_items=n_items, done=done, sizes=sizes), n_together
+
+
+def _search(problem: Problem, mode: str, effort: float) -> list[_Tried]:
+    """The best of each label, quickest first; improved ones on top."""
+    bound_s = least_time(problem)
+    tried: dict[tuple[str, str], _Tried] = {}
+
+    def consider(candidate: Candidate, outcome: Outcome) -> None:
+        key = (candidate.mode, candidate.label)
+        if key not in tried or outcome.makespan_s < tried[key].outcome.makespan_s:
+            tried[key] = _Tried(candidate, outcome)
+
+    for candidate in candidates_of(problem, bound_s, mode):
+        consider(candidate, simulate_phases(problem, candidate.phases, late_first=candidate.late_first))
+    ranked = sorted(tried.values(), key=lambda one: one.outcome.makespan_s)
+    n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
+    budget = int(effort * TASKS_PER_SEARCH / max(1, n_tasks))
+    is_good = not ranked or ranked[0].outcome.makespan_s <= bound_s * GOOD
+    for one in ranked[:N_IMPROVED] if budget and not is_good else ():
+        consider(*improve(one.candidate, one.outcome, problem, budget, bound_s * GOOD_ENOUGH))
+    finite = [one for one in tried.values() if math.isfinite(one.outcome.makespan_s)]
+    best = sorted(finite, key=lambda one: one.outcome.makespan_s)
+    fewer = _without_slowest(problem) if mode != "single" else None
+    if best and fewer is not None and least_time(fewer) < best[0].outcome.makespan_s:
+        below = _search(fewer, mode, 0)
+        if below and below[0].outcome.makespan_s < best[0].outcome.makespan_s * (1 - 1e-9):
+            return [below[0], *best]
+    return best
+
+
+def _without_slowest(problem: Problem) -> Problem | None:
+    """The slowest device may be more hindrance than help: it must load, and holds what it took."""
+    if len(problem.devices) < 2:
+        return None
+    slowest = min(problem.devices, key=lambda device: device.speed)
+    return replace(problem, devices=tuple(device for device in problem.devices if device is not slowest))
+
+
+def _plan(problem: Problem, coarse: Problem, n_together: int, best: Sequence[_Tried], mode: str) -> Plan:
+    chosen = best[0]
+    bound_s = least_time(problem)
+    notes = []
+    outcome = chosen.outcome
+    if n_together > 1:
+        notes.append(f"{problem.n_items} items were simulated as {coarse.n_items} larger ones")
+    makespan_s = max(outcome.makespan_s, bound_s)
+    phases = tuple(
+        Phase(
+            tuple(
+                Unit(unit.held.devices, unit.held.stage, unit.held.fit,
+                     outcome.unit2items.get((number, position), 0) * n_together,
+                     None if unit.limit is None else unit.limit * n_together)
+                for position, unit in enumerate(phase)
+            ),
+            tuple(s.name for s in problem.stages if any(unit.held.stage == s.name for unit in phase)),
+        )
+        for number, phase in enumerate(chosen.candidate.phases)
+    )  # fmt: skip
+    results = tuple(
+        CandidateResult(one.candidate.mode, one.candidate.label, one.outcome.makespan_s) for one in best
+    )
+    return Plan(
+        mode=chosen.candidate.mode,
+        phases=tuple(phase for phase in phases if phase.units),
+        makespan_s=makespan_s,
+        bound_s=bound_s,
+        why=_why(best, bound_s, mode),
+        candidates=results + (_impossible({one.candidate.mode for one in best}) if mode == "auto" else ()),
+        memory=_memory(problem, chosen.candidate.phases),
+        slices=tuple(_merged(outcome.slices)),
+        notes=tuple(notes),
+    )
+
+
+def _why(best: Sequence[_Tried], bound_s: float, mode: str) -> str:
+    chosen = best[0]
+    over = chosen.outcome.makespan_s / bound_s - 1 if bound_s > 0 else 0.0
+    said = f"{chosen.candidate.label}: {100 * max(over, 0):.1f} % above the least possible"
+    others = [one for one in best[1:] if one.candidate.mode != chosen.candidate.mode]
+    if mode == "auto" and others:
+        slower = others[0].outcome.makespan_s / chosen.outcome.makespan_s - 1
+        said += f"; the best of {others[0].candidate.mode} takes {100 * slower:.0f} % longer"
+    return said
+
+
+def _impossible(possible: set[str]) -> tuple[CandidateResult, ...]:
+    return tuple(
+        CandidateResult(mode, "not possible", None, _HINTS.get(mode, "").split(";")[0])
+        for mode in MODES
+        if mode not in possible
+    )
+
+
+def _memory(problem: Problem, phases: Sequence[HeldPhase]) -> tuple[DeviceMemory, ...]:
+    return tuple(
+        DeviceMemory(
+            device.id,
+            device.free_bytes,
+            tuple(_bytes_on(device.id, phase, problem) for phase in phases if phase),
+        )
+        for device in problem.devices
+    )
+
+
+def _bytes_on(device: str, phase: HeldPhase, problem: Problem) -> int | None:
+    """0 where the device has nothing in the phase; None where something of unknown size is on it."""
+    here = [unit.held for unit in phase if device in unit.held.devices]
+    if any(not held.fit.device2bytes for held in here):
+        return None
+    stages: dict[str, PlanStage] = {stage.name: stage for stage in problem.stages}
+    activations = [stages[held.stage].activation_bytes for held in here]
+    shared = problem.context_bytes * (len(here) - 1) + sum(activations) - max(activations) if here else 0
+    return sum(held.fit.device2bytes[held.devices.index(device)] for held in here) - shared
+
+
+def _merged(slices: Sequence[Slice]) -> list[Slice]:
+    """Neighbouring pieces of the same kind of work on a device as one."""
+    merged: list[Slice] = []
+    last: dict[str, int] = {}
+    for piece in sorted(slices, key=lambda s: (s.start_s, s.stop_s)):
+        at = last.get(piece.device)
+        before = merged[at] if at is not None else None
+        same = before is not None and (before.stage, before.kind) == (piece.stage, piece.kind)
+        if at is not None and before is not None and same and piece.start_s <= before.stop_s + 1e-6:
+            stop = max(before.stop_s, piece.stop_s)
+            merged[at] = replace(before, stop_s=stop, n_items=before.n_items + piece.n_items)
+        else:
+            last[piece.device] = len(merged)
+            merged.append(piece)
+    return merged

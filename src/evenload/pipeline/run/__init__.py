@@ -1,0 +1,1 @@
+"""One run of a job: the session, its loop, and what may change while it goes on."""

@@ -1,0 +1,78 @@
+"""The devices of a run that is under way: drained, added and paused from outside, through the run folder.
+
+``evenload devices drain cuda:3 --run RUN`` reaches ``executor.control``, which calls this from a thread of
+its own; what it asks for is done by the run's loop, between two rounds.
+"""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from evenload.devices import DevicePool
+from evenload.errors import ConfigError, UnknownName
+from evenload.pipeline.run.run_loop import Driver
+
+__all__ = ["Fleet"]
+
+WAIT_S = 15.0
+
+
+class Fleet:
+    """What ``executor.control.Control`` asks; ``attend`` is the run's loop looking at its requests."""
+
+    def __init__(self, driver: Driver):
+        self._driver = driver
+        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.is_paused = False
+
+    @property
+    def devices(self) -> DevicePool:
+        """Those that take work."""
+        pool, active = self._driver.pool, set(self._driver.active_devices())
+        return DevicePool([device for device in pool if device.id in active], n_cores=pool.n_cores)
+
+    def drain(self, *devices: str, at_once: bool = False) -> None:
+        """Let ``devices`` end what they have (``at_once``: drop it) and take no more.
+
+        Raises UnknownName, or ConfigError if none would be left.
+        """
+        self._in_loop(lambda: self._driver.drain(devices, at_once))
+
+    def add(self, devices: Any) -> tuple[str, ...]:
+        """Have these work as well, drained ones again. Raises as ``DevicePool.select``."""
+        asked = str(devices).split(",")
+        known = [device for device in self._driver.pool if device.id in asked]
+        if len(known) < len(asked):
+            known += DevicePool.find(",".join(one for one in asked if one not in self._driver.pool))
+        self._in_loop(lambda: self._driver.join(known))
+        return tuple(device.id for device in known)
+
+    def pause(self) -> None:
+        """Begin nothing new; what runs is finished."""
+        self.is_paused = True
+
+    def resume(self) -> None:
+        self.is_paused = False
+
+    def attend(self) -> None:
+        """Do what was asked for; called by the run's loop."""
+        while not self._requests.empty():
+            self._requests.get()()
+
+    def _in_loop(self, act: Callable[[], None]) -> None:
+        is_done, errors = threading.Event(), []
+
+        def once() -> None:
+            try:
+                act()
+            except (ConfigError, UnknownName) as error:
+                errors.append(error)
+            finally:
+                is_done.set()
+
+        self._requests.put(once)
+        if not is_done.wait(WAIT_S):
+            raise ConfigError("the run is busy and has not looked yet", hint="look again in a while")
+        if errors:
+            raise errors[0]

@@ -1,0 +1,199 @@
+"""Looks whether a run goes as planned, and has it planned again where that pays.
+
+    look(now)    in each round of the run's loop: has anything happened? is there a better plan?
+
+A plan is thought about in a thread, on values that were taken at one moment; the run goes on meanwhile.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from evenload.events import EventLog, Note, Replanned
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_flow import Course
+from evenload.pipeline.plan import Phase, Plan
+from evenload.pipeline.planning.estimates.speed_estimate import Observed, drifted, observed
+from evenload.pipeline.planning.replan import Replan, State, replan
+from evenload.pipeline.problem import PlanDevice, Problem
+from evenload.pipeline.run.snapshot import standing, timings_of
+
+__all__ = ["Steering"]
+
+PLANNING_SHARE = 0.2  # of the time since the last plan, at most
+LEAST_WAIT_S = 0.2
+DRIFT = 0.2  # what is off by less is not worth a thought
+
+
+@dataclass(slots=True)
+class _Thought:
+    """One re-plan that is thought about. ``taken``: what groups had taken when it began."""
+
+    why: str
+    seen: Observed
+    taken: Mapping[str, Mapping[int, int]]
+    thread: threading.Thread | None = None
+    found: Replan | None = None
+    fault: Exception | None = None
+    took_s: float = 0.0
+
+
+class Steering:
+    """Asks again when a stage is over, a device joins or leaves, and when times are not those planned.
+
+    problem     what was asked at the start
+    sources     from where each stage's seconds were known: measured | given | computed | unknown
+    devices     ids of those that take part now
+    describe    what the planner needs to know of a device that joined
+    load_s      seconds to load each stage, as measured so far
+
+    ``made`` has the re-plans that were followed; ``n_considered`` counts those that were thought about.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        plan: Plan,
+        mode: str,
+        dispatcher: Dispatcher,
+        course: Course,
+        log: EventLog,
+        *,
+        sources: Mapping[str, str],
+        devices: Callable[[], list[str]],
+        describe: Callable[[str], PlanDevice | None],
+        load_s: Callable[[], Mapping[str, float]],
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.n_considered = 0
+        self.made: list[dict[str, Any]] = []
+        self._problem, self._mode, self._clock = problem, mode, clock
+        self._dispatcher, self._course, self._log = dispatcher, course, log
+        self._devices, self._describe, self._measured_load_s = devices, describe, load_s
+        self._sources = dict(sources)
+        self._has_times = "unknown" not in self._sources.values()
+        self._phases: tuple[Phase, ...] = plan.phases
+        self._there = frozenset(device.id for device in problem.devices)
+        self._over: frozenset[int] = self._stages_over()
+        self._planned = observed(problem, {})
+        self._thought: _Thought | None = None
+        self._not_before_s = 0.0
+
+    def look(self) -> None:
+        """Take a new plan if there is one; else think about one if something has happened."""
+        now = self._clock()
+        if self._thought is not None:
+            if self._thought.thread is None or not self._thought.thread.is_alive():
+                thought, self._thought = self._thought, None
+                self._not_before_s = now + max(LEAST_WAIT_S, thought.took_s / PLANNING_SHARE)
+                self._take(thought)
+            return
+        if now < self._not_before_s:
+            return
+        self._not_before_s = now + LEAST_WAIT_S
+        why, seen = self._what_happened(now)
+        if why:
+            self._think(why, seen, now)
+
+    def close(self) -> None:
+        """Wait for what is thought about."""
+        if self._thought is not None and self._thought.thread is not None:
+            self._thought.thread.join()
+
+    # --- what happened ----------------------------------------------------------------------------
+
+    def _what_happened(self, now: float) -> tuple[str, Observed]:
+        """In words, or nothing; and how fast everything is."""
+        there, over = frozenset(self._devices()), self._stages_over()
+        causes = [f"{device} joined" for device in sorted(there - self._there)]
+        causes += [f"{device} left" for device in sorted(self._there - there)]
+        self._know(there - self._there)
+        self._there = there
+        names = self._dispatcher.stages
+        ended = over - self._over
+        causes += [f"{names[stage]} is over" for stage in sorted(ended) if len(over) < len(names)]
+        self._over = over
+        seen = observed(self._problem, timings_of(self._dispatcher, now), self._sources)
+        if not self._has_times:
+            if not self._are_known():
+                return "", seen
+            self._has_times = True
+            return "the times of all stages are known", seen
+        return "; ".join(causes) or self._drift(seen), seen
+
+    def _stages_over(self) -> frozenset[int]:
+        return frozenset(s for s in range(len(self._dispatcher.stages)) if self._dispatcher.is_over(s))
+
+    def _are_known(self) -> bool:
+        """Has every stage with work left been measured?"""
+        groups = self._dispatcher.groups.values()
+        timed = {stage for group in groups for stage in group.n_timed}
+        return timed | self._stages_over() >= set(range(len(self._dispatcher.stages)))
+
+    def _know(self, joined: frozenset[str]) -> None:
+        known = {device.id for device in self._problem.devices}
+        new = [self._describe(device) for device in sorted(joined - known)]
+        found = tuple(device for device in new if device is not None)
+        if found:
+            self._problem = replace(self._problem, devices=(*self._problem.devices, *found))
+
+    def _drift(self, seen: Observed) -> str:
+        """What is not as it was planned, in words."""
+        found = drifted(self._planned, seen, DRIFT)
+        said = [f"{name} is {x:.2f}x as fast as planned" for name, x in found.items() if name in seen.speed]
+        said += [
+            f"{name} takes {x:.2f}x as long as planned" for name, x in found.items() if name in seen.item_s
+        ]
+        return "; ".join(said)
+
+    # --- a better plan? ---------------------------------------------------------------------------
+
+    def _think(self, why: str, seen: Observed, now: float) -> None:
+        self.n_considered += 1
+        load_s = self._measured_load_s()
+        stages = tuple(replace(s, load_s=load_s.get(s.name, s.load_s)) for s in self._problem.stages)
+        problem = replace(self._problem, stages=stages)
+        state = standing(problem, self._dispatcher, self._course, seen, now)
+        taken = {group.id: dict(group.n_taken) for group in self._dispatcher.groups.values()}
+        thought = _Thought(why, seen, taken)
+        thought.thread = threading.Thread(
+            target=_weigh, args=(thought, problem, state, self._phases, self._mode), daemon=True
+        )
+        self._thought = thought
+        thought.thread.start()
+
+    def _take(self, thought: _Thought) -> None:
+        self._planned = thought.seen
+        now, found = self._log.now(), thought.found
+        if found is None:
+            text = f"{thought.why}; no other plan: {thought.fault}"
+            self._log.emit(Note(now, "debug", "plan", text))
+            return
+        if found.plan is None:
+            self._log.emit(Note(now, "debug", "plan", f"{thought.why}; {found.why}"))
+            return
+        assert found.plan.makespan_s is not None
+        self._phases = found.plan.phases
+        self._dispatcher.follow(found.plan.phases, thought.taken)
+        event = Replanned(
+            now, thought.why, found.present_s, found.plan.makespan_s, found.plan.mode, found.why
+        )
+        self.made.append(asdict(event))
+        self._log.emit(event)
+        before = "cannot go on" if found.present_s is None else f"{found.present_s:.1f} s"
+        text = (
+            f"planned again, as {thought.why}: what is left takes {found.plan.makespan_s:.1f} s "
+            f"(before: {before}) - {found.why}"
+        )
+        self._log.emit(Note(now, "info", "plan", text))
+
+
+def _weigh(thought: _Thought, problem: Problem, state: State, phases: tuple[Phase, ...], mode: str) -> None:
+    began_s = time.thread_time()
+    try:
+        thought.found = replan(problem, state, phases, mode)
+    except Exception as error:  # it fits nowhere now, or the planner is wrong: the run goes on as it does
+        thought.fault = error
+    thought.took_s = time.thread_time() - began_s

@@ -1,0 +1,185 @@
+"""From what workers answer to what is known for good, and what follows from it.
+
+    ended ──► results_of ──┬──► advance ──► the tasks that may run because of it
+                           └──► (ledger) ──► tell ──► events
+
+Work goes on from a result at once: its files are there, and what is made of it is journaled behind it. It is
+told when the journal has it. What an earlier session has on disk is taken in the same way, without running
+anything.
+"""
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenload.errors import EvenloadError
+from evenload.events import EventLog, ItemFailed, ItemFinished, Note, Restored, read_events
+from evenload.pipeline.dispatch.item_flow import Course, Strand, Task
+from evenload.pipeline.dispatch.results import ItemFailure
+from evenload.pipeline.job.spec import JobSpec
+from evenload.pipeline.run.group_commit import Result
+from evenload.pipeline.run.run_loop import Ended
+from evenload.pipeline.stage import Item
+from evenload.pipeline.store.folder import RunFolder
+from evenload.pipeline.store.full_disk import HINT, says_full
+from evenload.pipeline.store.ledger import Kept, Ledger, inputs_digest, made_digest
+
+__all__ = ["Keeping"]
+
+
+class Keeping:
+    """``n_restored``: results that came from an earlier session."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        course: Course,
+        items: Sequence[tuple[Item, Mapping[str, Any]]],
+        run_folder: RunFolder,
+        ledger: Ledger,
+        log: EventLog,
+        *,
+        retries_failed: bool = False,
+    ):
+        self.n_restored = 0
+        self._spec, self._course, self._log = spec, course, log
+        self._run_folder, self._ledger = run_folder, ledger
+        self._retries_failed = retries_failed
+        self._digests: dict[int, str] = {}  # strand -> digest of all that its next result is made of
+        self._inputs_digests = [inputs_digest(inputs, item.seed) for item, inputs in items]
+        self._told: dict[tuple[str, str], bool] = {}
+
+    def restore(self, tasks: list[Task]) -> list[Task]:
+        """Take what is on disk already; returns the tasks that are left."""
+        if not self._run_folder.is_resumed:
+            return tasks
+        self._told = self._told_already()
+        left = self._without_kept(tasks)
+        for text in self._ledger.notes:
+            self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
+        return sorted(left, key=lambda task: (task.stage, task.strand))
+
+    def results_of(self, ended: Sequence[Ended]) -> tuple[list[Result], EvenloadError | None]:
+        """What is to be kept of these, and an error if the disk of a worker takes no more."""
+        stages, strands = self._spec.stages, self._course.strands
+        results, fault = [], None
+        for one in ended:
+            try:
+                kept = self._kept_of(one)
+            except EvenloadError as error:
+                fault = error
+                continue
+            results.append(Result(one.task, stages[one.task.stage].name, strands[one.task.strand], kept))
+        return results, fault
+
+    def advance(self, results: Sequence[Result]) -> list[Task]:
+        """Go on from these; returns what may run because of them."""
+        tasks = []
+        for result in results:
+            tasks += self._without_kept(self._advance(result.task, result.kept))
+        return tasks
+
+    def tell(self, results: Sequence[Result]) -> None:
+        """The disk has these."""
+        for result in results:
+            self._tell(result.task, result.kept)
+
+    def disown(self, results: Sequence[Result]) -> None:
+        """The disk will not have these: they were not done."""
+        for result in results:
+            result.strand.fate, result.strand.error = "open", None
+            for name in result.kept.outputs:
+                result.strand.outputs.pop(name, None)
+
+    def _without_kept(self, tasks: list[Task]) -> list[Task]:
+        """``tasks``, and what follows from them, without those whose results are on disk."""
+        if not self._run_folder.is_resumed:
+            return tasks
+        left: list[Task] = []
+        restored: list[list[int]] = [[] for _ in self._spec.stages]
+        todo = list(reversed(tasks))
+        while todo:
+            task = todo.pop()
+            strand = self._course.strands[task.strand]
+            stage = self._spec.stages[task.stage].name
+            kept = self._ledger.find(stage, strand, self._digest_of(strand))
+            if kept is None or (kept.error is not None and self._retries_failed):
+                left.append(task)
+                continue
+            restored[task.stage].append(task.strand)
+            if self._told.get((stage, self._name_of(strand))) is not (kept.error is None):
+                self._tell(task, kept)
+            todo += reversed(self._advance(task, kept))
+        for stage, strands in zip(self._spec.stages, restored, strict=True):
+            if strands:
+                self._log.emit(
+                    Restored(self._log.now(), stage.name, strands[0], len(strands), tuple(strands))
+                )
+        self.n_restored += sum(map(len, restored))
+        return left
+
+    def _digest_of(self, strand: Strand) -> str:
+        return self._digests.setdefault(strand.number, self._inputs_digests[strand.at])
+
+    def _told_already(self) -> dict[tuple[str, str], bool]:
+        """Stage and item -> was it done? By what earlier sessions have said last in events.jsonl."""
+        with contextlib.suppress(OSError):
+            return {
+                (event.stage, event.item): isinstance(event, ItemFinished)
+                for event in read_events(self._run_folder.path)
+                if isinstance(event, ItemFinished | ItemFailed)
+            }
+        return {}
+
+    def _kept_of(self, one: Ended) -> Kept:
+        strand, outcome = self._course.strands[one.task.strand], one.outcome
+        digest, seconds = self._digest_of(strand), outcome.stop_s - outcome.start_s
+        if outcome.kind == "done":
+            return Kept(digest, outcome.outputs, outcome.files, None, seconds, one.device)
+        kind, text, traceback = outcome.error
+        if says_full(text):
+            raise EvenloadError(f"the disk of {self._run_folder.path} takes no more: {text}", hint=HINT)
+        stage = self._spec.stages[one.task.stage].name
+        return Kept(
+            digest, error=ItemFailure(stage, kind, text, traceback), seconds=seconds, device=one.device
+        )
+
+    def _advance(self, task: Task, kept: Kept) -> list[Task]:
+        strand = self._course.strands[task.strand]
+        if kept.error is not None:
+            return self._course.failed(task, kept.error)
+        made = made_digest(self._digest_of(strand), kept)
+        tasks = self._course.done(task, kept.outputs)
+        for one in tasks if len(tasks) > 1 else ():
+            self._digests.setdefault(one.strand, made)  # samples of it, unless they have come farther
+        self._digests[task.strand] = made
+        return tasks
+
+    def _tell(self, task: Task, kept: Kept) -> None:
+        strand, stage = self._course.strands[task.strand], self._spec.stages[task.stage].name
+        now, name, error = self._log.now(), self._name_of(strand), kept.error
+        if error is None:
+            shown = {**kept.outputs, **(self._before(strand) if task.stage == 0 else {})}
+            self._log.emit(ItemFinished(now, stage, task.strand, name, shown))
+        else:
+            self._log.emit(
+                ItemFailed(
+                    now, stage, task.strand, name, error.type, error.message, kept.device, error.traceback
+                )
+            )
+
+    def _name_of(self, strand: Strand) -> str:
+        return strand.item.id if strand.sample == 0 else f"{strand.item.id} #{strand.sample}"
+
+    def _before(self, strand: Strand) -> dict[str, str]:
+        """What a reader of the report wants beside the outputs: the item's group, and a copy of its file."""
+        more = {} if strand.item.group is None else {"group": strand.item.group}
+        path = self._course.inputs[strand.at].get("path")
+        if not self._spec.report.keep_inputs or not isinstance(path, str) or strand.sample:
+            return more
+        try:
+            return {**more, "before": self._run_folder.keep_input(strand.item.id, Path(path))}
+        except OSError as error:  # a copy for the report is not worth a run
+            self._log.emit(Note(self._log.now(), "warning", "pipeline", f"no copy of {path}: {error}"))
+            return more

@@ -1,0 +1,105 @@
+"""Where a run is, as the planner sees it: what is left, what each device holds, and when it is free."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from evenload.pipeline.dispatch.actions import Group
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_flow import Course
+from evenload.pipeline.planning.estimates.speed_estimate import Observed, Timing
+from evenload.pipeline.planning.replan import State
+from evenload.pipeline.problem import PlanDevice, Problem
+
+__all__ = ["described", "standing", "tasks_left", "timings_of"]
+
+
+def standing(problem: Problem, dispatcher: Dispatcher, course: Course, seen: Observed, now: float) -> State:
+    """``problem`` has all devices of the run; those that take no part any more are left out.
+
+    What runs counts as done: its device is free when it is through with it.
+    """
+    n_tasks = [stage.n_tasks for stage in problem.stages]
+    left = tasks_left(course, n_tasks)
+    done = [
+        problem.n_items * n - n_left + dispatcher.tasks_on(stage)
+        for stage, (n, n_left) in enumerate(zip(n_tasks, left, strict=True))
+    ]
+    for stage, (before, after) in enumerate(itertools.pairwise(n_tasks)):
+        done[stage + 1] = min(done[stage + 1], done[stage] * after // before)
+    devices = [_as_it_is(device, dispatcher, problem, seen, now) for device in problem.devices]
+    return State(tuple(done), tuple(device for device in devices if device is not None), seen.item_s)
+
+
+def described(before: Problem, again: Problem, device: str) -> PlanDevice | None:
+    """``device`` of the question asked ``again``, with its speed on the scale of ``before``.
+
+    None if it is not in there, or nothing says how fast it is beside the others.
+    """
+    was = {one.id: one.speed for one in before.devices}
+    new = next((one for one in again.devices if one.id == device), None)
+    scales = [was[one.id] / one.speed for one in again.devices if one.id in was]
+    return None if new is None or not scales else replace(new, speed=new.speed * scales[0])
+
+
+def tasks_left(course: Course, n_tasks: Sequence[int]) -> list[int]:
+    """Tasks of each stage that are not done, if every item gets through. ``n_tasks``: for each item."""
+    left = [0] * len(n_tasks)
+    for numbers in course.strands_of:
+        open_ones = [course.strands[n] for n in numbers if course.strands[n].fate == "open"]
+        for stage, most in enumerate(n_tasks):
+            n_here = sum(strand.n_stages <= stage for strand in open_ones)
+            is_whole = len(numbers) == 1  # its samples are made when it comes to their stage
+            left[stage] += min(most, n_here * most if is_whole else n_here)
+    return left
+
+
+def timings_of(dispatcher: Dispatcher, now: float) -> dict[tuple[str, str], Timing]:
+    """Of groups of one device. What runs longer than anything before it says something already."""
+    timings = {}
+    for group in dispatcher.groups.values():
+        for stage, name in enumerate(dispatcher.stages) if len(group.devices) == 1 else ():
+            n, total_s = group.n_timed.get(stage, 0), group.total_s.get(stage, 0.0)
+            running = [since for task, since in group.running.items() if task.stage == stage]
+            late_s = (now - min(running)) / len(running) if running else 0.0
+            if late_s > _expected_s(group, stage, dispatcher):
+                n, total_s = n + 1, total_s + late_s
+            if n:
+                timings[group.devices[0], name] = Timing(n, total_s / n)
+    return timings
+
+
+def _expected_s(group: Group, stage: int, dispatcher: Dispatcher) -> float:
+    """Seconds for an item there, or with the slowest of the others, if it has done none."""
+    own = group.item_s.get(stage)
+    others = (one.item_s[stage] for one in dispatcher.groups.values() if stage in one.item_s)
+    return own if own is not None else max(others, default=float("inf"))
+
+
+def _as_it_is(
+    device: PlanDevice, dispatcher: Dispatcher, problem: Problem, seen: Observed, now: float
+) -> PlanDevice | None:
+    mine = [group for group in dispatcher.groups.values() if device.id in group.devices]
+    if device.id in dispatcher.drained or any(group.state == "lost" or group.refused for group in mine):
+        return None
+    speed = seen.speed.get(device.id, device.speed)
+    group = next((group for group in mine if group.state == "up"), None)
+    if group is None:
+        return replace(device, speed=speed)
+    held = [*group.resident, *([group.loading] if group.loading is not None else [])]
+    ready_s = 0.0
+    if group.loading is not None:
+        load_s = problem.stages[group.loading].load_s
+        ready_s = max(0.0, group.loading_since_s + load_s - now)
+    elif group.running:
+        ready_s = _busy_s(group, {n: s / speed for n, s in seen.item_s.items()}, problem, now)
+    holds = tuple(problem.stages[stage].name for stage in held)
+    returns = tuple((problem.stages[stage].name, seconds) for stage, seconds in group.parked.items())
+    return replace(device, speed=speed, holds=holds, ready_s=ready_s, returns=returns)
+
+
+def _busy_s(group: Group, item_s: Mapping[str, float], problem: Problem, now: float) -> float:
+    """Seconds until it is through with what it runs."""
+    since = min(group.running.values())
+    seconds = sum(item_s[problem.stages[task.stage].name] for task in group.running)
+    return max(0.0, since + seconds - now)

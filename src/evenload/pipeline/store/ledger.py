@@ -1,0 +1,213 @@
+"""What a run has on disk for good: each item's result of each stage, to go on from wherever it ended.
+
+    ledger = Ledger.open(run_folder, fingerprint_of(spec, job_folder))
+    ledger.find(stage, strand, digest) -> Kept | None      None: it has to be done
+    ledger.keep([...])                                     returns when the disk has them
+
+A result counts if its files are there, whole and unchanged. The fingerprint says what made the results; with
+another one the ledger is refused, and the message says what was changed.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenload.errors import ConfigError
+from evenload.events import json_text
+from evenload.executor.journal.journal import Journal
+from evenload.pipeline.artifacts import digest_of
+from evenload.pipeline.dispatch.results import ItemFailure
+
+if TYPE_CHECKING:
+    from evenload.pipeline.dispatch.item_flow import Strand
+    from evenload.pipeline.job.spec import JobSpec, StageSpec
+
+__all__ = ["Kept", "Ledger", "fingerprint_of", "inputs_digest", "made_digest"]
+
+FOLDER = "journal"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One result: outputs and the files among them, or the error with which the item ended.
+
+    ``digest`` is that of all that it was made of, ``seconds`` what it took, on ``device``.
+    """
+
+    digest: str
+    outputs: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, list] = field(default_factory=dict)
+    error: ItemFailure | None = None
+    seconds: float = 0.0
+    device: str = ""
+
+    def to_bytes(self) -> bytes:
+        row = {"digest": self.digest, "outputs": self.outputs, "files": self.files}
+        row |= {"seconds": round(self.seconds, 6), "device": self.device}
+        if self.error is not None:
+            row["error"] = self.error.to_json() | {"traceback": self.error.traceback}
+        return json_text(row, separators=(",", ":")).encode("utf-8", "backslashreplace")
+
+    @classmethod
+    def from_bytes(cls, payload: bytes) -> "Kept | None":
+        """None for what another version has written."""
+        try:
+            row = json.loads(payload)
+            error = row.pop("error", None)
+            return cls(**row, error=ItemFailure(**error) if error else None)
+        except (ValueError, TypeError):
+            return None
+
+
+class Ledger:
+    """``notes``: what was found damaged and will be made again, one sentence each."""
+
+    def __init__(self, folder: Path, journal: Journal):
+        self.notes: list[str] = []
+        self._folder = folder
+        self._journal = journal
+        self._known = frozenset(journal.keys())
+
+    @classmethod
+    def open(cls, run_folder: Path, fingerprint: Mapping[str, str]) -> "Ledger":
+        """Open that of a run folder, or begin one. Raises ConfigError if another job made its results, or if
+        another process is at it.
+        """
+        path = run_folder / FOLDER
+        changes = _changes(path, fingerprint)
+        is_empty = not any(path.glob("segment-*"))
+        if changes and not is_empty:
+            lines = "".join(f"\n  {change}" for change in changes[:20])
+            raise ConfigError(
+                f"{run_folder} holds results of another job than this one:{lines}",
+                hint="--fresh does everything again, -o FOLDER keeps both",
+            )
+        on_change = "rerun" if is_empty else "refuse"
+        return cls(run_folder, Journal.open(path, fingerprint, on_change=on_change))
+
+    def find(self, stage: str, strand: "Strand", digest: str) -> Kept | None:
+        """The result of an earlier session, if it still is what was made of these inputs. Errors count too.
+
+        What was not there when the ledger was opened is not looked for: nobody waits for one who writes.
+        """
+        key = key_of(stage, strand)
+        payload = self._journal.done(key) if key in self._known else None
+        kept = Kept.from_bytes(payload) if payload is not None else None
+        if kept is None or kept.digest != digest:
+            return None
+        for name, (n_bytes, content_digest) in kept.files.items():
+            fault = self._fault_of(str(kept.outputs.get(name)), n_bytes, content_digest)
+            if fault:
+                self.notes.append(f"{kept.outputs.get(name)} {fault}: it is made again")
+                return None
+        return kept
+
+    def _fault_of(self, relative: str, n_bytes: int, content_digest: str) -> str:
+        try:
+            content = (self._folder / relative).read_bytes()
+        except OSError as error:
+            return f"cannot be read ({error.strerror})"
+        is_whole = len(content) == n_bytes and digest_of(content) == content_digest
+        return "" if is_whole else "is not what was written"
+
+    def keep(self, results: Iterable[tuple[str, "Strand", Kept]]) -> None:
+        """Returns when the disk has all of them. Raises EvenloadError if it is full."""
+        self._journal.record_many(
+            [(key_of(stage, strand), kept.to_bytes()) for stage, strand, kept in results]
+        )
+
+    def close(self) -> None:
+        self._journal.close()
+
+
+def key_of(stage: str, strand: "Strand") -> str:
+    """Short, and sound whatever the item's id holds."""
+    name = hashlib.blake2b(strand.item.id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{stage}/{strand.sample}/{name}"
+
+
+def inputs_digest(values: Mapping[str, Any], seed: int) -> str:
+    """Of an item's own columns; of a file also its size and when it was changed."""
+    seen: list[Any] = [seed]
+    for name, value in sorted(values.items()):
+        seen.append([name, value])
+        if isinstance(value, str) and value.startswith("/"):
+            try:
+                status = Path(value).stat()
+                seen.append([status.st_size, status.st_mtime_ns])
+            except (OSError, ValueError):
+                seen.append(None)
+    return hashlib.blake2b(json_text(seen).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+
+
+def made_digest(before: str, kept: Kept) -> str:
+    """Of what the next stage's result is made of: what this one's was, and what it gave."""
+    seen = [before, kept.outputs, kept.files]
+    return hashlib.blake2b(json_text(seen).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+
+
+def fingerprint_of(spec: "JobSpec", job_folder: Path) -> dict[str, str]:
+    """Everything in a job that decides what its results are; devices and schedule do not."""
+    made = {"job.seed": str(spec.job.seed), "stages": " ".join(stage.name for stage in spec.stages)}
+    for stage in spec.stages:
+        made |= {f"stages.{stage.name}.{name}": text for name, text in _of_stage(stage, job_folder).items()}
+    return made
+
+
+def _of_stage(stage: "StageSpec", job_folder: Path) -> dict[str, str]:
+    values = stage.model_dump(mode="json")
+    keys = ("target", "params", "call", "outputs", "samples", "when", "best", "python")
+    texts = {name: json_text(values.get(name)) for name in keys}
+    if stage.batch_changes_bits == "allow":  # else a batch makes no difference
+        texts["batch"] = json_text(stage.batch)
+    texts["source"] = _source_digest(stage.target, job_folder)
+    lossy = [name for name in stage.fit if name in ("fp8", "nf4")]
+    texts["fit"] = json_text(lossy)
+    if stage.model is not None:
+        texts["model"] = json_text([stage.model.path, stage.model.dtype, stage.model.components])
+        texts["weights"] = _weights_digest(job_folder / stage.model.path)
+    return texts
+
+
+def _source_digest(target: str, job_folder: Path) -> str:
+    module, _, _ = target.rpartition(":")
+    file = job_folder / module
+    return digest_of(file.read_bytes()) if module.endswith(".py") and file.is_file() else ""
+
+
+def _weights_digest(folder: Path) -> str:
+    """By names and sizes: to read 58 GB would take minutes."""
+    if not folder.is_dir():
+        return ""
+    files = sorted(path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin", ".json"))
+    seen = [[str(path.relative_to(folder)), path.stat().st_size] for path in files if path.is_file()]
+    return digest_of(json_text(seen).encode())
+
+
+def _changes(path: Path, fingerprint: Mapping[str, str]) -> list[str]:
+    """What differs from the job that made the results there, one line each; [] if there are none."""
+    try:
+        was = json.loads((path / "journal.json").read_bytes())["fingerprint"]
+        assert isinstance(was, dict)
+    except (OSError, ValueError, KeyError, AssertionError):
+        return []
+    if was.get("stages") != fingerprint.get("stages"):
+        return [f"stages: {was.get('stages')}, now {fingerprint.get('stages')}"]
+    return [_change(name, was.get(name), now) for name, now in fingerprint.items() if was.get(name) != now]
+
+
+def _change(name: str, was: str | None, now: str) -> str:
+    if name.endswith((".source", ".weights")):
+        return f"{name.rpartition('.')[0]}: its {name.rpartition('.')[2]} was changed"
+    try:
+        before, after = json.loads(was or "null"), json.loads(now)
+    except ValueError:
+        before, after = was, now
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
+        parts = [f"{key} {before.get(key)!r}, now {after.get(key)!r}" for key in keys]
+        return f"{name}: {'; '.join(parts)}"
+    return f"{name}: {before!r}, now {after!r}"

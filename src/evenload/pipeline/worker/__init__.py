@@ -1,0 +1,1 @@
+"""What a worker process of a pipeline does: load models, run stages, park models, save results."""

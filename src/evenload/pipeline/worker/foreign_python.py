@@ -1,0 +1,162 @@
+"""A stage with an interpreter of its own (``python: /venvs/score/bin/python``): other packages and versions.
+
+The worker starts it and speaks to it in lines of JSON; files go to the run folder as from any other stage.
+Of this environment it sees the package evenload alone; numpy and what the stage needs must be installed in
+its own.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from evenload.errors import ConfigError, ResourceExhausted
+from evenload.pipeline.plan import Fit
+from evenload.pipeline.stage import Item, Made, ModelFolder, StageRunner, StageWorker
+from evenload.pipeline.target import Target
+
+__all__ = ["ElsewhereRunner", "serve"]
+
+BOOT = """
+import importlib.util, sys
+home = {home!r}
+find = importlib.util.spec_from_file_location
+spec = find("evenload", home + "/__init__.py", submodule_search_locations=[home])
+sys.modules["evenload"] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+from evenload.pipeline.worker.foreign_python import serve
+serve()
+"""
+
+
+class ElsewhereRunner:
+    """Does what ``StageRunner`` does, in another interpreter. Raises ConfigError if that cannot."""
+
+    def __init__(self, worker: StageWorker, device: Any, fit: Fit, n_devices: int):
+        self.worker = worker
+        seen = {"id": device.id, "torch": device.torch, "threads": getattr(device, "threads", 1)}
+        plain = json.loads(json.dumps(dataclasses.asdict(worker), default=str))
+        self._hello = {
+            "worker": plain, "device": seen, "fit": dataclasses.asdict(fit), "n_devices": n_devices
+        }  # fmt: skip
+        self._process: subprocess.Popen[str] | None = None
+        self._start()
+
+    def lane(self) -> None:
+        """One item at a time."""
+
+    can_batch = False
+
+    def make(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> Made:
+        """As ``StageRunner.make``, with files that are on disk already.
+
+        What the stage raises arrives under its name, with its message.
+        """
+        if self._process is None:
+            self._start()
+        answer = self._ask({"inputs": dict(inputs), "item": dataclasses.asdict(item), "place": place})
+        return Made(answer["outputs"], answer["files"], [])
+
+    def close(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            for stream in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    stream.close()  # type: ignore[union-attr]
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def _start(self) -> None:
+        python = str(self.worker.python)
+        if "/" in python:
+            python = str(self.worker.folder / python)
+        home = str(Path(__file__).parents[2])
+        try:
+            self._process = subprocess.Popen(
+                [python, "-c", BOOT.format(home=home)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                env={name: value for name, value in os.environ.items() if not name.startswith("PYTHON")},
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"{python} cannot be started: {error.strerror}", hint="give the interpreter of an environment"
+            ) from error
+        self._ask(self._hello)
+
+    def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        process = self._process
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.flush()
+            line = process.stdout.readline()
+        except OSError:
+            line = ""
+        if not line:
+            self.close()
+            stage, code = self.worker.stage, process.returncode
+            raise ConfigError(
+                f"{self.worker.python} ended with exit code {code} in stage {stage!r}",
+                hint="its last words are in the run's notes; has it numpy and what the stage imports?",
+            )
+        answer = json.loads(line)
+        if "error" in answer:
+            kind, message = answer["error"]
+            if answer["is_memory"]:
+                raise ResourceExhausted(message)
+            raise type(kind, (RuntimeError,), {})(message)
+        return answer
+
+
+def serve() -> None:
+    """The other interpreter's side: one runner, one line in, one line out, until the worker is gone."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the stage prints is talk
+    runner: StageRunner | None = None
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            if runner is None:
+                runner, answer = _built(question), {}
+            else:
+                outputs, files = runner.run(question["inputs"], Item(**question["item"]), question["place"])
+                answer = {"outputs": outputs, "files": files}
+        except Exception as error:
+            from evenload.executor.task.failure import Failure, is_memory_error
+
+            told = Failure.of(error, travels=False)
+            sys.stderr.write(told.traceback)
+            answer = {"error": [told.type_name, told.message], "is_memory": is_memory_error(error)}
+        answers.write(json.dumps(answer) + "\n")
+        answers.flush()
+    if runner is not None:
+        runner.close()
+
+
+def _built(hello: dict[str, Any]) -> StageRunner:
+    plain = dict(hello["worker"])
+    target = plain["target"]
+    file = Path(target["file"]) if target["file"] else None
+    plain["target"] = Target(target["module"], target["name"], file)
+    plain["model"] = ModelFolder(**plain["model"]) if plain["model"] else None
+    for name in ("folder", "run_folder"):
+        plain[name] = Path(plain[name])
+    given = hello["fit"].items()
+    fit: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in given}
+    return StageRunner(
+        StageWorker(**plain), SimpleNamespace(**hello["device"]), Fit(**fit), hello["n_devices"]
+    )

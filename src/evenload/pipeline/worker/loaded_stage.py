@@ -1,0 +1,205 @@
+"""A stage that is built in a worker: runs items one by one, several in flight over lanes, or as a batch.
+
+A batch must give the bytes that its items give one by one, unless the job says that it need not: the first
+one of each worker is done both ways and compared.
+"""
+
+import gc
+import queue
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from evenload.executor.task.failure import Failure, is_memory_error
+from evenload.pipeline.dispatch.worker_protocol import Job, Outcome
+from evenload.pipeline.stage import Made, StageRunner, StageWorker
+from evenload.pipeline.worker.saving import Saver
+
+__all__ = ["Held", "let_go", "timed", "told"]
+
+
+class Held:
+    """With several lanes, each has what remembers of its own, and a thread.
+
+    over   where outcomes go that come later: of lanes, and of files that were saved
+    """
+
+    def __init__(
+        self, runner: StageRunner, stage: int, n_lanes: int, saver: Saver, over: "queue.SimpleQueue[Outcome]"
+    ):
+        self.runner = runner
+        self._stage, self._saver, self._over = stage, saver, over
+        self._may_batch: bool | None = True if runner.worker.may_change_bits else None  # None: not known yet
+        self._lanes: queue.SimpleQueue[StageRunner] = queue.SimpleQueue()
+        self._lanes.put(runner)
+        self._has_lanes = False
+        for _ in range(n_lanes - 1):
+            lane = runner.lane()
+            if lane is not None:
+                self._has_lanes = True
+                self._lanes.put(lane)
+
+    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+        """What is over by now; the rest comes to ``over``."""
+        if self._has_lanes:
+            for job in jobs:
+                threading.Thread(target=self._run_on_lane, args=(job,), daemon=True).start()
+            return []
+        if len(jobs) > 1:
+            return self._run_batch(jobs)
+        return [self._run_one(self.runner, jobs[0])]
+
+    def adopt(self, worker: StageWorker) -> bool:
+        """Go on as the stage ``worker`` of another job, if that needs the same model; else False."""
+        if worker.python is not None or _model_of(worker) != _model_of(self.runner.worker):
+            return False
+        for _ in range(self._lanes.qsize()):
+            lane = self._lanes.get()
+            lane.worker = worker
+            self._lanes.put(lane)
+        self.runner.worker = worker
+        self._may_batch = True if worker.may_change_bits else None  # with other arguments it may not be so
+        return True
+
+    def close(self) -> None:
+        """A stage that fails here has done its work, and is no reason not to load the next one."""
+        try:
+            self.runner.close()
+        except Exception as error:
+            text = f"{self.runner.worker.stage}: close() raised {type(error).__name__}: {error}"
+            sys.stderr.write(text + "\n")
+
+    def _run_on_lane(self, job: Job) -> None:
+        lane = self._lanes.get()
+        outcome = self._run_one(lane, job)
+        self._lanes.put(lane)
+        if outcome.kind != "made":  # that is told already
+            self._over.put(outcome)
+
+    def _run_one(self, runner: StageRunner, job: Job) -> Outcome:
+        began_s = time.monotonic()
+        try:
+            made = runner.make(job.values, job.item, job.place)
+        except Exception as error:
+            return timed(self._failed(job, error), began_s)
+        outcome = timed(Outcome("done", self._stage, job.task, made.outputs, made.files), began_s)
+        return self._saved(outcome, made)
+
+    def _failed(self, job: Job, error: Exception) -> Outcome:
+        kind = "memory" if is_memory_error(error) else "failed"
+        outcome = Outcome(kind, self._stage, job.task, error=told(error))
+        error.__traceback__ = None  # its frames hold the tensors that did not fit
+        if kind == "memory":
+            let_go()
+        return outcome
+
+    def _saved(self, outcome: Outcome, made: Made) -> Outcome:
+        """``outcome`` itself, or what stands for it until its files are on disk."""
+        if not made.contents:
+            return outcome
+        interim = Outcome("made", self._stage, outcome.task, start_s=outcome.start_s, stop_s=outcome.stop_s)
+        interim.peak_bytes = outcome.peak_bytes
+        if self._has_lanes:
+            self._over.put(interim)  # before its files can be there
+        self._saver.save(made.contents, lambda fault: self._over.put(_after_saving(outcome, fault)))
+        return interim
+
+    # --- batches ----------------------------------------------------------------------------------
+
+    def _run_batch(self, jobs: Sequence[Job]) -> list[Outcome]:
+        if self._may_batch is False or not self.runner.can_batch:
+            outcomes = [self._run_one(self.runner, job) for job in jobs]
+            outcomes[0].how = "differs" if self.runner.can_batch else "refused"
+            return outcomes
+        began_s = time.monotonic()
+        try:
+            mades = self.runner.make_batch([(job.values, job.item, job.place) for job in jobs])
+        except Exception as error:
+            first = timed(self._failed(jobs[0], error), began_s)
+            if first.kind == "memory":
+                return [first, *(timed(Outcome("again", self._stage, job.task), began_s) for job in jobs[1:])]
+            return [self._run_one(self.runner, job) for job in jobs]  # one of them is to blame
+        took_s = (time.monotonic() - began_s) / len(jobs)
+        if self._may_batch is None:
+            return self._compared(jobs, mades, took_s)
+        return self._of_batch(jobs, mades, began_s, took_s)
+
+    def _of_batch(
+        self, jobs: Sequence[Job], mades: Sequence[Made], began_s: float, took_s: float
+    ) -> list[Outcome]:
+        """As if the items had come one after the other, each in its share of the time."""
+        outcomes = []
+        for number, (job, made) in enumerate(zip(jobs, mades, strict=True)):
+            outcome = timed(Outcome("done", self._stage, job.task, made.outputs, made.files), began_s)
+            outcome.start_s = began_s + number * took_s
+            outcome.stop_s = outcome.start_s + took_s
+            outcomes.append(self._saved(outcome, made))
+        return outcomes
+
+    def _compared(self, jobs: Sequence[Job], mades: Sequence[Made], took_s: float) -> list[Outcome]:
+        """The same items one by one: it is their results that count. Raises nothing."""
+        began_s = time.monotonic()
+        outcomes, is_equal = [], True
+        for job, together in zip(jobs, mades, strict=True):
+            start_s = time.monotonic()
+            try:
+                alone = self.runner.make(job.values, job.item, job.place)
+            except Exception as error:
+                outcomes.append(timed(self._failed(job, error), start_s))
+                is_equal = False
+                continue
+            is_equal = is_equal and (alone.outputs, alone.files) == (together.outputs, together.files)
+            outcome = timed(Outcome("done", self._stage, job.task, alone.outputs, alone.files), start_s)
+            outcomes.append(self._saved(outcome, alone))
+        self._may_batch = is_equal
+        alone_s = (time.monotonic() - began_s) / len(jobs)
+        faster = f", {alone_s / took_s:.1f}x as fast" if took_s > 0 else ""
+        outcomes[0].how = f"equal{faster}" if is_equal else "differs"
+        return outcomes
+
+
+def _model_of(worker: StageWorker) -> StageWorker:
+    """All that a stage is built from; stages that ship take no seed from the job."""
+    seed = 0 if worker.target.module.startswith("evenload.pipeline.stages.") else worker.seed
+    return replace(worker, run_folder=Path(), call={}, outputs={}, retries=0, seed=seed)
+
+
+def _after_saving(outcome: Outcome, fault: Exception | None) -> Outcome:
+    if fault is None:
+        return outcome
+    failed = Outcome("failed", outcome.stage, outcome.task, error=told(fault))
+    failed.start_s, failed.stop_s, failed.peak_bytes = outcome.start_s, outcome.stop_s, outcome.peak_bytes
+    return failed
+
+
+def timed(outcome: Outcome, began_s: float) -> Outcome:
+    outcome.start_s, outcome.stop_s = began_s, time.monotonic()
+    outcome.peak_bytes = _peak_bytes()
+    return outcome
+
+
+def told(error: Exception) -> tuple[str, str, str]:
+    failure = Failure.of(error, travels=False)
+    return failure.type_name, failure.message, failure.traceback
+
+
+def let_go() -> None:
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _peak_bytes() -> int | None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        return max(int(torch.cuda.max_memory_reserved(at)) for at in range(torch.cuda.device_count()))
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

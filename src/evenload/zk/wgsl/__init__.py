@@ -1,0 +1,1 @@
+"""The prover's kernels on any GPU that WebGPU reaches."""

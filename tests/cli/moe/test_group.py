@@ -1,0 +1,133 @@
+"""``evenload moe``: plans, routes and replays from the command line; stdout is the result."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from evenload.cli import main
+from evenload.cli.moe.group import moe
+from evenload.moe.search.plan_file import read_plan
+
+TRACE = Path(__file__).parents[2] / "data" / "routing" / "routing_law.npz"
+SIZE = ["--gpus", "16", "--slots", "80", "--layers", "0:26:13"]
+
+
+def call(*args):
+    return CliRunner().invoke(moe, list(map(str, args)), catch_exceptions=False, standalone_mode=False)
+
+
+def refused(capsys, *args):
+    with pytest.raises(SystemExit) as caught:
+        main(["moe", *map(str, args)])
+    return caught.value.code, capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    path = tmp_path_factory.mktemp("plan") / "plan.json"
+    done = call("place", TRACE, *SIZE, "-o", path)
+    assert done.return_value == 0
+    assert done.stdout.splitlines()[-1] == str(path)
+    return path
+
+
+def test_a_plan_is_written_as_it_is_printed(plan):
+    printed = json.loads(call("place", TRACE, *SIZE, "--json").stdout)
+    phy2log, n_experts, fleet = read_plan(plan)
+    assert printed["schema"] == 1
+    assert printed["phy2log"] == phy2log.tolist()
+    assert (n_experts, fleet.n_gpus, len(phy2log)) == (64, 16, 2)
+    assert all(a >= b for a, b in zip(printed["imbalance"], printed["bound"], strict=True))
+
+
+def test_a_table_with_a_mean(plan):
+    lines = call("place", TRACE, *SIZE, "--policy", "eplb").stdout.splitlines()
+    assert lines[0].split() == ["layer", "imbalance", "bound"]
+    assert len(lines) == 4
+    assert lines[-1].split()[0] == "mean"
+
+
+def test_fewest_fetches(plan, tmp_path):
+    options = ["--old", plan, "--window", 512, "--expert-bytes", 2**30, "--json"]
+    few = json.loads(call("place", TRACE, *SIZE, *options, "--target", 1.05).stdout)["moves"]
+    fresh = json.loads(call("place", TRACE, *SIZE, *options, "--policy", "eplb").stdout)["moves"]
+    assert few["share"] < 0.1 < 0.7 < fresh["share"]
+    assert few["bytes"] == few["experts"] * 2**30
+    text = call("place", TRACE, *SIZE, *options[:-1], "--target", 1.05, "-o", tmp_path / "next.npz").stdout
+    assert f"to fetch: {few['experts']} experts" in text
+    assert read_plan(tmp_path / "next.npz")[0].shape == (2, 80)
+
+
+def test_routing_a_plan(plan):
+    shown = json.loads(call("route", plan, TRACE, "--layers", "0:26:13", "--json").stdout)
+    assert shown["n_batches"] == 16
+    for equal, routed, worst, bound in zip(
+        *(shown[key] for key in ("equal", "routed", "worst", "bound")), strict=True
+    ):
+        assert bound <= routed <= min(equal, worst)
+    assert "mean" in call("route", plan, TRACE, "--layers", "0:26:13").stdout
+
+
+def test_replay_with_a_page(tmp_path):
+    page = tmp_path / "page.html"
+    done = call("replay", TRACE, *SIZE, "--every", 4, "--html", page)
+    assert done.return_value == 0
+    names = [line.split("  ")[0] for line in done.stdout.splitlines()[1:-1]]
+    assert names == ["EPLB", "EPLB + routing", "search + routing", "few fetches + routing"]
+    assert done.stdout.splitlines()[-1] == str(page)
+    assert page.stat().st_size > 600_000
+    shown = json.loads(call("replay", TRACE, *SIZE, "--json").stdout)
+    assert [course["name"] for course in shown["courses"]] == names[:3]
+
+
+def test_counts_are_their_own_steps(tmp_path):
+    path = tmp_path / "loads.npy"
+    np.save(path, np.random.default_rng(0).poisson(30, (12, 1, 20)))
+    shown = json.loads(call("replay", path, "--gpus", 4, "--slots", 24, "--history", 4, "--json").stdout)
+    assert (shown["batch"], len(shown["bound"])) == (0, 8)
+
+
+def test_unlike_gpus(tmp_path):
+    speeds = ",".join(["1"] * 15 + ["2"])
+    done = call("place", TRACE, *SIZE, "--dead", "3", "--speeds", speeds, "--json")
+    phy2log = np.array(json.loads(done.stdout)["phy2log"])
+    assert (phy2log.reshape(2, 16, 5)[:, 3] == -1).all()
+
+
+def test_measuring_this_machine():
+    options = ["--layers", 2, "--experts", 32, "--slots", 40, "--gpus", 8, "--repeat", 2]
+    shown = json.loads(call("bench", *options, "--json").stdout)
+    assert all(seconds > 0 for seconds in shown["cpu_s"].values())
+    assert len(call("bench", *options).stdout.splitlines()) == 4
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["place", "nowhere.npz", *SIZE], "no trace at 'nowhere.npz'"),
+        (["place", TRACE, "--gpus", 16, "--slots", 60], "60 living slots are too few"),
+        (["place", TRACE, *SIZE[:4], "--layers", "a"], "--layers 'a' is no range"),
+        (["place", TRACE, *SIZE[:4], "--layers", "9:9"], "leaves no layer"),
+        (["place", TRACE, *SIZE, "--speeds", "x"], "no list of numbers"),
+        (["place", TRACE, *SIZE, "--dead", "3", "--policy", "eplb"], "alike GPUs"),
+        (["place", TRACE, *SIZE, "--target", "1.1"], "without old="),
+        (["place", TRACE, *SIZE, "--old", "nowhere.json"], "no plan at"),
+        (["place", TRACE, *SIZE, "-o", "plan.txt"], "unknown kind of plan"),
+        (["route", TRACE.parent / "NOTICE", TRACE], "is no plan"),
+        (["replay", TRACE, *SIZE, "--history", "99"], "99 of them to plan on"),
+        (["replay", TRACE, *SIZE, "--html", "no/where/page.html"], "cannot write"),
+    ],
+)
+def test_bad_input_ends_with_2_or_says_what_is_damaged(capsys, args, words):
+    code, err = refused(capsys, *args)
+    assert words in err
+    assert code == (1 if "is no plan" in words else 2)
+
+
+def test_a_plan_for_another_trace(plan, capsys):
+    code, err = refused(capsys, "route", plan, TRACE)
+    assert code == 2
+    assert "the plan has 2 layers of 64 experts, the trace 26 of 64" in err

@@ -1,0 +1,134 @@
+"""``evenload top``: devices and jobs, on a terminal, in a pipe, as JSON."""
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+import pytest
+
+from evenload.cli.monitoring.top_jobs import Jobs
+from evenload.devices import jobs as jobs_module
+from evenload.devices.jobs import announced, jobs_folder, running_jobs
+from evenload.events import EventFile, RunStarted, Span, StageStarted
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    return tmp_path
+
+
+def call(*arguments, **environ):
+    command = [sys.executable, "-m", "evenload", "top", *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100, env={**os.environ, **environ})
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "events.jsonl"
+    with EventFile(path) as sink:
+        sink(RunStarted(0.0, "x", time.time(), 10, {"a": {}}))
+        sink(StageStarted(0.0, "edit", 10))
+        for i in range(4):
+            sink(Span("edit", "a", "a", i, 1, float(i), i + 1.0))
+    with announced("restore \x1b[31m pictures", devices=["a"], events=path):
+        yield path
+
+
+def test_jobs_come_and_go(tmp_path, job):
+    (row,) = Jobs().look()
+    assert (row.pid, row.stage, row.done, row.total) == (os.getpid(), "edit", 4, 10)
+    assert row.memory_bytes > 1 << 20
+    assert row.eta_s == pytest.approx(6.0)
+    assert "\x1b" not in " ".join(row.cells())
+
+
+def test_a_job_whose_process_is_gone_is_swept_away():
+    jobs_folder().mkdir(parents=True)
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    (jobs_folder() / "1-1.json").write_text(json.dumps({"pid": dead.pid, "name": "x", "unix_s": 0.0}))
+    (jobs_folder() / "2-2.json").write_text("{half")
+    (jobs_folder() / "3-3.json").write_text(json.dumps({"pid": os.getpid(), "name": ["no"], "unix_s": 0}))
+    assert running_jobs() == []
+    assert not (jobs_folder() / "1-1.json").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_not_worth_a_run(monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(jobs_module, "jobs_folder", lambda: tmp_path / "file")
+    with announced("x"):
+        pass
+
+
+def test_in_a_pipe_it_is_shown_once_and_plainly(job):
+    out = call(NO_COLOR="1", PYTHONIOENCODING="ascii")
+    assert out.isascii()
+    assert "\x1b" not in out
+    assert "cpu:0" in out
+    assert "4 of 10" in out
+
+
+def test_as_json(job):
+    page = json.loads(call("--once", "--json"))
+    assert page["schema"] == 1
+    assert page["jobs"][0]["done"] == 4
+    assert "cpu:0" in [device["id"] for device in page["devices"]]
+
+
+def on_terminal(term, keys, seconds=8.0):
+    """What is written on a terminal until the command ends; ``keys`` are pressed once something is there."""
+    master, slave = pty.openpty()
+    command = [sys.executable, "-m", "evenload", "top", "--interval", "0.2"]
+    process = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": term}, close_fds=True
+    )
+    os.close(slave)
+    text, until = b"", time.monotonic() + 100
+    try:
+        while time.monotonic() < until:
+            if select.select([master], [], [], 0.1)[0]:
+                try:
+                    piece = os.read(master, 1 << 16)
+                except OSError:
+                    break
+                if not piece:
+                    break
+                text += piece
+                if keys and b"q ends" in text:
+                    os.write(master, keys)
+                    keys = b""
+            elif process.poll() is not None:
+                break
+        return process.wait(100), text.decode("utf-8", "replace")
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+
+
+def test_on_a_terminal_it_lives_until_q(job):
+    pytest.importorskip("rich", reason="rich is not installed")
+    code, text = on_terminal("xterm-256color", b"q")
+    assert code == 0
+    assert "4 of 10" in text
+    assert "\x1b[?1049l" in text, "the terminal is as it was"
+
+
+def test_on_a_dumb_terminal_it_is_shown_once(job):
+    code, text = on_terminal("dumb", b"")
+    assert code == 0
+    assert "\x1b" not in text
+    assert "4 of 10" in text
+
+
+def test_an_interval_must_be_above_zero():
+    command = [sys.executable, "-m", "evenload", "top", "--interval", "0"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (run.returncode, "above zero" in run.stderr) == (2, True)

@@ -1,0 +1,136 @@
+"""``evenload plan`` and ``evenload init`` as a person meets them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evenload.cli import cli
+from evenload.cli.pipeline.plan_page import duration
+from evenload.errors import ConfigError, EvenloadError, UnknownName
+from evenload.pipeline.planning.modelled_fleet import parse_modelled
+
+REAL = Path(__file__).parents[3] / "examples/edit-and-score/real.yaml"
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(cli, [str(a) for a in arguments], standalone_mode=False)
+    if isinstance(result.exception, EvenloadError):
+        raise result.exception
+    assert result.exception is None, result.exception
+    return result.output
+
+
+def test_the_job_asked_for_without_gpu_or_weights() -> None:
+    said = run("plan", str(REAL), "--items", "270", "--devices", "6x24GB:h100")
+    assert "denoise  38.3 GiB" in said
+    assert "transformer 38.1 GiB (60 blocks)" in said
+    assert "layers split 20+20+20, 3 in flight" in said
+    assert "model_parallel" in said
+    assert "data_parallel" in said
+    assert "no device holds all stages at once" in said
+    found = json.loads(run("plan", str(REAL), "--items", "270", "--devices", "6x24GB:h100", "--json"))
+    assert found["schema"] == 1
+    assert found["mode"] == "model_parallel"
+    assert 1 <= found["ratio_to_bound"] < 1.06
+    for memory in found["memory"]:
+        assert max(memory["phase2bytes"]) <= memory["free_bytes"]
+
+
+def test_no_framework_is_imported_to_plan_it() -> None:
+    code = (
+        "import sys; from evenload.cli import cli\n"
+        f"words = ['plan', {str(REAL)!r}, '--items', '9', '--devices', '6x24GB:h100']\n"
+        "cli.main(words, standalone_mode=False)\n"
+        "print([m for m in ('torch', 'diffusers', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_what_does_not_fit_is_refused_with_figures_and_options() -> None:
+    with pytest.raises(ConfigError) as caught:
+        run(
+            "plan",
+            str(REAL),
+            "--items",
+            "9",
+            "--devices",
+            "1x24GB:h100",
+            "--set",
+            "stages.denoise.fit=[whole]",
+        )
+    assert "denoise needs" in caught.value.message
+    assert "the largest device has 21.4 GiB free" in caught.value.message
+    assert "stream its blocks from host memory" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("mode", ["single", "swap", "stage_parallel", "model_parallel"])
+def test_each_mode_can_be_asked_for(mode: str) -> None:
+    found = json.loads(
+        run("plan", str(REAL), "--items", "12", "--devices", "8x24GB:h100", "--json", "--mode", mode)
+    )
+    assert found["mode"] == mode
+
+
+def test_a_starter_validates_plans_and_has_a_schema(tmp_path: Path) -> None:
+    pytest.importorskip("pydantic", reason="needs the extra yaml")
+    run("init", str(tmp_path), "--schema")
+    assert (tmp_path / "job.yaml").read_text().startswith("# yaml-language-server: $schema=job.schema.json")
+    assert "samples" in (tmp_path / "job.schema.json").read_text()
+    said = run("plan", str(tmp_path / "job.yaml"), "--devices", "cpu*2")
+    assert "how long draft, judge, polish takes is not known" in said
+    assert "swap: " in said
+    with pytest.raises(ConfigError, match="already"):
+        run("init", str(tmp_path))
+    run("init", str(tmp_path), "--force")
+    timed = ["--set", "stages.draft.estimate.item_s=2", "--set", "stages.judge.estimate.item_s=1"]
+    timed += ["--set", "stages.polish.estimate.item_s=1"]
+    said = run("plan", str(tmp_path / "job.yaml"), "--devices", "cpu*2", *timed)
+    assert "x the bound" in said
+
+
+def test_times_of_an_earlier_run(tmp_path: Path) -> None:
+    run("init", str(tmp_path))
+    (tmp_path / "run").mkdir()
+    stages = [
+        {"stage": name, "n_done": 4, "n_failed": 0, "busy_s": 8.0} for name in ("draft", "judge", "polish")
+    ]
+    summary = {"stages": stages, "measured": {"load_s": {"cpu:0": {"draft": 3.0}}}}
+    (tmp_path / "run/summary.json").write_text(json.dumps(summary))
+    found = json.loads(
+        run(
+            "plan",
+            str(tmp_path / "job.yaml"),
+            "--devices",
+            "cpu*2",
+            "--measured",
+            str(tmp_path / "run"),
+            "--json",
+        )
+    )
+    draft = found["facts"]["stages"][0]
+    assert (draft["item_s"], draft["item_from"], draft["load_s"]) == (2.0, "measured", 3.0)
+    with pytest.raises(ConfigError, match="says nothing of a run"):
+        run("plan", str(tmp_path / "job.yaml"), "--measured", str(tmp_path))
+
+
+def test_fleets_as_people_write_them() -> None:
+    fleet = parse_modelled("2x24GB:h100, 1x22.5GiB:a100@0.5,1x8GB")
+    assert [device.id for device in fleet] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]
+    assert fleet[2].free_bytes == int(22.5 * 2**30)
+    assert (fleet[2].speed, fleet[3].hardware) == (0.5, None)
+    for odd in ("6x24", "6x24GB:h100@", "0x24GB", "999x24GB", "1x24GB@0", "six"):
+        with pytest.raises(ConfigError):
+            parse_modelled(odd)
+    with pytest.raises(UnknownName, match="unknown accelerator"):
+        parse_modelled("1x24GB:h1000")
+
+
+def test_durations() -> None:
+    assert [duration(s) for s in (0.0123, 119, 121, 7300)] == ["0.0123 s", "119 s", "2.0 min", "2.0 h"]

@@ -1,0 +1,213 @@
+"""``evenload run`` as a person or a script meets it: what is printed where, and the exit codes."""
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from evenload.cli import main
+from evenload.events import Event, EventFile
+from evenload.pipeline import PipelineResult
+
+STAGES = """
+class Double:
+    def __init__(self, context, *, by=2): self.by = by
+    def __call__(self, inputs, item):
+        return {"value": inputs["n"] * self.by}
+"""
+JOB = """\
+version: 1
+job: {name: doubled, inputs: {jsonl: rows.jsonl, group_by: kind}, out: runs/x}
+stages:
+  - {name: double, target: 'stages.py:Double'}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "rows.jsonl").write_text(
+        '{"id": "a", "n": 1, "kind": "x"}\n{"id": "b", "n": 2, "kind": "y"}\n'
+    )
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path / "job.yaml"
+
+
+def evenload(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(["run", *map(str, arguments)])
+    said = capsys.readouterr()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, said.out, said.err
+
+
+def test_a_run_prints_its_result_and_where_it_is(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = evenload(capsys, job, "--devices", "cpu*1", "--backend", "inline", "--no-progress")
+    assert (code, err) == (0, "")
+    assert "2 of 2 done" in out
+    assert str(job.parent / "runs/x/report.html") in out
+    assert (job.parent / "runs/x/report.html").is_file()
+
+
+def test_json_is_one_object_and_nothing_else(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = evenload(
+        capsys,
+        job,
+        "--json",
+        "--backend",
+        "inline",
+        "--devices",
+        "cpu*2",
+        "--set",
+        "double.by=5",
+        "--seed",
+        "3",
+    )
+    said = json.loads(out)
+    assert (code, said["schema"], said["status"], said["n_done"]) == (0, 1, "done", 2)
+    rows = [json.loads(line) for line in Path(said["folder"], "results.jsonl").read_text().splitlines()]
+    assert [row["outputs"]["value"] for row in rows] == [5, 10]
+    assert "seed: 3" in Path(said["folder"], "config.yaml").read_text()
+
+
+def test_report_and_out_go_where_they_are_told(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, folder = job.parent / "page.html", job.parent / "elsewhere"
+    code, out, _ = evenload(capsys, job, "--backend", "inline", "-o", folder, "--report", page, "-q")
+    assert code == 0
+    assert str(page) in out
+    assert page.is_file()
+    assert (folder / "results.jsonl").is_file()
+
+
+def test_failed_items_are_listed_and_the_exit_code_is_1(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (job.parent / "rows.jsonl").write_text('{"id": "a", "n": 1, "kind": "x"}\n{"id": "b", "kind": "x"}\n')
+    code, out, _ = evenload(capsys, job, "--backend", "inline", "-q")
+    assert code == 1
+    assert "failed b in double: KeyError: 'n'" in out
+    assert "1 of 2 done" in out
+
+
+def test_dry_run_prints_the_plan_and_makes_nothing(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = evenload(capsys, job, "--dry-run", "--devices", "cpu*3", "--policy", "pull")
+    assert (code, err) == (0, "")
+    for text in (
+        "doubled: 2 items",
+        "policy pull",
+        "x (1), y (1)",
+        "double = stages.py:Double",
+        "cpu:2",
+        "runs/x",
+    ):
+        assert text in out
+    code, out, _ = evenload(capsys, job, "--dry-run", "--json")
+    assert json.loads(out)["n_items"] == 2
+    assert not (job.parent / "runs").exists()
+
+
+def test_every_fault_is_listed_before_any_work(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job.write_text(
+        JOB.replace("Double", "Duble").replace("jsonl: rows", "jsnl: rows") + "schedule: mesured\n"
+    )
+    code, out, err = evenload(capsys, job)
+    assert (code, out) == (2, "")
+    assert "has 3 faults" in err
+    for text in ("did you mean 'jsonl'", "did you mean 'Double'", "did you mean 'measured'"):
+        assert text in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--devices", "cpu*0"), "0 CPU slots"),
+        (("--devices", "gpux"), "gpux"),
+        (("--policy", "mesured"), "did you mean 'measured'"),
+        (("--backend", "proces"), "did you mean 'process'"),
+        (("--set", "job.seed"), "is not key=value"),
+        (("--seed", "-1"), "not in the range"),
+        (("--devise", "cpu"), "No such option"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(
+    job: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    code, out, err = evenload(capsys, job, *arguments)
+    assert (code, out) == (2, "")
+    assert said in err
+
+
+def test_no_job_and_a_job_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evenload(capsys)[0] == 2
+    code, _, err = evenload(capsys, tmp_path / "no.yaml")
+    assert code == 2
+    assert "cannot read" in err
+
+
+def test_a_second_run_goes_on_and_another_job_is_refused(
+    job: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--backend", "inline", "-q")
+    assert evenload(capsys, job, *options)[0] == 0
+    code, out, _ = evenload(capsys, job, *options, "--json", "--resume")
+    assert (code, json.loads(out)["n_restored"]) == (0, json.loads(out)["total"])
+    code, _, err = evenload(capsys, job, *options, "--seed", "77")
+    assert code == 2
+    assert "job.seed: " in err
+    assert "--fresh" in err
+    assert evenload(capsys, job, *options, "--seed", "77", "--fresh")[0] == 0
+    assert evenload(capsys, job, *options, "--resume", "--fresh")[0] == 2
+
+
+def test_the_schema_is_printed_without_a_job(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = evenload(capsys, "--schema")
+    assert code == 0
+    assert json.loads(out)["properties"]["stages"]
+
+
+def test_what_no_terminal_can_show_is_shown_as_its_escape(
+    job: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (job.parent / "rows.jsonl").write_text('{"id": "a\\ud800", "kind": "x"}\n')
+    code, out, err = evenload(capfd, job, "--backend", "inline", "-q")
+    assert (code, err) == (1, "")
+    assert "failed a\\ud800 in double: KeyError" in out
+    code, out, _ = evenload(capfd, job, "--backend", "inline", "-q", "--json", "--overwrite")
+    assert json.loads(out)["failures"][0]["id"] == "a\ud800"
+
+
+def test_a_record_that_stops_early_is_told_on_stderr(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: EventFile, event: Event) -> None:
+        self.error = OSError(28, "No space left on device")
+        raise self.error
+
+    monkeypatch.setattr(EventFile, "__call__", full)
+    code, _, err = evenload(capsys, job, "--backend", "inline", "-q")
+    assert code == 0
+    assert "warning: events.jsonl stops early (OSError: [Errno 28] No space left" in err
+    assert len((job.parent / "runs/x/results.jsonl").read_text().splitlines()) == 2
+
+
+def test_a_report_without_a_place_is_refused_at_once(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = evenload(capsys, job, "--backend", "inline", "--report", job.parent / "no/dir/r.html")
+    assert (code, out) == (2, "")
+    assert "the report cannot be written" in err
+    assert not (job.parent / "runs").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_while_the_result_is_printed_wait(
+    job: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def signalled(result: PipelineResult) -> str:
+        signal.raise_signal(number)
+        return f"{result.status}, and said so"
+
+    monkeypatch.setattr("evenload.cli.pipeline.run.text_of", signalled)
+    code, out, _ = evenload(capsys, job, "--backend", "inline", "-q")
+    assert (code, out) == (0, "done, and said so\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -1,0 +1,112 @@
+"""Compiled steps are made once for all threads, and are the same steps in each."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import nn
+
+from evenload.clients import SGD, Recipe, Trainer
+from evenload.clients.fused import engine
+from evenload.clients.fused.engine import CompiledSteps, longest_first
+from evenload.clients.load.load import Reader, Wanted, load_tasks
+from evenload.clients.spread.engine_cache import Bench
+from evenload.clients.spread.equivalence_check import difference
+from evenload.clients.step.dropout import with_keyed_dropout
+from evenload.clients.step.model_probe import survey_model
+from evenload.clients.values.strategy import Strategy
+
+RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4)
+PATIENCE_S = 60.0  # for what comes at once, on a machine that is not starved
+
+
+def net():
+    return nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 2))
+
+
+def clients(sizes):
+    g = torch.Generator().manual_seed(0)
+    return [(torch.randn(n, 3, generator=g), torch.randint(0, 2, (n,), generator=g)) for n in sizes]
+
+
+@pytest.fixture
+def compiled(monkeypatch):
+    """Numbers of rows that were compiled for, as it happens."""
+    rows, real = [], engine.compile_step
+
+    def counted(traced, lane, *args):
+        rows.append(len(lane.alive))
+        return real(traced, lane, *args)
+
+    monkeypatch.setattr(engine, "compile_step", counted)
+    return rows
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's compiler warns of torch
+def test_four_threads_compile_once_and_get_one_threads_bits(compiled):
+    """Each has a queue of its own, so that it steps the same rows as the one thread."""
+    model, steps, n_threads = with_keyed_dropout(net()), CompiledSteps(), 4
+    data = clients((30, 17, 22, 9, 30))
+    n = len(data)
+    wanted = Wanted(data, [RECIPE] * n, range(n), [model.state_dict()] * n, [None] * n, [None] * n)
+    tasks = load_tasks(Reader(model), wanted, 0, 0).tasks
+    survey, strategy = survey_model(model, tasks[0]), Strategy("inline", "fused-compiled", 2)
+    start = threading.Barrier(n_threads)
+
+    def train(bench):
+        batches = bench.run(strategy, survey, tasks, longest_first(tasks))
+        return {result.client: result for batch in batches for result in batch}
+
+    def work(bench):
+        start.wait(PATIENCE_S)
+        return [train(bench) for _ in range(10)]
+
+    benches = [Bench(model, compiled=steps) for _ in range(n_threads)]
+    with ThreadPoolExecutor(n_threads) as pool:
+        runs = [run for found in pool.map(work, benches) for run in found]
+    assert sorted(compiled) == [1, 2]
+    truth = train(Bench(model, compiled=steps))
+    for run in runs:
+        for client, result in run.items():
+            assert difference(truth[client].state, result.state) == 0
+            assert truth[client].losses.tolist() == result.losses.tolist()
+
+
+def test_the_threads_of_a_trainer_share_what_is_compiled(compiled):
+    with Trainer(nn.Linear(3, 2), strategy="threads*3/fused-compiled:2") as trainer:
+        for round in range(2):
+            trainer.train(clients([8] * 12), RECIPE, round=round)
+    assert len(compiled) == len(set(compiled))
+
+
+def test_who_needs_another_step_does_not_wait():
+    steps, is_making, may_go_on = CompiledSteps(), threading.Event(), threading.Event()
+    made = []
+
+    def make(name, step):
+        made.append(name)
+        if name == "slow":
+            is_making.set()
+            assert may_go_on.wait(PATIENCE_S)
+        return step
+
+    with ThreadPoolExecutor(2) as pool:
+        slow = [pool.submit(steps.get, "slow", lambda at=at: make("slow", at)) for at in range(2)]
+        assert is_making.wait(PATIENCE_S)
+        assert steps.get("quick", lambda: make("quick", 5)) == 5
+        assert not any(future.done() for future in slow)
+        may_go_on.set()
+        assert len({future.result(PATIENCE_S) for future in slow}) == 1
+    assert sorted(made) == ["quick", "slow"]
+
+
+def test_a_step_that_could_not_be_made_is_made_by_the_next():
+    steps = CompiledSteps()
+
+    def fail():
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        steps.get("step", fail)
+    assert steps.get("step", lambda: 3) == 3

@@ -1,0 +1,86 @@
+"""Kernels that are compiled for threads let go of Python's lock, also when they fail."""
+
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from torch._inductor.codecache import CppPythonBindingsCodeCache
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from evenload.clients.fused.unlocked import unlocked_kernels
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own compiler
+
+MOST_TURNS = (
+    100  # of another thread, which it gets before and after the kernel: allocating lets go of the lock
+)
+
+
+def compiled(fn, *example):
+    graph = make_fx(fn)(*example)
+    with unlocked_kernels() as is_known, torch.no_grad():
+        assert is_known
+        return torch._inductor.compile(graph, list(example))
+
+
+@pytest.fixture
+def patient():
+    """Whoever has the lock keeps it until he lets go of it himself."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_another_thread_goes_on_while_a_kernel_runs(patient):
+    x = torch.randn(1 << 22, generator=torch.Generator().manual_seed(0))
+    slow = compiled(lambda x: [x.sin().exp().sin().exp().sin().exp()], x)
+    is_over, turns = threading.Event(), [0]
+
+    def count():
+        while not is_over.is_set():
+            turns[0] += 1
+            time.sleep(1e-5)
+
+    other = threading.Thread(target=count)
+    other.start()
+    try:
+        seen = []
+        while len(seen) < 300 and max(seen, default=0) <= MOST_TURNS:
+            before = turns[0]
+            slow(x)
+            seen.append(turns[0] - before)
+        assert max(seen) > MOST_TURNS
+    finally:
+        is_over.set()
+        other.join()
+
+
+def test_a_kernel_that_fails_has_the_lock_again():
+    table, at = torch.arange(5.0), torch.tensor([1, 4])
+    pick = compiled(lambda table, at: [table[at] * 2], table, at)
+    assert pick(table, at)[0].tolist() == [2.0, 8.0]
+    with pytest.raises(RuntimeError, match="index out of bounds"):
+        pick(table, torch.tensor([1, 5]))
+    assert pick(table, at)[0].tolist() == [2.0, 8.0]
+
+
+def test_the_compiler_is_left_as_it_was(monkeypatch):
+    before = CppPythonBindingsCodeCache.call_entry_function
+    inside = []
+
+    def fail():
+        with unlocked_kernels():
+            inside.append(CppPythonBindingsCodeCache.call_entry_function)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert inside != [before]
+    assert before == CppPythonBindingsCodeCache.call_entry_function
+    monkeypatch.setattr(CppPythonBindingsCodeCache, "call_entry_function", "something_new({});")
+    with unlocked_kernels() as is_known:
+        assert not is_known
+        assert CppPythonBindingsCodeCache.call_entry_function == "something_new({});"

@@ -1,0 +1,181 @@
+"""Convolutions by kernels: the serial result for clients of every shape, else torch's own."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from evenload.clients import SGD, Adam, Recipe, train
+from evenload.clients.fused.rules import with_rules
+from evenload.clients.spread.equivalence_check import difference
+from evenload.clients.step import image_kernels
+from evenload.clients.step.convolution import _Stacked, is_plain
+
+pytest.importorskip("llvmlite")
+
+
+class Pictures(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 5, 5, padding=2), nn.Conv2d(5, 7, (3, 2), bias=False)
+        self.out = nn.Linear(7 * 2 * 3, 4)
+
+    def forward(self, x):
+        x = torch.max_pool2d(torch.relu(self.first(x)), 2)
+        return self.out(torch.tanh(self.second(x)).flatten(1))
+
+
+class Lines(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.out = nn.Conv1d(3, 4, 5, padding=2), nn.Conv1d(4, 6, 3), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.second(torch.tanh(self.first(x)))).mean(-1))
+
+
+CASES = {"pictures": (Pictures, (2, 8, 8), 4), "lines": (Lines, (3, 11), 3)}
+
+
+def clients_of(shape, n_classes, sizes):
+    g = torch.Generator().manual_seed(3)
+    return [
+        (torch.randn((n, *shape), generator=g), torch.randint(0, n_classes, (n,), generator=g)) for n in sizes
+    ]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Convolutions done by kernels."""
+    made, apply = [], _Stacked.apply
+    monkeypatch.setattr(_Stacked, "apply", lambda *args: made.append(args) or apply(*args))
+    return made
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("batch", [8, 10])
+def test_ragged_clients_by_kernels_are_close_to_serial(case, batch, calls):
+    model, shape, n_classes = CASES[case]
+    data = clients_of(shape, n_classes, (9, 33, 14, 1, 20))
+    recipe = Recipe(optimizer=Adam(lr=1e-3, eps=1e-4), batch_size=batch, steps=10)
+    runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:3")]
+    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
+    assert calls
+    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-6
+
+
+def test_a_client_that_diverges_harms_no_other():
+    model, shape, n_classes = CASES["pictures"]
+    data = clients_of(shape, n_classes, (16, 16, 16))
+    data[1][0][3] = float("nan")
+    recipe = Recipe(optimizer=SGD(lr=0.1), batch_size=8, epochs=1)
+    runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:3")]
+    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
+    assert [r.status for r in runs[1]] == ["ok", "diverged", "ok"]
+    assert max(difference(runs[0][i].state, runs[1][i].state) for i in (0, 2)) <= 1e-6
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_are_a_replay_in_float64(case, calls):
+    model, shape, n_classes = CASES[case]
+    data = [(x.double(), y) for x, y in clients_of(shape, n_classes, (9, 33, 14))]
+    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=10)
+    runs = [train(lambda: model().double(), data, recipe, strategy=s, seed=1) for s in ("serial", "rules:2")]
+    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
+    assert calls
+    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-12
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_inside_a_compiled_step(case):
+    model, shape, n_classes = CASES[case]
+    data = clients_of(shape, n_classes, (9, 33, 14, 1, 20))
+    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=10)
+    runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules-compiled:3")]
+    assert runs[1].plan.strategy.inner == "rules-compiled", runs[1].plan.explain()
+    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("conv", "shape", "is_ours"),
+    [
+        (nn.Conv2d(2, 3, 3), (8, 2, 6, 6), True),
+        (nn.Conv2d(2, 3, 3, padding=1, bias=False), (8, 2, 6, 6), True),
+        (nn.Conv1d(2, 3, 3), (8, 2, 6), True),
+        (nn.Conv2d(2, 3, (3, 5), padding="same"), (8, 2, 6, 6), True),
+        (nn.Conv1d(2, 3, 3, dilation=2, padding="same"), (8, 2, 6), False),
+        (nn.Conv2d(2, 3, 3, stride=2), (8, 2, 6, 6), False),
+        (nn.Conv2d(2, 3, 3, dilation=2), (8, 2, 6, 6), False),
+        (nn.Conv2d(2, 4, 3, groups=2), (8, 2, 6, 6), False),
+        (nn.Conv2d(2, 3, 3, padding=3), (8, 2, 6, 6), False),
+        (nn.Conv2d(2, 3, 3), (2, 6, 6), False),
+        (nn.Conv2d(2, 3, 3).double(), (8, 2, 6, 6), True),
+        (nn.Conv2d(2, 3, 3).bfloat16(), (8, 2, 6, 6), False),
+        (nn.Conv2d(32, 32, 3), (16, 32, 40, 40), False),
+        (nn.Conv3d(2, 3, 2), (8, 2, 4, 4, 4), False),
+        (nn.Conv1d(2, 3, 40), (8, 2, 50), False),  # would take long to compile
+    ],
+)
+def test_what_kernels_do_not_serve_is_left_to_torch(conv, shape, is_ours, calls):
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(conv.weight.dtype)
+    rule = with_rules(nn.Sequential(conv))
+    stacked = {n: t.detach().expand(3, *t.shape) for n, t in rule.named_parameters()}
+    rows = vmap(lambda p: functional_call(rule, p, (x,)))(stacked)
+    assert bool(calls) == is_ours
+    torch.testing.assert_close(
+        rows, conv(x).expand(3, *rows.shape[1:]), rtol=1e-4, atol=1e-2 if x.dtype == torch.bfloat16 else 1e-5
+    )
+
+
+@pytest.mark.parametrize("shape", [(8, 3, 6, 6), (8, 1, 6, 6), (8, 2, 2, 6, 6), (6, 6)])
+def test_images_that_do_not_fit_are_refused_as_torch_does(shape):
+    conv, x = nn.Conv2d(2, 4, 3), torch.zeros(shape)
+    for model in (conv, with_rules(nn.Sequential(conv))):
+        with pytest.raises(RuntimeError):
+            model(x)
+
+
+def test_more_zeros_on_one_side_than_on_the_other_are_left_to_torch():
+    assert is_plain(nn.Conv2d(2, 3, (3, 5), padding="same"))
+    assert not is_plain(nn.Conv2d(2, 3, (3, 4), padding="same"))
+    assert not is_plain(nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"))
+
+
+def test_an_operation_says_its_shape_before_it_runs():
+    """Compilers ask for shapes and strides without computing."""
+    from torch.library import opcheck
+
+    x, weight, bias = torch.randn(2, 8, 3, 6, 5), torch.randn(2, 4, 3, 3, 2), torch.randn(2, 4)
+    grad = torch.randn(2, 8, 4, 6, 4)
+    ops, tests = torch.ops.evenload, ("test_schema", "test_faketensor")
+    opcheck(ops.convolve.default, (x, weight, bias, 1, 0), test_utils=tests)
+    opcheck(ops.convolve_input_gradient.default, (grad, weight, 6, 5, 1, 0), test_utils=tests)
+    opcheck(ops.convolve_weight_gradient.default, (x, grad, 3, 2, 1, 0), test_utils=tests)
+    opcheck(ops.pool.default, (x, 2), test_utils=tests)
+    places = torch.ops.evenload.pool(x, 2)[1]
+    opcheck(ops.pool_gradient.default, (torch.randn(places.shape), places, 2, 6, 5), test_utils=tests)
+
+
+def test_without_kernels_it_is_a_loop(monkeypatch, calls):
+    monkeypatch.setattr(image_kernels, "has_kernels", lambda: False)
+    model, shape, n_classes = CASES["pictures"]
+    data = clients_of(shape, n_classes, (16, 9))
+    recipe = Recipe(optimizer=SGD(lr=0.1), batch_size=8, epochs=1)
+    runs = [train(model, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:2")]
+    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
+    assert not calls
+    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-6
+
+
+def test_where_kernels_cannot_be_kept_safely_torch_does_the_work_and_it_is_said_once(
+    monkeypatch, tmp_path, caplog, calls
+):
+    tmp_path.chmod(0o777)
+    monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(tmp_path))
+    conv, x = nn.Conv2d(1, 11, (1, 3)), torch.randn(8, 1, 5, 9)  # shapes that no other test compiles
+    model = nn.Sequential(conv, nn.MaxPool2d(5))
+    assert torch.allclose(with_rules(model)(x), model(x), atol=1e-6)
+    assert not calls
+    assert sum("left to torch" in line and "chmod" in line for line in caplog.messages) == 1

@@ -1,0 +1,162 @@
+"""Augmentation and precision: the same in every strategy, and really there."""
+
+import pytest
+import torch
+from torch import nn
+from torch.func import functional_call, vmap
+
+from evenload.clients import SGD, Recipe, Trainer, train
+from evenload.clients.fused.memory import bytes_per_client
+from evenload.clients.fused.rules import with_rules
+from evenload.clients.load.load import Reader, Wanted, load_tasks
+from evenload.clients.step.forward import Draws
+from evenload.errors import ConfigError
+
+COMPILED = pytest.param("fused-compiled:4", marks=pytest.mark.slow)
+STRATEGIES = ["threads*2/eager", "fused:3", "fused:5", "threads*2/fused:2", COMPILED]
+
+
+def flip_and_shift(x, draws):
+    """Mirrors some rows, and adds noise to all: what pictures and signals get."""
+    mirrored = torch.where(draws.coin(0.5, len(x))[:, None], x.flip(1), x)
+    return mirrored + 0.1 * draws.uniform(*x.shape).to(x.dtype)
+
+
+def clients(n=5, dtype=torch.float64):
+    g = torch.Generator().manual_seed(3)
+    sizes = (7, 4, 9, 5, 6)[:n]
+    return [
+        (torch.randn(m, 6, generator=g, dtype=dtype), torch.randint(0, 3, (m,), generator=g)) for m in sizes
+    ]
+
+
+def model():
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.2), nn.Linear(8, 3)).double()
+
+
+def apart(a, b):
+    return max(
+        float((x.state[n] - y.state[n]).abs().max()) for x, y in zip(a, b, strict=True) for n in x.state
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_augmentation_does_not_depend_on_the_strategy(strategy):
+    recipe = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, epochs=2, augment=flip_and_shift)
+    serial = train(model, clients(), recipe, strategy="serial", seed=5)
+    other = train(model, clients(), recipe, strategy=strategy, seed=5)
+    assert str(other.plan.strategy).endswith(strategy.rpartition("/")[2])
+    assert apart(serial, other) < 1e-12
+    plain = train(model, clients(), Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, epochs=2), seed=5)
+    assert apart(serial, plain) > 1e-3
+
+
+def test_draws_are_uniform_differ_by_call_and_do_not_see_padding():
+    draws = Draws(torch.tensor(77))
+    a, b = draws.uniform(40, 100), draws.uniform(40, 100)
+    assert float(a.mean()) == pytest.approx(0.5, abs=0.02)
+    assert float(a.min()) >= 0
+    assert float(a.max()) < 1
+    assert not torch.equal(a, b)
+    assert torch.equal(Draws(torch.tensor(77)).uniform(3, 100), a[:3])
+    assert not torch.equal(Draws(torch.tensor(78)).uniform(40, 100), a)
+    assert float(draws.coin(0.25, 10_000).float().mean()) == pytest.approx(0.25, abs=0.03)
+
+
+def test_random_numbers_of_torch_in_an_augmentation_are_named():
+    recipe = Recipe(batch_size=4, augment=lambda x, draws: x + torch.rand_like(x))
+    found = train(model, clients(), recipe, strategy="fused:4")
+    assert found.plan.strategy.inner == "eager"
+    assert "random numbers" in found.plan.why
+
+
+@pytest.mark.parametrize("strategy", ["fused:4", pytest.param("fused-compiled:4", marks=pytest.mark.slow)])
+def test_bfloat16_is_bfloat16_and_close_to_serial(strategy):
+    make = lambda: nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 3))  # noqa: E731
+    data = clients(dtype=torch.float32)
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, steps=4, precision="bfloat16")
+    full = train(make, data, Recipe(optimizer=SGD(0.1), batch_size=4, steps=4), strategy="serial", seed=1)
+    serial = train(make, data, recipe, strategy="serial", seed=1)
+    other = train(make, data, recipe, strategy=strategy, seed=1)
+    assert other.plan.strategy.inner == strategy.partition(":")[0]
+    assert 1e-5 < apart(full, serial) < 2e-2
+    assert apart(serial, other) < 5e-3
+    assert all(t.dtype == torch.float32 for t in other[0].state.values())
+
+
+def test_what_a_custom_step_would_ignore_is_refused():
+    with pytest.raises(ConfigError, match="augment and precision"):
+        Recipe(step=lambda *a: 0.0, precision="bfloat16")
+    with pytest.raises(ConfigError, match="float16 needs its losses scaled"):
+        Recipe(precision="float16")
+
+
+def crop(x, draws):
+    """Four of six columns, from a random one on."""
+    first = (draws.uniform(len(x)) * 3).long()
+    return torch.gather(x, 1, first[:, None] + torch.arange(4))
+
+
+def test_an_augmentation_may_change_the_shape():
+    """Labels and memory are judged by what the model is shown, not by what the client holds."""
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, augment=crop)
+    net = lambda: nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)).double()  # noqa: E731
+    data = clients()
+    data[2] = (data[2][0], data[2][1] + 3)
+    serial, fused = (
+        train(net, data, recipe, strategy=s, seed=2, on_error="return") for s in ("serial", "fused:3")
+    )
+    assert fused.plan.strategy.inner == "fused", fused.plan.explain()
+    assert [r.status for r in fused] == ["ok", "ok", "failed", "ok", "ok"]
+    assert "the model's classes are 0 to 2" in str(fused[2].error)
+    assert apart(serial, fused) < 1e-12
+    with Trainer(net) as trainer:
+        wanted = Wanted(data, [recipe] * 5, range(5), [trainer.start] * 5, [None] * 5, [None] * 5)
+        task = load_tasks(Reader(trainer.model), wanted, 0, 0).tasks[0]
+        assert bytes_per_client(trainer.model, task) > 0
+
+
+def test_a_draw_is_never_one(monkeypatch):
+    """The largest double below one is nearer to one than to any other float32."""
+    monkeypatch.setattr(
+        "evenload.clients.step.forward.uniform_of",
+        lambda *_: torch.tensor([1 - 2.0**-53, 0.0], dtype=torch.float64),
+    )
+    assert Draws(torch.tensor(1)).uniform(2).tolist() == [1 - 2.0**-24, 0.0]
+
+
+@pytest.mark.parametrize("conv", [nn.Conv1d(2, 4, 3), nn.Conv1d(2, 4, 3, bias=False)])
+def test_looped_convolutions_are_bfloat16_where_torchs_are(conv):
+    net = nn.Sequential(conv, nn.Conv1d(4, 3, 2), nn.Flatten())
+    looped, x = with_rules(net), torch.randn(5, 2, 8)
+    stacked = {n: t.detach().expand(3, *t.shape) for n, t in looped.named_parameters()}
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        theirs, ours = net(x), looped(x)
+        rows = vmap(lambda p: functional_call(looped, p, (x,)))(stacked)
+    assert ours.dtype == rows.dtype == theirs.dtype == torch.bfloat16
+    assert float((ours - theirs).abs().max()) <= 2e-2
+    assert float((rows - theirs).abs().max()) <= 2e-2
+    assert looped(x).dtype == torch.float32
+
+
+def test_rules_train_convolutions_in_bfloat16():
+    g = torch.Generator().manual_seed(1)
+    data = [(torch.randn(8, 2, 8, generator=g), torch.randint(0, 3, (8,), generator=g)) for _ in range(3)]
+    make = lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.Tanh(), nn.Conv1d(4, 3, 6), nn.Flatten())  # noqa: E731
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, precision="bfloat16")
+    serial, rules = (train(make, data, recipe, strategy=s, seed=1) for s in ("serial", "rules:3"))
+    assert rules.plan.strategy.inner == "rules", rules.plan.explain()
+    assert apart(serial, rules) < 5e-3
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("has_state", [False, True])
+def test_recurrent_rules_are_of_torchs_precision(kind, has_state):
+    torch.manual_seed(0)
+    net = kind(4, 8, num_layers=2, batch_first=True)
+    rule, x, state = with_rules(nn.Sequential(net))[0], torch.randn(3, 5, 4), torch.randn(2, 3, 8)
+    given = ((state, state) if kind is nn.LSTM else state) if has_state else None
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        theirs, ours = ([t for part in m(x, given) for t in part] for m in (net, rule))
+    assert [t.dtype for t in ours] == [t.dtype for t in theirs]
+    assert max(float((a - b).abs().max()) for a, b in zip(ours, theirs, strict=True)) <= 2e-2

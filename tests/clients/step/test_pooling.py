@@ -1,0 +1,102 @@
+"""Pooling by rules gives torch's own bits: values, and gradients also where numbers are equal."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.func import grad, vmap
+
+from evenload.clients import SGD, Recipe, train
+from evenload.clients.spread.equivalence_check import difference
+from evenload.clients.step import image_kernels, pooling
+from evenload.clients.step.pooling import PoolingRule
+
+
+@pytest.fixture(params=["kernels", "views"])
+def rule(request, monkeypatch) -> str:
+    """What pools: kernels, or maxima of views where there are none (no llvmlite)."""
+    if request.param == "kernels":
+        pytest.importorskip("llvmlite")
+        return "_StackedMaxPool"
+    monkeypatch.setattr(image_kernels, "has_kernels", lambda: False)
+    return "_MaxPool"
+
+
+@pytest.mark.usefixtures("rule")
+@pytest.mark.parametrize(
+    ("size", "shape"),
+    [
+        (2, (3, 4, 5, 7, 9)),
+        (3, (2, 3, 2, 9, 7)),
+        (2, (2, 1, 1, 2, 2)),
+        (2, (2, 9, 2, 3, 3)),  # one window, and rows left over
+        (3, (2, 8, 1, 5, 11)),
+        (4, (2, 3, 2, 11, 8)),
+    ],
+)
+def test_the_bits_are_torchs_own_and_the_first_of_equals_gets_the_gradient(size, shape):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(0, 3, shape, generator=generator).float()  # many are equal
+
+    def pooled(x):
+        return F.max_pool2d(x, size)
+
+    values = vmap(pooled)(x)
+    weights = torch.randn(values.shape, generator=generator)
+    slopes = vmap(grad(lambda x, w: (pooled(x) * w).sum()))(x, weights)
+    with PoolingRule():
+        assert torch.equal(vmap(pooled)(x), values)
+        assert torch.equal(vmap(grad(lambda x, w: (pooled(x) * w).sum()))(x, weights), slopes)
+
+
+@pytest.mark.parametrize(
+    ("pool", "is_ours"),
+    [
+        (nn.MaxPool2d(2), True),
+        (nn.MaxPool2d((3, 3), 3), True),
+        (nn.MaxPool2d(3, 2), False),
+        (nn.MaxPool2d(2, padding=1), False),
+        (nn.MaxPool2d(2, ceil_mode=True), False),
+        (nn.MaxPool2d((2, 1)), False),
+        (nn.MaxPool2d(2, dilation=2), False),
+    ],
+)
+def test_other_windows_are_left_to_torch(pool, is_ours, monkeypatch, rule):
+    taken, ours = [], getattr(pooling, rule)
+    apply = ours.apply
+    monkeypatch.setattr(ours, "apply", lambda *args: taken.append(args) or apply(*args))
+    x = torch.randn(2, 3, 9, 8, generator=torch.Generator().manual_seed(1))
+    expected = pool(x)
+    with PoolingRule():
+        assert torch.equal(pool(x), expected)
+        pool_1d = nn.MaxPool1d(2)(x[:, :, 0])
+    assert bool(taken) == is_ours
+    assert torch.equal(pool_1d, nn.MaxPool1d(2)(x[:, :, 0]))
+    with PoolingRule():
+        values, places = F.max_pool2d(x, 2, return_indices=True)
+    assert torch.equal(places, F.max_pool2d(x, 2, return_indices=True)[1])
+    assert torch.equal(values, F.max_pool2d(x, 2))
+
+
+class Pooled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(1, 3, 3, padding=1), nn.Linear(27, 4)
+
+    def forward(self, x):
+        return self.out(F.max_pool2d(F.relu(self.conv(x)), 2).flatten(1))
+
+
+def test_a_network_that_pools_is_a_replay_by_rules():
+    generator = torch.Generator().manual_seed(2)
+    data = [
+        (
+            torch.randn(n, 1, 6, 6, generator=generator).double(),
+            torch.randint(0, 4, (n,), generator=generator),
+        )
+        for n in (9, 20, 14)
+    ]
+    recipe = Recipe(optimizer=SGD(lr=0.1, momentum=0.9), batch_size=8, steps=10)
+    runs = [train(lambda: Pooled().double(), data, recipe, strategy=s) for s in ("serial", "rules:2")]
+    assert runs[1].plan.strategy.inner == "rules", runs[1].plan.explain()
+    assert max(difference(a.state, b.state) for a, b in zip(*runs, strict=True)) <= 1e-12

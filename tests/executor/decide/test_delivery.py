@@ -1,0 +1,111 @@
+"""Order is restored, whatever the order in which blocks come; only the block that is early waits."""
+
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenload.executor.decide.delivery import Block, Delivery
+
+
+def make(ordered: bool = True) -> Delivery:
+    return Delivery(ordered, lambda: None, None)
+
+
+@given(st.lists(st.integers(1, 4), max_size=20), st.randoms(use_true_random=False))
+def test_input_order_from_any_order(lengths: list[int], rng) -> None:
+    blocks, start = [], 0
+    for length in lengths:
+        items = range(start, start + length)
+        # A tuple is what comes of items that were dealt one by one, or again.
+        blocks.append(Block(items if rng.random() < 0.6 else tuple(items), [i * i for i in items]))
+        start += length
+    rng.shuffle(blocks)
+    delivery = make()
+    for block in blocks:
+        delivery.put(block)
+    delivery.close()
+    got = [value for block in delivery.blocks() for value in block.values]
+    assert got == [i * i for i in range(start)]
+    assert delivery.n_taken == start
+    assert delivery.n_bytes == 0
+
+
+def test_unordered_comes_as_it_comes() -> None:
+    delivery = make(ordered=False)
+    for index in (2, 0, 1):
+        delivery.put(Block((index,), [index]))
+    delivery.close()
+    assert [block.values[0] for block in delivery.blocks()] == [2, 0, 1]
+
+
+def test_the_error_comes_after_the_results() -> None:
+    delivery = make()
+    delivery.put(Block(range(0, 2), ["a", "b"]))
+    delivery.close(KeyError("end"))
+    blocks = delivery.blocks()
+    assert next(blocks).values == ["a", "b"]
+    with pytest.raises(KeyError, match="end"):
+        next(blocks)
+
+
+def test_gaps_are_skipped_on_request() -> None:
+    delivery = make()
+    for index in (4, 2, 0):
+        delivery.put(Block((index,), [index]))
+    delivery.skip_gaps()
+    delivery.close()
+    assert [block.values[0] for block in delivery.blocks()] == [0, 2, 4]
+
+
+def test_hands_over_at_once_after_a_pause_and_not_too_often() -> None:
+    delivery = make()
+    assert delivery.flush(10.0) is None  # nothing to hand over
+    delivery.put(Block((0,), [0]))
+    assert delivery.flush(10.0) is None
+    delivery.put(Block((1,), [1]))
+    due_s = delivery.flush(10.0001)
+    assert due_s is not None
+    assert 10.0001 < due_s < 10.01
+    assert delivery.flush(due_s) is None
+
+
+def test_failed_positions_and_bytes_follow_their_items() -> None:
+    delivery = make()
+    delivery.put(Block((1, 0), ["one", "error"], frozenset({1}), n_bytes=10, device="cpu:0"))
+    delivery.close()
+    assert delivery.n_bytes == 10
+    first, second = delivery.blocks()
+    assert (list(first.items), first.values, set(first.failed), first.device) == (
+        [0],
+        ["error"],
+        {0},
+        "cpu:0",
+    )
+    assert (list(second.items), second.values, set(second.failed)) == ([1], ["one"], set())
+
+
+def test_asks_for_room_when_the_executor_waits_for_it() -> None:
+    calls = []
+    delivery = Delivery(True, lambda: calls.append(1), None)
+    delivery.put(Block((0,), [0]))
+    delivery.put(Block((1,), [1]))
+    delivery.close()
+    blocks = delivery.blocks()
+    next(blocks)
+    assert calls == []
+    delivery.is_waiting_for_room = True
+    next(blocks)
+    assert calls == [1]
+
+
+def test_a_waiting_receiver_wakes() -> None:
+    delivery = make()
+    got = []
+    thread = threading.Thread(target=lambda: got.extend(delivery.blocks()))
+    thread.start()
+    delivery.put(Block((0,), ["x"]))
+    delivery.close()
+    thread.join(100)
+    assert [block.values for block in got] == [["x"]]

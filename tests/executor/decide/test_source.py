@@ -1,0 +1,152 @@
+"""Items come when they are wanted, once, and what goes wrong in reading is kept for later."""
+
+import threading
+from collections import deque
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenload.errors import ConfigError
+from evenload.executor.decide.source import IteratorSource, ListSource, ThreadedSource, make_source
+
+
+def wait_for(source: ThreadedSource, event: threading.Event, n: int) -> None:
+    source.want(n)
+    while True:
+        source.call_when_more()
+        if source.n_ready >= n or source.is_ended:
+            return
+        assert event.wait(100)
+        event.clear()
+
+
+@given(st.integers(0, 40), st.lists(st.integers(0, 12), max_size=12))
+def test_reads_as_far_as_wanted_and_no_further(n: int, wants: list[int]) -> None:
+    read = []
+
+    def items():
+        for i in range(n):
+            read.append(i)
+            yield i
+
+    source, want = IteratorSource(items()), 0
+    for more in wants:
+        want += more
+        source.want(want)
+        assert len(read) == source.n_ready == min(want, n)
+        assert source.take(range(source.n_ready)) == list(range(source.n_ready))
+    assert source.is_ended == (want > n)
+
+
+@given(st.lists(st.integers(1, 200), max_size=40), st.randoms(use_true_random=False))
+def test_forgets_what_is_released_and_nothing_else(lengths: list[int], rng) -> None:
+    source, n = IteratorSource(iter(range(10_000)), cost=float), 0
+    open_: list[range] = []
+    for length in lengths:
+        source.want(n + length)
+        open_.append(range(n, n + length))
+        n += length
+        if rng.random() < 0.7:
+            gone = open_.pop(rng.randrange(len(open_)))
+            source.release(gone if rng.random() < 0.5 else tuple(gone))
+        for items in open_:
+            assert source.take(items) == list(items)
+            assert source.take(tuple(items)[::-1]) == list(items)[::-1]
+            assert source.cost_of(items) == float(sum(items))
+    if not open_:
+        assert len(source._buffer) <= 2048
+
+
+def test_a_reader_thread_reads_as_far_as_wanted() -> None:
+    read, news = [], threading.Event()
+
+    def items():
+        for i in range(100):
+            read.append(i)
+            yield i
+
+    source = ThreadedSource(items(), None, news.set)
+    wait_for(source, news, 7)
+    assert source.take(range(7)) == list(range(7))
+    assert len(read) == 7
+    wait_for(source, news, 1000)
+    assert source.is_ended
+    assert source.n_ready == 100
+    source.close()
+
+
+def test_a_reader_thread_keeps_the_error_and_what_came_before() -> None:
+    news = threading.Event()
+
+    def items():
+        yield 1
+        raise SystemExit("from the iterator")
+
+    source = ThreadedSource(items(), None, news.set)
+    wait_for(source, news, 10)
+    assert source.take(range(1)) == [1]
+    assert isinstance(source.error, SystemExit)
+
+
+def test_a_reader_thread_that_is_closed_ends() -> None:
+    source = ThreadedSource(iter(int, 1), None, lambda: None)
+    source.want(3)
+    source.close()
+    assert source._thread is not None
+    source._thread.join(100)
+    assert not source._thread.is_alive()
+
+
+def test_lists_are_taken_as_they_are_when_the_run_begins() -> None:
+    items = [1, 2, 3]
+    source = ListSource(items)
+    items.clear()
+    assert source.take(range(3)) == [1, 2, 3]
+    assert ListSource(range(5, 9)).take(range(1, 3)) == [6, 7]
+    assert source.is_ended
+    assert source.total == 3
+
+
+def test_what_is_what() -> None:
+    assert isinstance(make_source((1, 2), None, lambda: None), ListSource)
+    assert isinstance(make_source(deque([1]), None, lambda: None), ThreadedSource)
+    inline = make_source({1: 2}.values(), None, None)
+    assert type(inline) is IteratorSource
+    assert inline.total == 1
+    assert make_source(iter([1]), None, None).total is None
+    with pytest.raises(ConfigError, match="cannot be iterated"):
+        make_source(3, None, None)  # type: ignore[arg-type]
+
+
+def test_size_hints_must_fit() -> None:
+    with pytest.raises(ConfigError, match="2 size hints for 3 items"):
+        make_source([1, 2, 3], [1.0, 2.0], None)
+    assert ListSource(["a", "bcd"], len).costs(0, 2) == [1, 3]
+    short = IteratorSource(iter([1, 2, 3]), [1.0, 2.0])
+    short.want(3)
+    assert short.n_ready == 2
+    assert isinstance(short.error, ConfigError)
+
+
+@pytest.mark.parametrize("hint", [-1, float("nan"), float("inf"), "a", "2", None, 10**400])
+def test_a_size_hint_that_is_no_size_is_refused_before_anything_runs(hint: object) -> None:
+    for cost in ([1, hint], lambda item: hint if item else 0.0):
+        with pytest.raises(ConfigError, match="size hint of item"):
+            make_source([0, 1], cost, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("hint", [-1, float("nan"), "a", b"2"])
+def test_a_streamed_size_hint_that_is_no_size_ends_the_reading(hint: object) -> None:
+    source = IteratorSource(iter([3, 4, 5]), lambda item: hint if item == 5 else item)  # type: ignore[arg-type]
+    source.want(9)
+    assert source.n_ready == 2
+    assert source.is_ended
+    assert isinstance(source.error, ConfigError)
+    assert "item 2" in str(source.error)
+
+
+def test_size_hints_that_are_neither_numbers_nor_a_function() -> None:
+    for items in ([1], iter([1])):
+        with pytest.raises(ConfigError, match="cost is a int"):
+            make_source(items, 3, None)  # type: ignore[arg-type]

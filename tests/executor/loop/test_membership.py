@@ -1,0 +1,243 @@
+"""Devices that come and go while work runs, by method and by the files of a run folder."""
+
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenload.devices import Device, DevicePool
+from evenload.errors import ConfigError, TaskError, UnknownName, WorkerLost
+from evenload.events import EventLog, Span, WorkerExited
+from evenload.executor import Executor
+from evenload.executor.loop.control import Control, ask
+
+
+@pytest.fixture
+def executor(request: pytest.FixtureRequest) -> Iterator[tuple[Executor, list[Any]]]:
+    events: list[Any] = []
+    backend = getattr(request, "param", "process")
+    if backend == "ray":
+        request.getfixturevalue("ray_cluster")
+    with Executor("cpu*2", backend=backend, events=EventLog(events.append), echo=False) as executor:
+        yield executor, events
+
+
+ON_RAY_TOO = pytest.mark.parametrize("executor", ["process", "ray"], indirect=True)
+
+
+def slow(x: int) -> str:
+    time.sleep(0.01)
+    return os.environ["EVENLOAD_DEVICE"]
+
+
+def take(results: Any, n: int) -> list[Any]:
+    return [next(results) for _ in range(n)]
+
+
+def take_until(results: Any, seen: set[str]) -> list[str]:
+    """Results, until each of the devices has made one."""
+    got: list[str] = []
+    while not seen <= set(got):
+        got.append(next(results))
+    return got
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 100
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@ON_RAY_TOO
+@pytest.mark.usefixtures("patient")
+def test_a_drained_device_ends_what_it_has_and_leaves(executor: tuple[Executor, list]) -> None:
+    own, events = executor
+    results = own.map(slow, itertools.count(), policy="pull", look_ahead=10)
+    n_taken = len(take_until(results, {"cpu:0", "cpu:1"}))
+    own.drain("cpu:1")
+    assert own.devices.ids == ("cpu:0",)
+    rest = take(results, 60)
+    assert set(rest[30:]) == {"cpu:0"}
+    results.stop()
+    rest += list(results)
+    assert results.summary is not None
+    assert results.summary.total == results.summary.done == n_taken + len(rest)
+    until(lambda: any(e.device == "cpu:1" for e in events if isinstance(e, WorkerExited)))
+    assert [e.reason for e in events if isinstance(e, WorkerExited)] == ["closed"]
+    assert set(own.map(slow, range(10))) == {"cpu:0"}
+    assert not [e for e in events if isinstance(e, Span) and e.status != "ok"]
+
+
+@pytest.mark.parametrize(
+    ("executor", "policy"),
+    [("process", "measured"), ("process", "pull"), ("process", "static"), ("ray", "pull")],
+    indirect=["executor"],
+)
+def test_a_device_comes_back_and_works_at_once(executor: tuple[Executor, list], policy: str) -> None:
+    own, _ = executor
+    own.drain("cpu:0")
+    results = own.map(slow, itertools.count(), policy=policy)
+    assert set(take(results, 10)) == {"cpu:1"}
+    assert own.add("cpu:0") == ("cpu:0",)
+    assert own.devices.ids == ("cpu:1", "cpu:0")
+    if policy != "static":
+        take_until(results, {"cpu:0"})
+    assert len(list(own.map(slow, range(20), policy=policy))) == 20
+    results.close()
+
+
+def test_new_slots_get_free_numbers(executor: tuple[Executor, list]) -> None:
+    own, _ = executor
+    results = own.map(slow, itertools.count(), policy="pull")
+    assert set(take(results, 6)) <= {"cpu:0", "cpu:1"}
+    assert own.add("cpu*2") == ("cpu:2", "cpu:3")
+    take_until(results, {"cpu:2", "cpu:3"})
+    own.drain("cpu:0", "cpu:2")
+    assert own.devices.ids == ("cpu:1", "cpu:3")
+    assert own.add(Device("cpu:9", "cpu", "cpu", "another", threads=1)) == ("cpu:9",)
+    take_until(results, {"cpu:9"})
+    results.close()
+
+
+@ON_RAY_TOO
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_device_removed_at_once_loses_nothing(
+    executor: tuple[Executor, list], tmp_path: Path, repeatable: bool
+) -> None:
+    own, events = executor
+
+    def long_on_one(x: int, log: str = str(tmp_path / "log"), held: str = str(tmp_path / "held")) -> int:
+        with open(log, "a") as file:
+            file.write(f"{x}\n")
+        if os.environ["EVENLOAD_DEVICE"] == "cpu:1":
+            open(held, "w").close()
+            time.sleep(1000)
+        while not os.path.exists(held):
+            time.sleep(0.01)
+        return x
+
+    while set(own.map(slow, range(10), policy="pull")) != {"cpu:0", "cpu:1"}:
+        pass
+    results = own.map(long_on_one, range(20), policy="pull", repeatable=repeatable, on_error="return",
+                      ordered=False)  # fmt: skip
+    got = take(results, 19)
+    own.drain("cpu:1", at_once=True)
+    got += list(results)
+    lost = [one for one in got if isinstance(one, TaskError)]
+    ran = sorted(map(int, (tmp_path / "log").read_text().split()))
+    if repeatable:
+        assert sorted(got) == list(range(20))
+        assert len(ran) == 21
+    else:
+        assert len(lost) == 1
+        assert isinstance(lost[0], WorkerLost)
+        assert "unknown" in lost[0].message
+        assert ran == list(range(20))
+    assert results.summary is not None
+    until(lambda: any(isinstance(e, WorkerExited) for e in events))
+    assert own.submit(abs, -3).result(100) == 3
+
+
+def test_what_cannot_be_is_refused(executor: tuple[Executor, list]) -> None:
+    own, _ = executor
+    with pytest.raises(UnknownName, match="did you mean"):
+        own.drain("cpu:11")
+    with pytest.raises(ConfigError, match="nobody would work without cpu:0, cpu:1"):
+        own.drain("cpu:0", "cpu:1")
+    with pytest.raises(UnknownName):
+        own.add("gpux")
+    pool = DevicePool([Device("cuda:0", "discrete", "cuda", "a GPU"), Device("cpu:0", "cpu", "cpu", "a CPU")])
+    with Executor(pool, backend="inline") as other, pytest.raises(ConfigError, match="cuda:0 takes part"):
+        other.add(DevicePool([Device("cuda:0", "discrete", "cuda", "a GPU")]))
+    assert own.devices.ids == ("cpu:0", "cpu:1")
+
+
+def test_inline_too() -> None:
+    with Executor("cpu*2", backend="inline") as own:
+        results = own.map(lambda x: x, range(50), policy="pull")
+        take(results, 5)
+        own.drain("cpu:0")
+        own.add("cpu*1")
+        assert len(list(results)) == 45
+        assert own.devices.ids == ("cpu:1", "cpu:2")
+
+
+# --- through the run folder -------------------------------------------------------------------------
+
+
+def test_a_job_is_told_through_its_folder(executor: tuple[Executor, list], tmp_path: Path) -> None:
+    own, _ = executor
+    with Control(tmp_path, own):
+        assert ask(tmp_path, "list") == ["cpu:0", "cpu:1"]
+        assert ask(tmp_path, "drain", ["cpu:0"]) == ["cpu:1"]
+        assert ask(tmp_path, "add", ["cpu:0"]) == ["cpu:1", "cpu:0"]
+        with pytest.raises(ConfigError, match="refuses: unknown device 'cpu:7'"):
+            ask(tmp_path, "drain", ["cpu:7"])
+        with pytest.raises(ConfigError, match="refuses: unknown action 'dance'"):
+            ask(tmp_path, "dance")
+        (tmp_path / "control" / "x.ask").write_text("[1, 2")
+        until((tmp_path / "control" / "x.answer").exists)
+        assert "cannot be understood" in (tmp_path / "control" / "x.answer").read_text()
+    assert os.listdir(tmp_path / "control") == []
+    with pytest.raises(ConfigError, match="no job runs in"):
+        ask(tmp_path, "list")
+
+
+def test_a_folder_of_a_job_that_was_killed_is_found_out(tmp_path: Path) -> None:
+    program = textwrap.dedent(
+        f"""
+        import time
+        from evenload.executor import Executor
+        from evenload.executor.loop.control import Control
+        with Executor("cpu*2") as executor, Control({str(tmp_path)!r}, executor):
+            print("listens", flush=True)
+            time.sleep(1000)
+        """
+    )
+    job = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert job.stdout is not None
+    assert job.stdout.readline() == b"listens\n"
+    assert ask(tmp_path, "drain", ["cpu:1"]) == ["cpu:0"]
+    job.send_signal(signal.SIGKILL)
+    job.communicate()
+    with pytest.raises(ConfigError, match=f"has ended: there is no process {job.pid}"):
+        ask(tmp_path, "list")
+    assert (tmp_path / "control" / "owner").exists()
+    with Executor("cpu*2") as own, Control(tmp_path, own):
+        assert ask(tmp_path, "list") == ["cpu:0", "cpu:1"]
+
+
+def test_a_job_that_does_not_answer(tmp_path: Path, executor: tuple[Executor, list]) -> None:
+    control = Control(tmp_path, executor[0])
+    with control:
+        control._is_over.set()
+        control._thread.join()
+        with pytest.raises(ConfigError, match="does not answer"):
+            ask(tmp_path, "list", wait_s=0.2)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that is another user's")
+def test_requests_and_folders_of_other_users_are_refused(
+    executor: tuple[Executor, list], tmp_path: Path
+) -> None:
+    own, _ = executor
+    with Control(tmp_path, own):
+        request = tmp_path / "control" / "x.ask.new"
+        request.write_text('{"action": "drain", "devices": ["cpu:0"]}')
+        os.chown(request, 12345, 12345)
+        request.rename(tmp_path / "control" / "x.ask")
+        until((tmp_path / "control" / "x.answer").exists)
+        assert "another user" in (tmp_path / "control" / "x.answer").read_text()
+        assert own.devices.ids == ("cpu:0", "cpu:1")
+        os.chown(tmp_path / "control" / "owner", 12345, 12345)
+        with pytest.raises(ConfigError, match="another user"):
+            ask(tmp_path, "list")

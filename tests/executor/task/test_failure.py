@@ -1,0 +1,111 @@
+"""Exceptions on their way from a worker to whoever asked."""
+
+import pickle
+
+import pytest
+
+from evenload.errors import ResourceExhausted, ResultNotSendable, TaskError
+from evenload.executor.task.failure import MOST_TEXT, Failure, is_memory_error
+
+
+def caught(error: BaseException) -> BaseException:
+    """``error`` with a traceback, caught one frame above where it was raised."""
+
+    def raise_it() -> None:
+        raise error
+
+    try:
+        raise_it()
+    except BaseException as here:
+        return here
+
+
+class Awkward(Exception):
+    """Pickles, and cannot be unpickled: its constructor wants more than its ``args``."""
+
+    def __init__(self, a: str, b: str):
+        super().__init__(a)
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def travelled(error: BaseException, kind: str = "raised") -> Failure:
+    return pickle.loads(pickle.dumps(Failure.of(caught(error), kind)))
+
+
+def test_the_cause_and_its_traceback_arrive() -> None:
+    error = travelled(ValueError("five")).to_error(5, "cpu:1")
+    assert type(error) is TaskError
+    assert (error.index, error.device) == (5, "cpu:1")
+    assert isinstance(error.__cause__, ValueError)
+    assert error.__cause__.args == ("five",)
+    assert "item 5 raised ValueError: five" in error.message
+    assert "raise_it" in error.remote_traceback
+    assert "in caught" not in error.remote_traceback, "starts with the user's code"
+
+
+def test_what_cannot_be_rebuilt_arrives_as_text() -> None:
+    failure = travelled(Awkward("a", "b"))
+    assert failure.pickled is None
+    error = failure.to_error(0, "cpu:0")
+    assert error.__cause__ is None
+    assert "Awkward: a" in error.message
+
+
+def test_what_cannot_be_pickled_arrives_as_text() -> None:
+    error = ValueError("has a generator")
+    error.payload = (x for x in "ab")  # type: ignore[attr-defined]
+    assert "has a generator" in travelled(error).to_error(0, None).message
+
+
+def test_an_exception_without_text_or_with_too_much() -> None:
+    assert "Unprintable" in travelled(Unprintable()).to_error(0, None).message
+    assert len(travelled(ValueError("x" * 100_000)).traceback) <= MOST_TEXT + 10
+
+
+def test_inline_keeps_the_exception_itself() -> None:
+    error = caught(Awkward("a", "b"))
+    assert Failure.of(error, travels=False).to_error(0, None).__cause__ is error
+
+
+def test_unsendable_things_have_an_error_of_their_own() -> None:
+    assert isinstance(travelled(TypeError("x"), "result").to_error(1, None), ResultNotSendable)
+    assert "item 1 cannot be sent" in travelled(TypeError("x"), "input").to_error(1, None).message
+
+
+def test_memory_errors_are_told_from_others() -> None:
+    class OutOfMemoryError(RuntimeError):
+        """As torch calls it."""
+
+    assert all(map(is_memory_error, (MemoryError(), ResourceExhausted("x"), OutOfMemoryError("CUDA"))))
+    assert not is_memory_error(RuntimeError("memory"))
+    assert travelled(MemoryError()).kind == "memory"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_one"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB)"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), True),
+        (
+            RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory"),
+            True,
+        ),
+        (RuntimeError("shapes do not fit"), False),
+        (ValueError("the word list is out of memory words"), False),
+    ],
+)
+def test_errors_that_smaller_batches_may_mend(error: BaseException, is_one: bool) -> None:
+    assert is_memory_error(error) == is_one
+
+
+def test_the_error_of_a_real_allocator_is_recognised() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(RuntimeError) as refused:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert is_memory_error(refused.value)

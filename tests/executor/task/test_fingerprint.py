@@ -1,0 +1,203 @@
+"""Fingerprints: the same in every process for the same thing, and another for another."""
+
+import dataclasses
+import functools
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenload.errors import ConfigError
+from evenload.executor.task.fingerprint import fingerprint, fingerprint_code
+
+LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Equal, and of the same types all through."""
+    return repr(_sorted(a)) == repr(_sorted(b))
+
+
+def _sorted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value)}
+    return type(value)(map(_sorted, value)) if isinstance(value, list | tuple) else value
+
+
+@given(VALUES, VALUES)
+def test_same_values_and_no_others_have_the_same(a: Any, b: Any) -> None:
+    assert (fingerprint(a) == fingerprint(b)) == is_same(a, b)
+
+
+@dataclasses.dataclass
+class Point:
+    x: Any
+    y: int = 0
+
+
+ALIKE = [
+    ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    ({"x" * n for n in range(9)}, {"x" * n for n in reversed(range(9))}),
+    ([shared := [1, 2], shared], [[1, 2], [1, 2]]),
+    (np.arange(6).reshape(2, 3)[:, ::2], np.array([[0, 2], [3, 5]])),
+    (Point({1, 2}), Point({2, 1})),
+    (Path("a/b"), Path("a") / "b"),
+    (bytearray(b"xy"), bytearray(b"xy")),
+]
+UNLIKE = [
+    (1, 1.0),
+    (True, 1),
+    ("1", 1),
+    ("a", b"a"),
+    ([1], (1,)),
+    ([1, 2], [2, 1]),
+    (["ab", "c"], ["a", "bc"]),
+    ([[1], 2], [1, [2]]),
+    (0.0, -0.0),
+    (np.zeros(4), np.zeros((2, 2))),
+    (np.zeros(2, "f4"), np.zeros(1, "f8")),
+    (Point(1), Point(2)),
+    ("x" * 100, "x" * 101),
+    (Point, dataclasses.dataclass),
+]
+
+
+@pytest.mark.parametrize(("a", "b"), ALIKE)
+def test_equal_content(a: Any, b: Any) -> None:
+    assert fingerprint(a) == fingerprint(b)
+
+
+@pytest.mark.parametrize(("a", "b"), UNLIKE)
+def test_other_content(a: Any, b: Any) -> None:
+    assert fingerprint(a) != fingerprint(b)
+
+
+def test_tensors_count_by_content() -> None:
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.bfloat16, torch.bool):
+        one, two = torch.ones(3, 2).to(dtype), torch.ones(2, 3).t().to(dtype)
+        assert fingerprint([one]) == fingerprint([two]) != fingerprint([torch.zeros(3, 2).to(dtype)])
+        assert fingerprint(one) != fingerprint(one.reshape(2, 3))
+    assert len(fingerprint(torch.tensor(1.0))) == 16
+
+
+def test_what_contains_itself() -> None:
+    loop: list = [1]
+    loop.append(loop)
+    other: list = [1]
+    other.append(other)
+    assert fingerprint(loop) == fingerprint(other) != fingerprint([1, [1]])
+
+
+def test_what_has_no_content_is_refused_as_an_item_and_forgiven_in_code() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match="lock has no content to compare"):
+        fingerprint([lock])
+    assert len(fingerprint_code(lambda x: (lock, x))) == 32
+
+
+def test_in_another_process_with_other_hashes_it_is_the_same() -> None:
+    code = """
+    from evenload.executor.task.fingerprint import fingerprint, fingerprint_code
+    import functools
+    def f(x, names={"a", "b", "c"}):
+        return x in names or x in {"d", "e", "f"}
+    class C:
+        allowed = frozenset({"u", "v", "w"})
+        def __call__(self, x):
+            return super().__eq__(x)
+    print(fingerprint([{"some", "words", "here"}, 1.5]).hex(), fingerprint_code(functools.partial(f, 1)),
+          fingerprint_code(C))
+    """
+    program = [sys.executable, "-c", textwrap.dedent(code)]
+    seen = {subprocess.run(program, capture_output=True, check=True).stdout for _ in range(3)}
+    assert len(seen) == 1
+    assert len(next(iter(seen))) == 3 * 33
+
+
+BASE = """
+import functools, math
+LIMIT = 3
+handle = open(__file__)
+def helper(x):
+    return x + LIMIT
+def make(n):
+    def inner(x):
+        return x * n
+    return inner
+class Base:
+    def run(self, x):
+        return helper(x)
+class Model(Base):
+    scale = 2
+    def __init__(self, device=None):
+        super().__init__()
+        self.device = device
+    def __call__(self, x):
+        return self.run(x) * self.scale
+    @staticmethod
+    def tidy(x): return x
+@functools.lru_cache
+def cached(x):
+    return helper(x)
+def f(x, y=1):
+    '''Says something.'''
+    table = {"k": [n for n in range(x)]}
+    return math.sqrt(helper(x)) + y
+"""
+TARGETS = ("f", "Model", "cached", "make(2)", "functools.partial(f, y=2)", "Model()", "Model().run")
+
+
+def prints(source: str) -> dict[str, str]:
+    space: dict[str, Any] = {"__name__": "my_own_module", "__file__": __file__}
+    exec(compile(textwrap.dedent(source), "own.py", "exec"), space)
+    space["handle"].close()
+    return {target: fingerprint_code(eval(target, space)) for target in TARGETS}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "changed"),
+    [
+        ("LIMIT = 3", "# a comment\n\nLIMIT = 3", ""),
+        ("open(__file__)", "open(__file__, 'rb')", ""),
+        ("LIMIT = 3", "LIMIT = 4", "f Model cached functools.partial(f, y=2) Model() Model().run"),
+        ("x + LIMIT", "x - LIMIT", "f Model cached functools.partial(f, y=2) Model() Model().run"),
+        ("x * n", "x + n", "make(2)"),
+        ("y=1", "y=3", "f functools.partial(f, y=2)"),
+        ("math.sqrt", "math.cbrt", "f functools.partial(f, y=2)"),
+        ("for n in range(x)", "for n in range(x + 1)", "f functools.partial(f, y=2)"),
+        ("scale = 2", "scale = 3", "Model Model() Model().run"),
+        ("def tidy(x): return x", "def tidy(x): return -x", "Model Model() Model().run"),
+    ],
+)
+def test_a_change_of_code_is_noticed_where_it_matters(old: str, new: str, changed: str) -> None:
+    assert old in BASE
+    before, after = prints(BASE), prints(BASE.replace(old, new))
+    differ = {target for target in TARGETS if before[target] != after[target]}
+    assert differ == {target for target in TARGETS if target in _targets(changed)}
+
+
+def _targets(listed: str) -> set[str]:
+    return {target for target in TARGETS if f" {target} " in f" {listed} "}
+
+
+def test_values_closed_over_count() -> None:
+    def make(n: Any) -> Any:
+        return lambda x: x * n
+
+    assert fingerprint_code(make(2)) == fingerprint_code(make(2)) != fingerprint_code(make(3))
+    assert fingerprint_code(make(np.ones(3))) != fingerprint_code(make(np.zeros(3)))
+    assert fingerprint_code(functools.partial(max, 1)) != fingerprint_code(functools.partial(max, 2))
+    assert fingerprint_code(abs) != fingerprint_code(len)

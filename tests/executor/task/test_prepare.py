@@ -1,0 +1,134 @@
+"""What may be handed over as a function, and how it gets to a worker."""
+
+import functools
+import pickle
+import subprocess
+import sys
+import threading
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenload.errors import ConfigError
+from evenload.executor.task.prepare import Tasks, is_stateful, name_of, pickle_callable
+
+
+class Model:
+    def __init__(self, weights: str = "w", *, device: Any = None):
+        self.weights = weights
+
+    def __call__(self, x: int) -> int:
+        return x
+
+
+class Needy:
+    def __init__(self, weights: str, scale: float):
+        pass
+
+    def __call__(self, x: int) -> int:
+        return x
+
+
+class OneArgument:
+    def __init__(self, where: Any):
+        pass
+
+    def __call__(self, x: int) -> int:
+        return x
+
+
+def in_a_fresh_interpreter(pickled: tuple[bytes, list], argument: str, tmp_path: Path) -> str:
+    (tmp_path / "fn").write_bytes(pickled[0])
+    code = f"import pickle; print(pickle.load(open('fn', 'rb'))({argument}))"
+    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def offset(x: int) -> int:
+    return x + OFFSET
+
+
+OFFSET = 40
+
+
+def test_functions_of_modules_that_nobody_else_can_import_go_by_value(tmp_path: Path) -> None:
+    # This very module: the test runner has made it from a file outside ``sys.path``.
+    assert in_a_fresh_interpreter(pickle_callable(offset), "2", tmp_path) == "42"
+    assert in_a_fresh_interpreter(pickle_callable(functools.partial(offset)), "2", tmp_path) == "42"
+    assert in_a_fresh_interpreter(pickle_callable(lambda x: offset(x) + 1), "1", tmp_path) == "42"
+
+
+def test_functions_of_ordinary_modules_go_by_name() -> None:
+    assert b"posixpath" in pickle_callable(__import__("os").path.join)[0]
+    assert len(pickle_callable(__import__("textwrap").dedent)[0]) < 100
+    assert pickle.loads(pickle_callable(len)[0]) is len
+
+
+def test_modules_made_by_hand_go_by_value(tmp_path: Path) -> None:
+    module = types.ModuleType("made_by_hand")
+    exec("def double(x):\n    return 2 * x", module.__dict__)
+    sys.modules["made_by_hand"] = module
+    try:
+        assert in_a_fresh_interpreter(pickle_callable(module.double), "21", tmp_path) == "42"
+    finally:
+        del sys.modules["made_by_hand"]
+
+
+def test_what_cannot_be_sent_says_what_to_do() -> None:
+    lock = threading.Lock()
+    with pytest.raises(ConfigError, match=r"cannot be sent to a worker.*lock") as caught:
+        Tasks().prepare(lambda x: lock)
+    assert "inline" in (caught.value.hint or "")
+    assert Tasks().prepare(lambda x: lock, sends=False).fn(1) is lock
+
+
+@pytest.mark.parametrize(
+    ("fn", "words"), [(3, "cannot be called"), ("name", "cannot be called"), (Needy, "needs weights, scale")]
+)
+def test_what_cannot_be_run_is_refused(fn: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Tasks().prepare(fn)
+
+
+def test_coroutine_functions_and_odd_batches_are_refused() -> None:
+    async def later(x: int) -> int:
+        return x
+
+    with pytest.raises(ConfigError, match="coroutine"):
+        Tasks().prepare(later)
+    for batch in (0, -1, 2.5):
+        with pytest.raises(ConfigError, match="batch"):
+            Tasks().prepare(len, batch=batch)  # type: ignore[arg-type]
+
+
+def test_classes_that_are_called_are_stateful_and_others_are_functions() -> None:
+    assert is_stateful(Model)
+    assert is_stateful(functools.partial(Model, "v"))
+    assert not is_stateful(int)
+    assert not is_stateful(Path)
+    assert not is_stateful(Model())
+    assert not is_stateful(functools.partial(len))
+    assert [name_of(fn) for fn in (Model, functools.partial(Model), len)] == ["Model", "Model", "len"]
+
+
+def test_how_the_constructor_takes_the_device() -> None:
+    prepare = Tasks().prepare
+    assert prepare(Model).device_as == "device"
+    assert prepare(functools.partial(Model, device="mine")).device_as is None
+    assert prepare(OneArgument).device_as == ""
+    assert prepare(functools.partial(Needy, "w", 2.0)).device_as is None
+    assert prepare(functools.partial(Needy, "w")).device_as == ""
+
+
+def test_the_same_function_is_the_same_task() -> None:
+    tasks = Tasks()
+    first = tasks.prepare(offset)
+    assert tasks.prepare(offset) is first
+    assert tasks.prepare(offset, batch=2) is not first
+    assert tasks.prepare(len).id != first.id
+    for number in range(300):
+        tasks.prepare(functools.partial(offset, number))
+    assert len(tasks._tasks) <= 256

@@ -1,0 +1,195 @@
+"""Memory that two ends share: lent, read in place, given back with the last view, never above its limit."""
+
+import gc
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.executor.transport.arena import (
+    Borrower,
+    Ledger,
+    Lender,
+    Piece,
+    make_arena_file,
+    open_copy,
+    usable_memory,
+)
+
+MIB = 1 << 20
+
+
+class Ends:
+    """Both ends of an arena, in one process."""
+
+    def __init__(self, limit: int = 64 * MIB):
+        self.ledger = Ledger.new(limit)
+        self.fd = make_arena_file("test", limit)
+        cell = self.ledger.open_cell()
+        assert cell is not None
+        self.lender = Lender(self.fd, self.ledger, cell)
+        self.borrower = Borrower(self.fd)
+
+    def put(self, array: np.ndarray) -> Piece | None:
+        return self.lender.put(memoryview(array).cast("B"))
+
+    def __enter__(self) -> "Ends":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+        os.close(self.ledger.fd)
+
+
+def test_a_piece_is_read_in_place_and_comes_back_with_its_last_view() -> None:
+    with Ends() as ends:
+        array = np.arange(100_000.0)
+        piece = ends.put(array)
+        assert piece is not None
+        view = np.frombuffer(ends.borrower.open(piece))
+        part = view[10:20]
+        assert np.array_equal(view, array)
+        view[10] = -1.0
+        del view
+        assert ends.lender.n_lent == 1
+        assert part[0] == -1.0
+        del part
+        assert ends.lender.n_lent == ends.borrower.n_leases == 0
+
+
+def test_memory_is_used_again_and_not_taken_anew() -> None:
+    with Ends() as ends:
+        array = np.zeros(MIB, np.uint8)
+        offsets = set()
+        for _ in range(50):
+            piece = ends.put(array)
+            assert piece is not None
+            offsets.add(piece.offset)
+            ends.borrower.open(piece)
+        assert len(offsets) == 1
+        assert ends.ledger.n_bytes <= 2 * MIB
+
+
+def test_the_limit_holds_and_what_comes_back_makes_room() -> None:
+    with Ends(4 * MIB) as ends:
+        array = np.zeros(MIB, np.uint8)
+        views = []
+        while (piece := ends.put(array)) is not None:
+            views.append(ends.borrower.open(piece))
+        assert len(views) == 4
+        assert ends.put(np.zeros(5 * MIB, np.uint8)) is None
+        del views[1], piece
+        assert ends.put(array) is not None
+        assert ends.ledger.n_bytes <= 4 * MIB
+
+
+def test_free_memory_goes_back_to_the_system_when_another_arena_needs_it() -> None:
+    with Ends(8 * MIB) as ends:
+        fd = make_arena_file("other", 8 * MIB)
+        cell = ends.ledger.open_cell()
+        assert cell is not None
+        other = Lender(fd, ends.ledger, cell)
+        for _ in range(2):
+            piece = ends.put(np.ones(6 * MIB, np.uint8))
+            assert piece is not None
+            ends.borrower.open(piece)
+        assert other.put(memoryview(bytes(6 * MIB))) is None
+        # It cannot take what the other end of the ledger holds, but that end lets go of what it does not use.
+        small = ends.put(np.ones(7 * MIB, np.uint8))
+        assert small is not None
+        assert ends.ledger.n_bytes <= 8 * MIB
+        os.close(fd)
+
+
+def test_a_piece_that_was_not_sent_is_taken_back() -> None:
+    with Ends() as ends:
+        piece = ends.put(np.zeros(MIB, np.uint8))
+        assert piece is not None
+        ends.lender.take_back(piece)
+        assert ends.lender.n_lent == 0
+
+
+def test_views_outlive_both_ends() -> None:
+    ends = Ends()
+    gone: list[str] = []
+    piece = ends.put(np.arange(1000.0))
+    assert piece is not None
+    view = np.frombuffer(ends.borrower.open(piece))
+    ends.borrower.when_gone(gone.append, "borrower")
+    ends.__exit__()
+    del ends
+    gc.collect()
+    assert gone == []
+    assert view.sum() == 499_500
+    del view
+    gc.collect()
+    assert gone == ["borrower"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 300_000), st.integers(0, 3)), max_size=30), st.integers(0, 2**32))
+def test_pieces_never_overlap_whatever_comes_back_when(steps: list[tuple[int, int]], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    with Ends(2 * MIB) as ends:
+        held: list[tuple[np.ndarray, np.ndarray]] = []
+        for n, n_drop in steps:
+            array = rng.integers(0, 255, n, np.uint8)
+            piece = ends.put(array)
+            if piece is not None:
+                held.append((array, np.frombuffer(ends.borrower.open(piece), np.uint8)))
+            del held[:n_drop]
+            assert all(np.array_equal(sent, got) for sent, got in held)
+            assert ends.ledger.n_bytes <= 2 * MIB
+        held.clear()
+        assert ends.lender.n_lent == 0
+
+
+def test_a_copy_of_a_common_piece_may_be_written_to() -> None:
+    with Ends() as ends:
+        piece = ends.put(np.arange(10_000.0))
+        assert piece is not None
+        one, two = (np.frombuffer(open_copy(ends.fd, piece)) for _ in range(2))
+        one[0] = 7.0
+        assert (one[0], two[0], two[9999]) == (7.0, 0.0, 9999.0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
+def test_a_forked_child_gives_back_nothing() -> None:
+    with Ends() as ends:
+        piece = ends.put(np.ones(100_000))
+        assert piece is not None
+        view = np.frombuffer(ends.borrower.open(piece))
+        child = os.fork()
+        if not child:
+            del view
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert ends.lender.n_lent == 1
+        assert view[0] == 1.0
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="files without names need not vanish at once")
+def test_a_killed_process_leaves_nothing() -> None:
+    before = set(os.listdir("/dev/shm"))
+    with Ends() as ends:
+        child = os.fork()
+        if not child:
+            ends.put(np.ones(MIB))
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        assert set(os.listdir("/dev/shm")) <= before
+
+
+def test_too_little_memory_is_told_before_anything_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Ends() as ends:
+        os.ftruncate(ends.fd, 4 * MIB)  # as good as a full file system: nothing can be backed beyond
+        assert ends.put(np.zeros(16 * MIB, np.uint8)) is None
+        assert ends.ledger.n_bytes == 0
+
+
+def test_no_more_memory_is_usable_than_there_is() -> None:
+    assert 0 < usable_memory() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,33 @@
+"""Where a worker is, seen from both sides."""
+
+import os
+
+from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, UNPACKING, Place, make_place_file
+
+
+def test_both_sides_see_the_same() -> None:
+    fd = make_place_file()
+    worker, executor = Place(fd), Place(fd)
+    os.close(fd)
+    assert executor.of(1) == (NOT_BEGUN, 0.0)
+    worker.begin(1)
+    assert executor.of(1)[0] == UNPACKING
+    assert executor.of(2)[0] == NOT_BEGUN
+    worker.at(4)
+    position, seconds = executor.of(1)
+    assert position == 4
+    assert 0 <= seconds < 60
+    worker.at(PACKING)
+    assert executor.of(1)[0] == PACKING
+    worker.begin(2)
+    assert executor.of(1)[0] == NOT_BEGUN
+    worker.close()
+    executor.close()
+
+
+def test_dropping_a_chunk_drops_those_before_it_and_none_after() -> None:
+    place = Place()
+    assert not place.is_dropped(1)
+    place.drop(3)
+    place.drop(2)
+    assert [place.is_dropped(chunk) for chunk in (1, 2, 3, 4)] == [True, True, True, False]

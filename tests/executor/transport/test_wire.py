@@ -1,0 +1,153 @@
+"""What goes into a pipe comes out of it, in whatever pieces it is read."""
+
+import os
+import pickle
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.executor.transport import wire
+from evenload.executor.transport.wire import Frame, Inbox, Outbox, pack, unpack
+
+
+def through_a_pipe(frames: list[Frame], piece: int | None = None) -> list[Frame]:
+    """Send ``frames`` from another thread, as pieces of ``piece`` bytes if given; read until the end."""
+    read, write = os.pipe()
+
+    def feed() -> None:
+        if piece is None:
+            outbox = Outbox(write)
+            for frame in frames:
+                assert outbox.send(frame)
+        else:
+            memory_read, memory_write = os.pipe()
+            outbox = Outbox(memory_write)
+            for frame in frames:
+                outbox.send(frame)
+            os.close(memory_write)
+            while part := os.read(memory_read, piece):
+                os.write(write, part)
+            os.close(memory_read)
+        os.close(write)
+
+    thread = threading.Thread(target=feed)
+    thread.start()
+    inbox, received = Inbox(read), []
+    try:
+        while True:
+            received += inbox.read() or []
+    except EOFError:
+        pass
+    thread.join()
+    os.close(read)
+    return received
+
+
+def same(sent: Frame, got: Frame) -> bool:
+    buffers = [bytes(b) for b in sent.buffers or ()], [bytes(b) for b in got.buffers or ()]
+    head = (
+        (sent.kind, sent.task, sent.chunk, bytes(sent.body)),
+        (got.kind, got.task, got.chunk, bytes(got.body)),
+    )
+    return head[0] == head[1] and buffers[0] == buffers[1]
+
+
+frames = st.builds(
+    Frame,
+    st.integers(0, 255),
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.binary(max_size=300),
+    st.one_of(st.none(), st.lists(st.binary(max_size=200), max_size=3)),
+)
+
+
+@given(st.lists(frames, max_size=6), st.integers(1, 400))
+@settings(max_examples=60, deadline=None)
+def test_frames_survive_any_fragmentation(sent: list[Frame], piece: int) -> None:
+    got = through_a_pipe(sent, piece)
+    assert len(got) == len(sent)
+    assert all(same(a, b) for a, b in zip(sent, got, strict=True))
+
+
+def test_frames_larger_than_the_pipe_and_the_reader() -> None:
+    big = os.urandom(wire.READ_BYTES * 3 + 7)
+    sent = [
+        Frame(1, 2, 3, b"small"),
+        Frame(4, 5, 6, big),
+        Frame(7, 8, 9, b"with buffers", [big, b"", big[:100], big[: wire.READ_BYTES]]),
+        Frame(1, 0, 0, b""),
+        Frame(1, 0, 0, big[: wire.READ_BYTES - wire.HEADER.size]),
+        Frame(2, 0, 0, big[: wire.READ_BYTES - wire.HEADER.size + 1]),
+    ]
+    got = through_a_pipe(sent)
+    assert [same(a, b) for a, b in zip(sent, got, strict=True)] == [True] * len(sent)
+
+
+def test_a_pipe_that_does_not_block_queues_what_it_cannot_take() -> None:
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    os.set_blocking(read, False)
+    outbox, inbox = Outbox(write), Inbox(read)
+    assert inbox.read() is None
+    frame = Frame(1, 2, 3, os.urandom(1_000_000))
+    assert outbox.send(Frame(9, body=b"first")) is True
+    assert outbox.send(frame) is False
+    assert outbox.send(Frame(5, body=b"behind it")) is False
+    got: list[Frame] = []
+    while len(got) < 3:
+        outbox.flush()
+        got += inbox.read() or []
+    assert outbox.flush() is True
+    assert same(got[1], frame)
+    assert (got[0].body, got[2].body) == (b"first", b"behind it")
+    os.close(read)
+    with pytest.raises(BrokenPipeError):
+        outbox.send(Frame(1, body=b"nobody reads this"))
+    os.close(write)
+
+
+def test_the_end_in_the_middle_of_a_frame_is_the_end() -> None:
+    read, write = os.pipe()
+    whole = wire.HEADER.pack(1, 0, 0, 0, 0, 100) + b"x" * 50
+    os.write(write, whole)
+    os.close(write)
+    inbox = Inbox(read)
+    assert inbox.read() == []
+    with pytest.raises(EOFError):
+        inbox.read()
+    os.close(read)
+
+
+def test_large_arrays_stay_out_of_the_pickle_and_arrive_writable() -> None:
+    array = np.arange(100_000, dtype=np.float64)
+    body, buffers = pack({"a": array, "n": 1})
+    assert len(body) < 1000
+    assert len(buffers) == 1
+    (frame,) = through_a_pipe([Frame(1, body=body, buffers=buffers)])
+    got = unpack(frame)
+    assert np.array_equal(got["a"], array)
+    got["a"][0] = 7.0
+    fortran = np.asfortranarray(np.ones((300, 300)))
+    assert len(pack(fortran)[1]) == 1
+    strided = np.ones((400, 400))[::2, ::2]
+    body, buffers = pack(strided)
+    assert np.array_equal(pickle.loads(body, buffers=buffers), strided)
+
+
+def test_small_arrays_and_too_many_of_them_travel_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert pack(np.zeros(10))[1] == []
+    monkeypatch.setattr(wire, "MOST_BUFFERS", 2)
+    body, buffers = pack([np.zeros(10_000) for _ in range(5)])
+    assert len(buffers) == 2
+    assert len(pickle.loads(body, buffers=buffers)) == 5
+
+
+def test_lambdas_go_by_value_and_what_cannot_go_says_so() -> None:
+    body, buffers = pack(lambda x: x + 1)
+    assert pickle.loads(body, buffers=buffers)(1) == 2
+    with pytest.raises(TypeError, match="generator"):
+        pack(x for x in range(3))

@@ -1,0 +1,242 @@
+"""Workers by fork: as fresh as new interpreters, quickly replaced, and nothing is left of their server."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from evenload.devices import DevicePool, worker_environment
+from evenload.errors import ConfigError, UnknownName
+from evenload.executor import Executor
+from evenload.executor.backends.process import ProcessBackend
+from evenload.executor.task.messages import Up
+from evenload.executor.worker.fork_server import can_fork, imports_of
+
+pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
+
+
+def seen(_: int) -> dict[str, Any]:
+    import threading
+
+    import numpy
+
+    return {
+        "device": os.environ["EVENLOAD_DEVICE"],
+        "mark": os.environ.get("SOME_MARK"),
+        "omp": os.environ["OMP_NUM_THREADS"],
+        "folder": os.getcwd(),
+        "random": random.random(),
+        "numpy": float(numpy.random.rand()),
+        "is_leader": os.getpgrp() == os.getpid(),
+        "interrupt": signal.getsignal(signal.SIGINT) == signal.SIG_IGN,
+        "threads": threading.active_count(),
+        "main": sys.modules["__main__"].__dict__.get("__file__"),
+        "parent": psutil.Process().parent().name(),  # type: ignore[union-attr]
+        "pid": os.getpid(),
+    }
+
+
+@pytest.mark.parametrize("start", ["forkserver", "spawn"])
+def test_forked_workers_see_what_spawned_ones_see(
+    start: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SOME_MARK", "set late")
+    monkeypatch.chdir(tmp_path)
+    with Executor("cpu*2", start=start, policy="static", echo=False) as executor:
+        views = list(executor.map(seen, range(2)))
+        assert {view["device"] for view in views} == {"cpu:0", "cpu:1"}
+        for view in views:
+            assert view["mark"] == "set late"
+            assert view["folder"] == str(tmp_path)
+            assert view["is_leader"]
+            assert view["interrupt"]
+            assert view["threads"] == 2  # its own, and the one that watches for the executor's end
+            assert view["main"] is None
+        assert views[0]["random"] != views[1]["random"]
+        assert views[0]["numpy"] != views[1]["numpy"]
+
+
+def pid_of(_: int) -> int:
+    return os.getpid()
+
+
+def die_once(path: str) -> int:
+    with open(path, "a") as file:
+        file.write("x")
+    if os.path.getsize(path) == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return os.getpid()
+
+
+def test_a_dead_worker_is_replaced_by_the_same_server(tmp_path: Path) -> None:
+    with Executor("cpu*1", start="forkserver", echo=False) as executor:
+        (before,) = executor.map(pid_of, [0])
+        (after,) = executor.map(die_once, [str(tmp_path / "file")])
+        assert before != after
+        assert executor._engine.backend._n_servers == 1  # type: ignore[attr-defined]
+
+
+def test_a_server_that_dies_is_replaced_and_no_item_is_lost() -> None:
+    with Executor("cpu*2", start="forkserver", echo=False) as executor:
+        assert list(executor.map(abs, range(5))) == list(range(5))
+        backend: Any = executor._engine.backend
+        os.kill(backend._server._process.pid, signal.SIGKILL)
+        assert list(executor.map(slowly, range(20))) == list(range(20))
+
+
+def slowly(x: int) -> int:
+    time.sleep(0.1)
+    return x
+
+
+def test_where_no_server_can_work_workers_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
+    from evenload.executor.worker.worker import fork_server
+
+    monkeypatch.setattr(fork_server, "BOOT_SERVER", "import nothing_of_this_name  # {path} {fd}")
+    with Executor("cpu*2", start="forkserver", echo=False) as executor:
+        assert list(executor.map(abs, range(5))) == list(range(5))
+        assert executor._engine.backend._forks is False  # type: ignore[attr-defined]
+
+
+def test_a_server_with_a_second_thread_forks_no_more_and_keeps_its_workers(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    text = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    (tmp_path / "starts_a_thread.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Executor("cpu*2", start="forkserver", policy="static", echo=False) as executor:
+        before = set(executor.map(pid_of, range(2)))
+        backend: Any = executor._engine.backend
+        backend._server.preload(["starts_a_thread"])
+        os.kill(max(before), signal.SIGKILL)
+        after = set(executor.map(slow_pid_of, range(10)))
+        assert after & before == {min(before)}
+        assert not backend._forks
+        assert psutil.Process(max(after - before)).ppid() == os.getpid()
+
+
+def slow_pid_of(_: int) -> int:
+    time.sleep(0.3)
+    return os.getpid()
+
+
+def test_nothing_is_left_of_the_server() -> None:
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    with Executor("cpu*2", start="forkserver", echo=False) as executor:
+        list(executor.map(abs, range(5)))
+        assert len(psutil.Process().children(recursive=True)) >= len(before) + 3
+    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+
+
+PARENT = """
+import os, signal, sys, time
+from evenload.executor import Executor
+executor = Executor("cpu*2", start="forkserver", echo=False)
+executor.start()
+list(executor.map(abs, range(4)))
+import psutil
+print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_server_and_its_workers_do_not_outlive_a_killed_parent() -> None:
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=100)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 3
+    until = time.monotonic() + 100
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def threads_of(_: Any) -> tuple[int, list[int]]:
+    import ctypes
+
+    import numpy as np
+    import torch
+
+    from evenload.executor.worker.threads import _libraries
+
+    np.ones((64, 64)) @ np.ones((64, 64))
+    counts: list[int] = []
+    for path in _libraries():
+        if "openblas" in path and "numpy" in path:
+            library = ctypes.CDLL(path)
+            names = ("scipy_openblas_get_num_threads64_", "openblas_get_num_threads64_")
+            counts += [getattr(library, name)() for name in names if hasattr(library, name)]
+    return torch.get_num_threads(), counts
+
+
+@pytest.mark.slow
+def test_a_preloaded_worker_keeps_to_its_share_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    with Executor("cpu*1", start="forkserver", echo=False) as executor:
+        first = executor.submit(threads_of, 0).result()
+        backend: Any = executor._engine.backend
+        backend._server.preload(["numpy", "torch"])
+        seat = next(iter(executor._engine.seats.values()))
+        assert seat.worker is not None
+        backend.kill(seat.worker.number)
+        time.sleep(0.2)
+        again = executor.submit(threads_of, 0).result()
+        assert again == first
+        assert backend._n_servers == 1
+
+
+def test_what_a_task_uses_is_known() -> None:
+    import numpy as np
+
+    from evenload.report import summary
+
+    assert imports_of(np.sum) == ["numpy"]
+    assert imports_of(summary.summarise) == []
+    assert imports_of(abs) == []
+    assert imports_of(lambda: psutil) == []
+
+
+def test_unknown_ways_to_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnknownName, match="fork"):
+        Executor("cpu*1", start="fork")
+    from evenload.executor.backends import process
+
+    monkeypatch.setattr(process, "can_fork", lambda: False)
+    with pytest.raises(ConfigError, match="Linux"):
+        Executor("cpu*1", start="forkserver")
+    with Executor("cpu*1") as executor:
+        assert executor._engine.backend._forks is False  # type: ignore[attr-defined]
+
+
+def test_a_worker_may_speak_before_the_server_has_told_of_it() -> None:
+    backend = ProcessBackend()
+    pool = DevicePool.find("cpu*1")
+    (device,) = pool
+    look = backend._selector.select
+
+    def seen() -> list[str]:
+        return sorted(key.data.__name__ for key, _ in look(0.0))
+
+    backend.start(1, device, pool, worker_environment(device, pool))
+    while not {"_on_frames", "_on_status"} <= set(seen()):
+        time.sleep(0.01)
+    backend._selector.select = lambda timeout: sorted(  # type: ignore[method-assign]
+        look(timeout), key=lambda event: event[0].data.__name__
+    )
+    assert seen().index("_on_frames") < seen().index("_on_status")
+    assert any(isinstance(message, Up) for message in backend.poll(5.0))
+    backend.close(1.0)

@@ -1,0 +1,128 @@
+"""Kernels of small convolutions: what a loop over taps gives, at odd shapes, and no memory beyond touched."""
+
+import numpy as np
+import pytest
+
+from evenload.gpu.llvm.conv.kernels import Geometry, conv_program, scratch_bytes
+from evenload.gpu.llvm.field.floats import lanes_for
+
+pytest.importorskip("llvmlite")
+
+GUARD = 12345.0
+GEOMETRIES = [  # in, out, height, width, kernel, padding; clients, samples, dtype
+    ((1, 6, 9, 8, 5, 5, 2, 2), 2, 32, np.float32),
+    ((3, 5, 7, 11, 3, 3, 0, 0), 3, 10, np.float32),
+    ((2, 7, 5, 6, 3, 2, 2, 1), 1, 17, np.float64),
+    ((4, 3, 1, 13, 1, 4, 0, 2), 2, 5, np.float64),
+    ((2, 2, 4, 4, 4, 4, 0, 0), 2, 1, np.float32),
+]
+TOLERANCE = {np.float32: 2e-5, np.float64: 1e-12}
+
+
+def slow_forward(x, weight, bias, g):
+    """x [clients, samples, in, height, width] float64: a loop over taps."""
+    around = [(0, 0)] * 3 + [(g.pad_height, g.pad_height), (g.pad_width, g.pad_width)]
+    padded = np.pad(x, around)
+    y = np.zeros((*x.shape[:2], g.c_out, g.out_height, g.out_width)) + bias[:, None, :, None, None]
+    for i in range(g.k_height):
+        for j in range(g.k_width):
+            part = padded[..., i : i + g.out_height, j : j + g.out_width]
+            y += np.einsum("kncyx,koc->knoyx", part, weight[..., i, j])
+    return y
+
+
+def slow_gradients(x, weight, grad, g):
+    """Of the sum of y * grad: with respect to x, weight and bias."""
+    around = [(0, 0)] * 3 + [(g.pad_height, g.pad_height), (g.pad_width, g.pad_width)]
+    padded, dweight = np.pad(x, around), np.zeros_like(weight)
+    dpadded = np.zeros_like(padded)
+    for i in range(g.k_height):
+        for j in range(g.k_width):
+            here = (..., slice(i, i + g.out_height), slice(j, j + g.out_width))
+            dweight[..., i, j] = np.einsum("kncyx,knoyx->koc", padded[here], grad)
+            dpadded[here] += np.einsum("knoyx,koc->kncyx", grad, weight[..., i, j])
+    h, w = g.pad_height, g.pad_width
+    dx = dpadded[..., h : h + g.height, w : w + g.width]
+    return dx, dweight, grad.sum((1, 3, 4))
+
+
+class Arena:
+    """Arrays with guards on both sides."""
+
+    def __init__(self, dtype):
+        self._all, self._dtype = [], dtype
+
+    def put(self, values):
+        values = np.asarray(values, self._dtype)
+        whole = np.full(values.size + 64, GUARD, self._dtype)
+        whole[32:-32] = values.ravel()
+        self._all.append(whole)
+        return whole[32:-32].reshape(values.shape)
+
+    def assert_untouched(self):
+        for whole in self._all:
+            assert (whole[:32] == GUARD).all()
+            assert (whole[-32:] == GUARD).all()
+
+
+def last(x):
+    return np.moveaxis(x, 1, -1)
+
+
+@pytest.mark.parametrize(("numbers", "clients", "samples", "dtype"), GEOMETRIES)
+def test_the_kernels_are_the_loop_over_taps(numbers, clients, samples, dtype):
+    g = Geometry(*numbers)
+    n_bytes = np.dtype(dtype).itemsize
+    lanes = lanes_for(samples, n_bytes)
+    rng, arena = np.random.default_rng(0), Arena(dtype)
+    x = rng.normal(size=(clients, samples, g.c_in, g.height, g.width))
+    weight, bias = (
+        rng.normal(size=(clients, g.c_out, *rest)) for rest in ((g.c_in, g.k_height, g.k_width), ())
+    )
+    grad = rng.normal(size=(clients, samples, g.c_out, g.out_height, g.out_width))
+    own_x, own_grad, own_weight, own_bias = map(arena.put, (last(x), last(grad), weight, bias))
+    y, dx = arena.put(np.full_like(last(grad), np.nan)), arena.put(np.full_like(last(x), np.nan))
+    dweight, dbias = arena.put(np.full_like(weight, np.nan)), arena.put(np.full_like(bias, np.nan))
+    scratch = arena.put(np.full(scratch_bytes(g, lanes, n_bytes) // n_bytes, np.nan))
+    program = conv_program(g, lanes, n_bytes)
+
+    def at(*arrays):
+        return [a.ctypes.data for a in arrays]
+
+    program.forward(*at(own_x, own_weight, own_bias, y, scratch), clients, samples)
+    scratch[:] = np.nan
+    program.input_gradient(*at(own_grad, own_weight, dx, scratch), clients, samples)
+    scratch[:] = np.nan
+    program.weight_gradient(*at(own_x, own_grad, dweight, dbias, scratch), clients, samples)
+
+    arena.assert_untouched()
+    slow = slow_gradients(x, weight, grad, g)
+    for found, expected in zip(
+        (y, dx, dweight, dbias),
+        (last(slow_forward(x, weight, bias, g)), last(slow[0]), *slow[1:]),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+def test_a_sample_that_is_not_a_number_stays_with_its_client():
+    g, clients, samples = Geometry(3, 5, 7, 11, 3, 3, 0, 0), 3, 10
+    rng, program = np.random.default_rng(1), conv_program(g, lanes_for(samples, 4), 4)
+    x = rng.normal(size=(clients, g.c_in, g.height, g.width, samples)).astype(np.float32)
+    grad = rng.normal(size=(clients, g.c_out, g.out_height, g.out_width, samples)).astype(np.float32)
+    x[1], grad[1, ..., -1] = np.nan, np.inf
+    dweight = np.zeros((clients, g.c_out, g.c_in, 3, 3), np.float32)
+    dbias = np.zeros((clients, g.c_out), np.float32)
+    scratch = np.zeros(scratch_bytes(g, lanes_for(samples, 4), 4), np.uint8)
+    arrays = (x, grad, dweight, dbias, scratch)
+    program.weight_gradient(*(a.ctypes.data for a in arrays), clients, samples)
+    assert np.isfinite(dweight[[0, 2]]).all()
+    assert np.isfinite(dbias[[0, 2]]).all()
+    assert np.isnan(dweight[1]).all()
+
+
+@pytest.mark.parametrize("samples", [1, 4, 8, 10, 16, 31, 33])
+def test_a_vector_holds_a_power_of_two_of_samples(samples):
+    lanes = lanes_for(samples, 4)
+    assert lanes in (4, 8, 16)
+    assert -(-samples // lanes) * lanes - samples < lanes

@@ -1,0 +1,164 @@
+"""Field kernels against Python integers, at every instruction level."""
+
+import functools
+import random
+
+import pytest
+
+from evenload.gpu.field import FQ, FR
+from evenload.gpu.llvm import program, programs, rows
+from evenload.gpu.llvm.layout import LEVELS
+
+pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+KERNELS = {"multiply": 4, "square": 4, "invert": 4, "sums": 4, "extension": 4, "extension_invert": 4}
+
+
+@pytest.fixture(params=list(LEVELS))
+def level(request):
+    if request.param == "ifma52" and programs.best_level() != "ifma52":
+        pytest.skip("this processor has no AVX-512 IFMA")
+    return LEVELS[request.param]
+
+
+def arithmetic_ir(level_name, prime):
+    """Kernels of the form (out, a, b, n) that apply one operation to n blocks."""
+    from llvmlite import ir
+
+    from evenload.gpu.llvm.code import add_kernel
+    from evenload.gpu.llvm.field.arith import PrimeField
+    from evenload.gpu.llvm.field.extension import QuadraticField
+
+    module, level_type = ir.Module("arithmetic"), programs._level_type(level_name)
+
+    def each(field_type, operation):
+        def body(code, out, a, b, n):
+            f = field_type(code, level_type, prime)
+            with code.range(0, n) as k:
+                at = code.mul(k, f.block_bytes)
+                x, y = f.load(code.add(a, at)), f.load(code.add(b, at))
+                f.store(f.canonical(operation(f, x, y)), code.add(out, at), bound=1)
+
+        return body
+
+    def sums(f, x, y):  # ((x - y)*2 - 3y) * (x + y) - x, bounds growing as far as they may
+        left = f.subtract(f.double(f.subtract(x, y)), f.triple(y))
+        return f.subtract(f.multiply_inline(left, f.add(x, y)), x)
+
+    add_kernel(module, "multiply", 4, each(PrimeField, lambda f, x, y: f.multiply_inline(x, y)))
+    add_kernel(module, "square", 4, each(PrimeField, lambda f, x, y: f.square(x)))
+    add_kernel(module, "invert", 4, each(PrimeField, lambda f, x, y: f.invert(x)))
+    add_kernel(module, "sums", 4, each(PrimeField, sums))
+    add_kernel(module, "extension", 4, each(QuadraticField, lambda f, x, y: f.multiply_inline(x, y)))
+    add_kernel(module, "extension_invert", 4, each(QuadraticField, lambda f, x, y: f.invert(x)))
+    return str(module)
+
+
+@functools.cache
+def kernels(level_name, prime):
+    name = f"test-arithmetic-{level_name}-{prime.name}"
+    return program.load(name, KERNELS, lambda: arithmetic_ir(level_name, prime), (__file__, *_sources()))
+
+
+def _sources():
+    return programs._sources("code", "word64", "ifma", "arith", "extension")
+
+
+def to_blocks(values, level):
+    limb_bits = 52 if level.lanes == 8 else 64
+    blocks = rows.empty(len(values) // level.lanes, level.block_bytes)
+    shaped = blocks.reshape(len(blocks), -1, level.lanes)
+    for k in range(shaped.shape[1]):
+        for i, value in enumerate(values):
+            shaped[i // level.lanes, k, i % level.lanes] = value >> limb_bits * k & (1 << limb_bits) - 1
+    return blocks
+
+
+def from_blocks(blocks, level):
+    limb_bits = 52 if level.lanes == 8 else 64
+    shaped = blocks.reshape(len(blocks), -1, level.lanes)
+    n = len(blocks) * level.lanes
+    limbs = range(shaped.shape[1])
+    return [
+        sum(int(shaped[i // level.lanes, k, i % level.lanes]) << limb_bits * k for k in limbs)
+        for i in range(n)
+    ]
+
+
+def operands(prime, n=64):
+    """Any values below 2p, extremes included."""
+    p, draw = prime.modulus, random.Random(7)
+    edges = [0, 1, 2, p - 1, p, p + 1, 2 * p - 1, 1 << 52, (1 << 52) - 1, 1 << 208, (1 << 253) - 1]
+    left = [a for a in edges for _ in edges] + [draw.randrange(2 * p) for _ in range(n)]
+    right = edges * len(edges) + [draw.randrange(2 * p) for _ in range(n)]
+    spare = -len(left) % 16
+    return left + left[:spare], right + right[:spare]
+
+
+def apply(name, level, prime, left, right, per_block=1):
+    a, b = to_blocks(left, level), to_blocks(right, level)
+    out = rows.zeros(len(a), level.block_bytes)
+    getattr(kernels(level.name, prime), name)(*map(rows.address, (out, a, b)), len(a) // per_block)
+    return from_blocks(out, level)
+
+
+@pytest.mark.parametrize("prime", [FQ, FR], ids=lambda p: p.name)
+def test_prime_field(level, prime):
+    p, r_inverse = prime.modulus, pow(2, -level.radix_bits, prime.modulus)
+    left, right = operands(prime)
+    assert apply("multiply", level, prime, left, right) == [
+        x * y * r_inverse % p for x, y in zip(left, right, strict=True)
+    ]
+    assert apply("square", level, prime, left, right) == [x * x * r_inverse % p for x in left]
+    pairs = list(zip(left, right, strict=True))
+    expected = [((2 * (x - y) - 3 * y) * (x + y) * r_inverse - x) % p for x, y in pairs]
+    assert apply("sums", level, prime, left, right) == expected
+
+
+def test_inversion_and_that_zero_gives_zero(level):
+    p, radix = FQ.modulus, pow(2, level.radix_bits, FQ.modulus)
+    left = [0, 1, p - 1, p, radix, 2 * p - 1, 3, 5]
+    got = apply("invert", level, FQ, left, left)
+    assert got == [pow(x, -1, p) * radix * radix % p if x % p else 0 for x in left]
+
+
+def test_quadratic_extension(level):
+    p, r_inverse, lanes = FQ.modulus, pow(2, -level.radix_bits, FQ.modulus), level.lanes
+    left, right = operands(FQ)
+    product = apply("extension", level, FQ, left, right, per_block=2)
+    inverse = apply("extension_invert", level, FQ, left, right, per_block=2)
+    radix = pow(2, level.radix_bits, p)
+    for block in range(0, len(left), 2 * lanes):
+        for lane in range(lanes):
+            i, j = block + lane, block + lanes + lane
+            a, b, c, d = left[i], left[j], right[i], right[j]
+            assert product[i] == (a * c - b * d) * r_inverse % p
+            assert product[j] == (a * d + b * c) * r_inverse % p
+            norm = (a * a + b * b) % p
+            unit = pow(norm, -1, p) * radix * radix % p if norm else 0
+            assert (inverse[i], inverse[j]) == (a * unit % p, -b * unit % p)
+
+
+def test_a_formula_that_would_overflow_is_reduced_not_wrong(level):
+    """Adding 40 times without a word about reductions: the emitter puts them in where they are needed."""
+    from llvmlite import ir
+
+    from evenload.gpu.llvm.code import add_kernel
+    from evenload.gpu.llvm.field.arith import PrimeField
+
+    module = ir.Module("long-sum")
+
+    def body(code, out, a):
+        f = PrimeField(code, programs._level_type(level.name), FQ)
+        total = x = f.load(a)
+        for _ in range(39):
+            total = f.add(total, x)
+        f.store(total, out, bound=1)
+
+    add_kernel(module, "long_sum", 2, body)
+    kernel = program.load(
+        f"test-sum-{level.name}", {"long_sum": 2}, lambda: str(module), (__file__, *_sources())
+    )
+    values = [2 * FQ.modulus - 1 - k for k in range(level.lanes)]
+    blocks, out = to_blocks(values, level), rows.empty(1, level.block_bytes)
+    kernel.long_sum(rows.address(out), rows.address(blocks))
+    assert from_blocks(out, level) == [40 * value % FQ.modulus for value in values]

@@ -1,0 +1,159 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from evenload.balance.flow import route
+from evenload.errors import ConfigError, FormatError, UnknownName
+from evenload.moe import Fleet, rebalance_experts
+from evenload.moe.generators import Popularity, generate
+from evenload.moe.placement.bound import equal_split_imbalance
+from evenload.moe.replay.page import page, write_replay
+from evenload.moe.replay.replayer import STRATEGIES, imbalances, replay
+from evenload.moe.search.layer_search import Effort
+from evenload.moe.search.plan_file import read_plan, write_plan
+
+BRIEF = Effort(n_windows=8, n_made_up=24, n_rounds=2, n_tries=60)
+BATCHES = generate(Popularity(drift=0.1), n_windows=10, n_layers=2, n_experts=32, n_ids=4000).windows(1)
+FLEET = Fleet.even(8, 40)
+ONE_GPU = '{"slots": [1], "speeds": [1], "nodes": [0], "dead": []}'
+
+
+@pytest.fixture(scope="module")
+def result():
+    return replay(BATCHES, FLEET, history=4, every=2, effort=BRIEF, expert_bytes=10**6, name="made <up>")
+
+
+def test_every_strategy_serves_every_later_batch(result):
+    assert [course.name for course in result.courses] == list(STRATEGIES)
+    for course in result.courses:
+        assert course.imbalance.shape == result.bound.shape == (6, 2)
+        assert (course.imbalance >= result.bound - 1e-9).all()
+        assert course.loads.mean(axis=1) == pytest.approx([1, 1])
+        assert [move.batch for move in course.moves] == [2, 4]
+
+
+def test_eplb_is_replayed_as_it_plans(result):
+    for at, start in ((0, 0), (5, 4)):
+        placement = rebalance_experts(BATCHES[start : start + 4].sum(axis=0), 40, 1, 1, 8)
+        batch = BATCHES[4 + at]
+        assert result.courses[0].imbalance[at] == pytest.approx(
+            equal_split_imbalance(placement.phy2log, batch, 8)
+        )
+        assert result.courses[1].imbalance[at] == pytest.approx(route(placement.phy2log, batch, 8).imbalance)
+
+
+def test_routing_and_search_pay(result):
+    plain, routed, searched, few = (course.mean for course in result.courses)
+    assert searched < routed < plain
+    assert few < routed
+    share = [np.mean([move.moved_share for move in course.moves]) for course in result.courses]
+    assert share[3] < 0.3 < share[0]
+
+
+def test_planned_once_there_are_no_moves():
+    once = replay(BATCHES, FLEET, history=4, effort=BRIEF, strategies=["EPLB", "search + routing"])
+    assert all(not course.moves for course in once.courses)
+
+
+def test_finer_windows_for_the_search():
+    fine = generate(Popularity(drift=0.1), n_windows=20, n_layers=2, n_experts=32, n_ids=2000).windows(1)
+    batches = fine.reshape(10, 2, 2, 32).sum(axis=1)
+    result = replay(batches, FLEET, history=4, fine=fine, effort=BRIEF, strategies=["search + routing"])
+    assert result.courses[0].imbalance.shape == (6, 2)
+
+
+def test_unlike_gpus():
+    fleet = Fleet((6, 6, 6, 6, 6, 6, 6, 6), speeds=(1, 1, 1, 1, 2, 2, 2, 2), dead=frozenset([0]))
+    result = replay(BATCHES, fleet, history=4, effort=BRIEF, strategies=["search + routing"])
+    course = result.courses[0]
+    assert course.loads[:, 0].tolist() == [0, 0]
+    assert (course.imbalance >= result.bound - 1e-9).all()
+    with pytest.raises(ConfigError, match="alike GPUs"):
+        replay(BATCHES, fleet, history=4, strategies=["EPLB"])
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [({"history": 10}, ConfigError), ({"history": 0}, ConfigError), ({"strategies": ["best"]}, UnknownName)],
+)
+def test_bad_options_are_refused(options, error):
+    with pytest.raises(error):
+        replay(BATCHES, FLEET, **options)
+
+
+def test_imbalances_of_a_plan_in_use():
+    phy2log = rebalance_experts(BATCHES.sum(axis=0), 40, 1, 1, 8).phy2log
+    routed, equal = (imbalances(phy2log, BATCHES, FLEET, routed=flag) for flag in (True, False))
+    assert routed.shape == (10, 2)
+    assert (routed <= equal + 1e-9).all()
+    assert (imbalances(phy2log, 0 * BATCHES, FLEET) == 1).all()
+
+
+def test_numbers_as_json(result):
+    shown = json.loads(json.dumps(result.to_json()))
+    assert shown["schema"] == 1
+    assert shown["courses"][3]["moves"][0]["bytes"] % 10**6 == 0
+    assert len(shown["bound"]) == 6
+    assert np.array(shown["courses"][0]["loads"]).shape == (2, 8)
+
+
+def test_the_page_is_one_file_that_loads_nothing(result, tmp_path):
+    write_replay(result, tmp_path / "replay.html")
+    text = (tmp_path / "replay.html").read_text()
+    assert "{{" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert "made <up>" not in text
+    assert "made &lt;up&gt;" in text
+    assert not re.findall(
+        r'(?:src|href)="(?!data:|#)', re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    )
+    view = json.loads(
+        re.search(r'<script type="application/json" id="view">(.*?)</script>', text, re.DOTALL)[1]
+    )
+    assert view["courses"][2]["name"] == "search + routing"
+    assert page(result) == text
+
+
+def test_no_place_for_the_page(result, tmp_path):
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_replay(result, tmp_path / "no" / "replay.html")
+
+
+@pytest.mark.parametrize("name", ["plan.json", "plan.npz"])
+def test_plans_on_disk(tmp_path, name):
+    fleet = Fleet((3, 2), speeds=(1, 2), nodes=(0, 1), dead=frozenset([0]))
+    phy2log = np.array([[0, 1, 2, 2, 1, -1]])
+    write_plan(tmp_path / name, phy2log, 3, fleet)
+    read, n_experts, same = read_plan(tmp_path / name)
+    assert (read == phy2log).all()
+    assert (n_experts, same) == (3, fleet)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.json", "{}", "is no plan"),
+        ("a.json", "[1", "is no plan"),
+        ("a.npz", "no zip", "is no plan"),
+        ("a.json", f'{{"physical_to_logical_map": [[5]], "n_experts": 3, "fleet": {ONE_GPU}}}', "do not fit"),
+        (
+            "a.json",
+            f'{{"physical_to_logical_map": [[0, 1]], "n_experts": 3, "fleet": {ONE_GPU}}}',
+            "do not fit",
+        ),
+    ],
+)
+def test_what_is_no_plan_is_refused(tmp_path, name, content, words):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(FormatError, match=words):
+        read_plan(tmp_path / name)
+
+
+def test_no_such_plan(tmp_path):
+    with pytest.raises(ConfigError, match="no plan at"):
+        read_plan(tmp_path / "x.json")
+    with pytest.raises(ConfigError, match="unknown kind"):
+        write_plan(tmp_path / "x.txt", np.zeros((1, 2), int), 1, Fleet.even(2, 2))
+    with pytest.raises(ConfigError, match="cannot write"):
+        write_plan(tmp_path / "no" / "x.json", np.zeros((1, 2), int), 1, Fleet.even(2, 2))

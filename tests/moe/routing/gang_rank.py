@@ -1,0 +1,85 @@
+"""One rank of a gang, started by test_planner.py: routes batches over gloo and writes what came of them."""
+
+import json
+import sys
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from evenload.errors import ConfigError
+from evenload.moe.routing.planner import Planner
+
+N_EXPERTS, N_SLOTS = 16, 24
+
+
+def placement():
+    """No topology: some experts have two replicas, some four, most have one."""
+    return [0, 1, 2, 3, 8, 12, 4, 5, 6, 7, 0, 9, 8, 9, 10, 11, 0, 1, 12, 13, 14, 15, 0, 8]
+
+
+def batch(rank, step):
+    rng = np.random.default_rng([rank, step])
+    odds = rng.dirichlet(np.full(N_EXPERTS, 0.5)) if step % 2 else np.arange(N_EXPERTS, 0, -1) / 136
+    ids = rng.choice(N_EXPERTS, (rng.integers(1, 200), 4), p=odds)
+    ids[rng.random(ids.shape) < 0.02] = -1
+    return torch.from_numpy(ids[: 0 if step == 3 and rank == 1 else None])
+
+
+def route(planner, rank, step):
+    ids = batch(rank, step)
+    counter = torch.zeros(N_SLOTS, dtype=torch.int32)
+    slots = planner.run(ids, counter)
+    assert slots.shape == ids.shape
+    assert torch.equal(slots == -1, ids == -1)
+    assert torch.equal(planner.phy2log[slots[slots >= 0]], ids[ids >= 0])
+    certificate = planner.certificate()
+    return {
+        "received": np.bincount(slots[slots >= 0].numpy(), minlength=N_SLOTS).tolist(),
+        "counter": counter.tolist(),
+        "loads": planner.loads.tolist(),
+        "peak": int(certificate.peak),
+        "load": certificate.load,
+        "gpus": certificate.gpus,
+    }
+
+
+def refused(call):
+    try:
+        call()
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def main(rank, n_ranks, store, result):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=n_ranks)
+    group = dist.group.WORLD
+    planner = Planner(placement(), N_SLOTS, N_EXPERTS, 4, group, nodes=[0, 0, 1, 1])
+    found = {"exact": [route(planner, rank, step) for step in range(5)]}
+    sums = Planner(placement(), N_SLOTS, N_EXPERTS, group=group, exchange="sums")
+    found["sums"] = [route(sums, rank, step) for step in range(3)]
+    bad = torch.full((3, 2), 99 if rank == 2 else 0)
+    wide = torch.zeros((3, 4 if rank == 1 else 2), dtype=torch.int64)
+    other = placement()[::-1] if rank == 3 else placement()
+    found["errors"] = {
+        "bad id": refused(lambda: planner.run(bad)),
+        "bad id, sums": refused(lambda: sums.run(bad)),
+        "widths": refused(lambda: planner.run(wide)),
+        "widths, sums": refused(lambda: sums.run(wide)),
+        "placement": refused(lambda: Planner(other, N_SLOTS, N_EXPERTS, group=group)),
+        "sizes": refused(lambda: Planner(placement(), N_SLOTS, N_EXPERTS + (rank == 0), group=group)),
+        "load": refused(
+            lambda: planner.update_redundancy_mapping(np.random.default_rng(rank).random(N_EXPERTS))
+        ),
+    }
+    planner.update_redundancy_mapping(np.arange(N_EXPERTS))
+    found["after"] = route(planner, rank, 0)  # the gang still works after every refusal
+    with open(result, "w") as file:
+        json.dump(found, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])

@@ -1,0 +1,239 @@
+"""The Planner alone and in a gang of real processes: every id served, loads equal to the certificate."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from evenload.errors import ConfigError, MissingExtra
+from evenload.moe.routing.planner import Planner
+from evenload.moe.topology import create_redundant_mapping, cube
+
+SHAPES = [(8, 12, 512), (16, 24, 1024), (32, 48, 2048)]
+
+
+def gate(n_experts, n_tokens, top_k=2, seed=0):
+    rng = np.random.default_rng(seed)
+    odds = rng.dirichlet(np.full(n_experts, 0.7))
+    return torch.from_numpy(rng.choice(n_experts, (n_tokens, top_k), p=odds))
+
+
+def received(planner, slots):
+    return np.bincount(slots[slots >= 0].numpy().reshape(-1), minlength=planner.n_routed_experts)
+
+
+def rank_loads(planner, slots):
+    return received(planner, slots).reshape(planner.ep_size, -1).sum(axis=1)
+
+
+@pytest.mark.parametrize(("n_logical", "n_physical", "n_tokens"), SHAPES)
+def test_realised_loads_are_the_certificate(n_logical, n_physical, n_tokens):
+    planner = Planner(create_redundant_mapping(n_logical, n_physical), n_physical, n_logical)
+    for seed in range(5):
+        idx = gate(n_logical, n_tokens, seed=seed)
+        counter = torch.zeros(n_physical)
+        slots = planner.run(idx, counter)
+        assert slots.dtype == idx.dtype
+        assert torch.equal(planner.phy2log[slots], idx)
+        loads = rank_loads(planner, slots)
+        np.testing.assert_array_equal(loads, planner.loads)
+        np.testing.assert_array_equal(counter.numpy(), received(planner, slots))
+        certificate = planner.certificate()
+        counts = np.bincount(idx.numpy().reshape(-1), minlength=n_logical)
+        assert certificate.peak == loads.max()
+        assert certificate.proves(planner.graph, 0, counts)
+
+
+def test_the_interface_of_lplb_as_its_readme_uses_it():
+    r2o = torch.from_numpy(cube())
+    planner = Planner(r2o, 256 + 2 * 32, 256, ep_size=32)
+    load = torch.randint(1, 1000, (256,))
+    phy2log, log2phy, logcnt = planner.update_redundancy_mapping(load)
+    assert phy2log.shape == (320,)
+    assert log2phy.shape == (256, 2)
+    assert logcnt.sum() == 320
+    for expert in (0, 77, 255):
+        mine = log2phy[expert][log2phy[expert] >= 0]
+        assert len(mine) == logcnt[expert]
+        assert (phy2log[mine] == expert).all()
+    copied = load[logcnt == 2].float().mean()
+    assert copied > load[logcnt == 1].float().mean()
+    counter = torch.zeros(1, dtype=torch.int64)
+    idx = torch.randint(-1, 256, (4096, 8))
+    slots = planner.run(idx, counter, 100)
+    assert counter.item() == planner.n_group == 4
+    assert torch.equal(slots == -1, idx == -1)
+    assert torch.equal(phy2log[slots[slots >= 0]], idx[idx >= 0])
+
+
+def test_any_replica_graph_with_many_copies():
+    slots = [0, 1, 0, 2, 0, 3, 0, -1]
+    planner = Planner(slots, 8, 4, ep_size=4)
+    idx = torch.tensor([[0] * 97 + [1, 2, 3]])
+    out = planner.run(idx)
+    assert rank_loads(planner, out).tolist() == [25, 25, 25, 25]
+    phy2log, _, logcnt = planner.update_redundancy_mapping([1, 2, 3, 99])
+    assert logcnt[3] == 4
+    assert (phy2log == -1).sum() == 1
+
+
+def test_arrays_shapes_and_empty_batches():
+    planner = Planner(create_redundant_mapping(8, 12), 12, 8)
+    ids = np.array([[[1, 2], [3, -1]]], np.int32)
+    out = planner.run(ids)
+    assert isinstance(out, np.ndarray)
+    assert out.shape == ids.shape
+    assert out.dtype == np.int32
+    assert planner.run(torch.empty((0, 2), dtype=torch.int64)).shape == (0, 2)
+    assert planner.certificate().peak == 0
+    assert torch.equal(planner.run(torch.full((3, 2), -1)), torch.full((3, 2), -1))
+
+
+def test_speeds_and_dead_ranks():
+    planner = Planner([0, 1, 0, 2, 0, 1], 6, 3, ep_size=3, speeds=[1, 1, 2])
+    planner.run(torch.tensor([0] * 80))
+    assert planner.loads.tolist() == [20, 20, 40]
+    planner = Planner([0, 1, 0, 2, 0, 1], 6, 3, ep_size=3, dead=[1])
+    out = planner.run(torch.tensor([0] * 80))
+    assert planner.loads.tolist() == [40, 0, 40]
+    assert not ((out == 2) | (out == 3)).any()
+    with pytest.raises(ConfigError, match=r"experts \[2\]"):
+        planner.run(torch.tensor([2]))
+
+
+def test_known_counts_route_without_an_exchange():
+    planner = Planner(create_redundant_mapping(8, 12), 12, 8)
+    idx = gate(8, 512)
+    counts = torch.bincount(idx.view(-1), minlength=8)
+    plan = planner.run_with_stats(counts)
+    slots = plan.apply(idx)
+    assert torch.equal(planner.phy2log[slots], idx)
+    np.testing.assert_array_equal(received(planner, slots), plan.quotas)
+    assert plan.certificate.peak == rank_loads(planner, slots).max()
+    by_rank = torch.stack([counts, *([torch.zeros_like(counts)] * 3)])
+    np.testing.assert_array_equal(received(planner, planner.run_with_stats(by_rank).apply(idx)), plan.quotas)
+    later = gate(8, 512, seed=1)  # an older batch's plan still serves every id of a new one
+    assert torch.equal(planner.phy2log[plan.apply(later)], later)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: Planner(create_redundant_mapping(8, 12), 13, 8), "do not suit"),
+        (lambda: Planner([0, 1, 2, 0], 4, 3), "how many ranks"),
+        (lambda: Planner([0, 1, 2], 4, 3, ep_size=2), "redundant_to_original has shape"),
+        (lambda: Planner([0, 1, 1, 0], 4, 3, ep_size=2), "no slot"),
+        (lambda: Planner([0, 1, 2, 3], 4, 3, ep_size=2), "names expert 3"),
+        (lambda: Planner([0, 1, 2, 0], 4, 3, ep_size=3), "do not divide"),
+        (lambda: Planner([0, 1, 2, 0], 4, 3, ep_size=2, exchange="all"), "exchange"),
+        (lambda: small().run(torch.tensor([3])), "expert id 3 of 3"),
+        (lambda: small().run(torch.tensor([0.5])), "dtype"),
+        (lambda: small().run(torch.tensor([0]), torch.zeros(3)), "avail_counter"),
+        (lambda: small().run_with_stats([1, 2]), "counts have shape"),
+        (lambda: small().run_with_stats([1, 2, -1]), "demand -1"),
+        (lambda: small().update_redundancy_mapping([1.0, float("nan"), 2.0]), "load"),
+        (lambda: small().update_redundancy_mapping([1.0, 2.0]), "load"),
+        (lambda: small().update_redundancy_mapping([1.0, -2.0, 1.0]), "load"),
+        (lambda: Planner([0.5, 1, 2, 0], 4, 3, ep_size=2), "dtype float64"),
+        (lambda: Planner([[0], [1, 2]], 4, 3, ep_size=2), "different lengths"),
+        (lambda: small().update_redundancy_mapping(["a", 1, 2]), "no list of numbers"),
+        (lambda: small().run_with_stats(np.full(3, 2**62)), "a count of"),
+        (lambda: small().run_with_stats(np.full((4, 3), 2**62)), "a count of"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, says):
+    with pytest.raises(ConfigError, match=says):
+        call()
+
+
+def small():
+    return Planner([0, 1, 2, 0], 4, 3, ep_size=2)
+
+
+def test_deep_ep_is_asked_for_by_name():
+    with pytest.raises(MissingExtra, match="deep_ep"):
+        small().init_from_deep_ep(object())
+
+
+def test_importing_planner_and_dispatcher_imports_nothing_heavy():
+    code = (
+        "import sys, evenload.moe.routing.planner, evenload.moe.routing.dispatch;"
+        "import evenload.moe.routing.device;"
+        "print(sorted({'numba', 'scipy', 'torch', 'triton'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+@pytest.fixture(scope="module")
+def gang(tmp_path_factory):
+    """What four processes found, rank by rank."""
+    folder = tmp_path_factory.mktemp("gang")
+    script = Path(__file__).with_name("gang_rank.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                str(script),
+                str(rank),
+                "4",
+                str(folder / "store"),
+                str(folder / f"{rank}.json"),
+            ],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(4)
+    ]
+    try:
+        errors = [rank.communicate(timeout=250)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * 4, "\n".join(errors)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
+
+
+def test_a_gang_realises_the_certified_optimum(gang):
+    for step in range(5):
+        ranks = [found["exact"][step] for found in gang]
+        total = np.sum([rank["received"] for rank in ranks], axis=0)
+        loads = total.reshape(4, -1).sum(axis=1)
+        for rank in ranks:  # every rank worked out the same
+            assert rank["loads"] == loads.tolist()
+            assert rank["counter"] == total.tolist()
+            assert rank["peak"] == loads.max()
+            assert rank["load"] > (rank["peak"] - 1) * len(rank["gpus"])
+
+
+def test_a_gang_that_only_sums_comes_close(gang):
+    for step in range(3):
+        ranks = [found["sums"][step] for found in gang]
+        total = np.sum([rank["received"] for rank in ranks], axis=0)
+        assert total.sum() == sum(ranks[0]["loads"])
+        assert total.reshape(4, -1).sum(axis=1).max() <= ranks[0]["peak"] + 2 * 4
+
+
+@pytest.mark.parametrize(
+    ("what", "culprit_says", "others_say"),
+    [
+        ("bad id", "expert id 99 of 16", r"ranks [2] have an expert id out of range"),
+        ("bad id, sums", "expert id 99 of 16", "1 of 4 ranks have an expert id out of range"),
+        ("widths", "widths: [2, 4]", "widths: [2, 4]"),
+        ("widths, sums", "different widths", "different widths"),
+        ("placement", "differ in redundant_to_original", "differ in redundant_to_original"),
+        ("load", "ranks differ in load", "ranks differ in load"),
+        ("sizes", "ranks differ in experts: [17, 16, 16, 16]", "ranks differ in experts: [17, 16, 16, 16]"),
+    ],
+)
+def test_a_gang_refuses_together_and_goes_on(gang, what, culprit_says, others_say):
+    culprit = 2
+    for rank, found in enumerate(gang):
+        assert (culprit_says if rank == culprit else others_say) in found["errors"][what]
+    assert all(found["after"]["peak"] > 0 for found in gang)

@@ -1,0 +1,337 @@
+"""Who runs what: every task exactly once whatever dies, nobody idle without need, plans as they are meant."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.pipeline.dispatch.actions import Load, Run, Start, Stop
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_flow import Course, StageRule, Task
+from evenload.pipeline.dispatch.results import ItemFailure
+from evenload.pipeline.plan import Fit, Phase, Unit
+from evenload.pipeline.planning.fixed_modes import phases_of_mode
+from evenload.pipeline.stage import Item
+
+STAGES = ("edit", "score")
+
+
+class Fleet:
+    """Plays workers: ``item_s`` by group, deaths at random; keeps who ran what when."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        course: Course,
+        *,
+        item_s=None,
+        rng=None,
+        p_death=0.0,
+        load_s: Any = 0.0,
+        stage_s=None,
+        p_saving=0.0,
+        plans=(),
+    ):
+        self.dispatcher, self.course = dispatcher, course
+        self.item_s, self.rng = item_s or {}, rng or random.Random(0)
+        self.p_death, self.stage_s = p_death, stage_s or {}
+        self.p_saving, self.plans = p_saving, plans  # results that come later; plans that are changed to
+        self.saving: list[tuple[float, str, Task]] = []
+        self.load_s = load_s if isinstance(load_s, dict) else {0: load_s, 1: load_s, 2: load_s}
+        self.now, self.busy = 0.0, {}
+        self.ran: list[tuple[str, Task, float]] = []
+        self.loads: list[tuple[str, int]] = []
+        self.given_up: list[Task] = []
+
+    def go(self) -> float:
+        """Until nothing is open; returns the makespan."""
+        self.dispatcher.add(self.course.begin())
+        for _ in range(100_000):
+            if not self.course.n_open:
+                return self.now
+            actions = self.dispatcher.decide(self.now)
+            for action in actions:
+                self._do(action)
+            if not actions and not self._next():
+                wait_s = self.dispatcher.wake_s(self.now)
+                assert wait_s is not None, f"stuck: {self.dispatcher.why_stuck()}"
+                self.now += wait_s + 1e-9
+        raise AssertionError("it does not end")
+
+    def _seconds(self, group: str, stage: int) -> float:
+        return self.item_s.get(group, 1.0) * self.stage_s.get(stage, 1.0)
+
+    def _do(self, action) -> None:
+        if isinstance(action, Start):
+            self.dispatcher.up(action.group)
+        elif isinstance(action, Stop):
+            assert action.group not in self.busy
+            assert not any(group == action.group for _, group, _ in self.saving)
+        elif isinstance(action, Load):
+            self.loads.append((action.group, action.stage))
+            self.busy[action.group] = (self.now + self.load_s[action.stage], action)
+        else:
+            assert isinstance(action, Run)
+            assert action.group not in self.busy
+            seconds = len(action.tasks) * self._seconds(action.group, action.tasks[0].stage)
+            self.busy[action.group] = (self.now + seconds, action)
+
+    def _next(self) -> bool:
+        """The next thing happens, if anything is under way."""
+        ends = [(end, group) for group, (end, _) in self.busy.items()]
+        if self.saving and (not ends or min(self.saving)[0] <= min(ends)[0]):
+            self.now, group, task = min(self.saving)
+            self.saving.remove((self.now, group, task))
+            self.dispatcher.ended(group, task)
+            self._done(group, task)
+            return True
+        if not ends:
+            return False
+        end, group = min(ends)
+        _, action = self.busy.pop(group)
+        self.now = max(self.now, end)
+        if self.plans and self.rng.random() < 0.1:
+            self.dispatcher.follow(self.rng.choice(self.plans))
+        if self.rng.random() < self.p_death:
+            self.saving = [one for one in self.saving if one[1] != group]
+            for task in self.dispatcher.lost(group, self.now, "was killed"):
+                self.given_up.append(task)
+                self.dispatcher.add(self.course.failed(task, ItemFailure("x", "WorkerLost", "gone")))
+            return True
+        self.dispatcher.answered(group)
+        if isinstance(action, Load):
+            self.dispatcher.loaded(group, action.stage, action.fit, self.load_s[action.stage])
+            return True
+        for task in action.tasks:
+            seconds = self._seconds(group, task.stage)
+            if self.rng.random() < self.p_saving:
+                self.dispatcher.made(group, task, seconds)
+                self.saving.append((self.now + self.rng.random(), group, task))
+            else:
+                self.dispatcher.ended(group, task, seconds)
+                self._done(group, task)
+        return True
+
+    def _done(self, group: str, task: Task) -> None:
+        self.ran.append((group, task, self.now))
+        self.dispatcher.add(self.course.done(task, {}))
+
+
+def course(n_items: int, stages=STAGES) -> Course:
+    return Course([StageRule(name) for name in stages], [(Item(at, str(at)), {}) for at in range(n_items)])
+
+
+def fleet(mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, **more) -> Fleet:
+    devices = [f"d{at}" for at in range(n_devices)]
+    phases = phases_of_mode(mode, stages, devices, split=stages[:1], in_flight=1)
+    return Fleet(Dispatcher(phases, stages, batch=batch), course(n_items, stages), **more)
+
+
+@given(
+    st.sampled_from(["single", "data_parallel", "swap", "stage_parallel", "model_parallel"]),
+    st.integers(1, 25), st.integers(2, 5), st.integers(0, 10**6), st.sampled_from([0.0, 0.05, 0.2]),
+    st.sampled_from([0.0, 0.5]), st.booleans(), st.sampled_from([1, 3]),
+)  # fmt: skip
+@settings(deadline=None, max_examples=200)
+def test_every_task_ends_exactly_once_whatever_dies(
+    mode, n_items, n_devices, seed, p_death, p_saving, is_replanned, batch
+) -> None:
+    rng = random.Random(seed)
+    devices = [f"d{at}" for at in range(n_devices)]
+    item_s = {device: rng.choice([0.5, 1.0, 2.0, 4.0]) for device in devices}
+    modes = ["single", "data_parallel", "swap", "stage_parallel", "model_parallel"] if is_replanned else []
+    played = fleet(
+        mode, n_items, n_devices, item_s=item_s, rng=rng, p_death=p_death, load_s=rng.random(),
+        p_saving=p_saving, batch={0: batch, 1: batch},
+        plans=[phases_of_mode(one, STAGES, devices, split=STAGES[:1]) for one in modes],
+    )  # fmt: skip
+    try:
+        played.go()
+    except AssertionError as error:
+        if "stuck" not in str(error):
+            raise
+        assert p_death > 0  # every device was lost for good
+        return
+    tasks = [task for _, task, _ in played.ran]
+    assert len(tasks) == len(set(tasks))
+    fates = [strand.fate for strand in played.course.strands]
+    assert fates.count("failed") == len(played.given_up)
+    assert fates.count("done") == n_items - len(played.given_up)
+    assert p_death > 0 or not played.given_up
+
+
+def test_each_device_changes_its_model_once_and_nobody_waits_for_the_slowest() -> None:
+    played = fleet("swap", 40, 4, item_s={"d0": 1.0, "d1": 1.0, "d2": 1.0, "d3": 3.0})
+    played.go()
+    assert sorted(played.loads) == sorted((f"d{at}", stage) for at in range(4) for stage in (0, 1))
+    last_edit = max(time for _, task, time in played.ran if task.stage == 0)
+    first_score = min(time for _, task, time in played.ran if task.stage == 1)
+    assert first_score <= last_edit + 1.0
+
+
+def test_close_to_the_bound_on_unequal_devices() -> None:
+    speeds = {"d0": 1.0, "d1": 1.0, "d2": 2.0, "d3": 4.0}
+    played = fleet("swap", 100, 4, item_s=speeds)
+    bound_s = 200 / sum(1 / seconds for seconds in speeds.values())
+    assert played.go() <= 1.05 * bound_s
+
+
+def test_a_group_begins_when_the_last_of_its_devices_is_free_and_ends_before_they_go_on() -> None:
+    stages = ("encode", "denoise", "score")
+    devices = ("d0", "d1", "d2")
+    alone = [tuple(Unit((device,), stage) for device in devices) for stage in ("encode", "score")]
+    split = (Unit(devices, "denoise", Fit("layer_split")),)
+    phases = (Phase(alone[0], stages[:1]), Phase(split, stages[1:2]), Phase(alone[1], stages[2:]))
+    played = Fleet(Dispatcher(phases, stages), course(6, stages))
+    played.go()
+    by_stage = [{group for group, task, _ in played.ran if task.stage == stage} for stage in range(3)]
+    assert by_stage[0] == by_stage[2] == set(devices)
+    assert by_stage[1] == {"d0+d1+d2"}
+
+
+def test_beyond_its_limit_a_device_goes_on_and_comes_back_only_to_help() -> None:
+    units = (Unit(("d0",), "edit"), Unit(("d1",), "edit", limit=2))
+    phases = (Phase(units, ("edit",)), Phase((Unit(("d1",), "score"),), ("score",)))
+    dispatcher = Dispatcher(phases, STAGES, load_s={0: 5.0, 1: 0.5}, item_s={0: 1.0, 1: 1.0})
+    played = Fleet(dispatcher, course(20))
+    played.go()
+    edits = [task for group, task, _ in played.ran if group == "d1" and task.stage == 0]
+    assert len(edits) in range(2, 6)
+    assert next(task.stage for group, task, _ in played.ran[4:] if group == "d1") == 1
+
+
+def test_a_model_is_loaded_while_its_first_tasks_are_made_and_the_plan_is_kept() -> None:
+    """The planner says 11.92 s: d3 holds the scorer alone and has it ready when the first edit is there."""
+    edits = [Unit(("d0",), "edit"), Unit(("d1",), "edit"), Unit(("d2",), "edit", limit=14)]
+    scores = [Unit(("d2",), "score"), Unit(("d3",), "score")]
+    phases = (Phase(tuple(edits), ("edit",)), Phase(tuple(scores), ("score",)))
+    seconds = {0: 0.25, 1: 0.17}
+    dispatcher = Dispatcher(phases, STAGES, item_s=seconds, load_s={0: 1.0, 1: 0.75})
+    played = Fleet(dispatcher, course(100), stage_s=seconds, load_s={0: 1.0, 1: 0.75})
+    assert played.go() <= 1.02 * 11.92
+    assert [stage for group, stage in played.loads if group == "d3"] == [1]
+
+
+def test_tasks_of_a_batch_are_few_near_the_end_and_alone_after_a_death() -> None:
+    phases = phases_of_mode("data_parallel", ("edit",), ["d0", "d1"])
+    dispatcher = Dispatcher(phases, ("edit",), batch={0: 4})
+    for group in ("d0", "d1"):
+        dispatcher.up(group)
+        dispatcher.loaded(group, 0, Fit())
+    dispatcher.add([Task(0, at) for at in range(6)])
+    dealt = {action.group: action for action in dispatcher.decide(0.0)}
+    assert [len(action.tasks) for action in dealt.values() if isinstance(action, Run)] == [3, 2]
+    assert not dispatcher.lost("d0", 0.0, "was killed")
+    dispatcher.up("d0")
+    dispatcher.loaded("d0", 0, Fit())
+    again = dispatcher.decide(1.0)
+    assert [len(action.tasks) for action in again if isinstance(action, Run)] == [1]
+    dispatcher.one_by_one("d1", 0)
+    assert dispatcher.batch_of("d1", 0) == 1
+    assert dispatcher.batch_of("d0", 0) == 4
+
+
+def test_memory_that_runs_out_in_a_batch_halves_it_first() -> None:
+    unit = Unit(("d0",), "edit")
+    dispatcher = Dispatcher((Phase((unit,), ("edit",)),), ("edit",), batch={0: 4}, oom=("smaller_in_flight",))
+    said = [dispatcher.out_of_memory("d0", Task(0, 0)) for _ in range(3)]
+    assert said == ["batches of 2", "batches of 1", None]
+    dispatcher = Dispatcher((Phase((unit,), ("edit",)),), ("edit",), batch={0: 2}, oom=())
+    said = [dispatcher.out_of_memory("d0", Task(0, 0)) for _ in range(2)]
+    assert said == ["batches of 1", None], "others in its batch are no reason to give an item up"
+
+
+def test_what_is_computed_is_not_lost_with_its_worker() -> None:
+    dispatcher = Dispatcher(phases_of_mode("data_parallel", STAGES, ["d0"]), STAGES)
+    dispatcher.up("d0")
+    dispatcher.loaded("d0", 0, Fit())
+    dispatcher.add([Task(0, 0), Task(0, 1)])
+    dispatcher.decide(0.0)
+    dispatcher.answered("d0")
+    dispatcher.made("d0", Task(0, 0), 1.0)
+    assert (dispatcher.n_running, dispatcher.is_over(0)) == (1, False)
+    assert isinstance(dispatcher.decide(1.0)[0], Run)
+    assert not dispatcher.lost("d0", 2.0, "was killed")
+    assert sorted(dispatcher.waiting) == [Task(0, 0), Task(0, 1)]
+
+
+def test_a_worker_that_dies_of_what_it_saves_is_given_up() -> None:
+    """What is computed is no result yet: it would be computed and lost for ever."""
+    dispatcher = Dispatcher(phases_of_mode("data_parallel", ("edit",), ["d0"]), ("edit",))
+    dispatcher.add([Task(0, 0)])
+    for at in range(3):
+        dispatcher.up("d0")
+        dispatcher.loaded("d0", 0, Fit())
+        assert isinstance(dispatcher.decide(10.0 * at)[0], Run)
+        dispatcher.answered("d0")
+        dispatcher.made("d0", Task(0, 0), 1.0)
+        assert not dispatcher.lost("d0", 10.0 * at, "was killed")
+    stuck = dispatcher.why_stuck()
+    assert stuck == (0, {"d0": "its worker was killed 3 times before it had a result"})
+
+
+def test_a_new_plan_is_followed_and_what_is_loaded_stays() -> None:
+    dispatcher = Dispatcher(phases_of_mode("swap", STAGES, ["d0", "d1"]), STAGES)
+    dispatcher.up("d0")
+    dispatcher.loaded("d0", 1, Fit())
+    dispatcher.groups["d0"].lowered[0] = Fit("resident_stream", resident_blocks=0)
+    dispatcher.follow((Phase((Unit(("d0",), "score"), Unit(("d1",), "edit")), STAGES),))
+    groups = dispatcher.groups.values()
+    posts = {group.id: [(post.stage, post.is_help) for post in group.posts] for group in groups}
+    assert posts == {"d0": [(1, False), (0, True)], "d1": [(0, False), (1, True)]}
+    assert dispatcher.groups["d0"].resident == {1: Fit()}
+    assert dispatcher.groups["d0"].posts[1].fit.name == "resident_stream"
+
+
+def test_a_bounded_queue_between_stages_side_by_side() -> None:
+    phases = phases_of_mode("stage_parallel", STAGES, ["d0", "d1"])
+    dispatcher = Dispatcher(phases, STAGES, queue=3, item_s={0: 1.0, 1: 1.0})
+    played = Fleet(dispatcher, course(30), item_s={"d0": 1.0, "d1": 1.0})
+    seen = []
+    ended = dispatcher.ended
+    dispatcher.ended = lambda *rest: (ended(*rest), seen.append(dispatcher.waiting.count(1)))  # type: ignore[method-assign]
+    played.go()
+    assert max(seen) <= 3
+
+
+def test_when_memory_runs_out_the_ladder_is_walked() -> None:
+    units = tuple(Unit((device,), "edit", Fit("whole", in_flight=4)) for device in ("d0", "d1"))
+    dispatcher = Dispatcher(
+        (Phase(units, ("edit",)),),
+        ("edit",),
+        fits={"edit": ("whole", "layer_split", "resident_stream")},
+        oom=("smaller_in_flight", "next_fit", "other_device"),
+    )
+    task = Task(0, 0)
+    dispatcher.add([task])
+    said = []
+    for _ in range(5):
+        said.append(dispatcher.out_of_memory("d0", task))
+        assert dispatcher.waiting.take("d1", 0) == task
+    assert said == ["2 in flight", "1 in flight", "fit resident_stream", "another device", "another device"]
+    dispatcher.groups["d1"].refused[0] = "no"
+    assert dispatcher.out_of_memory("d0", task) is None
+
+
+def test_a_stage_that_nobody_can_build_is_told_with_every_reason() -> None:
+    dispatcher = Dispatcher(phases_of_mode("swap", STAGES, ["d0", "d1"]), STAGES)
+    dispatcher.add([Task(0, 0)])
+    assert dispatcher.why_stuck() is None
+    dispatcher.refused("d0", 0, "too little memory")
+    for _ in range(3):
+        dispatcher.lost("d1", 0.0, "was killed by SIGSEGV")
+    stuck = dispatcher.why_stuck()
+    assert stuck is not None
+    assert stuck[0] == 0
+    assert stuck[1]["d0"] == "too little memory"
+    assert "SIGSEGV 3 times" in stuck[1]["d1"]
+
+
+def test_modes_want_enough_devices() -> None:
+    from evenload.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="a device for each of 2 stages, but there are 1"):
+        phases_of_mode("stage_parallel", STAGES, ["d0"])
+    assert len(phases_of_mode("single", STAGES, ["d0", "d1"])[0].units) == 1

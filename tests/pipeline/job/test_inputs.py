@@ -1,0 +1,229 @@
+"""Items: which there are, in which order, what is known of each, and every way to get their list wrong."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenload.errors import SpecError
+from evenload.pipeline.job.inputs import read_items
+from evenload.pipeline.job.spec import Inputs
+from evenload.pipeline.seeds import item_seed
+
+
+def read(root: Path, seed: int = 0, **inputs):
+    return read_items(Inputs(**inputs), root, seed, "job")
+
+
+def faults(root: Path, **inputs) -> str:
+    with pytest.raises(SpecError) as caught:
+        read(root, **inputs)
+    return str(caught.value)
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+
+
+def test_a_folder_gives_its_files_by_name(tmp_path: Path) -> None:
+    touch(tmp_path, "in/b.png", "in/a.jpg", "in/.hidden", "in/below/c.png")
+    items = read(tmp_path, folder="in")
+    assert [item.id for item, _ in items] == ["a", "b"]
+    assert [item.index for item, _ in items] == [0, 1]
+    assert items[0][1] == {"path": str(tmp_path / "in" / "a.jpg")}
+
+
+def test_a_pattern_gives_ids_relative_to_its_fixed_part(tmp_path: Path) -> None:
+    touch(tmp_path, "in/b.png", "in/x/b.png", "in/x/c.txt")
+    assert [item.id for item, _ in read(tmp_path, glob="in/**/*.png")] == ["b", "x/b"]
+    assert [item.id for item, _ in read(tmp_path, glob="in/b.png")] == ["b"]
+    assert [item.id for item, _ in read(tmp_path / "in", glob="../in/x/*")] == ["b", "c"]
+
+
+def test_folders_as_groups_and_one_that_is_empty(tmp_path: Path) -> None:
+    touch(tmp_path, "in/color/a.png", "in/color/b.png", "in/text/a.png")
+    items = read(tmp_path, glob="in/*/*.png", group_by="folder")
+    assert [(item.id, item.group) for item, _ in items] == [
+        ("color/a", "color"),
+        ("color/b", "color"),
+        ("text/a", "text"),
+    ]
+    touch(tmp_path, "in/style/notes.txt")
+    told = faults(tmp_path, glob="in/*/*.png", group_by="folder")
+    assert "the folder in/style has no file that matches" in told
+    assert "use glob: in/*/*" in faults(tmp_path, folder="in")
+    (tmp_path / "rows.csv").write_text("id,kind\na,color\nb,\nc,  \n")
+    told = faults(tmp_path, csv="rows.csv", group_by="kind")
+    assert "item 'c' has nothing in its column 'kind'" in told
+
+
+def test_links_are_called_by_their_own_names(tmp_path: Path) -> None:
+    """As in a data store: pictures are links to where their bytes are, and so may folders be."""
+    touch(tmp_path, "store/4f", "store/9a", "elsewhere/c.png")
+    (tmp_path / "in/color").mkdir(parents=True)
+    (tmp_path / "in/color/a.png").symlink_to(tmp_path / "store/4f")
+    (tmp_path / "in/color/b.png").symlink_to("../../store/9a")
+    (tmp_path / "in/style").symlink_to(tmp_path / "elsewhere")
+    items = read(tmp_path, glob="in/*/*.png", group_by="folder")
+    assert [(item.id, item.group) for item, _ in items] == [
+        ("color/a", "color"),
+        ("color/b", "color"),
+        ("style/c", "style"),
+    ]
+
+
+def test_a_folder_whose_name_is_a_pattern(tmp_path: Path) -> None:
+    touch(tmp_path, "[ab]*/in/b.png")
+    assert [item.id for item, _ in read(tmp_path / "[ab]*", glob="in/*.png")] == ["b"]
+
+
+def test_a_table_adds_columns_by_id(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.png", "in/b.png")
+    (tmp_path / "truth").mkdir()
+    (tmp_path / "truth" / "t.csv").write_text("id,sigma,clean\na,0.10,clean/a.png\nz,0.2,clean/z.png\n")
+    (_, first), (_, second) = read(tmp_path, folder="in", table="truth/t.csv", paths=("path", "clean"))
+    assert first["sigma"] == 0.1
+    assert first["clean"] == str(tmp_path / "truth" / "clean" / "a.png")
+    assert second == {"path": str(tmp_path / "in" / "b.png")}
+
+
+def test_rows_of_json_lines(tmp_path: Path) -> None:
+    rows = [{"id": 7, "path": "x.png", "kind": "cat"}, {"id": "a/b", "path": "/y.png", "kind": "dog"}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n\n" for row in rows))
+    items = read(tmp_path, jsonl="rows.jsonl", group_by="kind")
+    assert [(item.id, item.group) for item, _ in items] == [("7", "cat"), ("a/b", "dog")]
+    assert [values["path"] for _, values in items] == [str(tmp_path / "x.png"), "/y.png"]
+
+
+def test_rows_of_csv_keep_texts_that_only_look_like_numbers(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(
+        "\ufeffid,n,zip,x,empty\n007,12,01234,1e-3,\n1.50,-3,x,nan,\n", encoding="utf-8"
+    )
+    items = read(tmp_path, csv="rows.csv")
+    assert [item.id for item, _ in items] == ["007", "1.50"]
+    assert [values for _, values in items] == [
+        {"n": 12, "zip": "01234", "x": 0.001},
+        {"n": -3, "zip": "x", "x": "nan"},
+    ]
+
+
+def test_nothing_to_do_is_said(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "rows.csv").write_text("id,x\n")
+    (tmp_path / "rows.jsonl").write_text("\n")
+    assert "there is no file in" in faults(tmp_path, folder="in")
+    assert "there is no file in" in faults(tmp_path, folder="nowhere")
+    assert "there is no file that matches *.png" in faults(tmp_path, glob="*.png")
+    assert "there is no row in" in faults(tmp_path, csv="rows.csv")
+    assert "there is no row in" in faults(tmp_path, jsonl="rows.jsonl")
+    assert "cannot read" in faults(tmp_path, csv="no.csv")
+
+
+def test_ids_given_twice_are_all_named(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a.png", "in/a.jpg", "in/b.png", "in/b.jpg")
+    said = faults(tmp_path, folder="in")
+    assert "'a' is given twice" in said
+    assert "'b' is given twice" in said
+    assert "differ by suffix" in said
+
+
+def test_every_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": 1}\n{"id": \n[1]\n{"name": 2}\n{"id": " "}\n')
+    said = faults(tmp_path, jsonl="rows.jsonl")
+    assert "line 2: is not JSON" in said
+    assert "line 3: is not a JSON object" in said
+    assert "line 4: has no 'id' (job.inputs.id); columns: name" in said
+    assert "line 5: has no 'id'" in said
+    (tmp_path / "rows.csv").write_text("id,x\n1,2,3\n4\n")
+    said = faults(tmp_path, csv="rows.csv")
+    assert "line 2: does not have the header's 2 fields" in said
+    assert "line 3: does not have" in said
+
+
+def test_a_flood_of_faults_is_cut(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("x\n" * 100)
+    with pytest.raises(SpecError) as caught:
+        read(tmp_path, jsonl="rows.jsonl")
+    assert len(caught.value.faults) == 21
+    assert caught.value.faults[-1] == ("...", "and 80 more")
+
+
+def test_binary_rows_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_bytes(b"id\n\xff\xfe\n")
+    assert "cannot read" in faults(tmp_path, csv="rows.csv")
+
+
+def test_a_missing_group_is_named(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": 1, "kind": "cat"}\n{"id": 2}\n')
+    assert "item '2' has no column 'kind'" in faults(tmp_path, jsonl="rows.jsonl", group_by="kind")
+
+
+@given(
+    seed=st.integers(0, 2**63 - 1), ids=st.lists(st.text(min_size=1), unique=True, min_size=2, max_size=30)
+)
+def test_seeds_differ_and_depend_on_nothing_else(seed: int, ids: list[str]) -> None:
+    seeds = [item_seed(seed, name) for name in ids]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= found < 2**63 for found in seeds)
+    assert seeds[::-1] == [item_seed(seed, name) for name in ids[::-1]]
+    assert item_seed(seed, ids[0], sample=1) != seeds[0]
+
+
+def test_seeds_stay_what_they_are() -> None:
+    """Results of old runs must be reproducible: these numbers may never change."""
+    assert item_seed(42, "astronaut-05") == 6726383520093875424
+
+
+def test_numbers_too_long_for_a_number_stay_texts(tmp_path: Path) -> None:
+    digits = "1" * 5000
+    (tmp_path / "rows.csv").write_text(f"id,n\na,{digits}\nb,1e5\n")
+    assert [values for _, values in read(tmp_path, csv="rows.csv")] == [{"n": digits}, {"n": 1e5}]
+
+
+def test_ids_that_are_no_utf_8_have_seeds(tmp_path: Path) -> None:
+    touch(tmp_path, "in/a\udcff.txt")
+    (tmp_path / "rows.jsonl").write_text('{"id": "a\\ud800"}\n')
+    [(from_file, _)] = read(tmp_path, folder="in")
+    [(from_row, _)] = read(tmp_path, jsonl="rows.jsonl")
+    assert (from_file.id, from_row.id) == ("a\udcff", "a\ud800")
+    assert from_file.seed != from_row.seed
+
+
+def test_rows_of_parquet_with_paths_and_nothing_where_null(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    import pyarrow.parquet as parquet
+
+    columns = {
+        "id": ["a", "b"],
+        "path": ["in/a.png", "in/b.png"],
+        "sigma": [0.5, None],
+        "tags": [["x"], []],
+        "kind": ["x", "y"],
+    }
+    parquet.write_table(arrow.table(columns), tmp_path / "rows.parquet")
+    items = read(tmp_path, parquet="rows.parquet", group_by="kind")
+    assert [(item.id, item.group) for item, _ in items] == [("a", "x"), ("b", "y")]
+    assert items[0][1] == {"path": str(tmp_path / "in/a.png"), "sigma": 0.5, "tags": ["x"], "kind": "x"}
+    assert "sigma" not in items[1][1]
+    touch(tmp_path, "in/a.png")
+    (_, values), *_ = read(tmp_path, folder="in", table="rows.parquet", paths=())
+    assert values["sigma"] == 0.5
+
+
+def test_what_is_no_parquet_and_what_json_cannot_hold(tmp_path: Path) -> None:
+    arrow = pytest.importorskip("pyarrow", reason="needs the extra parquet")
+    import pyarrow.parquet as parquet
+
+    touch(tmp_path, "empty.parquet")
+    assert "no parquet file that can be read" in faults(tmp_path, parquet="empty.parquet")
+    parquet.write_table(arrow.table({"id": ["a"], "raw": [b"\xff"]}), tmp_path / "raw.parquet")
+    said = faults(tmp_path, parquet="raw.parquet")
+    assert "raw.parquet line 1" in said
+    assert "values that JSON cannot hold: raw (bytes)" in said
+    parquet.write_table(arrow.table({"id": ["a"]}), tmp_path / "named.parquet")
+    assert "has no 'name'" in faults(tmp_path, parquet="named.parquet", id="name")

@@ -1,0 +1,329 @@
+"""Every fault of a job file is found at once, with its path, its line and what to write instead."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenload.errors import ConfigError, SpecError
+from evenload.pipeline.job.job_file import json_schema, load_spec, parse_spec, spec_text
+
+STAGES = """
+import math
+
+class Brighten:
+    def __init__(self, context, *, by=0.1, gamma):
+        self.by = by
+
+    def __call__(self, inputs, item, *, steps=1):
+        return {}
+
+class Open:
+    def __init__(self, context, **anything): ...
+    def __call__(self, inputs, item, **anything): return {}
+
+class Deaf: ...
+
+def figures(rows): return {}
+"""
+JOB = """\
+version: 1
+job:
+  name: test
+  inputs: {folder: pictures}
+stages:
+  - name: one
+    target: stages.py:Brighten
+    params: {gamma: 2}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "pictures").mkdir()
+    return tmp_path
+
+
+def faults_of(text: str, folder: Path, changes: tuple[str, ...] = ()) -> dict[str, str]:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(text, folder, changes=changes)
+    return dict(caught.value.faults)
+
+
+def test_defaults_are_filled_in(folder: Path) -> None:
+    spec = parse_spec(JOB, folder)
+    assert (spec.devices.use, spec.schedule.policy, spec.job.seed) == ("all", "measured", 0)
+    assert (spec.errors.on_error, spec.errors.retries, spec.errors.max_error_rate) == ("record", 0, 1.0)
+
+
+def test_all_faults_at_once_with_path_line_and_nearest(folder: Path) -> None:
+    found = faults_of(
+        """\
+version: 2
+job:
+  nam: test
+  inputs: {folder: nowhere}
+  seed: -1
+stages:
+  - name: one
+    taget: stages.py:Brighten
+  - name: two
+    target: stages.py:Brigten
+    outputs: {picture: pgn}
+  - name: three
+    target: stages.py:Brighten
+    params: {gama: 1}
+    call: {step: 2}
+schedule: {policy: mesured}
+errors: {on_error: recrod, retries: many}
+report: {headline: stages.py:figure}
+""",
+        folder,
+    )
+    assert found["version (line 1)"] == "2 is not known; use 1"
+    assert found["job.name (line 2)"] == "is required and not given"
+    assert "did you mean 'name'?" in found["job.nam (line 3)"]
+    assert str(folder / "nowhere") in found["job.inputs.folder (line 4)"]
+    assert "greater than or equal to 0" in found["job.seed (line 5)"]
+    assert "did you mean 'target'?" in found["stages[0].taget (line 8)"]
+    assert "did you mean 'Brighten'?" in found["stages[1].target (line 10)"]
+    assert "did you mean 'png'?" in found["stages[1].outputs.picture (line 11)"]
+    assert "did you mean 'gamma'?" in found["stages[2].params (line 14)"]
+    assert (
+        "did you mean" not in found["stages[2].call (line 15)"]
+        or "'steps'" in found["stages[2].call (line 15)"]
+    )
+    assert "did you mean 'measured'?" in found["schedule.policy (line 16)"]
+    assert "did you mean 'record'?" in found["errors.on_error (line 17)"]
+    assert "integer" in found["errors.retries (line 17)"]
+    assert "did you mean 'figures'?" in found["report.headline (line 18)"]
+
+
+def test_missing_and_unknown_arguments_are_both_named(folder: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec(JOB.replace("{gamma: 2}", "{gama: 2}"), folder)
+    assert [place for place, _ in caught.value.faults] == ["stages[0].params (line 8)"] * 2
+    assert "'gamma' is required" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("stages.py", "is not module:Class"),
+        ("'stages.py:'", "is not module:Class"),
+        ("stagse.py:Brighten", "did you mean stages.py?"),
+        ("stages:Brighten", "write stages.py:..."),
+        ("no_such_module_here:Thing", "no module named 'no_such_module_here'"),
+        ("no_such.module_here:Thing", "no module named 'no_such.module_here'"),
+        ("json.decoder:JSONDecodr", "did you mean 'JSONDecoder'?"),
+        ("stages.py:Deaf", "Deaf has no __call__"),
+        ("broken.py:Thing", "line 1 is not valid Python"),
+    ],
+)
+def test_targets_that_cannot_be(
+    folder: Path, target: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An example's own, from another test.
+    monkeypatch.delitem(sys.modules, "stages", raising=False)
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if not Path(one, "stages.py").is_file()])
+    (folder / "broken.py").write_text("class Thing(:\n")
+    text = JOB.replace("stages.py:Brighten", target).replace("    params: {gamma: 2}\n", "")
+    assert any(said in fault for fault in faults_of(text, folder).values())
+
+
+@pytest.mark.parametrize(
+    "target", ["stages.py:Open", "json.decoder:JSONDecoder", "decimal:Decimal", "itertools:count"]
+)
+def test_targets_whose_source_says_nothing_against_them(folder: Path, target: str) -> None:
+    assert parse_spec(JOB.replace("stages.py:Brighten", target).replace("{gamma: 2}", "{}"), folder)
+
+
+def test_checking_a_target_does_not_run_it(folder: Path) -> None:
+    (folder / "loud.py").write_text(
+        "raise RuntimeError('this ran')\nclass Loud:\n    def __call__(self, i, t): ...\n"
+    )
+    assert parse_spec(JOB.replace("stages.py:Brighten", "loud.py:Loud").replace("{gamma: 2}", "{}"), folder)
+
+
+def test_names_of_stages_and_outputs_must_differ(folder: Path) -> None:
+    stage = "  - {name: one, target: 'stages.py:Open', outputs: {picture: png}}\n"
+    found = faults_of(JOB + stage + stage.replace("one", "two"), folder)
+    assert "stages[0] is called 'one' already" in found["stages[1].name (line 9)"]
+    assert "output of stage 'one' already" in found["stages[2].outputs.picture (line 10)"]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ("{}", "none is given"),
+        ("{folder: pictures, glob: '*'}", "given: folder, glob"),
+        ("{jsonl: stages.py, table: stages.py}", "columns of its own"),
+        ("{csv: no.csv}", "there is no file"),
+        ("{folder: pictures, table: no.csv}", "there is no file"),
+    ],
+)
+def test_exactly_one_source_of_items(folder: Path, inputs: str, said: str) -> None:
+    found = faults_of(JOB.replace("{folder: pictures}", inputs), folder)
+    assert any(said in fault for fault in found.values())
+
+
+def test_a_key_given_twice_is_a_fault(folder: Path) -> None:
+    assert faults_of(JOB + "version: 1\n", folder) == {"version (line 9)": "is given twice, first on line 1"}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "42", "[1, 2]", "version: [1\n", "a: b: c", "\t- x", "version: !!python/object:os.x {}"]
+)
+def test_what_is_no_job_at_all(folder: Path, text: str) -> None:
+    with pytest.raises(SpecError):
+        parse_spec(text, folder)
+
+
+def test_aliases_work_and_a_bomb_is_refused(folder: Path) -> None:
+    text = JOB.replace("params: {gamma: 2}", "params: &p {gamma: 2}")
+    text += "  - {name: two, target: 'stages.py:Brighten', params: *p}\n"
+    assert parse_spec(text, folder).stages[1].params == {"gamma": 2}
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 8))
+    with pytest.raises(SpecError, match="places"):
+        parse_spec(bomb, folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("job.seed=7", lambda spec: spec.job.seed == 7),
+        ("one.gamma=3.5", lambda spec: spec.stages[0].params == {"gamma": 3.5}),
+        ("one.by=[1, 2]", lambda spec: spec.stages[0].params == {"gamma": 2, "by": [1, 2]}),
+        ("stages.one.call.steps=4", lambda spec: spec.stages[0].call == {"steps": 4}),
+        ("stages.one.repeatable=false", lambda spec: spec.stages[0].repeatable is False),
+        ("devices=cpu*4", lambda spec: spec.devices.use == "cpu*4"),
+        ("schedule=pull:2", lambda spec: spec.schedule.policy == "pull:2"),
+        ("errors.retries=2", lambda spec: spec.errors.retries == 2),
+    ],
+)
+def test_set_wins_over_the_file(folder: Path, change: str, expected) -> None:
+    assert expected(parse_spec(JOB, folder, changes=[change]))
+
+
+@pytest.mark.parametrize(
+    "change", ["job.seed", "=7", "..=1", "stages.two.params.x=1", "version.x=1", "job.seed=[1"]
+)
+def test_set_that_cannot_be(folder: Path, change: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_spec(JOB, folder, changes=[change])
+
+
+def test_set_of_an_unknown_key_is_a_fault_of_the_job(folder: Path) -> None:
+    assert "unknown key" in next(iter(faults_of(JOB, folder, ("job.sed=7",)).values()))
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_spec(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="cannot read"):
+        load_spec(tmp_path / "binary.yaml")
+
+
+def test_the_written_spec_reads_back_equal(folder: Path) -> None:
+    spec = parse_spec(
+        JOB, folder, changes=["job.name='Grüße: ja'", "one.by=1e-3", "one.gamma=['1e-3', 'no', '010']"]
+    )
+    assert parse_spec(spec_text(spec), folder) == spec
+
+
+def test_schema_describes_every_key() -> None:
+    schema = json_schema()
+    assert json.loads(json.dumps(schema))["$defs"]["StageSpec"]["properties"]["target"]["description"]
+    assert set(schema["properties"]) == {
+        "version",
+        "job",
+        "devices",
+        "stages",
+        "schedule",
+        "errors",
+        "report",
+    }
+    assert schema["additionalProperties"] is False
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(
+    path=st.sampled_from(["version", "job", "stages", "devices", "schedule", "errors", "report"]),
+    value=values,
+)
+def test_any_value_anywhere_is_a_spec_or_a_clear_error(path: str, value: object) -> None:
+    document = yaml.safe_load(JOB)
+    document[path] = value
+    try:
+        parse_spec(yaml.safe_dump(document), Path("/nowhere"))
+        faults = [("none", "none")]
+    except SpecError as error:
+        faults = error.faults
+    assert faults
+    assert all(place and text for place, text in faults)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-3", 1e-3),
+        ("no", "no"),
+        ("on", "on"),
+        ("1:30", "1:30"),
+        ("2026-01-01", "2026-01-01"),
+        ("010", 10),
+        ("0x10", 16),
+        ("-.5", -0.5),
+        ("1_000", "1_000"),
+        ("~", None),
+        ("true", True),
+        ("1.2.3", "1.2.3"),
+    ],
+)
+def test_plain_values_are_read_as_yaml_1_2_does(folder: Path, text: str, value: object) -> None:
+    found = parse_spec(JOB, folder, changes=[f"one.gamma={text}"]).stages[0].params["gamma"]
+    assert found == value
+    assert type(found) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[" * 3000, "nested too deep"),
+        ("x: " + "[" * 150 + "]" * 150, "nested more than 100 deep"),
+        ("&a [*a]", "holds itself"),
+        ("x: &a {y: *a}", "line 1: what is named there holds itself"),
+        ("<<: &a {<<: *a}", "holds itself"),
+        ("seed: " + "1" * 5000, "too many digits"),
+        ("seed: 0x" + "f" * 5000, "too many digits"),
+        ("x: !!int x", "line 1, column 4"),
+        ("x: !!float x", "does not suit its tag"),
+        ("x: !!bool x", "does not suit its tag"),
+        ("x: !!timestamp x", "does not suit its tag"),
+        ("x: !!timestamp 2026-99-99", "does not suit its tag"),
+        ("x: !!int [1]", "expected a scalar"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_yaml_itself_stumbles_over_is_a_fault(folder: Path, text: str, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        parse_spec(text, folder)
+
+
+def test_an_alias_beside_its_anchor_is_no_cycle(folder: Path) -> None:
+    with pytest.raises(SpecError) as caught:
+        parse_spec("a: &a {x: 1}\nb: *a\nc: [*a, *a]\n", folder)
+    assert "holds itself" not in str(caught.value)

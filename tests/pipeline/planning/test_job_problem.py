@@ -1,0 +1,66 @@
+"""What the planner is asked about a job: memory that is free, times and their sources, tasks by samples."""
+
+from pathlib import Path
+
+import pytest
+
+from evenload.pipeline.job.job_file import parse_spec
+from evenload.pipeline.planning.estimates.run_history import Measured
+from evenload.pipeline.planning.job_problem import EFFICIENCY, problem_of
+from evenload.pipeline.planning.modelled_fleet import parse_modelled
+
+CONFIGS = Path(__file__).parents[3] / "examples/edit-and-score/configs"
+GIB = 2**30
+JOB = """\
+version: 1
+job: {name: test, inputs: {jsonl: none.jsonl}}
+devices: {reserve: 2GiB, limits: {"cuda:1": 10GiB}, host: 64GiB}
+stages:
+  - {name: encode, kind: image_edit_encode, model: &m {path: a/b, config: qwen-image-edit, dtype: bfloat16}}
+  - name: denoise
+    kind: image_edit_denoise
+    model: *m
+    samples: 4
+    estimate: {item_s: 10, load_s: 7, activation: 3GiB, device: a100}
+  - {name: score, target: "s:S", best: {by: score, n: 2}, when: score > 1}
+  - {name: end, target: "s:S", samples: 3}
+"""
+
+
+def asked(**more):
+    spec = parse_spec(JOB, CONFIGS, with_inputs=False)
+    return problem_of(spec, 5, CONFIGS, parse_modelled("1x24GB:h100,1x24GB:a100"), **more)
+
+
+def test_memory_is_what_is_free_less_the_reserve_and_at_most_the_limit() -> None:
+    first, second = asked().problem.devices
+    assert (first.free_bytes, second.free_bytes) == (24 * 10**9 - 2 * GIB, 10 * GIB)
+    assert (first.speed, second.speed) == (1.0, pytest.approx(312 / 989))
+    assert asked().problem.host_bytes == 64 * GIB
+
+
+def test_times_say_where_they_come_from() -> None:
+    encode, denoise, score, _ = asked().stages
+    assert (encode.item_from, denoise.item_from, score.item_from) == ("computed", "given", "unknown")
+    assert denoise.item_s == pytest.approx(10 * 312 / 989)
+    assert (denoise.load_s, denoise.load_from, denoise.activation_bytes) == (7, "given", 3 * GIB)
+    assert encode.item_s == pytest.approx(54.3e12 / (EFFICIENCY * 989e12), rel=0.01)
+    assert not asked().has_times
+    known = {name: Measured(2.0, 1.0, GIB) for name in ("encode", "denoise", "score", "end")}
+    found = asked(measured=known)
+    assert found.has_times
+    assert {stage.item_from for stage in found.stages} == {"measured"}
+    assert found.problem.stages[1].item_s == 2.0
+
+
+def test_tasks_by_samples_and_the_best_of_them() -> None:
+    assert [stage.n_tasks for stage in asked().problem.stages] == [1, 4, 4, 6]
+    assert any("as if every item passed" in note for note in asked().notes)
+
+
+def test_components_are_those_of_the_kind() -> None:
+    encode, denoise, *_ = asked().stages
+    assert encode.size is not None
+    assert denoise.size is not None
+    assert [c.name for c in encode.size.components] == ["text_encoder"]
+    assert sorted(c.name for c in denoise.size.components) == ["transformer", "vae"]

@@ -1,0 +1,290 @@
+"""No plan beats the bound, the chosen is the quickest tried, memory is respected, more devices never hurt."""
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.errors import ConfigError
+from evenload.pipeline.plan import Plan
+from evenload.pipeline.planning.candidates import candidates_of
+from evenload.pipeline.planning.least_time import least_time
+from evenload.pipeline.planning.planner import MODES, make_plan
+from evenload.pipeline.planning.simulate_plan import simulate_phases
+from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
+
+GIB = 2**30
+seconds = st.sampled_from([0.1, 1.0, 2.5, 4.0, 10.0])
+loads = st.sampled_from([0.0, 1.0, 5.0, 20.0])
+speeds = st.sampled_from([0.25, 0.5, 1.0])
+
+
+def stages_of(times: list[tuple[float, float]], **more) -> tuple[PlanStage, ...]:
+    return tuple(PlanStage(f"s{n}", item_s, load_s, **more) for n, (item_s, load_s) in enumerate(times))
+
+
+def problem_of(times: list[tuple[float, float]], fleet: list[float], n_items: int, **more) -> Problem:
+    devices = tuple(PlanDevice(f"d{n}", speed) for n, speed in enumerate(fleet))
+    return Problem(stages_of(times, fits=("whole",)), devices, n_items, **more)
+
+
+problems = st.builds(
+    problem_of,
+    st.lists(st.tuples(seconds, loads), min_size=1, max_size=3),
+    st.lists(speeds, min_size=1, max_size=5),
+    st.integers(1, 25),
+)
+
+
+def shortest(problem: Problem) -> float:
+    """The least makespan of all schedules, by trying every one of them: the slow twin.
+
+    A device keeps what it loaded and may load while it waits: no real plan has it easier.
+    """
+    stages, n_devices = problem.stages, len(problem.devices)
+    best = [math.inf]
+
+    def go(
+        free: tuple[float, ...], loaded: tuple[frozenset[int], ...], ready: tuple[tuple[float, ...], ...]
+    ) -> None:
+        if all(not times for times in ready):
+            best[0] = min(best[0], max(free))
+            return
+        if max(free) >= best[0]:
+            return
+        for stage, times in enumerate(ready):
+            if not times:
+                continue
+            for device in range(n_devices):
+                load_s = 0.0 if stage in loaded[device] else stages[stage].load_s
+                start = max(free[device] + load_s, times[0])
+                stop = start + stages[stage].item_s / problem.devices[device].speed
+                if stop >= best[0]:
+                    continue
+                following = [*ready]
+                following[stage] = times[1:]
+                if stage + 1 < len(stages):
+                    following[stage + 1] = tuple(sorted((*ready[stage + 1], stop)))
+                go(
+                    (*free[:device], stop, *free[device + 1 :]),
+                    (*loaded[:device], loaded[device] | {stage}, *loaded[device + 1 :]),
+                    tuple(following),
+                )
+
+    go((0.0,) * n_devices, (frozenset(),) * n_devices, ((0.0,) * problem.n_items, *((),) * (len(stages) - 1)))
+    return best[0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    times=st.lists(st.tuples(seconds, loads), min_size=1, max_size=2),
+    fleet=st.lists(speeds, min_size=1, max_size=2),
+    n_items=st.integers(1, 3),
+)
+def test_tiny_jobs_against_every_schedule(times, fleet, n_items) -> None:
+    problem = problem_of(times, fleet, n_items)
+    best = shortest(problem)
+    plan = make_plan(problem)
+    assert least_time(problem) <= best * (1 + 1e-9)
+    assert plan.makespan_s is not None
+    assert best * (1 - 1e-9) <= plan.makespan_s <= best * 1.35
+
+
+@settings(max_examples=60, deadline=None)
+@given(problem=problems)
+def test_never_below_the_bound_and_never_above_a_candidate(problem: Problem) -> None:
+    plan = make_plan(problem, effort=0.2)
+    bound_s = least_time(problem)
+    assert plan.makespan_s is not None
+    assert plan.bound_s == bound_s
+    assert plan.makespan_s >= bound_s
+    for candidate in candidates_of(problem, bound_s):
+        outcome = simulate_phases(problem, candidate.phases, late_first=candidate.late_first)
+        assert outcome.makespan_s >= bound_s * (1 - 1e-9)
+        assert plan.makespan_s <= outcome.makespan_s * (1 + 1e-9)
+    check_complete(problem, plan)
+
+
+def planned(problem: Problem, mode: str = "auto") -> tuple[Plan | None, ConfigError | None]:
+    try:
+        return make_plan(problem, mode, effort=0), None
+    except ConfigError as error:
+        return None, error
+
+
+def check_complete(problem: Problem, plan: Plan) -> None:
+    """Every task is dealt once, no device does two things at a time, nothing is worked on before its load."""
+    for number, stage in enumerate(problem.stages):
+        units = [unit for phase in plan.phases for unit in phase.units if unit.stage == stage.name]
+        assert sum(unit.n_items for unit in units) == problem.n_left(number)
+        assert all(unit.limit is None or unit.n_items <= unit.limit for unit in units)
+    for device in problem.devices:
+        slices = sorted((s for s in plan.slices if s.device == device.id), key=lambda s: s.start_s)
+        in_flight = {
+            unit.fit.in_flight for phase in plan.phases for unit in phase.units if device.id in unit.devices
+        }
+        if in_flight <= {1}:
+            assert all(a.stop_s <= b.start_s + 1e-6 for a, b in itertools.pairwise(slices))
+        assert all(s.stop_s <= (plan.makespan_s or 0) + 1e-6 or s.kind == "load" for s in slices)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problem=problems, mode=st.sampled_from(MODES))
+def test_every_mode_is_that_mode_or_says_why_not(problem: Problem, mode: str) -> None:
+    plan, refused = planned(problem, mode)
+    if plan is None:
+        assert refused is not None
+        assert refused.hint
+        return
+    assert plan.mode == mode
+    assert plan.makespan_s is not None
+    assert plan.makespan_s >= make_plan(problem, effort=0).makespan_s * (1 - 1e-9)  # type: ignore[operator]
+    check_complete(problem, plan)
+
+
+@settings(max_examples=30, deadline=None)
+@given(problem=problems, slower=speeds)
+def test_another_device_never_makes_it_longer(problem: Problem, slower: float) -> None:
+    speed = min(slower, *(device.speed for device in problem.devices))
+    more = replace(problem, devices=(*problem.devices, PlanDevice("more", speed)))
+    before, after = make_plan(problem, effort=0), make_plan(more, effort=0)
+    assert after.makespan_s <= before.makespan_s * (1 + 1e-9)  # type: ignore[operator]
+    assert least_time(more) <= least_time(problem) * (1 + 1e-9)
+
+
+fleets = st.lists(st.sampled_from([4, 8, 12, 22, 45]), min_size=1, max_size=6)
+weights = st.builds(Weights, st.integers(0, 2 * GIB), st.just(GIB // 2), st.sampled_from([0, 4, 30, 60]))
+
+
+@settings(max_examples=80, deadline=None)
+@given(held=st.lists(weights, min_size=1, max_size=3), free=fleets, activation=st.sampled_from([0, GIB]))
+def test_memory_is_respected_or_refused_with_figures(held, free, activation) -> None:
+    stages = tuple(
+        PlanStage(f"s{n}", 2.0, 5.0, weights=w, activation_bytes=activation, n_passes=4)
+        for n, w in enumerate(held)
+    )
+    devices = tuple(PlanDevice(f"d{n}", 1.0, size * GIB) for n, size in enumerate(free))
+    problem = Problem(stages, devices, 8, context_bytes=GIB // 2)
+    plan, refused = planned(problem)
+    if plan is None:
+        assert refused is not None
+        assert "GiB" in refused.message
+        assert refused.hint
+        return
+    assert plan.makespan_s is not None
+    assert plan.bound_s is not None
+    assert plan.makespan_s >= plan.bound_s
+    for memory in plan.memory:
+        assert memory.free_bytes is not None
+        assert all(needed is not None and needed <= memory.free_bytes for needed in memory.phase2bytes)
+    for phase in plan.phases:
+        for unit in phase.units:
+            stage = next(s for s in stages if s.name == unit.stage)
+            assert len(unit.fit.device2bytes) == len(unit.devices)
+            if unit.fit.name == "layer_split":
+                assert sum(unit.fit.device2blocks) == stage.weights.n_blocks  # type: ignore[union-attr]
+    check_complete(problem, plan)
+
+
+def test_the_job_asked_for_layers_split_over_three_devices_each() -> None:
+    stages = (
+        PlanStage("encode", 0.11, 15.0, Weights(int(15.45 * GIB)), GIB),
+        PlanStage(
+            "denoise",
+            17.8,
+            30.0,
+            Weights(GIB // 4, int(0.633 * GIB), 60),
+            int(2.5 * GIB),
+            int(0.06 * GIB),
+            50,
+        ),
+        PlanStage("score", 1.0, 15.0, Weights(int(15.45 * GIB)), GIB),
+    )
+    devices = tuple(PlanDevice(f"cuda:{n}", 1.0, int(22.35 * GIB)) for n in range(6))
+    problem = Problem(stages, devices, 250, context_bytes=int(0.6 * GIB))
+    plan = make_plan(problem, effort=0)
+    groups = {len(u.devices) for phase in plan.phases for u in phase.units if u.stage == "denoise"}
+    assert groups == {3}
+    assert plan.ratio is not None
+    assert plan.ratio < 1.12
+    whole = replace(stages[1], fits=("whole",))
+    with pytest.raises(ConfigError) as caught:
+        make_plan(replace(problem, stages=(stages[0], whole, stages[2])))
+    assert "denoise needs 41.3 GiB, the largest device has 22.3 GiB free" in caught.value.message
+    assert caught.value.hint is not None
+    assert "split its layers over 3 devices" in caught.value.hint
+    assert "stream its blocks" in caught.value.hint
+
+
+def test_samples_and_the_best_of_them() -> None:
+    stages = (
+        PlanStage("make", 1.0, 2.0, n_tasks=4),
+        PlanStage("score", 0.5, 1.0, n_tasks=4),
+        PlanStage("finish", 2.0, 1.0, n_tasks=1),
+    )
+    problem = Problem(stages, (PlanDevice("a"), PlanDevice("b", 0.5)), 6)
+    plan = make_plan(problem)
+    check_complete(problem, plan)
+    assert plan.makespan_s is not None
+    assert plan.makespan_s >= (24 * 1.0 + 24 * 0.5 + 6 * 2.0) / 1.5
+
+
+def test_sizes_differ_and_the_longest_begin() -> None:
+    sizes = (1.0,) * 20 + (10.0,)
+    problem = problem_of([(1.0, 0.0)], [1.0, 1.0, 1.0], 21, sizes=sizes)
+    assert make_plan(problem).makespan_s == pytest.approx(10.0)
+    assert least_time(problem) == pytest.approx(10.0, rel=1e-6)
+
+
+def test_very_many_items_are_taken_together_and_say_so() -> None:
+    problem = problem_of([(1.0, 5.0), (0.5, 5.0)], [1.0, 0.5, 1.0], 200_000)
+    plan = make_plan(problem)
+    assert plan.ratio is not None
+    assert 1.0 <= plan.ratio < 1.02
+    assert any("simulated as" in note for note in plan.notes)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"stages": ()}, "nothing to plan"),
+        ({"devices": ()}, "nothing to plan"),
+        ({"devices": (PlanDevice("a"), PlanDevice("a"))}, "two devices have the same name: a"),
+        ({"devices": (PlanDevice("a", 0.0),)}, "speed 0.0"),
+        ({"stages": (PlanStage("s", -1.0),)}, "-1.0 s an item"),
+        ({"sizes": (1.0,)}, "1 sizes for 3 items"),
+        ({"done": (1, 1)}, "2 counts"),
+    ],
+)
+def test_what_cannot_be_planned(change, said) -> None:
+    problem = problem_of([(1.0, 0.0)], [1.0], 3)
+    with pytest.raises(ConfigError, match=said):
+        replace(problem, **change)
+
+
+def test_an_unknown_mode_is_named() -> None:
+    with pytest.raises(ConfigError, match="unknown mode 'fast'"):
+        make_plan(problem_of([(1.0, 0.0)], [1.0], 3), "fast")
+
+
+def test_host_memory_is_a_budget_for_all_devices_that_stream() -> None:
+    stage = PlanStage(
+        "denoise", 17.8, 30.0, Weights(GIB, GIB, 40), GIB, n_passes=50, fits=("resident_stream",)
+    )
+    devices = tuple(PlanDevice(f"cuda:{n}", 1.0, 22 * GIB) for n in range(4))
+    problem = Problem((stage,), devices, 12, host_bytes=100 * GIB)
+    plan = make_plan(problem)
+    held = {unit.fit.host_bytes for phase in plan.phases for unit in phase.units}
+    assert held == {22 * GIB}
+    assert "18 blocks resident, the rest streamed" in {str(u.fit) for p in plan.phases for u in p.units}
+    with pytest.raises(ConfigError, match="denoise needs"):
+        make_plan(replace(problem, host_bytes=80 * GIB))
+
+
+def test_more_than_one_of_the_samples_goes_on() -> None:
+    stages = (PlanStage("make", 1.0, n_tasks=4), PlanStage("end", 1.0, n_tasks=2))
+    problem = Problem(stages, (PlanDevice("a"), PlanDevice("b")), 3)
+    check_complete(problem, make_plan(problem, effort=0))

@@ -1,0 +1,65 @@
+"""Devices drained from and added to a run that is under way, through its folder."""
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from evenload.errors import ConfigError
+from evenload.events import Event, ItemFinished, Span
+from evenload.executor.loop.control import ask
+from evenload.pipeline import Pipeline, PipelineResult
+
+JOB = """\
+version: 1
+job: {name: fleet, inputs: {jsonl: rows.jsonl}, out: run}
+devices: cpu*2
+stages: [{name: nap, target: 'nap.py:Nap'}]
+report: {html: false, trace: false}
+"""
+NAP = """
+import time
+from pathlib import Path
+ALLOWED = Path({allowed!r})  # how many may end: the test goes on as fast as it can
+class Nap:
+    def __call__(self, inputs, item):
+        while item.index >= int(ALLOWED.read_text() or 0):
+            time.sleep(0.02)
+        return {{"napped": item.index}}
+"""
+
+
+@pytest.mark.timeout(300)
+def test_devices_leave_and_come_back(tmp_path: Path) -> None:
+    allowed = tmp_path / "allowed"
+    allowed.write_text("10")
+    (tmp_path / "nap.py").write_text(NAP.format(allowed=str(allowed)))
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(80)))
+    (tmp_path / "job.yaml").write_text(JOB)
+    seen: list[Event] = []
+    results: list[PipelineResult] = []
+    run = threading.Thread(
+        target=lambda: results.append(Pipeline.from_yaml(tmp_path / "job.yaml").run(sinks=[seen.append]))
+    )
+    run.start()
+    try:
+        while not any(isinstance(event, ItemFinished) for event in seen):
+            time.sleep(0.02)
+        assert ask(tmp_path / "run", "drain", ["cpu:1"]) == ["cpu:0"]
+        with pytest.raises(ConfigError, match="all that works"):
+            ask(tmp_path / "run", "drain", ["cpu:0"])
+        n_before = len(seen)
+        allowed.write_text("40")
+        while sum(isinstance(event, Span) for event in seen[n_before:]) < 5:
+            time.sleep(0.02)
+        later = [event.device for event in seen[n_before:] if isinstance(event, Span)]
+        assert later.count("cpu:1") <= 1  # what it had when it was drained
+        assert ask(tmp_path / "run", "add", ["cpu:1"]) == ["cpu:0", "cpu:1"]
+    finally:
+        allowed.write_text("80")
+        run.join(250)
+    assert results[0].status == "done"
+    assert [row.outputs["napped"] for row in results[0]] == list(range(80))
+    with pytest.raises(ConfigError, match="no job runs"):
+        ask(tmp_path / "run", "list")

@@ -1,0 +1,153 @@
+"""A run that does not go as planned is planned again, told, and goes on with what it has."""
+
+import json
+from pathlib import Path
+
+from evenload.events import Event, EventLog, Note, Replanned, read_events
+from evenload.pipeline import Pipeline
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_flow import Course, StageRule
+from evenload.pipeline.plan import Fit
+from evenload.pipeline.planning.planner import make_plan
+from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
+from evenload.pipeline.run.replanner import Steering
+from evenload.pipeline.stage import Item
+
+NAMES = ("edit", "score")
+
+
+class Voyage:
+    """A run in the middle, with a clock of its own."""
+
+    def __init__(self, mode: str = "auto", sources: dict[str, str] | None = None):
+        stages = (PlanStage("edit", 5.0, 20.0), PlanStage("score", 3.4, 15.0))
+        self.problem = Problem(stages, tuple(PlanDevice(f"d{n}") for n in range(4)), 100)
+        self.plan = make_plan(self.problem, mode, effort=0)
+        self.course = Course([StageRule(name) for name in NAMES], [(Item(n, str(n)), {}) for n in range(100)])
+        self.dispatcher = Dispatcher(self.plan.phases, NAMES)
+        self.dispatcher.add(self.course.begin())
+        self.now, self.there, self.events = 0.0, ["d0", "d1", "d2", "d3"], list[Event]()
+        self.steering = Steering(
+            self.problem, self.plan, "auto", self.dispatcher, self.course, EventLog(self.events.append),
+            sources=sources or dict.fromkeys(NAMES, "given"), devices=lambda: self.there,
+            describe=lambda device: PlanDevice(device), load_s=lambda: {}, clock=lambda: self.now,
+        )  # fmt: skip
+
+    def look(self, after_s: float = 60.0) -> None:
+        """As in the run's loop, until what is thought about is there."""
+        self.now += after_s
+        self.steering.look()
+        self.steering.close()
+        self.steering.look()
+
+    def work(self, group: str, stage: int, n: int, seconds: float) -> None:
+        """``group`` did ``n`` items."""
+        self.dispatcher.up(group)
+        self.dispatcher.loaded(group, stage, Fit())
+        for _ in range(n):
+            task = self.dispatcher.waiting.take(group, stage)
+            self.dispatcher.ended(group, task, seconds)
+            self.dispatcher.add(self.course.done(task, {}))
+
+
+def test_while_all_goes_as_planned_nothing_is_thought_about() -> None:
+    voyage = Voyage()
+    voyage.look()
+    voyage.work("d0", 0, 5, 5.3)
+    voyage.look()
+    assert voyage.steering.n_considered == 0
+    assert not voyage.events
+
+
+def test_a_device_that_is_slow_gets_another_part_in_the_plan() -> None:
+    voyage = Voyage("swap")
+    for device in ("d0", "d1"):
+        voyage.work(device, 0, 5, 5.0)
+    voyage.work("d2", 0, 1, 40.0)
+    posts = list(voyage.dispatcher.groups["d2"].posts)
+    voyage.look()
+    (event,) = [event for event in voyage.events if isinstance(event, Replanned)]
+    assert "d2 is 0." in event.why
+    assert event.before_s is not None
+    assert event.after_s < 0.97 * event.before_s
+    assert voyage.dispatcher.groups["d2"].posts != posts
+    assert voyage.steering.made[0]["why"] == event.why
+    assert any(isinstance(note, Note) and "planned again" in note.text for note in voyage.events)
+    voyage.look()
+    assert voyage.steering.n_considered == 1  # once said, it is no news
+
+
+def test_a_device_joins_and_one_leaves() -> None:
+    voyage = Voyage()
+    voyage.dispatcher.join("new")
+    voyage.there.append("new")
+    voyage.look()
+    (event,) = [event for event in voyage.events if isinstance(event, Replanned)]
+    assert event.why == "new joined"
+    assert any(not post.is_help for post in voyage.dispatcher.groups["new"].posts)
+    for device in ("d0", "d1", "d2"):
+        voyage.dispatcher.drain(device)
+        voyage.there.remove(device)
+    voyage.look()
+    assert voyage.steering.n_considered == 2
+    planned = [g.id for g in voyage.dispatcher.groups.values() if any(not p.is_help for p in g.posts)]
+    assert set(planned) >= {"new", "d3"} or len(voyage.steering.made) == 1
+
+
+def test_when_no_device_can_do_what_is_left_the_run_goes_on_as_it_does() -> None:
+    voyage = Voyage()
+    for device in tuple(voyage.there):
+        voyage.dispatcher.refused(device, 1, "no memory")
+    voyage.there.remove("d0")
+    voyage.look()
+    assert voyage.steering.n_considered == 1
+    assert not voyage.steering.made
+    assert [note.level for note in voyage.events if isinstance(note, Note)] == ["debug"]
+
+
+def test_times_that_nobody_knew_are_used_once_they_are_known() -> None:
+    voyage = Voyage("swap", dict.fromkeys(NAMES, "unknown"))
+    voyage.work("d0", 0, 12, 5.0)
+    voyage.look()
+    assert voyage.steering.n_considered == 0
+    voyage.work("d1", 1, 3, 30.0)
+    voyage.look()
+    assert voyage.steering.n_considered == 1
+    assert all("known" in event.why for event in voyage.events if isinstance(event, Replanned))
+
+
+STAGES = """
+import time
+
+class Wait:
+    def __init__(self, context, *, seconds, load_s, name):
+        time.sleep(load_s)
+        self.seconds, self.name = seconds, name
+    def __call__(self, inputs, item):
+        time.sleep(self.seconds)
+        return {self.name: item.seed}
+"""
+
+
+def test_a_run_whose_times_were_guessed_wrong(tmp_path: Path) -> None:
+    """The scorer takes twenty times what the job says: more devices get it than were meant to."""
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(30)))
+    stage = "{name: NAME, target: 'stages.py:Wait', params: {seconds: ITEM, load_s: 0.3, name: NAME}, "
+    stage += "outputs: {NAME: number}, estimate: {item_s: GUESS, load_s: 0.3}}"
+    edit = stage.replace("NAME", "edit").replace("ITEM", "0.1").replace("GUESS", "0.1")
+    score = stage.replace("NAME", "score").replace("ITEM", "0.4").replace("GUESS", "0.02")
+    (tmp_path / "job.yaml").write_text(
+        "version: 1\njob: {name: wrong, inputs: {jsonl: rows.jsonl}}\ndevices: cpu*3\n"
+        f"stages:\n  - {edit}\n  - {score}\nreport: {{html: false, trace: false}}\n"
+    )
+    result = Pipeline.from_yaml(tmp_path / "job.yaml").run(out=tmp_path / "run")
+    assert result.n_done == 30
+    events = list(read_events(tmp_path / "run"))
+    told = [event for event in events if isinstance(event, Replanned)]
+    notes = [event for event in events if isinstance(event, Note) and "planned again" in event.text]
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [one["why"] for one in summary["measured"]["replans"]] == [event.why for event in told]
+    assert len(notes) == len(told)
+    assert told
+    assert all(event.before_s is None or event.after_s < event.before_s for event in told)

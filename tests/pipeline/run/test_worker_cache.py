@@ -1,0 +1,229 @@
+"""Workers that outlive a run: models are built once, another job's are not mistaken for them."""
+
+import functools
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from evenload.devices import DevicePool
+from evenload.errors import ConfigError
+from evenload.events import Event, Note, WorkerStarted
+from evenload.executor.backends import WorkerOptions
+from evenload.executor.task.messages import Answered
+from evenload.executor.task.prepare import Tasks
+from evenload.pipeline import Pipeline, PipelineResult
+from evenload.pipeline.artifacts import write_atomically
+from evenload.pipeline.dispatch.item_flow import Task
+from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Job, Order
+from evenload.pipeline.resident_job import ResidentJob
+from evenload.pipeline.run.worker_cache import KeptWorkers
+from evenload.pipeline.stage import Item, StageWorker
+from evenload.pipeline.store.folder import RunFolder
+from evenload.pipeline.target import locate
+from evenload.pipeline.worker.host import StageHost
+
+STAGES = """
+import os
+from pathlib import Path
+
+BUILT = []
+
+class Model:
+    def __init__(self, context, *, size=1):
+        BUILT.append(size)
+        self.size = size
+    def __call__(self, inputs, item, *, times=1):
+        if inputs.get("poison"):
+            os._exit(3)
+        return {"made": f"{item.seed * self.size * times}", "pid": os.getpid(), "n_built": len(BUILT)}
+
+class After:
+    def __init__(self, context): BUILT.append("after")
+    def __call__(self, inputs, item):
+        return {"text": Path(inputs["made"]).read_text() + "!"}
+"""
+JOB = """\
+version: 1
+job: {name: t, inputs: {jsonl: rows.jsonl}}
+devices: cpu*1
+schedule: {mode: data_parallel}
+stages:
+  - {name: model, target: 'stages.py:Model', outputs: {made: txt}, params: {size: 2}, call: {times: 1}}
+  - {name: after, target: 'stages.py:After', outputs: {text: text}}
+report: {html: false, trace: false}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "n{n}"}}\n' for n in range(6)))
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path / "job.yaml"
+
+
+def run(job: Path, workers: KeptWorkers | str, out: str, *changes: str, **more) -> PipelineResult:
+    return Pipeline.from_yaml(job, changes).run(backend=workers, out=job.parent / out, **more)
+
+
+def seen(result: PipelineResult, name: str) -> set:
+    return {row.outputs[name] for row in result}
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.mark.parametrize("inner", ["process", "inline"])
+def test_the_next_run_finds_its_models_there(job: Path, inner: str) -> None:
+    with KeptWorkers(inner) as workers:
+        first = run(job, workers, "first")
+        second = run(job, workers, "second", "model.times=3")
+        alone = run(job, "inline", "alone", "model.times=3")
+    assert (first.status, second.status) == ("done", "done")
+    assert seen(second, "pid") == seen(first, "pid")
+    assert seen(second, "n_built") == {2}
+    assert [row.outputs["text"] for row in second] == [row.outputs["text"] for row in alone]
+    assert (job.parent / "second/outputs/model/n0.txt").is_file()
+    assert not (job.parent / "first/outputs/model/n0.txt").samefile(
+        job.parent / "second/outputs/model/n0.txt"
+    )
+
+
+def test_another_model_is_built(job: Path) -> None:
+    with KeptWorkers("process") as workers:
+        first = run(job, workers, "first")
+        other = run(job, workers, "other", "model.size=5")
+        seeded = run(job, workers, "seeded", "model.size=5", "job.seed=1")
+        assert seen(other, "pid") == seen(first, "pid")
+        assert seen(other, "n_built") == {3}, "After stays, Model is built again"
+        assert seen(seeded, "n_built") <= {4, 5}, "stages of one's own may have taken the seed"
+        text = {row.id: row.outputs["text"] for row in run(job, "inline", "alone", "model.size=5")}
+        assert {row.id: row.outputs["text"] for row in other} == text
+
+
+def test_a_worker_that_died_meanwhile_is_replaced(job: Path) -> None:
+    events: list[Event] = []
+    with KeptWorkers("process") as workers:
+        first = run(job, workers, "first")
+        for pid in seen(first, "pid"):
+            os.kill(pid, signal.SIGKILL)
+            while is_alive(pid):
+                time.sleep(0.01)
+        second = run(job, workers, "second", sinks=[events.append])
+        assert second.status == "done"
+        assert not seen(second, "pid") & seen(first, "pid")
+        assert any(isinstance(event, WorkerStarted) for event in events)
+        (job.parent / "rows.jsonl").write_text('{"id": "a", "poison": 1}\n{"id": "b"}\n{"id": "c"}\n')
+        third = run(job, workers, "third")
+        assert [row.status for row in third] == ["failed", "done", "done"]
+        (job.parent / "rows.jsonl").write_text('{"id": "b"}\n{"id": "c"}\n')
+        assert run(job, workers, "fourth").status == "done"
+
+
+def test_closing_ends_the_processes_and_a_new_run_starts_others(job: Path) -> None:
+    workers = KeptWorkers("process")
+    first = run(job, workers, "first")
+    lent = workers.make(WorkerOptions())
+    with pytest.raises(ConfigError, match="another run"):
+        run(job, workers, "second")
+    lent.close(0.0)
+    workers.close()
+    assert not any(psutil.pid_exists(pid) for pid in seen(first, "pid"))
+    workers.close()
+    assert run(job, workers, "third").status == "done"
+    workers.close()
+
+
+def test_a_forked_process_starts_its_own_and_leaves_its_parents(job: Path) -> None:
+    def in_child(parents: set) -> None:
+        result = run(job, workers, "child")
+        workers.close()
+        os._exit(0 if result.status == "done" and not seen(result, "pid") & parents else 1)
+
+    with KeptWorkers("process") as workers:
+        first = run(job, workers, "first")
+        child = multiprocessing.get_context("fork").Process(target=in_child, args=(seen(first, "pid"),))
+        child.start()
+        child.join(100)
+        assert child.exitcode == 0
+        second = run(job, workers, "second")
+        assert (second.status, seen(second, "pid")) == ("done", seen(first, "pid"))
+
+
+def test_who_was_being_told_of_a_job_when_its_run_ended_does_not_stay(job: Path) -> None:
+    with KeptWorkers("inline") as workers:
+        run(job, workers, "first")
+        (kept,) = workers.kept.values()
+        pool = DevicePool.discover().select("cpu*1")
+        lent = workers.make(WorkerOptions())
+        lent.start(1, pool.device(kept.device), pool, kept.environment)
+        lent.load(1, Tasks().prepare(functools.partial(StageHost, HostSpec(())), sends=False))
+        lent.close(0.0)  # as on Ctrl-C: its answer would come in the next run
+        assert not workers.kept
+        assert run(job, workers, "second").status == "done"
+
+
+def test_who_still_writes_files_when_its_run_ended_does_not_stay(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next run takes its outcomes for those of its own tasks, which have the same numbers."""
+    may_write = threading.Event()
+
+    def write_late(path: Path, content: bytes) -> None:
+        assert may_write.wait(60)
+        write_atomically(path, content)
+
+    with KeptWorkers("inline") as workers:
+        run(job, workers, "first")
+        (kept,) = workers.kept.values()
+        pool = DevicePool.discover().select("cpu*1")
+        target = locate("stages.py:Model", job.parent)
+        model = StageWorker("model", target, job.parent, job.parent, outputs={"made": "txt"})
+        lent = workers.make(WorkerOptions())
+        lent.start(1, pool.device(kept.device), pool, kept.environment)
+        lent.load(1, Tasks().prepare(functools.partial(StageHost, HostSpec((model,))), sends=False))
+        monkeypatch.setattr("evenload.pipeline.worker.saving.write_atomically", write_late)
+        jobs = (Job(Task(0, 0), {}, Item(0, "late", 7)),)
+        lent.run(1, 1, 1, [Order(LOAD, 0)], False)
+        lent.run(1, 1, 2, [Order(RUN, 0, jobs=jobs)], False)
+        answers: list[Answered] = []
+        while len(answers) < 2:
+            answers += [message for message in lent.poll(1.0) if isinstance(message, Answered)]
+        assert [one.kind for one in answers[1].answer.values[0]] == ["made"]
+        threading.Timer(0.1, may_write.set).start()
+        lent.close(0.0)
+        assert not workers.kept
+        assert run(job, workers, "second").status == "done"
+
+
+def test_devices_of_another_run_are_started_beside_those_that_wait(job: Path) -> None:
+    events: list[Event] = []
+    with KeptWorkers("inline") as workers:
+        run(job, workers, "first", devices="cpu*1")
+        result = run(job, workers, "second", devices="cpu*3", sinks=[events.append])
+    assert result.status == "done"
+    assert not [one for one in events if isinstance(one, Note) and one.level == "error"]
+
+
+def test_a_plan_is_that_of_its_own_number_of_items(job: Path, tmp_path: Path) -> None:
+    changes = [f"stages.{stage}.estimate={{item_s: 10, load_s: 60}}" for stage in ("model", "after")]
+    whole, plans = Pipeline.from_yaml(job, changes), {}
+    pool, folder = DevicePool.discover().select("cpu*3"), RunFolder.create(tmp_path / "planned")
+    found = {
+        n: ResidentJob(whole.spec, whole.items[:n], job.parent, plans)._planned(pool, folder) for n in (1, 6)
+    }
+    assert [one.asked.problem.n_items for one in found.values()] == [1, 6]
+    assert found[1].plan.makespan_s < found[6].plan.makespan_s
+    assert found[1].plan.mode == found[6].plan.mode == "data_parallel"
+    assert json.loads((folder.path / "plan.json").read_text())["makespan_s"] == found[6].plan.makespan_s

@@ -1,0 +1,122 @@
+"""A disk that takes no more: one sentence, nothing lost, and with room the run goes on where it was."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evenload.errors import ConfigError, EvenloadError
+from evenload.pipeline import Pipeline
+from evenload.pipeline.store.full_disk import LastWrites, says_full
+
+STAGES = """
+import numpy as np
+from evenload.pipeline import read_picture
+
+class Noise:
+    def __call__(self, inputs, item):
+        return {"noise": item.rng().integers(0, 255, (64, 64, 3), dtype=np.uint8)}
+
+class Mean:
+    def __call__(self, inputs, item):
+        return {"mean": float(read_picture(inputs["noise"]).mean())}
+"""
+JOB = """\
+version: 1
+job: {name: noise, inputs: {jsonl: rows.jsonl}}
+devices: cpu*1
+stages:
+  - {name: noise, target: 'stages.py:Noise', outputs: {noise: png}}
+  - {name: mean, target: 'stages.py:Mean', outputs: {mean: number}}
+report: {html: false}
+"""
+# 40 pictures of 12 kB, of which about a dozen fit at first.
+SCRIPT = """
+mount -t tmpfs -o size=2m tmpfs "$1" || exit 77
+head -c 1800000 /dev/zero > "$1/filler"
+$2 -m evenload run job.yaml -o "$1/run" --backend inline --no-progress; echo "exit $?"
+ls "$1/run/outputs/noise" | wc -l
+rm "$1/filler"
+$2 -m evenload run job.yaml -o "$1/run" --backend inline --no-progress --json; echo "exit $?"
+cp -r "$1/run" kept
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "n{n}"}}\n' for n in range(40)))
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path / "job.yaml"
+
+
+def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
+    """On a file system of 1 MB of its own, in a mount namespace; as root, or with user namespaces."""
+    space = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
+    (job.parent / "small").mkdir()
+    command = [*space, "sh", "-c", SCRIPT, "sh", str(job.parent / "small"), sys.executable]
+    try:
+        found = subprocess.run(command, cwd=job.parent, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        pytest.skip("there is no unshare")
+    if "exit" not in found.stdout:
+        pytest.skip(f"no file system can be mounted here: {found.stderr.strip()[:100]}")
+    first, second = found.stdout.split("exit 1", maxsplit=1)
+    assert "No space left on device" in found.stderr
+    assert "what is done is not done again" in found.stderr
+    n_before = int(second.split()[0])
+    assert 0 < n_before < 40
+    assert first == ""
+    said = json.loads(second.strip().partition("\n")[2].rpartition("exit 0")[0])
+    assert (said["n_done"], said["status"]) == (40, "done")
+    assert 0 < said["n_restored"] <= 2 * n_before
+    Pipeline.from_yaml(job).run(backend="inline", out=job.parent / "undisturbed")
+    kept, whole = job.parent / "kept", job.parent / "undisturbed"
+    assert (kept / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+    pictures = sorted(path.name for path in (whole / "outputs/noise").iterdir())
+    assert pictures == sorted(path.name for path in (kept / "outputs/noise").iterdir())
+    for name in pictures:
+        assert (kept / "outputs/noise" / name).read_bytes() == (whole / "outputs/noise" / name).read_bytes()
+
+
+def test_what_cannot_be_written_at_the_end_is_named_and_can_be_made_up_for(job: Path) -> None:
+    """A limit on the size of files: pictures fit, results.jsonl and trace.json do not."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (48_000, 48_000))
+
+    rows = "".join(f'{{"id": "n{n}", "more": "{"x" * 4000}"}}\n' for n in range(20))
+    (job.parent / "rows.jsonl").write_text(rows)
+    command = [sys.executable, "-m", "evenload", "run", str(job), "--backend", "inline", "--no-progress"]
+    found = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    assert found.returncode == 1, found.stderr
+    assert "could not be written: " in found.stderr
+    assert "results.jsonl" in found.stderr
+    assert "File too large" in found.stderr
+    again = Pipeline.from_yaml(job).run(backend="inline")
+    assert (again.n_done, again.status) == (20, "done")
+    assert again.n_restored > 0
+
+
+@pytest.mark.parametrize("text", ["[Errno 28] No space left on device", "[Errno 122] Disk quota exceeded"])
+def test_what_counts_as_full(text: str) -> None:
+    assert says_full(text)
+    assert not says_full("No such file or directory")
+
+
+def test_last_writes_keep_the_error_that_ended_the_run() -> None:
+    last = LastWrites()
+    last.raise_with(None)
+    with last.of("a"):
+        raise OSError(28, "No space left on device")
+    with pytest.raises(ValueError, match="a bug"), last.of("b"):
+        raise ValueError("a bug")
+    with pytest.raises(EvenloadError, match=r"could not be written: a \(No space") as caught:
+        last.raise_with(None)
+    assert "run again" in str(caught.value)
+    with pytest.raises(ConfigError, match=r"(?s)the cause.*could not be written: a"):
+        last.raise_with(ConfigError("the cause"))

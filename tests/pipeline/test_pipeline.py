@@ -1,0 +1,634 @@
+"""Whole runs: the same rows and bytes on any number of devices, and nothing lost whatever fails."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from evenload.devices import Telemetry
+from evenload.errors import ConfigError, MissingExtra, NoUsableDevice, SpecError
+from evenload.events import (
+    DeviceSample,
+    Event,
+    EventFile,
+    ItemFailed,
+    ItemFinished,
+    Note,
+    RunFinished,
+    RunStarted,
+    Span,
+    StageStarted,
+    read_events,
+)
+from evenload.executor.journal.journal import Journal
+from evenload.pipeline import Pipeline, PipelineResult, read_picture
+from evenload.pipeline.run.group_commit import Commits
+from evenload.pipeline.run.run_loop import Driver
+from evenload.pipeline.store.folder import RunFolder
+from evenload.pipeline.store.ledger import Ledger
+
+STAGES = """
+import os
+import time
+
+from evenload.pipeline import read_picture
+
+class Brighten:
+    def __init__(self, context, *, by=0.25, broken_on=()):
+        if context.device.id in broken_on:
+            raise RuntimeError(f"no room on {context.device.id}")
+        self.by = by
+    def __call__(self, inputs, item):
+        picture = read_picture(inputs["path"]) + self.by
+        return {"bright": picture + 0.1 * item.rng().random(picture.shape), "on": 1}
+
+class Mean:
+    def __call__(self, inputs, item):
+        value = float(read_picture(inputs["bright"]).mean())
+        if inputs.get("poison"):
+            raise ValueError(f"{item.id} is poison")
+        return {"mean": round(value, 6), "noise": float(item.rng().random())}
+
+class Slow:
+    def __init__(self, context, *, seconds): self.seconds = seconds
+    def __call__(self, inputs, item):
+        time.sleep(self.seconds)
+        return {"slept": self.seconds}
+
+class Fatal:
+    def __call__(self, inputs, item):
+        if item.index == 1:
+            os._exit(7)
+        return {"ok": 1}
+
+class Odd:
+    def __init__(self, context): pass
+    def __call__(self, inputs, item):
+        if item.id == "raises":
+            raise ValueError("half a pair: \\ud800")
+        if item.id == "long":
+            return {"out": 10**5000}
+        return {"out": "\\udfff" if item.id == "text" else float("nan")}
+
+def odd_headline(rows):
+    return {"long": 10**5000, "nan": float("nan"), "text": "\\ud800"}
+
+def headline(rows):
+    done = [row["outputs"]["mean"] for row in rows if row["status"] == "done"]
+    return {"n": len(done), "mean": round(sum(done) / len(done), 6)}
+
+def broken_headline(rows):
+    raise KeyError("not there")
+"""
+JOB = """\
+version: 1
+job:
+  name: test
+  inputs: {folder: pictures, table: table.csv}
+  seed: 5
+devices: cpu*1
+stages:
+  - {name: brighten, target: 'stages.py:Brighten', outputs: {bright: png}}
+  - {name: mean, target: 'stages.py:Mean', outputs: {mean: number}}
+report: {headline: 'stages.py:headline', keep_inputs: true, html: false, trace: false}
+"""
+NAMES = [f"p{number}" for number in range(6)]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    from evenload.pipeline.artifacts import encode_artifact
+
+    (tmp_path / "stages.py").write_text(STAGES)
+    (tmp_path / "pictures").mkdir()
+    rng = np.random.default_rng(0)
+    for name in NAMES:
+        pixels = rng.integers(0, 128, (8, 10, 3), dtype=np.uint8)
+        (tmp_path / "pictures" / f"{name}.png").write_bytes(encode_artifact(pixels, "png"))
+    (tmp_path / "table.csv").write_text("id,kind\np0,a\n")
+    (tmp_path / "job.yaml").write_text(JOB)
+    return tmp_path / "job.yaml"
+
+
+def run(job: Path, *changes: str, out: str = "run", **options) -> PipelineResult:
+    options.setdefault("backend", "inline")
+    return Pipeline.from_yaml(job, changes).run(out=job.parent / out, **options)
+
+
+def outputs_of(folder: Path) -> dict[str, bytes]:
+    """Every file that the stages made, and the rows."""
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in (folder / "outputs").rglob("*.*")}
+    return files | {"results": (folder / "results.jsonl").read_bytes()}
+
+
+def rows_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+
+
+def tree_of(folder: Path) -> dict[str, bytes]:
+    """What must not depend on how the work was shared out."""
+    files = [folder / "results.jsonl", *sorted((folder / "outputs").rglob("*"))]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files if path.is_file()}
+
+
+def test_rows_come_in_input_order_with_all_outputs(job: Path) -> None:
+    result = run(job)
+    assert (result.status, result.exit_code, result.n_done, len(result)) == ("done", 0, 6, 6)
+    assert [item.id for item in result] == NAMES
+    rows = rows_of(result.folder)
+    assert [row["id"] for row in rows] == NAMES
+    first = rows[0]
+    assert first["outputs"]["bright"] == "outputs/brighten/p0.png"
+    assert first["inputs"] == {"kind": "a", "path": "pictures/p0.png"}
+    bright = read_picture(result.folder / first["outputs"]["bright"])
+    assert first["outputs"]["mean"] == pytest.approx(bright.mean(), abs=1e-6)
+    assert bright.mean() > read_picture(job.parent / "pictures/p0.png").mean() + 0.2
+    assert result.headline == {
+        "n": 6,
+        "mean": pytest.approx(np.mean([r["outputs"]["mean"] for r in rows]), abs=1e-6),
+    }
+
+
+@pytest.mark.parametrize("policy", ["measured", "static", "pull:2"])
+@pytest.mark.parametrize(("devices", "backend"), [("cpu*3", "inline"), ("cpu*2", "process")])
+def test_bytes_do_not_depend_on_devices(job: Path, devices: str, backend: str, policy: str) -> None:
+    alone = run(job, out="alone")
+    other = run(job, out="other", devices=devices, backend=backend, policy=policy)
+    assert tree_of(alone.folder) == tree_of(other.folder)
+
+
+def test_seeds_make_the_difference(job: Path) -> None:
+    first, again, other = (
+        run(job, f"job.seed={seed}", out=out) for seed, out in [(5, "a"), (5, "b"), (6, "c")]
+    )
+    assert tree_of(first.folder) == tree_of(again.folder)
+    assert all(one.seed != two.seed for one, two in zip(first, other, strict=True))
+    assert tree_of(first.folder) != tree_of(other.folder)
+
+
+def test_an_item_that_fails_is_recorded_and_the_others_go_on(job: Path) -> None:
+    (job.parent / "pictures" / "p2.png").write_text("not a picture")
+    (job.parent / "table.csv").write_text("id,poison\np4,1\n")
+    result = run(job, devices="cpu*2")
+    assert (result.status, result.exit_code, result.n_done) == ("failures", 1, 4)
+    rows = rows_of(result.folder)
+    assert [row["status"] for row in rows] == ["done", "done", "failed", "done", "failed", "done"]
+    assert rows[2]["error"]["stage"] == "brighten"
+    assert rows[2]["error"]["type"] == "FormatError"
+    assert "p2.png is not a picture" in rows[2]["error"]["message"]
+    assert rows[4]["error"] == {"stage": "mean", "type": "ValueError", "message": "p4 is poison"}
+    assert "bright" in rows[4]["outputs"]
+    assert "ValueError" in (result.items[4].error.traceback if result.items[4].error else "")
+    assert [found["id"] for found in result.to_json()["failures"]] == ["p2", "p4"]
+    assert result.summary.n_failed == 2
+    assert result.headline["n"] == 4
+
+
+def test_all_items_may_fail(job: Path) -> None:
+    for name in NAMES:
+        (job.parent / "pictures" / f"{name}.png").write_text("not a picture")
+    result = run(job, "report.headline=null", "report.html=true", devices="cpu*2")
+    assert (result.status, result.exit_code, result.n_done) == ("failures", 1, 0)
+    assert [row["status"] for row in rows_of(result.folder)] == ["failed"] * 6
+
+
+@pytest.mark.parametrize("wrong", [{"policy": "mesured"}, {"backend": "proces"}, {"devices": "cpu*0"}])
+def test_a_typo_in_an_option_is_refused_before_there_is_a_folder(job: Path, wrong: dict) -> None:
+    with pytest.raises(ConfigError):
+        run(job, **wrong)
+    assert not (job.parent / "run").exists()
+
+
+def test_a_copy_that_fails_costs_nothing_else(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("shutil.copyfile", full)
+    result = run(job)
+    assert result.status == "done"
+    assert any("no space left" in getattr(event, "text", "") for event in read_events(result.folder))
+
+
+def test_a_sink_that_breaks_and_an_error_of_our_own(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens in the middle of a run, what is done is written before it is raised."""
+
+    def broken(_: Event) -> None:
+        raise RuntimeError("the watcher died")
+
+    assert run(job, sinks=[broken]).status == "done"
+    from evenload.pipeline.run.result_recorder import Keeping
+
+    advance = Keeping._advance
+    monkeypatch.setattr(
+        Keeping,
+        "_advance",
+        lambda self, task, *rest: 1 / 0 if task.strand == 3 else advance(self, task, *rest),
+    )
+    with pytest.raises(ZeroDivisionError):
+        run(job, out="second")
+    assert len(rows_of(job.parent / "second")) == 6
+
+
+def test_events_name_items_by_id_and_place_in_the_input(job: Path) -> None:
+    (job.parent / "pictures" / "p2.png").write_text("not a picture")
+    seen: list[Event] = []
+    result = run(job, sinks=[seen.append])
+    assert isinstance(seen[0], RunStarted)
+    assert seen[0].total == 6
+    assert list(seen[0].devices) == ["cpu:0"]
+    assert isinstance(seen[-1], RunFinished)
+    assert seen[-1].facts == result.headline
+    started = {event.stage: event.total for event in seen if isinstance(event, StageStarted)}
+    assert started["brighten"] == 6
+    assert started["mean"] in (5, None)  # None: it began before all of the first stage were on disk
+    assert [(e.index, e.item) for e in seen if isinstance(e, ItemFailed)] == [(2, "p2")]
+    scored = [(e.index, e.item) for e in seen if isinstance(e, ItemFinished) and e.stage == "mean"]
+    assert sorted(scored) == [(0, "p0"), (1, "p1"), (3, "p3"), (4, "p4"), (5, "p5")]
+    shown = next(e.outputs for e in seen if isinstance(e, ItemFinished) and e.item == "p0")
+    assert shown == {"bright": "outputs/brighten/p0.png", "on": 1, "before": "inputs/p0.png"}
+    assert (result.folder / "inputs/p0.png").read_bytes() == (job.parent / "pictures/p0.png").read_bytes()
+    assert [type(e) for e in read_events(result.folder)] == [type(e) for e in seen]
+
+
+def test_stop_at_the_first_error_keeps_what_is_done(job: Path) -> None:
+    (job.parent / "table.csv").write_text("id,poison\np2,1\n")
+    result = run(job, "errors.on_error=stop", policy="pull")
+    assert (result.status, result.exit_code) == ("failed", 1)
+    states = [row["status"] for row in rows_of(result.folder)]
+    assert states == ["done", "done", "failed", "unfinished", "unfinished", "unfinished"]
+    assert result.to_json()["n_unfinished"] == 3
+
+
+def test_too_many_errors_stop_the_run(job: Path) -> None:
+    (job.parent / "table.csv").write_text("id,poison\np0,1\np2,1\np3,1\n")
+    result = run(job, "errors.max_error_rate=0.34", policy="pull")
+    assert result.status == "failed"
+    assert [item.status for item in result] == [
+        "failed",
+        "done",
+        "failed",
+        "failed",
+        "unfinished",
+        "unfinished",
+    ]
+    assert run(job, "errors.max_error_rate=0.5", out="b").status == "failures"
+
+
+def test_a_stage_that_is_broken_on_one_device_runs_on_the_other(job: Path) -> None:
+    result = run(job, "brighten.broken_on=['cpu:0']", devices="cpu*2")
+    assert (result.status, result.n_done) == ("done", 6)
+
+
+def test_a_stage_that_is_broken_everywhere_says_why_and_leaves_a_folder(job: Path) -> None:
+    with pytest.raises(NoUsableDevice, match=r"no room on cpu:0") as caught:
+        run(job, "brighten.broken_on=['cpu:0', 'cpu:1']", devices="cpu*2")
+    assert "brighten" in caught.value.message
+    assert [row["status"] for row in rows_of(job.parent / "run")] == ["unfinished"] * 6
+
+
+def test_a_worker_that_dies_costs_one_item(job: Path) -> None:
+    text = job.read_text().split("stages:")[0] + "stages:\n  - {name: fatal, target: 'stages.py:Fatal'}\n"
+    job.write_text(text)
+    result = run(job, devices="cpu*2", backend="process")
+    assert [item.status for item in result] == ["done", "failed", "done", "done", "done", "done"]
+    assert result.items[1].error is not None
+    assert result.items[1].error.type == "WorkerLost"
+
+
+def test_a_headline_that_fails_costs_nothing_else(job: Path) -> None:
+    result = run(job, "report.headline=stages.py:broken_headline")
+    assert (result.status, result.headline) == ("done", {})
+    notes = [event.text for event in read_events(result.folder) if type(event).__name__ == "Note"]
+    assert any("broken_headline raised KeyError" in note for note in notes)
+
+
+def test_a_run_is_gone_on_with_and_done_anew_only_if_asked(job: Path) -> None:
+    first = run(job)
+    before = outputs_of(first.folder)
+    again = run(job)
+    assert (again.status, again.n_restored, again.n_done) == ("done", 12, 6)
+    assert outputs_of(again.folder) == before
+    assert again.summary.n_done == 6
+    assert run(job, fresh=True).n_restored == 0
+
+
+def test_a_second_run_in_a_folder_takes_nothing_away_from_the_first(job: Path) -> None:
+    folder = run(job).folder
+    fingerprint = json.loads((folder / "journal/journal.json").read_text())["fingerprint"]
+    being_written = folder / "outputs" / "brighten" / "p0.png.123.tmp"
+    with Journal.open(folder / "journal", fingerprint):
+        being_written.write_bytes(b"half")
+        with pytest.raises(ConfigError, match="in use by process"):
+            run(job)
+        assert being_written.read_bytes() == b"half"
+    run(job)
+    assert not being_written.exists()
+
+
+def test_a_changed_job_is_refused_and_says_what_was_changed(job: Path) -> None:
+    run(job)
+    with pytest.raises(ConfigError) as caught:
+        run(job, "brighten.by=0.5", "job.seed=6")
+    assert "job.seed: 5, now 6" in caught.value.message
+    assert "stages.brighten.params: by None, now 0.5" in caught.value.message
+    assert "--fresh" in str(caught.value)
+    (job.parent / "stages.py").write_text(STAGES + "\n")
+    with pytest.raises(ConfigError, match="brighten: its source was changed"):
+        run(job)
+    assert run(job, "job.seed=6", fresh=True).status == "done"
+
+
+def test_what_is_new_or_changed_or_damaged_is_done_and_nothing_else(job: Path) -> None:
+    from evenload.pipeline.artifacts import encode_artifact
+
+    first = run(job)
+    (first.folder / "outputs/brighten/p1.png").write_bytes(b"cut")
+    (first.folder / "outputs/brighten/p2.png").unlink()
+    pixels = np.full((8, 10, 3), 7, dtype=np.uint8)
+    for name in ("p3", "p9"):
+        (job.parent / "pictures" / f"{name}.png").write_bytes(encode_artifact(pixels, "png"))
+    seen: list[Event] = []
+    again = run(job, sinks=[seen.append])
+    assert again.status == "done"
+    assert [row["id"] for row in rows_of(again.folder)] == [*NAMES, "p9"]
+    done = {(event.stage, event.item) for event in seen if isinstance(event, ItemFinished)}
+    assert done == {("brighten", name) for name in ("p1", "p2", "p3", "p9")} | {
+        ("mean", "p3"),
+        ("mean", "p9"),
+    }
+    notes = [event.text for event in seen if isinstance(event, Note)]
+    assert any("p1.png is not what was written" in text for text in notes)
+    assert outputs_of(again.folder) == outputs_of(run(job, out="other").folder)
+
+
+def test_failed_items_stay_failed_until_they_are_retried(job: Path) -> None:
+    (job.parent / "table.csv").write_text("id,poison\np4,1\n")
+    assert [item.id for item in run(job).failures] == ["p4"]
+    assert [item.id for item in run(job).failures] == ["p4"]
+    (job.parent / "bad").write_text("")
+    result = run(job, retry_failed=True)
+    assert [item.id for item in result.failures] == ["p4"]
+    assert result.n_restored == 11
+
+
+def test_what_was_told_otherwise_before_is_told_again(job: Path) -> None:
+    """An item that failed, was retried, and whose run was killed after the journal and before the event."""
+    (job.parent / "table.csv").write_text("id,poison\np2,\n")
+    folder = run(job).folder
+    lines = (folder / "events.jsonl").read_text().splitlines(keepends=True)
+    failed = ItemFailed(0.0, "mean", 2, "p2", "ValueError", "it was so", "cpu:0", "")
+    with EventFile(folder / "events.jsonl") as file:
+        file(failed)
+    assert len((folder / "events.jsonl").read_text().splitlines()) == len(lines) + 1
+    run(job)
+    told = [event for event in read_events(folder) if getattr(event, "item", "") == "p2"]
+    assert isinstance(told[-1], ItemFinished)
+    run(job)
+    again = [event for event in read_events(folder) if getattr(event, "item", "") == "p2"]
+    assert len(again) == len(told)
+
+
+def test_the_folder_holds_the_job_as_it_ran(job: Path) -> None:
+    result = run(
+        job, "job.seed=77", "report.html=true", "report.trace=true", report=job.parent / "other.html"
+    )
+    files = {path.name for path in result.folder.iterdir()}
+    assert files == {
+        "config.yaml",
+        "events.jsonl",
+        "results.jsonl",
+        "summary.json",
+        "trace.json",
+        "outputs",
+        "inputs",
+        "job.json",
+        "journal",
+        "plan.json",
+    }
+    assert result.report == job.parent / "other.html"
+    assert "brighten" in result.report.read_text()
+    assert "seed: 77" in (result.folder / "config.yaml").read_text()
+    summary = json.loads((result.folder / "summary.json").read_text())
+    assert summary["headline"] == result.headline
+    assert (summary["schema"], summary["n_done"], summary["total"]) == (1, 6, 6)
+
+
+def test_the_plan_says_what_would_run_and_starts_nothing(job: Path) -> None:
+    plan = Pipeline.from_yaml(job).plan("cpu*3", policy="pull:2", out=job.parent / "there")
+    assert (plan.n_items, plan.policy, len(plan.devices)) == (6, "pull:2", 3)
+    assert [stage.name for stage in plan.stages] == ["brighten", "mean"]
+    assert json.loads(json.dumps(plan.to_json()))["out"] == str(job.parent / "there")
+    assert not (job.parent / "there").exists()
+
+
+def test_a_missing_package_is_named(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydantic", None)
+    with pytest.raises(MissingExtra, match="pydantic") as caught:
+        Pipeline.from_yaml(job)
+    assert "evenload[yaml]" in str(caught.value)
+
+
+def test_items_are_checked_before_any_work(job: Path) -> None:
+    (job.parent / "pictures" / "p0.jpg").write_bytes(b"")
+    with pytest.raises(SpecError, match="'p0' is given twice"):
+        Pipeline.from_yaml(job)
+
+
+def odd_job(job: Path) -> None:
+    (job.parent / "rows.jsonl").write_text(
+        '{"id": "a", "x": NaN}\n{"id": "raises"}\n{"id": "long"}\n{"id": "text"}\n'
+        '{"id": "b\\ud800", "y": [1e999]}\n'
+    )
+    job.write_text(
+        "version: 1\njob: {name: odd, inputs: {jsonl: rows.jsonl}}\n"
+        "stages:\n  - {name: odd, target: 'stages.py:Odd'}\n"
+        "report: {headline: 'stages.py:odd_headline'}\n"
+    )
+
+
+@pytest.mark.parametrize("backend", ["process", "inline"])
+def test_odd_values_cost_nothing_but_themselves(job: Path, backend: str) -> None:
+    odd_job(job)
+    result = run(job, backend=backend, devices="cpu*1")
+    text = (result.folder / "results.jsonl").read_bytes().decode("utf-8")
+    rows = [json.loads(line, parse_constant=pytest.fail) for line in text.splitlines()]
+    assert [row["id"] for row in rows] == ["a", "raises", "long", "text", "b\ud800"]
+    assert [row["status"] for row in rows] == ["done", "failed", "failed", "done", "done"]
+    assert (rows[0]["inputs"], rows[4]["inputs"]) == ({"x": None}, {"y": [None]})
+    assert [rows[n]["outputs"]["out"] for n in (0, 3)] == [None, "\udfff"]
+    assert rows[1]["error"]["message"] == "half a pair: \ud800"
+    assert "digits" in rows[2]["error"]["message"]
+    summary = json.loads((result.folder / "summary.json").read_text(), parse_constant=pytest.fail)
+    assert (summary["headline"]["nan"], summary["headline"]["text"]) == (None, "\ud800")
+    assert (summary["n_done"], summary["faults"]) == (3, [])
+    assert isinstance(list(read_events(result.folder))[-1], RunFinished)
+    for name in ("report.html", "trace.json"):
+        assert (result.folder / name).read_bytes().decode("utf-8")
+
+
+def test_ids_of_which_one_begins_like_the_others_file(job: Path) -> None:
+    (job.parent / "rows.jsonl").write_text('{"id": "a"}\n{"id": "a.txt/b"}\n')
+    with (job.parent / "stages.py").open("a") as stages:
+        stages.write("class Name:\n    def __call__(self, inputs, item): return {'name': item.id}\n")
+    job.write_text(
+        "version: 1\njob: {name: t, inputs: {jsonl: rows.jsonl}}\nreport: {html: false, trace: false}\n"
+        "stages:\n  - {name: name, target: 'stages.py:Name', outputs: {name: txt}}\n"
+    )
+    result = run(job)
+    assert result.status == "done"
+    texts = [(result.folder / str(row.outputs["name"])).read_text() for row in result]
+    assert texts == ["a", "a.txt/b"]
+
+
+def test_a_record_that_stops_early_is_told(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = EventFile.__call__
+
+    def full(self: EventFile, event: Event) -> None:
+        if isinstance(event, ItemFinished):
+            self._file.close()
+        write(self, event)
+
+    def broken(_: Event) -> None:
+        raise RuntimeError("the watcher died")
+
+    monkeypatch.setattr(EventFile, "__call__", full)
+    result = run(job, "report.html=true", sinks=[broken])
+    assert (result.status, result.n_done) == ("done", 6)
+    told = json.loads((result.folder / "summary.json").read_text())["faults"]
+    assert told == result.faults == result.to_json()["faults"]
+    assert any("events.jsonl stops early (ValueError" in text for text in told)
+    assert any("RuntimeError: the watcher died" in text for text in told)
+    page = (result.folder / "report.html").read_text()
+    assert "events.jsonl stops early" in page
+
+
+def test_devices_are_sampled_while_the_run_goes_on(job: Path) -> None:
+    rows = "".join(f'{{"id": "{number}"}}\n' for number in range(10))
+    (job.parent / "rows.jsonl").write_text(rows)
+    job.write_text(
+        "version: 1\njob: {name: t, inputs: {jsonl: rows.jsonl}}\nreport: {trace: false}\n"
+        "stages:\n  - {name: slow, target: 'stages.py:Slow', params: {seconds: 0.05}}\n"
+    )
+    result = run(job, devices="cpu*2", sample_s=0.02)
+    events = list(read_events(result.folder))
+    samples = [event for event in events if isinstance(event, DeviceSample)]
+    assert len(samples) > 6
+    assert {sample.device for sample in samples} == {"cpu:0", "cpu:1"}
+    assert any(sample.memory_used_bytes for sample in samples)
+    assert isinstance(events[-1], RunFinished)
+    view = (result.folder / "report.html").read_text()
+    shown = json.loads(view.partition(' id="view">')[2].partition("</script>")[0])
+    assert any(shown["load"]["samples"]["cpu:0"]["memory_bytes"])
+    assert not any(thread.name == "evenload-telemetry" for thread in threading.enumerate())
+
+
+def test_telemetry_that_breaks_costs_nothing_else(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = Telemetry.stop
+
+    def broken(self: Telemetry) -> None:
+        stop(self)
+        raise OSError("the driver is gone")
+
+    monkeypatch.setattr(Telemetry, "stop", broken)
+    result = run(job)
+    assert (result.status, result.n_done) == ("done", 6)
+    assert any("the driver is gone" in getattr(event, "text", "") for event in read_events(result.folder))
+
+
+@pytest.mark.parametrize("report", ["none/dir/r.html", "pictures"])
+def test_a_report_without_a_place_is_refused_before_any_work(job: Path, report: str) -> None:
+    with pytest.raises(ConfigError, match="report cannot be written"):
+        run(job, report=job.parent / report)
+    assert not (job.parent / "run").exists()
+
+
+def test_signals_while_results_are_written_wait(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = RunFolder.write_results
+
+    def signalled(self: RunFolder, rows) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        write(self, rows)
+
+    monkeypatch.setattr(RunFolder, "write_results", signalled)
+    result = run(job)
+    assert result.status == "done"
+    assert len(rows_of(result.folder)) == 6
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_nothing_is_claimed_that_is_not_in_the_journal_however_the_run_ends(
+    job: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second Ctrl-C while the workers are closed, with results on their way to the journal."""
+    at_end, n_kept = threading.Event(), []
+    keep, settle, close = Ledger.keep, Commits.close, Driver.close
+
+    def keep_late(ledger: Ledger, results: Iterable) -> None:
+        assert not n_kept or at_end.wait(20)
+        n_kept.append(len(results := list(results)))
+        keep(ledger, results)
+
+    def close_interrupted(driver: Driver) -> None:
+        close(driver)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Ledger, "keep", keep_late)
+    monkeypatch.setattr(Commits, "close", lambda commits: (at_end.set(), settle(commits)))
+    monkeypatch.setattr(Driver, "close", close_interrupted)
+
+    def interrupt(event: Event) -> None:
+        if isinstance(event, Span) and (event.stage, event.index) == ("mean", 3):
+            signal.raise_signal(signal.SIGINT)
+
+    result = run(job, sinks=[interrupt])
+    assert result.status == "interrupted"
+    assert sum(row.status == "done" for row in result) >= 1
+    monkeypatch.undo()
+    again = run(job)
+    assert again.n_restored == sum(n_kept) >= 2 * result.n_done
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("backend", "number"),
+    [("process", signal.SIGINT), ("inline", signal.SIGINT), ("process", signal.SIGTERM)],
+)
+def test_ctrl_c_keeps_what_is_done(job: Path, backend: str, number: signal.Signals) -> None:
+    stages = "stages:\n  - {name: slow, target: 'stages.py:Slow', params: {seconds: 0.2}}\n"
+    rows = "".join(f'{{"id": "{number}"}}\n' for number in range(500))
+    (job.parent / "rows.jsonl").write_text(rows)
+    quiet = "report: {html: false, trace: false}\n"
+    job.write_text(f"version: 1\njob: {{name: t, inputs: {{jsonl: rows.jsonl}}}}\n{stages}{quiet}")
+    command = [sys.executable, "-m", "evenload", "run", str(job), "-o", str(job.parent / "run"), "--json"]
+    process = subprocess.Popen(
+        [*command, "--devices", "cpu*2", "--backend", backend, "--policy", "pull"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    events = job.parent / "run" / "events.jsonl"
+    wait_for(lambda: events.is_file() and events.read_text().count("ItemFinished") >= 3, process)
+    process.send_signal(number)
+    stdout, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130, stderr
+    said = json.loads(stdout)
+    assert said["status"] == "interrupted"
+    assert said["n_done"] >= 3
+    assert said["n_done"] + said["n_unfinished"] == 500
+    assert [row["id"] for row in rows_of(job.parent / "run")] == [str(number) for number in range(500)]

@@ -1,0 +1,90 @@
+"""Files and results reach the disk beside the work, in order, and nothing is told before it is there."""
+
+import queue
+import threading
+from pathlib import Path
+
+import pytest
+
+from evenload.errors import EvenloadError
+from evenload.pipeline.dispatch.item_flow import Strand, Task
+from evenload.pipeline.dispatch.results import ItemFailure
+from evenload.pipeline.run.group_commit import Commits, Result
+from evenload.pipeline.stage import Item
+from evenload.pipeline.store.ledger import Kept, Ledger
+from evenload.pipeline.worker.saving import MOST_WAITING_BYTES, Saver
+
+
+def test_a_file_is_there_when_it_is_told_and_a_fault_is_told_as_well(tmp_path: Path) -> None:
+    saver, told = Saver(), queue.SimpleQueue()
+    (tmp_path / "taken").write_bytes(b"a file, not a folder")
+    for at in range(20):
+        path = tmp_path / f"{at}.bin"
+        saver.save([(path, bytes([at]))], lambda fault, path=path: told.put((fault, path.read_bytes())))
+    saver.save([(tmp_path / "taken" / "x", b"")], lambda fault: told.put((fault, b"")))
+    saver.close()
+    seen = [told.get() for _ in range(21)]
+    assert sorted(content for fault, content in seen if fault is None) == [bytes([at]) for at in range(20)]
+    assert [type(fault) for fault, _ in seen if fault is not None] in (
+        [FileExistsError],
+        [NotADirectoryError],
+    )
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_whoever_brings_more_than_the_disk_takes_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_write = threading.Event()
+    monkeypatch.setattr("evenload.pipeline.worker.saving.write_atomically", lambda *_: may_write.wait(60))
+    monkeypatch.setattr("evenload.pipeline.worker.saving.MOST_WAITING_BYTES", 10)
+    assert MOST_WAITING_BYTES > 10
+    saver, is_in = Saver(), threading.Event()
+    saver.save([(tmp_path / "a", b"x" * 10)], lambda _: None)
+    waits = threading.Thread(
+        target=lambda: (saver.save([(tmp_path / "b", b"x")], lambda _: None), is_in.set()), daemon=True
+    )
+    waits.start()
+    assert not is_in.wait(0.05)
+    may_write.set()
+    assert is_in.wait(60)
+    saver.close()
+
+
+def result(at: int, error: ItemFailure | None = None) -> Result:
+    strand = Strand(at, at, 0, Item(at, str(at)))
+    return Result(Task(0, at), "draw", strand, Kept(f"digest {at}", {"n": at}, error=error))
+
+
+def test_results_are_told_when_the_journal_has_them_in_their_order(tmp_path: Path) -> None:
+    ledger, woken = Ledger.open(tmp_path, {"stages": "draw"}), threading.Semaphore(0)
+    commits = Commits(ledger, woken.release)
+    taken: list[Result] = []
+    for at in range(0, 40, 2):
+        commits.put([result(at), result(at + 1, ItemFailure("draw", "E", "no"))])
+        taken += commits.taken()
+    while len(taken) < 40:
+        assert woken.acquire(timeout=60)
+        taken += commits.taken()
+    assert [one.task.strand for one in taken] == list(range(40))
+    assert not commits.pending
+    commits.close()
+    ledger.close()
+    again = Ledger.open(tmp_path, {"stages": "draw"})
+    found = [again.find("draw", one.strand, one.kept.digest) for one in taken]
+    assert [kept is not None and kept.outputs["n"] for kept in found] == list(range(40))
+    again.close()
+
+
+def test_a_disk_that_takes_no_more_is_told_once_after_what_it_has(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path, {"stages": "draw"})
+    commits = Commits(ledger, lambda: None)
+    commits.put([result(0)])
+    commits.close()
+    commits.put([result(1)])
+    ledger.close()
+    commits.close()
+    assert [one.task.strand for one in commits.taken()] == [0]
+    with pytest.raises(EvenloadError, match="closed"):
+        commits.taken()
+    assert [one.task.strand for one in commits.pending] == [1]
