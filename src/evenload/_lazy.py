@@ -10,7 +10,7 @@ __all__ = ["lazy_names"]
 def lazy_names(
     package: str, homes: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return ``__getattr__`` and ``__dir__`` of a package that imports ``homes[name]`` when first asked for it.
+    """Return ``__getattr__`` and ``__dir__`` of a package that imports ``homes[name]`` on its first use.
 
     homes  each public name and the module, relative to ``package``, that defines it
     """

@@ -11,7 +11,7 @@ import pytest
 
 from evenload.executor import Executor
 from evenload.executor import executor as executor_module
-from evenload.executor.backends.ray.backend import backend as ray_backend
+from evenload.executor.backends.ray import backend as ray_backend
 from evenload.executor.loop import membership as roster_module
 
 

@@ -290,7 +290,7 @@ def test_where_there_is_no_room_pipes_carry_it_and_one_warning_says_so(limit: in
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
 def test_without_any_shared_memory_everything_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    from evenload.executor.worker.worker import memory
+    from evenload.executor.worker import memory
 
     def refuse(name: str, limit: int) -> int:
         raise OSError(28, "No space left on device")

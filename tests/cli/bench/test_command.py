@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
+from evenload.cli.bench import command as module
 from evenload.cli.bench.command import bench
-from evenload.cli.bench.command import command as module
 from evenload.cli.bench.measure import TRIALS, Setting
 from evenload.cli.bench.measure.trial import compared
 from evenload.errors import UnknownName

@@ -97,7 +97,7 @@ def slowly(x: int) -> int:
 
 
 def test_where_no_server_can_work_workers_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
-    from evenload.executor.worker.worker import fork_server
+    from evenload.executor.worker import fork_server
 
     monkeypatch.setattr(fork_server, "BOOT_SERVER", "import nothing_of_this_name  # {path} {fd}")
     with Executor("cpu*2", start="forkserver", echo=False) as executor:

@@ -21,12 +21,12 @@ from evenload.executor.task.item_packing import pack_apart
 from evenload.executor.task.messages import Loaded, Message
 from evenload.executor.task.task import Task, dump
 from evenload.executor.transport.wire import Frame, hold, pack
+from evenload.executor.worker import worker as protocol
 from evenload.executor.worker.child import Child
 from evenload.executor.worker.fork_server import Forked, ForkServer, Spawned, can_fork, imports_of
 from evenload.executor.worker.memory import SharedMemory, limit_from
 from evenload.executor.worker.replies import message_of
 from evenload.executor.worker.threads import ONE_THREAD
-from evenload.executor.worker.worker import worker as protocol
 from evenload.settings import resolve
 
 __all__ = ["ProcessBackend"]

@@ -10,8 +10,8 @@ import sys
 from struct import Struct
 from typing import Any
 
+from evenload.executor.worker import worker
 from evenload.executor.worker.threads import set_threads
-from evenload.executor.worker.worker import worker
 
 __all__ = ["STATUS", "serve"]
 

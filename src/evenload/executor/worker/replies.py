@@ -5,7 +5,7 @@ from evenload.executor.task.item_packing import unpack_apart
 from evenload.executor.task.messages import Answered, Loaded, Message, Refused, Spoilt, Up
 from evenload.executor.task.task import Answer
 from evenload.executor.transport.wire import Frame, unpack
-from evenload.executor.worker.worker import worker as protocol
+from evenload.executor.worker import worker as protocol
 
 __all__ = ["ENDS_A_CHUNK", "message_of"]
 

@@ -26,8 +26,8 @@ from evenload.executor.task.messages import Answered, Gone, Message
 from evenload.executor.task.task import Task, dump
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 from evenload.executor.transport.wire import Frame, hold, pack
+from evenload.executor.worker import worker as protocol
 from evenload.executor.worker.replies import ENDS_A_CHUNK, message_of
-from evenload.executor.worker.worker import worker as protocol
 
 __all__ = ["Ray", "RayBackend"]
 
