@@ -1,6 +1,7 @@
 """For all tests: nothing is remembered from one to the next, and no machine is too slow for them."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ from hypothesis import HealthCheck, settings
 os.environ["EVENLOAD_WARM_START"] = "0"  # before any program of a test inherits it
 # Ray makes it 15: beside other tests its workers hardly get a turn.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (its name)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts jobs in the background with Ctrl-C ignored, and the programs of the tests would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An example may take long on a machine that does other things besides.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
