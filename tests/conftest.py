@@ -12,7 +12,7 @@ os.environ["EVENLOAD_WARM_START"] = "0"  # before any program of a test inherits
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (its name)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell starts jobs in the background with Ctrl-C ignored, and the programs of the tests would inherit that.
+    # A shell starts jobs in the background with Ctrl-C ignored, and programs of the tests would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # An example may take long on a machine that does other things besides.
