@@ -1,9 +1,11 @@
-"""For all tests: nothing is remembered from one to the next, and no machine is too slow for them."""
+"""For all tests: nothing is remembered from one to the next, no machine is too slow, no process is left."""
 
 import os
 import signal
-from pathlib import Path
+import time
+from collections.abc import Iterator
 
+import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -19,27 +21,41 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
 
-STARTS_PROCESSES = {
-    "cli",
-    "clients",
-    "dashboard",
-    "docs",
-    "examples",
-    "executor",
-    "moe",
-    "pipeline",
-    "report",
-    "zk",
-}
+MARK = "EVENLOAD_TEST_RUN"
+"""In the environment of everything that a run of the tests starts: the process id of the runner."""
+
+LEAVING_S = 60.0
+"""How long processes of the last tests may take to leave, on a machine that does other things besides."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Try a test that starts processes once more: a machine that stands still for seconds proves nothing.
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        os.environ[MARK] = str(os.getpid())
 
-    What fails both times fails, and what passed only the second time is listed at the end (``RERUN``).
-    The pure parts (balance, devices, gpu, merkle, ...) get no second try.
-    """
-    tests = Path(__file__).parent
-    for item in items:
-        if item.path.is_relative_to(tests) and item.path.relative_to(tests).parts[0] in STARTS_PROCESSES:
-            item.add_marker(pytest.mark.flaky(reruns=1))
+
+def left_behind() -> Iterator[psutil.Process]:
+    """Living processes that this run of the tests started, other than the runner."""
+    for process in psutil.process_iter():
+        try:
+            is_ours = process.pid != os.getpid() and process.environ().get(MARK) == str(os.getpid())
+            if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                yield process
+        except (psutil.Error, OSError):
+            continue
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the run if a process of a test is still there, and name it; the runner's workers have left."""
+    if hasattr(session.config, "workerinput"):
+        return
+    until = time.monotonic() + LEAVING_S
+    while any(True for _ in left_behind()) and time.monotonic() < until:
+        time.sleep(0.1)
+    for process in left_behind():
+        try:
+            print(f"\nLEFT BEHIND by a test: {process.pid} {' '.join(process.cmdline())[:300]}")  # noqa: T201
+            process.kill()
+        except psutil.Error:
+            continue
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -21,8 +21,8 @@ from evenload.errors import ConfigError, NoUsableDevice, WorkerLost
 from evenload.events import EventLog, WorkerExited
 from evenload.executor import Executor, Ray
 from evenload.executor.backends import make_backend
-from evenload.executor.backends.ray.backend import backend as ray_backend
-from evenload.executor.backends.ray.backend import cluster as ray_cluster_module
+from evenload.executor.backends.ray import backend as ray_backend
+from evenload.executor.backends.ray import cluster as ray_cluster_module
 from evenload.executor.backends.ray.guard import Turn
 from evenload.executor.backends.ray.nodes import Seen
 from evenload.executor.backends.ray.post import Clock

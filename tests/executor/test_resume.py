@@ -16,8 +16,8 @@ import evenload
 from evenload.errors import ConfigError, EvenloadError, TaskError, WorkerLost
 from evenload.events import EventLog, ItemFailed, Note, Restored
 from evenload.executor import Executor
+from evenload.executor.journal import segments as segments_module
 from evenload.executor.journal.journal import Journal
-from evenload.executor.journal.journal import segments as segments_module
 from evenload.executor.loop import watchdog as watch
 
 BACKENDS = pytest.mark.parametrize("backend", ["process", "inline"])
