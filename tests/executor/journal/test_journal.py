@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError, EvenloadError, UnknownName
-from evenload.executor.journal.journal import Journal, segments
+from evenload.executor.journal import Journal, segments
 
 
 def fill(path: Path, n: int = 20) -> None:
