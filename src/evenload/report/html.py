@@ -41,6 +41,7 @@ __all__ = [
     "write_bench",
     "write_comparison",
     "write_report",
+    "write_whole",
 ]
 
 SCHEMA = 1
@@ -128,7 +129,7 @@ def write_report(
     shown = view.to_json(folder, [*faults, *(reading.faults() if reading else ())])
     # Links to the pictures themselves work only from within the run folder.
     shown["links"] = folder is not None and Path(path).resolve().parent == folder.resolve()
-    _write_whole(Path(path), page(shown))
+    write_whole(Path(path), page(shown))
     return view.tally.summary()
 
 
@@ -144,7 +145,7 @@ def write_comparison(runs: Sequence[str | Path | Reading], path: str | Path) -> 
     headline = " — ".join(_headline(view["summary"]) for view in shown)
     both = as_script_text({"schema": SCHEMA, "runs": shown, "paths": names})
     text = fill(title="Two runs compared", headline=headline, view=both, script=report_script())
-    _write_whole(Path(path), text)
+    write_whole(Path(path), text)
     return summaries
 
 
@@ -157,7 +158,7 @@ def write_bench(results: dict[str, Any], path: str | Path) -> None:
         view=as_script_text({**results, "version": __version__}),
         script=report_script(),
     )
-    _write_whole(Path(path), text)
+    write_whole(Path(path), text)
 
 
 def page(view: dict[str, Any]) -> str:
@@ -202,9 +203,9 @@ def asset(name: str) -> str:
     return (resources.files("evenload.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def report_script(*more: str) -> str:
-    """The page's own script: the files of ``assets/js``, then ``more``, in a scope of their own."""
-    texts = [*(asset(f"js/{name}.js") for name in SCRIPTS), *more]
+def report_script(*more: str, names: Sequence[str] = SCRIPTS) -> str:
+    """The page's own script: the files ``names`` of ``assets/js``, then ``more``, in their own scope."""
+    texts = [*(asset(f"js/{name}.js") for name in names), *more]
     return '(() => {\n"use strict";\n' + "\n".join(texts) + "})();\n"
 
 
@@ -224,21 +225,27 @@ def _headline(summary: dict[str, Any]) -> str:
     return f"{summary['n_done']}{of} done, {summary['n_failed']} failed, in {summary['wall_s']:.1f} s{ratio}."
 
 
-def _write_whole(path: Path, content: str) -> None:
+def write_whole(path: Path, content: str, option: str = "-o") -> None:
+    """Write ``content`` to ``path``, which appears whole or not at all.
+
+    ``option`` is the command's option that names the place. Raises ConfigError if ``path`` cannot be written.
+    """
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     except OSError as error:
-        raise _refused(path, error) from error
+        raise _refused(path, error, option) from error
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(content)
         os.chmod(name, 0o644)
         os.replace(name, path)
     except OSError as error:
-        raise _refused(path, error) from error
+        raise _refused(path, error, option) from error
     finally:
         Path(name).unlink(missing_ok=True)
 
 
-def _refused(path: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot write {str(path)!r}: {error.strerror}", hint="choose another place with -o")
+def _refused(path: Path, error: OSError, option: str) -> ConfigError:
+    return ConfigError(
+        f"cannot write {str(path)!r}: {error.strerror}", hint=f"choose another place with {option}"
+    )
