@@ -78,7 +78,7 @@ def check_dispatch(sums):
     quotas = Router(planner.graph).solve(counts.sum(0)).quotas[0]
     received = np.zeros(9, np.int64)
     for rank, ids in enumerate(batches):
-        device = DevicePlanner(planner, "cpu", GangOfOne(rank, counts), sums)
+        device = DevicePlanner(planner.dispatcher, "cpu", GangOfOne(rank, counts), is_summed=sums, n_groups=1)
         counter = torch.zeros(9, dtype=torch.int64)
         out = device.run(ids, counter)
         assert torch.equal(out == -1, ids == -1)

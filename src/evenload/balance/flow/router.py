@@ -251,7 +251,8 @@ def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[
     from evenload.balance.flow.spread import springs
 
     spread_order, fill_start, fill_gpu, pivots, fill_value = springs(graph)
-    tables = _planted(graph) | {"spread_order": spread_order, "fill_start": fill_start, "fill_gpu": fill_gpu}
+    tables = _graph_tables(graph)
+    tables |= {"spread_order": spread_order, "fill_start": fill_start, "fill_gpu": fill_gpu}
     known = {name: tables[name] for name in TABLES} | {"pivots": pivots, "fill_value": fill_value}
     n_rows = int(np.diff(graph.row_start).max())
     block, arrays = lay_out(
@@ -267,18 +268,12 @@ def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[
     return block, arrays
 
 
-def _planted(graph: ReplicaGraph) -> dict[str, NDArray[np.int32]]:
+def _graph_tables(graph: ReplicaGraph) -> dict[str, NDArray[np.int32]]:
     """The kernel's tables of the graph itself, of its connected components, and of trees that span them."""
-    from evenload.balance.flow.kernels.spanning_forests import N_TREES, plant
+    from evenload.balance.flow.kernels.spanning_forests import spanning_forests
 
     home, home_slot = _homes(graph)
-    component = np.zeros((graph.n_layers, graph.n_gpus), dtype=np.int32)
-    forests = np.zeros((graph.n_layers, N_TREES, 4, graph.n_gpus), dtype=np.int32)
-    n_linked = np.zeros(graph.n_layers, dtype=np.int32)
-    plant(
-        graph.row_start, graph.row_edge, graph.edge2gpu, graph.gpu_start, graph.gpu_edges, graph.gpu_rows,
-        component, n_linked, forests,
-    )  # fmt: skip
+    component, n_linked, forests = spanning_forests(graph)
     n_components = np.count_nonzero(component == np.arange(graph.n_gpus), axis=1).astype(np.int32)
     of_graph = (
         "row_start",

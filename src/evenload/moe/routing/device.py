@@ -1,6 +1,6 @@
-"""Routing and dispatch that stay on the device: no copy to the host, no wait, fit for a CUDA graph."""
+"""Routing and dispatch on a device: without a copy to the host or a wait, so fit for a CUDA graph."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,11 +8,8 @@ from numpy.typing import NDArray
 from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph, Routing
 from evenload.errors import ConfigError
-from evenload.moe.routing.dispatch import expert_slots
-
-if TYPE_CHECKING:
-    from evenload.moe.routing.exchange import Exchange
-    from evenload.moe.routing.planner import Planner
+from evenload.moe.routing.dispatch import Dispatcher
+from evenload.moe.routing.exchange import Exchange
 
 __all__ = ["DevicePlanner", "DeviceRouter"]
 
@@ -20,7 +17,9 @@ BLOCK_IDS = 128  # ids for each program of the count and map kernels
 
 
 class DeviceRouter:
-    """``balance.flow.Router`` as a Triton kernel, one program for each layer; tokens, equal speeds.
+    """A ``balance.flow.Router`` that is a Triton kernel, one program for each layer.
+
+    It counts tokens and takes all GPUs for equally fast.
 
     device  a torch device; with TRITON_INTERPRET=1 the kernel runs in Triton's interpreter, on CPU tensors
     """
@@ -32,7 +31,7 @@ class DeviceRouter:
 
         self.graph = graph
         self._kernel: Any = route_kernel
-        tables, self._sizes = _tables(graph)
+        tables, self._sizes = _dense_tables(graph)
         self._tables = [torch.from_numpy(np.ascontiguousarray(t, np.int32)).to(device) for t in tables]
         n_layers, n_gpus = graph.n_layers, graph.n_gpus
         n_rows, n_copies = self._sizes["R"], self._sizes["C"]
@@ -51,7 +50,7 @@ class DeviceRouter:
     def solve(self, counts: Any) -> Any:
         """Route counts [layers, experts] int32 on the device. Returns ``quotas`` [layers, slots] int32 there.
 
-        The tensors of the answer are the router's own. Totals must stay below 2**30 in a layer.
+        The next call overwrites the tensors of the answer. A layer's total must be below 2**30.
         """
         self._kernel[(self.graph.n_layers,)](
             counts, *self._tables, *self._scratch, self.quotas, self.loads, self.cuts, self.summary,
@@ -60,7 +59,7 @@ class DeviceRouter:
         return self.quotas
 
     def routing(self, counts: Any) -> Routing:
-        """The last answer on the host, with certificates; waits for the device."""
+        """The last answer as a ``Routing`` on the host, with certificates; waits for the device."""
         routing = Routing(self.graph, None)
         routing.quotas[:] = self.quotas.cpu().numpy()
         routing.loads[:] = self.loads.cpu().numpy()
@@ -71,30 +70,43 @@ class DeviceRouter:
 
 
 class DevicePlanner:
-    """The part of a ``Planner`` that runs on ``device``, with its placement and group."""
+    """The part of a ``Planner`` that runs on a device.
 
-    def __init__(self, planner: "Planner", device: Any, exchange: "Exchange | None", sums: bool):
+    dispatcher  of the placement's one layer
+    exchange    of the ranks' counts; None: this process routes alone
+    is_summed   whether ranks exchange the sum of their counts only
+    n_groups    what ``avail_counter`` counts for each batch
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        device: Any,
+        exchange: Exchange | None,
+        *,
+        is_summed: bool,
+        n_groups: int,
+    ):
         self._torch = torch = require("torch", extra="torch")
         from evenload.moe.routing.kernels.dispatch import count_kernel, map_kernel, share_kernel
 
         kernels: tuple[Any, ...] = (count_kernel, share_kernel, map_kernel)
         self._count, self._share, self._map = kernels
-        graph = planner.graph
+        graph, log2slot = dispatcher.graph, dispatcher.padded_slots()
         self._router = DeviceRouter(graph, device)
-        self._rank, self._exchange, self._sums = 0 if exchange is None else exchange.rank, exchange, sums
-        log2slot, slot2gpu, rank2gpu, gpu2node = _dispatch_tables(planner)
+        self._exchange, self._is_summed, self._n_groups = exchange, is_summed, n_groups
+        self._rank = 0 if exchange is None else exchange.rank
         self._log2slot, self._slot2gpu, self._rank2gpu, self._gpu2node = (
-            torch.from_numpy(np.ascontiguousarray(t, np.int32)).to(device)
-            for t in (log2slot, slot2gpu, rank2gpu, gpu2node)
+            torch.from_numpy(np.ascontiguousarray(table, np.int32)).to(device)
+            for table in (log2slot, graph.slot2gpu, dispatcher.rank2gpu, dispatcher.gpu2node)
         )
         self._n_ranks = 1 if exchange is None else exchange.n_ranks
         self._totals = torch.zeros((1, graph.n_experts), dtype=torch.int32, device=device)
         self._ends = torch.zeros(log2slot.shape, dtype=torch.int32, device=device)
         self._wrong = torch.zeros(1, dtype=torch.int32, device=device)
-        self._n_group = planner.n_group
 
     def run(self, idx: Any, avail_counter: Any = None) -> Any:
-        """As ``Planner.run``: only kernels are started here."""
+        """Physical slot of each id, as ``Planner.run``; starts kernels and waits for none."""
         torch, n_experts = self._torch, self._router.graph.n_experts
         if idx.dtype not in (torch.int64, torch.int32) or idx.device != self._wrong.device:
             raise ConfigError(
@@ -105,7 +117,7 @@ class DevicePlanner:
         blocks = torch.zeros((n_blocks, n_experts), dtype=torch.int32, device=flat.device)
         self._count[(n_blocks,)](flat, flat.numel(), n_experts, blocks, self._wrong, BLOCK=BLOCK_IDS)
         own = blocks.sum(dim=0, dtype=torch.int32)
-        counts = own[None] if self._exchange is None else self._exchange.rows(own, sums=self._sums)
+        counts = own[None] if self._exchange is None else self._exchange.rows(own, sums=self._is_summed)
         self._totals.copy_(counts.sum(dim=0, keepdim=True, dtype=torch.int32))
         quotas = self._router.solve(self._totals)
         self._cut(quotas, counts, own)
@@ -116,13 +128,15 @@ class DevicePlanner:
             BLOCK=BLOCK_IDS,
         )  # fmt: skip
         if avail_counter is not None:
-            avail_counter += self._n_group if avail_counter.numel() == 1 else quotas[0].view_as(avail_counter)
+            avail_counter += (
+                self._n_groups if avail_counter.numel() == 1 else quotas[0].view_as(avail_counter)
+            )
         return out.view(idx.shape)
 
     def _cut(self, quotas: Any, counts: Any, own: Any) -> None:
         """Fill ``ends`` [experts, C]: this rank's ids for each expert's first slot, first two, and so on."""
         torch = self._torch
-        if not self._sums:
+        if not self._is_summed:
             n_copies = self._log2slot.shape[1]
             self._share[(len(own),)](
                 quotas, counts, self._log2slot, self._slot2gpu, self._rank2gpu, self._gpu2node, self._ends,
@@ -141,7 +155,7 @@ class DevicePlanner:
 
     @property
     def routing(self) -> Routing:
-        """The last batch's, on the host."""
+        """The last batch's routing, on the host."""
         return self._router.routing(self._totals)
 
     def check(self) -> None:
@@ -164,9 +178,9 @@ def _power_of_two(n: int) -> int:
     return 1 << max(0, n - 1).bit_length()
 
 
-def _tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, int]]:
+def _dense_tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, int]]:
     """The graph as dense tables, in the order of the kernel's arguments, and the kernel's sizes."""
-    from evenload.balance.flow.kernels.spanning_forests import N_TREES, plant
+    from evenload.balance.flow.kernels.spanning_forests import spanning_forests
 
     n_layers, n_gpus = graph.n_layers, graph.n_gpus
     rows = np.diff(graph.row_start)
@@ -176,50 +190,26 @@ def _tables(graph: ReplicaGraph) -> tuple[list[NDArray[Any]], dict[str, int]]:
     row = np.arange(len(n_hosts)) - graph.row_start[row_layer]
     edge_row = np.repeat(np.arange(len(n_hosts)), n_hosts)
     place = np.arange(graph.n_edges) - graph.row_edge[edge_row]
-    layer, flat = row_layer[edge_row], row[edge_row] * C + place  # where each edge is in the dense tables
+    layer, edge = row_layer[edge_row], row[edge_row] * C + place  # where each edge is in the dense tables
 
     row2log, row_gpu, row_slot = (np.full((n_layers, n), -1) for n in (R, R * C, R * C))
     row2log[row_layer, row] = graph.row2log
-    row_gpu[layer, flat], row_slot[layer, flat] = graph.edge2gpu, graph.edge2slot
+    row_gpu[layer, edge], row_slot[layer, edge] = graph.edge2gpu, graph.edge2slot
     degree = np.diff(graph.gpu_start)
     S = _power_of_two(int(degree.max(initial=1)))
     gpu_edge = np.full((n_layers * n_gpus, S), -1)
     at = np.repeat(np.arange(len(degree)), degree)
-    gpu_edge[at, np.arange(graph.n_edges) - graph.gpu_start[at]] = flat[graph.gpu_edges]
+    gpu_edge[at, np.arange(graph.n_edges) - graph.gpu_start[at]] = edge[graph.gpu_edges]
 
-    component = np.zeros((n_layers, n_gpus), np.int32)
-    n_linked = np.zeros(n_layers, np.int32)
-    trees = np.zeros((n_layers, N_TREES, 4, n_gpus), np.int32)
-    plant(
-        graph.row_start, graph.row_edge, graph.edge2gpu, graph.gpu_start, graph.gpu_edges, graph.gpu_rows,
-        component, n_linked, trees,
-    )  # fmt: skip
+    component, n_linked, trees = spanning_forests(graph)
     if graph.n_edges:
-        trees[:, :, 2:] = flat[trees[:, :, 2:]]
+        trees[:, :, 2:] = edge[trees[:, :, 2:]]
     weight = np.zeros((n_layers, n_gpus))
     np.add.at(weight, (np.arange(n_layers)[:, None], component), graph.alive)
-    block_r = max(1, min(_power_of_two(R), 2048 // C))
-    sizes = {
-        "R": R,
-        "C": C,
-        "S": S,
-        "N_TREES": N_TREES,
-        "BLOCK_E": 256,
-        "BLOCK_G": _power_of_two(n_gpus),
-        "BLOCK_R": block_r,
-    }
+    sizes = {"R": R, "C": C, "S": S, "N_TREES": trees.shape[1], "BLOCK_E": 256}
+    sizes |= {"BLOCK_G": _power_of_two(n_gpus), "BLOCK_R": max(1, min(_power_of_two(R), 2048 // C))}
     home, home_slot = graph.home, np.where(graph.home >= 0, graph.home_slot, -1)
     return [
         home, home_slot, row2log, row_gpu, row_slot, gpu_edge, component, weight, graph.alive, n_linked,
         trees,
     ], sizes  # fmt: skip
-
-
-def _dispatch_tables(planner: "Planner") -> tuple[NDArray[Any], ...]:
-    dispatcher, graph = planner.dispatcher, planner.graph
-    start, slots = expert_slots(graph, 0)
-    n_copies = np.diff(start)
-    log2slot = np.full((graph.n_experts, _power_of_two(int(n_copies.max(initial=1)))), -1)
-    expert = np.repeat(np.arange(graph.n_experts), n_copies)
-    log2slot[expert, np.arange(len(slots)) - start[expert]] = slots
-    return log2slot, graph.slot2gpu, dispatcher.rank2gpu, dispatcher.gpu2node

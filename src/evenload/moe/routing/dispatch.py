@@ -1,4 +1,4 @@
-"""From quotas to tokens: ranks send their ids to physical slots so that together they fill the quotas."""
+"""``Dispatcher``: ranks send their expert ids to physical slots so that together they fill the quotas."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,8 +14,9 @@ __all__ = ["Dispatcher", "bad_id", "flat_ids", "like"]
 
 
 class Dispatcher:
-    """Deals expert ids out to the slots of one layer of ``graph``.
+    """The slots of one layer of ``graph``, with memory to assign expert ids to them.
 
+    layer     of the graph
     rank2gpu  [ranks] the GPU of each rank, -1 for none; by default rank r is GPU r
     nodes     [gpus] the node of each GPU; by default unknown. A rank's ids go to its own GPU first, then to
               its node, then anywhere: the loads are the same, less is sent
@@ -32,6 +33,9 @@ class Dispatcher:
         nodes: Sequence[int] | None = None,
     ):
         require("numba", extra="kernels", why="dispatch")
+        from evenload.moe.routing.dispatch_kernels import count_ids, map_ids
+
+        self._count_ids, self._map_ids = count_ids, map_ids
         self.graph = graph
         self.rank2gpu = _in_range(
             "rank2gpu", range(graph.n_gpus) if rank2gpu is None else rank2gpu, graph.n_gpus
@@ -41,26 +45,33 @@ class Dispatcher:
             raise ConfigError(
                 f"nodes has shape {self.gpu2node.shape}", hint=f"give one for each of {graph.n_gpus} GPUs"
             )
-        self.slot_start, self.slots = expert_slots(graph, layer)
+        self.slot_start, self.slots = _expert_slots(graph, layer)
         n_ranks = len(self.rank2gpu)
         self._supply = np.zeros(n_ranks, np.int64)
         self._room = np.zeros(max(len(self.slots), 1), np.int64)
-        self.at = np.zeros(graph.n_experts, np.int32)
-        self.left = np.zeros(graph.n_experts, np.int64)
+        self._at = np.zeros(graph.n_experts, np.int32)
+        self._left = np.zeros(graph.n_experts, np.int64)
 
     def count(self, ids: Any, counts: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """[experts] int64: how often each expert occurs in ``ids``, integers in an array or CPU tensor.
 
-        Raises ConfigError for an id below -1 or from ``n_experts``.
-        """
-        from evenload.moe.routing.dispatch_kernels import count_ids
+        counts  [experts] int64 to write to; new by default
 
+        Raises ConfigError for an id below -1 or from ``n_experts`` on.
+        """
         counts = np.empty(self.graph.n_experts, np.int64) if counts is None else counts
         flat = flat_ids(ids)
-        bad = count_ids(flat, counts)
+        bad = self.count_flat(flat, counts)
         if bad:
             raise bad_id(flat[bad - 1], self.graph.n_experts)
         return counts
+
+    def count_flat(self, flat: NDArray[Any], counts: NDArray[np.int64]) -> int:
+        """Write how often each expert occurs in ``flat`` ids to ``counts`` [experts].
+
+        Returns 0, or 1 + the place of the first id that is out of range.
+        """
+        return self._count_ids(flat, counts)
 
     def exact_shares(
         self, quotas: NDArray[np.int64], counts: NDArray[np.int64], rank: int
@@ -117,11 +128,9 @@ class Dispatcher:
 
         Raises ConfigError for an id out of range, or ids that the shares were not made for.
         """
-        from evenload.moe.routing.dispatch_kernels import map_ids
-
         flat = flat_ids(ids)
         out = np.empty_like(flat)
-        bad = map_ids(flat, self.slot_start, self.slots, shares, self.at, self.left, out)
+        bad = self.map_flat(flat, shares, out)
         if bad > 0:
             raise bad_id(flat[bad - 1], self.graph.n_experts)
         if bad < 0:
@@ -129,6 +138,26 @@ class Dispatcher:
                 "more ids of an expert than its shares", hint="make the shares from these ids' counts"
             )
         return like(ids, out)
+
+    def map_flat(self, flat: NDArray[Any], shares: NDArray[np.int64], out: NDArray[Any]) -> int:
+        """Write the physical slot of each of ``flat`` ids to ``out``.
+
+        Returns 0, 1 + the place of the first id that is out of range, or ``dispatch_kernels.TOO_FEW`` if an
+        expert has more ids than shares.
+        """
+        return self._map_ids(flat, self.slot_start, self.slots, shares, self._at, self._left, out)
+
+    def padded_slots(self) -> NDArray[np.int64]:
+        """``log2slot`` [experts, C] padded with -1: each expert's slots that can be given ids, by GPU.
+
+        C is the next power of two to the most copies of an expert.
+        """
+        n_copies = np.diff(self.slot_start)
+        width = 1 << max(0, int(n_copies.max(initial=1)) - 1).bit_length()
+        log2slot = np.full((self.graph.n_experts, width), -1)
+        expert = np.repeat(np.arange(self.graph.n_experts), n_copies)
+        log2slot[expert, np.arange(len(self.slots)) - self.slot_start[expert]] = self.slots
+        return log2slot
 
     def _check(self, quotas: NDArray[np.int64], totals: NDArray[np.int64], rank: int, n_ranks: int) -> None:
         if not 0 <= rank < n_ranks:
@@ -145,7 +174,7 @@ class Dispatcher:
             )
 
 
-def expert_slots(graph: ReplicaGraph, layer: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+def _expert_slots(graph: ReplicaGraph, layer: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(slot_start [experts + 1], slots [...]) int32: each expert's slots that can be given ids, by GPU."""
     single = np.flatnonzero(graph.home[layer] >= 0)
     rows = slice(graph.row_start[layer], graph.row_start[layer + 1])
@@ -159,7 +188,7 @@ def expert_slots(graph: ReplicaGraph, layer: int) -> tuple[NDArray[np.int32], ND
 
 
 def flat_ids(ids: Any) -> NDArray[Any]:
-    """``ids``, an array or CPU tensor, as a flat int64 or int32 array in C order; a view if it can be.
+    """``ids``, an array or CPU tensor, as a flat int64 or int32 array in C order; a view where possible.
 
     Raises ConfigError for other dtypes than integers, and for a tensor on another device.
     """
@@ -187,6 +216,7 @@ def like(ids: Any, out: NDArray[Any]) -> Any:
 
 
 def bad_id(found: Any, n_experts: int) -> ConfigError:
+    """The error that says that the id ``found`` is out of range."""
     return ConfigError(
         f"expert id {int(found)} of {n_experts}", hint=f"use 0 to {n_experts - 1}, and -1 for no expert"
     )

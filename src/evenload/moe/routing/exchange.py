@@ -1,7 +1,7 @@
-"""What ranks tell each other: a handshake on what they were built with, and each batch's counts.
+"""What ranks send to each other: at first what their planners were made from, then each batch's counts.
 
-A rank that finds its own input bad still takes part, and says so in its message: a rank that raised before a
-collective would leave the others waiting in it.
+A rank that finds its own input bad still takes part and sends that as a status: if it raised before the
+collective, the others would wait in it for ever.
 """
 
 from typing import Any
@@ -12,23 +12,14 @@ from numpy.typing import NDArray
 from evenload._optional import require
 from evenload.errors import ConfigError
 
-__all__ = ["Alone", "Exchange"]
+__all__ = ["Exchange"]
 
 FINE, BAD_ID = 0, 1  # status of a rank's ids
 N_HEAD = 2  # status and width, before the counts in a message
 
 
-class Alone:
-    """No group: this process routes for all ranks, from what it sees."""
-
-    rank, n_ranks = 0, 1
-
-    def agree(self, **facts: int) -> None:
-        """Nobody to agree with."""
-
-
 class Exchange:
-    """Counts of ``n_experts`` experts over a ``torch.distributed`` group. Every method is a collective.
+    """One rank's end of a ``torch.distributed`` group that shares counts. Every method is a collective.
 
     device  where the group's backend wants its tensors: "cpu" for gloo
     """
@@ -58,7 +49,10 @@ class Exchange:
                 )
 
     def gather(self, status: int, width: int) -> NDArray[np.int64]:
-        """[ranks, experts] the counts of every rank. One all-gather."""
+        """[ranks, experts] counts of every rank. One all-gather.
+
+        Raises ConfigError on every rank if a ``status`` is not FINE or widths differ.
+        """
         self.message[:N_HEAD] = status, width
         mine = self._torch.from_numpy(self.message)
         if self._device == "cpu":
@@ -72,7 +66,7 @@ class Exchange:
         return self._all[:, N_HEAD:]
 
     def add(self, status: int, width: int) -> NDArray[np.int64]:
-        """[experts] the counts of all ranks together. One all-reduce; cannot tell which rank was wrong."""
+        """[experts] sum of all ranks' counts. One all-reduce; raises as ``gather``, naming no rank."""
         has_ids = bool(self.counts.any())
         head = [status, has_ids, has_ids * width, has_ids * width * width]
         total = self._torch.tensor(
@@ -87,7 +81,7 @@ class Exchange:
         return totals
 
     def rows(self, own: Any, *, sums: bool) -> Any:
-        """[ranks, experts] of each rank's ``own`` [experts], or [1, experts] their sum; on their device."""
+        """[ranks, experts] every rank's ``own`` [experts], or [1, experts] their sum; on its device."""
         if sums:
             total = own.clone()
             self._dist.all_reduce(total, group=self._group)

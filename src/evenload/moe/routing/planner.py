@@ -1,8 +1,8 @@
-"""``Planner``: physical slots for each batch's expert ids, such that the busiest GPU does least."""
+"""``Planner``: maps each batch's expert ids to physical slots such that the busiest GPU does least."""
 
 import zlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,12 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 from evenload._optional import is_installed, require
 from evenload.balance.flow import Certificate, ReplicaGraph, Router, Routing
 from evenload.errors import ConfigError, MissingExtra
+from evenload.moe.routing.device import DevicePlanner
 from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like
 from evenload.moe.routing.exchange import BAD_ID, FINE, Exchange
 from evenload.moe.routing.layout import Layout
-
-if TYPE_CHECKING:
-    from evenload.moe.routing.device import DevicePlanner
 
 __all__ = ["BatchPlan", "Planner"]
 
@@ -23,26 +21,28 @@ MOST_COUNT = 1 << 39  # as the router's; so that sums over ranks stay in 64 bits
 
 
 class Planner:
-    """Routes one MoE layer's ids, batch after batch, over a fixed pattern of replicas; LPLB's interface.
+    """A router of one MoE layer's expert ids, batch after batch, over a fixed pattern of replicas.
+
+    The interface is LPLB's.
 
     redundant_to_original     [ranks of a group, columns] integers, the rank that each rank's redundant slots
-                              back up (``create_redundant_mapping`` and ``topology`` make them), or
+                              back up (see ``create_redundant_mapping`` and ``topology``), or
                               [n_routed_experts]: the expert in each physical slot, for any replica graph
     n_routed_experts          physical slots, redundant ones included
     n_logical_routed_experts  experts that the gate chooses from
     ep_size                   ranks; by default the group's, or else the rows of ``redundant_to_original``
     group                     a ``torch.distributed`` group of one rank for each GPU. Then making a planner,
                               ``update_redundancy_mapping`` and ``run`` are collectives: every rank must call
-                              them. Without one, each batch is routed as if it were all there is
+                              them. Without a group, the ids of this process are taken for all there are
     exchange                  "counts": all-gather every rank's counts, the loads are then exactly optimal;
                               "sums": all-reduce their sum, the loads are then nearly so
-    nodes                     [ranks] the node of each, to send less between nodes
+    nodes                     [ranks] the node of each rank, to send less between nodes
     backend                   "auto": kernels on the device for CUDA ids if Triton is there, else the CPU;
                               "cpu"; or "triton"
     speeds, cost, dead        as in ``balance.flow``: relative speeds [ranks]; "tokens", "experts" or a tile;
                               dead ranks
 
-    Not for use from two threads at once: batches share its arrays. Make one for each thread.
+    Not safe to use from two threads at once, as batches share its arrays: make a planner for each thread.
 
     Raises ConfigError if sizes do not fit together, or ranks of the group were given different ones.
     """
@@ -97,12 +97,12 @@ class Planner:
         return self._exchange
 
     def _agree(self, **facts: int) -> None:
-        """Before anything that may raise: what is the same on every rank raises on every rank."""
+        """Compare ``facts`` over the ranks, before anything that may raise: then all ranks raise, or none."""
         if self._exchange is not None:
             self._exchange.agree(**facts)
 
     def update_redundancy_mapping(self, load: Any = None) -> tuple[Any, Any, Any]:
-        """Place the experts anew for the load [experts] they had; without one, in order of ids.
+        """Place the experts anew for their recent ``load`` [experts]; without one, in order of ids.
 
         Returns tensors ``phy2log`` [slots], ``log2phy`` [experts, X] padded with -1 and ``logcnt`` [experts],
         int64. The weights must be moved to match before the next ``run``. Raises ConfigError if a load is
@@ -140,9 +140,6 @@ class Planner:
                 f"{self._exchange.n_ranks} ranks in the group, {graph.n_gpus} by ep_size",
                 hint="use a group of ep_size ranks",
             )
-        from evenload.moe.routing.dispatch_kernels import count_ids, map_ids
-
-        self._count, self._map = count_ids, map_ids
         self.graph = graph
         self._router = Router(graph, **self._options)
         self.dispatcher = Dispatcher(graph, nodes=self._nodes)
@@ -158,8 +155,8 @@ class Planner:
                        them); one element for each slot counts the ids, of all ranks, that were sent there
         n_sms          accepted for LPLB's sake; the kernels need no such limit
 
-        Raises ConfigError for an id out of range, on every rank. On a device nothing is checked there and
-        then, an id out of range becomes -1, and ``check`` says so.
+        Raises ConfigError for an id out of range, on every rank. Kernels on a device do not raise: an id out
+        of range becomes -1 there, and ``check`` raises later.
         """
         if self._backend == "triton" or (getattr(idx, "is_cuda", False) and self._backend == "auto"):
             if self._device is None:
@@ -175,7 +172,7 @@ class Planner:
     def _run_here(self, idx: Any, avail_counter: Any) -> Any:
         flat = flat_ids(idx)
         dispatcher = self.dispatcher
-        bad = self._count(flat, self._own[0])
+        bad = dispatcher.count_flat(flat, self._own[0])
         if self._exchange is not None:
             quotas, shares = self._route_together(idx, bad, flat)
         elif bad:
@@ -183,7 +180,7 @@ class Planner:
         else:
             quotas = shares = self._router.solve(self._own).quotas[0]
         out = np.empty_like(flat)
-        self._map(flat, dispatcher.slot_start, dispatcher.slots, shares, dispatcher.at, dispatcher.left, out)
+        dispatcher.map_flat(flat, shares, out)
         if avail_counter is not None:
             self._credit(avail_counter, quotas)
         return like(idx, out)
@@ -210,7 +207,7 @@ class Planner:
         return quotas, dispatcher.exact_shares(quotas, counts, exchange.rank)
 
     def run_with_stats(self, counts: Any) -> "BatchPlan":
-        """Route counts that are known already, without any exchange; ``apply`` the plan to ids.
+        """Route counts that are known already, without any exchange; the plan's ``apply`` maps ids.
 
         counts  [experts] over all ranks, of this batch or a recent one; or [ranks, experts], of this batch
         Raises ConfigError if a count is negative, or not one of each expert is given.
@@ -231,19 +228,19 @@ class Planner:
         return BatchPlan(self._router, self.dispatcher, counts.astype(np.int64), rank, n_ranks)
 
     def certificate(self) -> Certificate:
-        """Of the last batch: why no routing has a busiest GPU that does less. Same on every rank."""
+        """The proof that no routing of the last batch has a lower peak; the same on every rank."""
         return self._last().certificate()
 
     @property
     def loads(self) -> NDArray[np.int64]:
-        """[ranks] of the last batch, in units of ``cost``."""
+        """[ranks] loads of the last batch, in units of ``cost``."""
         return self._last().loads[0]
 
     def _last(self) -> Routing:
         return self._router.routing if self._device is None else self._device.routing
 
     def check(self) -> None:
-        """Raise ConfigError if ids on a device were out of range since the last check. Waits for it."""
+        """Raise ConfigError if ids on a device were out of range since the last check; waits for it."""
         if self._device is not None:
             self._device.check()
 
@@ -257,7 +254,7 @@ class Planner:
         self._join(buffer.group, self.n_logical_routed_experts)
         self._install(self.graph.phy2log[0].astype(np.int64))
 
-    def _on_device(self, device: Any) -> "DevicePlanner | None":
+    def _on_device(self, device: Any) -> DevicePlanner | None:
         plain = self._options["speeds"] is None and self._options["cost"] == "tokens"
         if self._backend == "auto" and not (plain and is_installed("triton")):
             return None
@@ -265,9 +262,9 @@ class Planner:
             raise ConfigError(
                 "the kernels route tokens over equal GPUs", hint='use backend="cpu" for speeds and cost'
             )
-        from evenload.moe.routing.device import DevicePlanner
-
-        return DevicePlanner(self, device, self._exchange, self._sums)
+        return DevicePlanner(
+            self.dispatcher, device, self._exchange, is_summed=self._sums, n_groups=self.n_group
+        )
 
     def _credit(self, counter: Any, quotas: NDArray[np.int64]) -> None:
         target = counter.reshape(-1)
@@ -287,9 +284,11 @@ class Planner:
 
 
 class BatchPlan:
-    """Quotas for counts that were known, and how to send ids by them.
+    """The routing of counts that were known in advance.
 
-    quotas  [slots] int64; loads [ranks] int64; certificate: why no routing has a lower peak
+    quotas       [slots] int64 ids for each slot
+    loads        [ranks] int64
+    certificate  the proof that no routing has a lower peak
     """
 
     def __init__(
@@ -303,9 +302,9 @@ class BatchPlan:
     def apply(self, idx: Any) -> Any:
         """Physical slot of each id, like ``Planner.run``.
 
-        With counts of every rank, ids must be the ones counted, and loads are exact. Otherwise this rank's
-        ids are cut in the quotas' proportions; if they are the ones counted and there is one rank, that is
-        exact, too.
+        If the plan has the counts of every rank, ids must be the ones counted, and loads are exact. Otherwise
+        this rank's ids are cut in the quotas' proportions; that is exact, too, if they are the ones counted
+        and there is one rank.
         """
         dispatcher = self.dispatcher
         if self._counts.ndim == 2:
@@ -317,7 +316,7 @@ class BatchPlan:
 
 
 def _digest(values: Any) -> int:
-    """The same number for the same values on every rank. Raises nothing: errors come after agreeing."""
+    """A checksum of ``values`` for comparing ranks. Never raises: errors come after all ranks agree."""
     if values is None:
         return 0
     try:
@@ -330,7 +329,7 @@ def _digest(values: Any) -> int:
 def _log2phy(
     slots: NDArray[np.int64], n_experts: int, n_ranks: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Slots of each expert, padded with -1, and how many: ranks' first slots before their later ones."""
+    """``log2phy`` [experts, X] padded with -1 and ``logcnt`` [experts]: all ranks' first slots come first."""
     counts = np.bincount(slots[slots >= 0], minlength=n_experts)
     log2phy = np.full((n_experts, counts.max()), -1, np.int64)
     seen = np.zeros(n_experts, np.int64)

@@ -38,7 +38,7 @@ from evenload.balance.flow.kernels.waves import wave_pass
 
 __all__ = ["TABLES", "route_layers"]
 
-N_TREES = 3  # as in plant.py
+N_TREES = 3  # as in spanning_forests.py
 FOREST_PASSES = 3  # before waves, counted anew whenever the limit rises
 PIECES = ("current", "first_cut", "forests", "jit", "level", "memory", "status", "walks", "waves")
 

@@ -1,17 +1,34 @@
-"""What a placement alone says, once per graph: which GPUs are connected, and trees that span them."""
+"""Connected components of GPUs, and trees that span them: made once per graph, from the placement alone."""
 
 import numpy as np
+from numpy.typing import NDArray
 
+from evenload.balance.flow.graph import ReplicaGraph
 from evenload.balance.flow.kernels.jit import compiled
 
-__all__ = ["N_TREES", "plant"]
+__all__ = ["spanning_forests"]
 
 N_TREES = 3  # spanning forests for each layer, from different roots
 
 
+def spanning_forests(graph: ReplicaGraph) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """component [layers, gpus], n_linked [layers] and forests [layers, trees, 4, gpus] of ``graph``, int32.
+
+    A component has the number of one of its GPUs. The rest is as ``grow_forests`` says.
+    """
+    component = np.zeros((graph.n_layers, graph.n_gpus), np.int32)
+    n_linked = np.zeros(graph.n_layers, np.int32)
+    forests = np.zeros((graph.n_layers, N_TREES, 4, graph.n_gpus), np.int32)
+    grow_forests(
+        graph.row_start, graph.row_edge, graph.edge2gpu, graph.gpu_start, graph.gpu_edges, graph.gpu_rows,
+        component, n_linked, forests,
+    )  # fmt: skip
+    return component, n_linked, forests
+
+
 @compiled
-def plant(row_start, row_edge, edge2gpu, gpu_start, gpu_edges, gpu_rows, component, n_linked, forests):
-    """Fill component [layers, gpus], n_linked [layers] and forests [layers, trees, 4, gpus], all int32.
+def grow_forests(row_start, row_edge, edge2gpu, gpu_start, gpu_edges, gpu_rows, component, n_linked, forests):
+    """Write component [layers, gpus], n_linked [layers] and forests [layers, trees, 4, gpus], all int32.
 
     A forest is its ``n_linked`` GPUs (those with a shared expert) in breadth-first order, and for each of
     them the GPU above it (-1 for a root), that one's edge and its own edge in the row that joins them. The
