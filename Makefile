@@ -3,7 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready-
 
-.PHONY: demo test test-slow test-flower lint docs bench clean help
+PURE := tests/balance tests/devices tests/house tests/report tests/test_errors.py tests/test_events.py \
+	tests/test_public_surface.py tests/test_settings.py
+
+.PHONY: demo test check test-slow test-flower lint docs bench clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -12,16 +15,19 @@ demo: $(STAMP)demo  ## Restore and score real pictures over every device of this
 	$(BIN)/python examples/restore/demo.py
 
 test: $(STAMP)dev lint  ## Every check: style, types, layers, tests, docs
-	$(BIN)/pytest --numprocesses 3 --dist worksteal --durations 25 -raR
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	$(BIN)/pytest --numprocesses 3 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra
+
+check: $(STAMP)dev lint  ## The fast lane: style, types, layers, and the tests that start nothing
+	$(BIN)/pytest --numprocesses 2 -q $(PURE)
 
 test-slow: $(STAMP)dev  ## The suites that take minutes
-	$(BIN)/pytest -m slow --timeout 1800
+	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=2400
 
 test-flower:  ## Flower's apps on our executor, in an environment of their own
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet torch==2.13.0
-	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-rerunfailures pytest-timeout pytest-xdist hypothesis
+	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-timeout pytest-xdist hypothesis
 	FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/pytest tests/clients/test_flower.py
 
 lint: $(STAMP)dev

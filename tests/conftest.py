@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -31,6 +32,15 @@ LEAVING_S = 60.0
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         os.environ[MARK] = str(os.getpid())
+
+
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """End the run when a worker of the runner dies: the test that it was at is named, and fails."""
+    if error:
+        session = node.config.pluginmanager.getplugin("dsession")
+        session.shouldstop = session.shouldstop or f"worker {node.gateway.id} died: {error}"
+        for process in left_behind():  # the other workers would first do all that they were given
+            process.kill()
 
 
 def left_behind() -> Iterator[psutil.Process]:
