@@ -21,14 +21,14 @@ import record
 
 from evenload.pipeline.job.job_file import load_spec
 from evenload.pipeline.job.spec_stage import StageSpec
-from evenload.pipeline.planning.estimates.live_bytes import peak_bytes
-from evenload.pipeline.planning.job_problem import problem_of
+from evenload.pipeline.planning.estimates.live_bytes import peak_tensor_bytes
+from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.planning.modelled_fleet import FleetDevice
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 from evenload.pipeline.stage import Item, ModelFolder, StageContext
 from evenload.pipeline.stages import tiny
-from evenload.pipeline.target import load_target, locate
+from evenload.pipeline.target import load_target, locate_target
 
 JOB = """\
 version: 1
@@ -65,7 +65,9 @@ class Runs:
         start = time.process_time()
         model = ModelFolder(stage.model.path, stage.model.dtype) if stage.model else None
         context = StageContext(stage.name, OnCpu(), self.folder, model=model)
-        self.loaded[stage.name] = load_target(locate(stage.target, self.folder))(context, **stage.params)
+        self.loaded[stage.name] = load_target(locate_target(stage.target, self.folder))(
+            context, **stage.params
+        )
         self.load_s[stage.name] = time.process_time() - start
 
     def run(self, stage: StageSpec, inputs: dict[str, Any], item: Item) -> None:
@@ -98,14 +100,14 @@ class Runs:
 
 
 def memory_rows(runs: Runs, folder: Path, spec: Any) -> list[dict]:
-    asked = problem_of(spec, 1, folder, [FleetDevice("cpu:0", "cpu", None)], trace=True)
+    asked = build_job_problem(spec, 1, folder, [FleetDevice("cpu:0", "cpu", None)], trace=True)
     inputs, probe = _row(folder, 0), _row(folder, 1)
     rows = []
     for stage, fact in zip(spec.stages, asked.stages, strict=True):
         runs.load(stage)
         weights = runs.tensors_of(stage)
-        probed = peak_bytes(lambda stage=stage: runs.run(stage, probe[0], probe[1]), weights)
-        active = peak_bytes(lambda stage=stage: runs.run(stage, inputs[0], inputs[1]), weights)
+        probed = peak_tensor_bytes(lambda stage=stage: runs.run(stage, probe[0], probe[1]), weights)
+        active = peak_tensor_bytes(lambda stage=stage: runs.run(stage, inputs[0], inputs[1]), weights)
         held = sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in weights}.values())
         predicted = fact.activation_bytes if fact.activation_from == "traced" else probed
         total, expected = held + active, (fact.weight_bytes or 0) + predicted

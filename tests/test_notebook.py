@@ -64,12 +64,12 @@ def test_values_show_themselves():
 
 def test_a_partitioned_result_and_a_plan():
     import evenload
-    from evenload.pipeline.plan import CandidateResult, Plan, Slice
+    from evenload.pipeline.plan import CandidateResult, Plan, TimelineSlice
 
     result = evenload.run_partitioned(sum, list(range(100)), "equal", devices="cpu*2")
     assert "equal: 2 slices" in read(result._repr_html_())
     plan = Plan("single", (), 2.0, 1.0, BAD, (CandidateResult("swap", "x", None, "no"),))
-    slices = (Slice("cuda:0", "edit", "work", 0.0, 2.0, 3),)
+    slices = (TimelineSlice("cuda:0", "edit", "work", 0.0, 2.0, 3),)
     assert "2.00x" in read(plan._repr_html_())
     assert "cuda:0" in read(
         type(plan)(**{**{f: getattr(plan, f) for f in plan.__slots__}, "slices": slices})._repr_html_()

@@ -19,7 +19,7 @@ from evenload.pipeline.artifacts import (
     read_picture,
     write_atomically,
 )
-from evenload.pipeline.model.memory import weight_bytes
+from evenload.pipeline.model.stored_weights import weight_bytes
 
 
 def decoded(png: bytes) -> np.ndarray:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from evenload.executor.journal.journal import Journal
-from evenload.pipeline.store.ledger import Kept
+from evenload.pipeline.store.ledger import LedgerEntry
 
 STAGES = """
 import os, time
@@ -99,7 +99,7 @@ def check(job: Path, n: int) -> None:
     fingerprint = json.loads((job.parent / "run/journal/journal.json").read_text())["fingerprint"]
     with Journal.open(job.parent / "run" / "journal", fingerprint) as journal:
         assert len(journal) == 2 * n
-        assert all(Kept.from_bytes(journal.done(key) or b"") for key in list(journal.keys()))
+        assert all(LedgerEntry.from_bytes(journal.done(key) or b"") for key in list(journal.keys()))
 
 
 @pytest.mark.parametrize("mode", ["swap", "data_parallel"])

@@ -32,8 +32,8 @@ from evenload.executor.journal.journal import Journal
 from evenload.pipeline import Pipeline, PipelineResult, read_picture
 from evenload.pipeline.run.group_commit import Commits
 from evenload.pipeline.run.run_loop import Driver
-from evenload.pipeline.store.folder import RunFolder
 from evenload.pipeline.store.ledger import Ledger
+from evenload.pipeline.store.run_folder import RunFolder
 
 STAGES = """
 import os

@@ -12,8 +12,8 @@ import pytest
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.pipeline import Pipeline
-from evenload.pipeline.stage import Item, Stage, StageRunner, StageWorker
-from evenload.pipeline.target import Target, load_target, locate
+from evenload.pipeline.stage import Item, Stage, StageRunner, StageSetup
+from evenload.pipeline.target import CodeTarget, load_target, locate_target
 
 STAGES = """
 import sibling
@@ -58,8 +58,8 @@ def _clean_imports(monkeypatch: pytest.MonkeyPatch):
     sys.modules.pop("sibling", None)
 
 
-def worker(folder: Path, name: str, **fields) -> StageWorker:
-    return StageWorker("one", locate(f"stages.py:{name}", folder), folder, folder / "run", **fields)
+def worker(folder: Path, name: str, **fields) -> StageSetup:
+    return StageSetup("one", locate_target(f"stages.py:{name}", folder), folder, folder / "run", **fields)
 
 
 def run(folder: Path, name: str, inputs: dict, item: Item | None = None, **fields):
@@ -82,7 +82,7 @@ def test_params_go_to_the_constructor_and_call_to_each_call(folder: Path) -> Non
 
 def test_a_stage_with_its_own_interpreter(folder: Path) -> None:
     from evenload.pipeline.plan import Fit
-    from evenload.pipeline.worker.foreign_python import ElsewhereRunner
+    from evenload.pipeline.worker.foreign_python import ForeignStageRunner
 
     (folder / "apart.py").write_text(
         "import os, sys\n"
@@ -94,11 +94,11 @@ def test_a_stage_with_its_own_interpreter(folder: Path) -> None:
         "        if inputs.get('x') is None: raise LookupError('no x')\n"
         "        return {'pid': os.getpid(), 'y': inputs['x'] * self.by, 'text': 'words', 'on': self.torch}\n"
     )
-    apart = StageWorker(
-        "apart", Target("apart", "Apart", folder / "apart.py"), folder, folder / "run", {"by": 3},
+    apart = StageSetup(
+        "apart", CodeTarget("apart", "Apart", folder / "apart.py"), folder, folder / "run", {"by": 3},
         outputs={"text": "txt"}, python=sys.executable,
     )  # fmt: skip
-    runner = ElsewhereRunner(apart, DEVICE, Fit(), 1)
+    runner = ForeignStageRunner(apart, DEVICE, Fit(), 1)
     try:
         outputs, files, to_save = runner.make({"x": 4}, Item(0, "a\ud800", 5))
         assert not to_save  # it is on disk already
@@ -115,7 +115,7 @@ def test_a_stage_with_its_own_interpreter(folder: Path) -> None:
     finally:
         runner.close()
     with pytest.raises(ConfigError, match="cannot be started"):
-        ElsewhereRunner(dataclasses.replace(apart, python="no/python"), DEVICE, Fit(), 1)
+        ForeignStageRunner(dataclasses.replace(apart, python="no/python"), DEVICE, Fit(), 1)
 
 
 def test_the_context_says_device_folder_and_seed(folder: Path) -> None:
@@ -199,13 +199,13 @@ def test_a_function_is_no_stage(folder: Path) -> None:
 
 def test_a_module_that_fails_is_tried_again(folder: Path) -> None:
     (folder / "late.py").write_text("raise OSError('not yet')\nclass Late: ...\n")
-    target = locate("late.py:Late", folder)
+    target = locate_target("late.py:Late", folder)
     with pytest.raises(OSError, match="not yet"):
         load_target(target)
     (folder / "late.py").write_text("from decimal import *\n")
     with pytest.raises(UnknownName):
         load_target(target)
-    assert load_target(locate("late.py:Decimal", folder)).__name__ == "Decimal"
+    assert load_target(locate_target("late.py:Decimal", folder)).__name__ == "Decimal"
 
 
 def test_a_stage_that_fails_to_close_does_not_cost_the_next_one(

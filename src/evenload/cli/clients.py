@@ -220,7 +220,7 @@ def _load(path: Path) -> tuple[Any, Any, Any, Any]:
     from evenload.clients.job import read_job
     from evenload.errors import ConfigError
     from evenload.pipeline.job.yaml_text import parse_yaml
-    from evenload.pipeline.target import load_target, locate
+    from evenload.pipeline.target import load_target, locate_target
 
     if not path.is_file():
         raise ConfigError(f"there is no file {path}", hint="name a job file: evenload clients run fl.yaml")
@@ -231,7 +231,7 @@ def _load(path: Path) -> tuple[Any, Any, Any, Any]:
         raise SpecError(str(path), [(".".join(map(str, place)), message) for place, message in faults])
     job = read_job(document, str(path))
     made: list[Any] = [
-        load_target(locate(name, path.parent)) if name else None
+        load_target(locate_target(name, path.parent)) if name else None
         for name in (job.model, job.clients, job.test)
     ]
     return job, made[0], made[1](), made[2]() if made[2] else None

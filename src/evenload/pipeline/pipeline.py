@@ -28,12 +28,12 @@ from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
 from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.run.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.stage import Item
-from evenload.pipeline.store.folder import RunFolder
-from evenload.pipeline.store.full_disk import LastWrites
+from evenload.pipeline.store.full_disk import FinalWrites
+from evenload.pipeline.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
-    from evenload.pipeline.planning.device_choice import Planned
+    from evenload.pipeline.planning.job_plan import PlannedJob
     from evenload.pipeline.run.session import Session
 
 __all__ = ["ItemResult", "Pipeline", "PipelineResult"]
@@ -100,7 +100,7 @@ class Pipeline:
         what selecting the devices raises.
         """
         policy = policy or self.spec.schedule.policy
-        from evenload.pipeline.planning.job_problem import stored_bytes
+        from evenload.pipeline.planning.job_problem import stage_weight_bytes
 
         _check_names(policy, backend)
         check_models(self.spec, self.folder)
@@ -110,7 +110,7 @@ class Pipeline:
             refuse_cpu(self.spec, pool, use)
             found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
         stages = tuple(
-            PlannedStage(s.name, s.target, stored_bytes(s, self.folder), dict(s.outputs))
+            PlannedStage(s.name, s.target, stage_weight_bytes(s, self.folder), dict(s.outputs))
             for s in self.spec.stages
         )
         return Preview(
@@ -188,22 +188,29 @@ class Pipeline:
                     session.finish()
                 return self._write(session, folder, report, session.lost_events(file))
 
-    def _planned(self, pool: DevicePool, folder: RunFolder) -> "Planned":
+    def _planned(self, pool: DevicePool, folder: RunFolder) -> "PlannedJob":
         """By the job's mode, what fits into the memory that is free now, and what is known of times."""
-        from evenload.pipeline.planning.device_choice import Planned, devices_of, free_host_bytes, plan_asked
-        from evenload.pipeline.planning.estimates.run_history import read_measured
-        from evenload.pipeline.planning.job_problem import problem_of
+        from evenload.pipeline.planning.estimates.run_history import read_history
+        from evenload.pipeline.planning.job_plan import (
+            PlannedJob,
+            free_host_bytes,
+            plan_job,
+            pool_devices,
+        )
+        from evenload.pipeline.planning.job_problem import build_job_problem
 
-        measured = None
+        history = None
         if folder.is_resumed:
             with contextlib.suppress(ConfigError):  # it was killed before it had a summary
-                measured = read_measured(folder.path)
-        devices, host_bytes = devices_of(pool), free_host_bytes()
+                history = read_history(folder.path)
+        devices, host_bytes = pool_devices(pool), free_host_bytes()
         n_items = len(self.items)
-        asked = problem_of(self.spec, n_items, self.folder, devices, measured=measured, host_bytes=host_bytes)
-        plan = plan_asked(self.spec, asked)
+        asked = build_job_problem(
+            self.spec, n_items, self.folder, devices, history=history, host_bytes=host_bytes
+        )
+        plan = plan_job(self.spec, asked)
         folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")
-        return Planned(plan, asked)
+        return PlannedJob(plan, asked)
 
     def _config(self) -> str:
         from evenload.pipeline.job.job_file import spec_text
@@ -216,7 +223,7 @@ class Pipeline:
         from evenload.report.summary import summarise
 
         rows = session.rows()
-        last = LastWrites()
+        last = FinalWrites()
         with last.of("results.jsonl"):
             folder.write_results(row.to_json() for row in rows)
         summary = summarise(read_events(folder.path))

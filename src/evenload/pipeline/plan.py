@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["CandidateResult", "DeviceMemory", "Fit", "Phase", "Plan", "Slice", "Unit"]
+__all__ = ["CandidateResult", "DeviceMemory", "Fit", "Phase", "Plan", "TimelineSlice", "Unit"]
 
 SCHEMA = 1
 
@@ -74,7 +74,7 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class TimelineSlice:
     """What a device does for a while. ``kind``: load (``stage``'s model) | work (``n_items`` of it)."""
 
     device: str
@@ -128,7 +128,7 @@ class Plan:
     why: str
     candidates: tuple[CandidateResult, ...] = ()
     memory: tuple[DeviceMemory, ...] = ()
-    slices: tuple[Slice, ...] = ()
+    slices: tuple[TimelineSlice, ...] = ()
     notes: tuple[str, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.stage import Item
-    from evenload.pipeline.store.folder import RunFolder
+    from evenload.pipeline.store.run_folder import RunFolder
 
 __all__ = ["ResidentJob"]
 
@@ -33,19 +33,21 @@ class ResidentJob(Pipeline):
         if devices not in self._plans:
             self._plans[devices] = self._first_plan(pool, folder)
         found = self._plans[devices]
-        if found.asked.problem.n_items != len(self.items):
+        if found.job_problem.problem.n_items != len(self.items):
             found = self._again(found)
         folder.write_text("plan.json", json_text(found.plan.to_json(), indent=2) + "\n")
         return found
 
     def _again(self, found: Any) -> Any:
         """The same for another number of items: who has which model stays, who does how many may not."""
-        from evenload.pipeline.planning.device_choice import plan_asked
+        from evenload.pipeline.planning.job_plan import plan_job
 
-        asked = replace(found.asked, problem=replace(found.asked.problem, n_items=len(self.items)))
+        asked = replace(
+            found.job_problem, problem=replace(found.job_problem.problem, n_items=len(self.items))
+        )
         same = self.spec.schedule.model_copy(update={"mode": found.plan.mode})
         return found._replace(
-            plan=plan_asked(self.spec.model_copy(update={"schedule": same}), asked), asked=asked
+            plan=plan_job(self.spec.model_copy(update={"schedule": same}), asked), job_problem=asked
         )
 
     def _first_plan(self, pool: "DevicePool", folder: "RunFolder") -> Any:

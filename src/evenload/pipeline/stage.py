@@ -20,9 +20,9 @@ from evenload.errors import ConfigError
 from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.artifacts import FILE_TYPES, digest_of, encode_artifact, file_name, write_atomically
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.target import Target, load_target
+from evenload.pipeline.target import CodeTarget, load_target
 
-__all__ = ["Item", "Made", "ModelFolder", "Stage", "StageContext", "StageRunner", "StageWorker"]
+__all__ = ["Item", "ModelFolder", "Stage", "StageContext", "StageOutput", "StageRunner", "StageSetup"]
 
 _INTEGERS_END = 10**4299  # with more digits no reader of JSON in Python takes it
 WHOLE = Fit()
@@ -107,14 +107,14 @@ class Stage(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class StageWorker:
+class StageSetup:
     """All that a worker must know to run one stage; small, and sent to each worker once.
 
     ``may_change_bits``: results of a batch need not be those of the items by themselves.
     """
 
     stage: str
-    target: Target
+    target: CodeTarget
     folder: Path
     run_folder: Path
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class StageWorker:
     may_change_bits: bool = False
 
 
-class Made(NamedTuple):
+class StageOutput(NamedTuple):
     """What came of an item: outputs, ``{output: [bytes, digest]}`` of those that are files, and the files.
 
     Files stand in ``outputs`` as paths relative to the run folder; they are not on disk yet.
@@ -142,7 +142,7 @@ class Made(NamedTuple):
 class StageRunner:
     """One stage on one worker: calls it, hands back what is small, and files to be saved."""
 
-    def __init__(self, worker: StageWorker, device: Any, fit: Fit = WHOLE, n_devices: int = 1):
+    def __init__(self, worker: StageSetup, device: Any, fit: Fit = WHOLE, n_devices: int = 1):
         """Constructs the stage on ``device``; raises what its constructor raises."""
         self.worker = worker
         stage_class = load_target(worker.target)
@@ -179,7 +179,7 @@ class StageRunner:
         """Does the stage take several items in one call? Then it has a method ``batch``."""
         return callable(getattr(self._stage, "batch", None))
 
-    def make(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> Made:
+    def make(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
         """The item's outputs. ``place`` comes before the item's id in the names of files."""
         for attempt in range(self.worker.retries):
             try:
@@ -191,7 +191,7 @@ class StageRunner:
                 time.sleep(min(0.1 * 2**attempt, 5.0))
         return self._made(self._stage(inputs, item, **self.worker.call), inputs, item, place)
 
-    def make_batch(self, jobs: Sequence[tuple[Mapping[str, Any], Item, str]]) -> list[Made]:
+    def make_batch(self, jobs: Sequence[tuple[Mapping[str, Any], Item, str]]) -> list[StageOutput]:
         """The outputs of several items from one call of the stage's ``batch``."""
         inputs, items = [job[0] for job in jobs], [job[1] for job in jobs]
         outputs = list(self._stage.batch(inputs, items, **self.worker.call))
@@ -217,7 +217,7 @@ class StageRunner:
         if close is not None:
             close()
 
-    def _made(self, outputs: Any, inputs: Mapping[str, Any], item: Item, place: str) -> Made:
+    def _made(self, outputs: Any, inputs: Mapping[str, Any], item: Item, place: str) -> StageOutput:
         declared = self.worker.outputs
         if not isinstance(outputs, Mapping):
             raise self._refused(f"returned {type(outputs).__name__}", "return a dict of outputs by name")
@@ -227,7 +227,7 @@ class StageRunner:
             raise self._refused(
                 f"returned {', '.join(taken)}, which the item has already", "rename the output"
             )
-        made = Made({}, {}, [])
+        made = StageOutput({}, {}, [])
         for name, value in outputs.items():
             if declared.get(name) in FILE_TYPES:
                 path, content = self._encoded(name, value, item, place)

@@ -17,11 +17,11 @@ from typing import Any
 
 from evenload.errors import ConfigError, UnknownName
 
-__all__ = ["Target", "check_arguments", "load_target", "locate"]
+__all__ = ["CodeTarget", "check_arguments", "load_target", "locate_target"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CodeTarget:
     """``name`` in ``file``, or in the importable ``module`` where ``file`` is None."""
 
     module: str
@@ -38,7 +38,7 @@ class _Signature:
     is_open: bool
 
 
-def locate(target: str, folder: Path) -> Target:
+def locate_target(target: str, folder: Path) -> CodeTarget:
     """Find ``target``; relative files are looked up in ``folder``.
 
     Raises ConfigError (with the nearest name where there is one) if the text is malformed, the file or module
@@ -53,11 +53,11 @@ def locate(target: str, folder: Path) -> Target:
         file = (folder / module).resolve()
         if not file.is_file():
             raise ConfigError(f"there is no file {file}{_nearest_file(file)}")
-        found = Target(file.stem, name, file)
+        found = CodeTarget(file.stem, name, file)
         _check_name(found, file)
         return found
     origin = _origin(module, folder)
-    found = Target(module, name)
+    found = CodeTarget(module, name)
     if origin is not None:
         _check_name(found, origin)
     return found
@@ -83,7 +83,7 @@ def _origin(module: str, folder: Path) -> Path | None:
     return Path(spec.origin) if is_source and spec.origin else None
 
 
-def _check_name(target: Target, source: Path) -> None:
+def _check_name(target: CodeTarget, source: Path) -> None:
     own: list[str] = []
     others: set[str] = set()
     for node in _statements(_parsed(source).body):
@@ -132,7 +132,7 @@ def _signature(function: ast.FunctionDef, n_own: int) -> _Signature:
     return _Signature(tuple(names), tuple(required), arguments.kwarg is not None)
 
 
-def check_arguments(target: Target, given: dict[str, Any], method: str, n_own: int) -> list[str]:
+def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_own: int) -> list[str]:
     """Faults of the keyword arguments ``given`` to ``method`` of the class, past its own ``n_own``.
 
     Returns one sentence for each unknown or missing name; nothing where the source does not tell (a class
@@ -165,7 +165,7 @@ def _argument_faults(signature: _Signature, given: dict[str, Any]) -> list[str]:
     return faults
 
 
-def load_target(target: Target) -> Any:
+def load_target(target: CodeTarget) -> Any:
     """Import and return the object; a file's folder is put first on ``sys.path``, as for a script.
 
     Raises whatever the import raises, ConfigError if the module has no such name.

@@ -1,9 +1,9 @@
 """Who runs what: every task exactly once whatever dies, nobody idle without need, plans as they are meant."""
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +12,6 @@ from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.item_flow import Course, StageRule, Task
 from evenload.pipeline.dispatch.results import ItemFailure
 from evenload.pipeline.plan import Fit, Phase, Unit
-from evenload.pipeline.planning.fixed_modes import phases_of_mode
 from evenload.pipeline.stage import Item
 
 STAGES = ("edit", "score")
@@ -329,9 +328,31 @@ def test_a_stage_that_nobody_can_build_is_told_with_every_reason() -> None:
     assert "SIGSEGV 3 times" in stuck[1]["d1"]
 
 
-def test_modes_want_enough_devices() -> None:
-    from evenload.errors import ConfigError
+def phases_of_mode(
+    mode: str, stages: Sequence[str], devices: Sequence[str], *, split: Sequence[str] = (), in_flight: int = 1
+) -> tuple[Phase, ...]:
+    """The phases of ``mode`` over ``devices``, without knowing times or sizes.
 
-    with pytest.raises(ConfigError, match="a device for each of 2 stages, but there are 1"):
-        phases_of_mode("stage_parallel", STAGES, ["d0"])
-    assert len(phases_of_mode("single", STAGES, ["d0", "d1"])[0].units) == 1
+    split      stages whose layers can be spread over devices, for model_parallel
+    in_flight  items at once where they are
+    """
+    stages, devices = tuple(stages), tuple(devices)
+    if mode == "single":
+        devices = devices[:1]
+    if mode == "data_parallel":
+        units = [Unit((device,), stage) for stage in stages for device in devices]
+        return (Phase(tuple(units), stages),)
+    if mode == "stage_parallel":
+        units = [Unit((device,), stages[at % len(stages)]) for at, device in enumerate(devices)]
+        return (Phase(tuple(units), stages),)
+    if mode == "model_parallel" and len(devices) > 1:
+        fit = Fit("layer_split", in_flight=in_flight)
+        return tuple(
+            Phase((Unit(devices, stage, fit),), (stage,)) if stage in split else _side_by_side(stage, devices)
+            for stage in stages
+        )
+    return tuple(_side_by_side(stage, devices) for stage in stages)
+
+
+def _side_by_side(stage: str, devices: Sequence[str]) -> Phase:
+    return Phase(tuple(Unit((device,), stage) for device in devices), (stage,))

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from evenload.errors import SpecError
 from evenload.pipeline.job.inputs import read_items
-from evenload.pipeline.job.spec import Inputs
+from evenload.pipeline.job.spec import InputsSection
 from evenload.pipeline.seeds import item_seed
 
 
 def read(root: Path, seed: int = 0, **inputs):
-    return read_items(Inputs(**inputs), root, seed, "job")
+    return read_items(InputsSection(**inputs), root, seed, "job")
 
 
 def faults(root: Path, **inputs) -> str:

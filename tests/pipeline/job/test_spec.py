@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from evenload.errors import SpecError
-from evenload.pipeline.job.builtin_stages import KINDS
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.job_file import parse_spec, spec_text
-from evenload.pipeline.job.sizes import gib, parse_size, size_text
-from evenload.pipeline.target import locate
+from evenload.pipeline.job.memory_sizes import gib_text, parse_size, size_text
+from evenload.pipeline.target import locate_target
 
 HEAD = "version: 1\njob: {name: test, inputs: {folder: .}}\n"
 OPEN = "target: 'stages.py:Open'"
@@ -35,14 +35,14 @@ def faults_of(folder: Path, stages: str, more: str = "") -> dict[str, str]:
     return {place.partition(" (")[0]: text for place, text in caught.value.faults}
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", BUILTIN_STAGES)
 def test_every_kind_is_a_class_that_is_there(name: str) -> None:
-    assert locate(KINDS[name].target, Path())
+    assert locate_target(BUILTIN_STAGES[name].target, Path())
 
 
 def test_a_kind_fills_in_its_target_and_wants_its_model(folder: Path) -> None:
     stage = spec_of(folder, "  - {name: a, kind: image_edit, model: {path: model}}").stages[0]
-    assert stage.target == KINDS["image_edit"].target
+    assert stage.target == BUILTIN_STAGES["image_edit"].target
     found = faults_of(folder, "  - {name: a, kind: image_edit}\n  - {name: b, kind: image_edti}")
     assert "required for kind image_edit" in found["stages[0].model"]
     assert "did you mean 'image_edit'" in found["stages[1].kind"]
@@ -105,7 +105,7 @@ def test_sizes_read_back(n_bytes: int) -> None:
 
 
 def test_sizes_are_shown_in_gib() -> None:
-    assert [gib(41.4 * 2**30), gib(22.34 * 2**30), gib(2**20), gib(512)] == [
+    assert [gib_text(41.4 * 2**30), gib_text(22.34 * 2**30), gib_text(2**20), gib_text(512)] == [
         "41.4 GiB",
         "22.3 GiB",
         "1.0 MiB",

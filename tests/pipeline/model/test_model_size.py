@@ -9,7 +9,7 @@ from evenload.errors import ConfigError, FormatError
 from evenload.pipeline.model.model_size import find_model, measure_model
 from evenload.pipeline.model.parameter_counts import COUNTS
 from evenload.pipeline.planning.estimates.hardware import find_hardware
-from evenload.pipeline.planning.estimates.work_estimate import work_of
+from evenload.pipeline.planning.estimates.work_estimate import estimate_work
 
 CONFIGS = Path(__file__).parents[3] / "examples/edit-and-score/configs"
 GIB = 2**30
@@ -108,13 +108,13 @@ def test_downloaded_models_are_found_by_name(tmp_path: Path, monkeypatch: pytest
 def test_work_is_near_what_was_measured_elsewhere() -> None:
     """17.78 s for 50 steps on an H200, so 548 TFLOP/s: vllm-omni #3684. Guidance computes twice."""
     config = json.loads((CONFIGS / "qwen-image-edit/transformer/config.json").read_text())
-    work = work_of("QwenImageTransformer2DModel", config, {}, None)
+    work = estimate_work("QwenImageTransformer2DModel", config, {}, None)
     assert work is not None
     assert work.flop / 50 == pytest.approx(195e12, rel=0.05)
-    guided = work_of("QwenImageTransformer2DModel", config, {"negative_prompt": " "}, None)
+    guided = estimate_work("QwenImageTransformer2DModel", config, {"negative_prompt": " "}, None)
     assert guided is not None
     assert (guided.n_passes, guided.flop) == (100, 2 * work.flop)
-    assert work_of("NoSuchModel", {}, {}, None) is None
+    assert estimate_work("NoSuchModel", {}, {}, None) is None
 
 
 def test_products_are_recognised() -> None:

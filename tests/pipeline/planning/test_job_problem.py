@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from evenload.pipeline.job.job_file import parse_spec
-from evenload.pipeline.planning.estimates.run_history import Measured
-from evenload.pipeline.planning.job_problem import EFFICIENCY, problem_of
+from evenload.pipeline.planning.estimates.run_history import StageHistory
+from evenload.pipeline.planning.job_problem import EFFICIENCY, build_job_problem
 from evenload.pipeline.planning.modelled_fleet import parse_modelled
 
 CONFIGS = Path(__file__).parents[3] / "examples/edit-and-score/configs"
@@ -29,7 +29,7 @@ stages:
 
 def asked(**more):
     spec = parse_spec(JOB, CONFIGS, with_inputs=False)
-    return problem_of(spec, 5, CONFIGS, parse_modelled("1x24GB:h100,1x24GB:a100"), **more)
+    return build_job_problem(spec, 5, CONFIGS, parse_modelled("1x24GB:h100,1x24GB:a100"), **more)
 
 
 def test_memory_is_what_is_free_less_the_reserve_and_at_most_the_limit() -> None:
@@ -46,8 +46,8 @@ def test_times_say_where_they_come_from() -> None:
     assert (denoise.load_s, denoise.load_from, denoise.activation_bytes) == (7, "given", 3 * GIB)
     assert encode.item_s == pytest.approx(54.3e12 / (EFFICIENCY * 989e12), rel=0.01)
     assert not asked().has_times
-    known = {name: Measured(2.0, 1.0, GIB) for name in ("encode", "denoise", "score", "end")}
-    found = asked(measured=known)
+    known = {name: StageHistory(2.0, 1.0, GIB) for name in ("encode", "denoise", "score", "end")}
+    found = asked(history=known)
     assert found.has_times
     assert {stage.item_from for stage in found.stages} == {"measured"}
     assert found.problem.stages[1].item_s == 2.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
 from evenload.pipeline.plan import Plan
-from evenload.pipeline.planning.candidates import candidates_of
+from evenload.pipeline.planning.candidates import generate_candidates
 from evenload.pipeline.planning.least_time import least_time
 from evenload.pipeline.planning.planner import MODES, make_plan
 from evenload.pipeline.planning.simulate_plan import simulate_phases
@@ -101,7 +101,7 @@ def test_never_below_the_bound_and_never_above_a_candidate(problem: Problem) -> 
     assert plan.makespan_s is not None
     assert plan.bound_s == bound_s
     assert plan.makespan_s >= bound_s
-    for candidate in candidates_of(problem, bound_s):
+    for candidate in generate_candidates(problem, bound_s):
         outcome = simulate_phases(problem, candidate.phases, late_first=candidate.late_first)
         assert outcome.makespan_s >= bound_s * (1 - 1e-9)
         assert plan.makespan_s <= outcome.makespan_s * (1 + 1e-9)

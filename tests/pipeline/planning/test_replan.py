@@ -1,5 +1,6 @@
 """A run is planned again where that saves enough, and left alone where it does not."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
-from evenload.pipeline.planning.fixed_modes import phases_of_mode
+from evenload.pipeline.plan import Phase, Unit
 from evenload.pipeline.planning.planner import make_plan
-from evenload.pipeline.planning.replan import State, replan
+from evenload.pipeline.planning.replan import RunState, replan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
 
@@ -24,8 +25,8 @@ def holding(problem: Problem, stage: str) -> tuple[PlanDevice, ...]:
 
 
 def test_nothing_happened_so_nothing_changes(problem: Problem) -> None:
-    present = phases_of_mode("swap", ("edit", "score"), [device.id for device in problem.devices])
-    again = replan(problem, State((100, 0), holding(problem, "edit")), present)
+    present = _swap_phases(("edit", "score"), [device.id for device in problem.devices])
+    again = replan(problem, RunState((100, 0), holding(problem, "edit")), present)
     assert again.plan is None
     assert again.present_s is not None
     assert "would save" in again.why
@@ -34,12 +35,12 @@ def test_nothing_happened_so_nothing_changes(problem: Problem) -> None:
 def test_a_device_that_left_and_one_that_joined(problem: Problem) -> None:
     plan = make_plan(problem, "swap")
     fewer = holding(problem, "edit")[:2]
-    again = replan(problem, State((40, 0), fewer), plan.phases)
+    again = replan(problem, RunState((40, 0), fewer), plan.phases)
     rest = again.plan.makespan_s if again.plan is not None else again.present_s
     assert rest is not None
     assert rest >= (80 * 5.0 + 120 * 3.4) / 2
     more = (*holding(problem, "edit"), *(PlanDevice(f"new{n}") for n in range(4)))
-    joined = replan(problem, State((20, 0), more), plan.phases)
+    joined = replan(problem, RunState((20, 0), more), plan.phases)
     assert joined.plan is not None
     assert joined.present_s is not None
     assert joined.plan.makespan_s is not None
@@ -54,7 +55,7 @@ def test_a_plan_that_cannot_go_on_is_replaced(problem: Problem) -> None:
         d for phase in plan.phases for unit in phase.units if unit.stage == "score" for d in unit.devices
     }
     left = tuple(device for device in problem.devices if device.id not in scorers)
-    again = replan(problem, State((60, 30), left), plan.phases)
+    again = replan(problem, RunState((60, 30), left), plan.phases)
     assert again.present_s is None
     assert again.plan is not None
     assert "cannot go on" in again.why
@@ -62,15 +63,15 @@ def test_a_plan_that_cannot_go_on_is_replaced(problem: Problem) -> None:
 
 def test_nothing_left_and_nowhere_to_go(problem: Problem) -> None:
     plan = make_plan(problem, "swap")
-    assert replan(problem, State((120, 120), problem.devices), plan.phases).why == "nothing is left"
+    assert replan(problem, RunState((120, 120), problem.devices), plan.phases).why == "nothing is left"
     with pytest.raises(ConfigError, match="nothing to plan"):
-        replan(problem, State((60, 0), ()), plan.phases)
+        replan(problem, RunState((60, 0), ()), plan.phases)
 
 
 def test_a_model_with_little_left_is_not_evicted(problem: Problem) -> None:
     """8 s of edits are left, and a load takes 15 s: those that edit go on."""
     plan = make_plan(problem, "swap")
-    again = replan(problem, State((112, 0), holding(problem, "edit")), plan.phases)
+    again = replan(problem, RunState((112, 0), holding(problem, "edit")), plan.phases)
     chosen = again.plan or plan
     first = [unit for unit in chosen.phases[0].units if unit.stage == "edit"]
     assert len(first) >= 2
@@ -81,8 +82,13 @@ def test_a_model_with_little_left_is_not_evicted(problem: Problem) -> None:
 def test_the_rest_is_always_planned_whole(problem: Problem, done: tuple[int, int], n_devices: int) -> None:
     done = (done[0], min(done))
     plan = make_plan(problem, "swap", effort=0)
-    again = replan(problem, State(done, problem.devices[:n_devices]), plan.phases)
+    again = replan(problem, RunState(done, problem.devices[:n_devices]), plan.phases)
     if again.plan is not None:
         for number, stage in enumerate(problem.stages):
             units = [u for phase in again.plan.phases for u in phase.units if u.stage == stage.name]
             assert sum(unit.n_items for unit in units) == 120 - done[number]
+
+
+def _swap_phases(stages: Sequence[str], devices: Sequence[str]) -> tuple[Phase, ...]:
+    """Stage after stage, each whole on every device."""
+    return tuple(Phase(tuple(Unit((device,), stage) for device in devices), (stage,)) for stage in stages)

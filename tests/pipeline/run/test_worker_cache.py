@@ -24,10 +24,10 @@ from evenload.pipeline.dispatch.item_flow import Task
 from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Job, Order
 from evenload.pipeline.resident_job import ResidentJob
 from evenload.pipeline.run.worker_cache import KeptWorkers
-from evenload.pipeline.stage import Item, StageWorker
-from evenload.pipeline.store.folder import RunFolder
-from evenload.pipeline.target import locate
-from evenload.pipeline.worker.host import StageHost
+from evenload.pipeline.stage import Item, StageSetup
+from evenload.pipeline.store.run_folder import RunFolder
+from evenload.pipeline.target import locate_target
+from evenload.pipeline.worker.stage_host import StageHost
 
 STAGES = """
 import os
@@ -188,12 +188,12 @@ def test_who_still_writes_files_when_its_run_ended_does_not_stay(
         run(job, workers, "first")
         (kept,) = workers.kept.values()
         pool = DevicePool.discover().select("cpu*1")
-        target = locate("stages.py:Model", job.parent)
-        model = StageWorker("model", target, job.parent, job.parent, outputs={"made": "txt"})
+        target = locate_target("stages.py:Model", job.parent)
+        model = StageSetup("model", target, job.parent, job.parent, outputs={"made": "txt"})
         lent = workers.make(WorkerOptions())
         lent.start(1, pool.device(kept.device), pool, kept.environment)
         lent.load(1, Tasks().prepare(functools.partial(StageHost, HostSpec((model,))), sends=False))
-        monkeypatch.setattr("evenload.pipeline.worker.saving.write_atomically", write_late)
+        monkeypatch.setattr("evenload.pipeline.worker.file_saver.write_atomically", write_late)
         jobs = (Job(Task(0, 0), {}, Item(0, "late", 7)),)
         lent.run(1, 1, 1, [Order(LOAD, 0)], False)
         lent.run(1, 1, 2, [Order(RUN, 0, jobs=jobs)], False)
@@ -223,7 +223,7 @@ def test_a_plan_is_that_of_its_own_number_of_items(job: Path, tmp_path: Path) ->
     found = {
         n: ResidentJob(whole.spec, whole.items[:n], job.parent, plans)._planned(pool, folder) for n in (1, 6)
     }
-    assert [one.asked.problem.n_items for one in found.values()] == [1, 6]
+    assert [one.job_problem.problem.n_items for one in found.values()] == [1, 6]
     assert found[1].plan.makespan_s < found[6].plan.makespan_s
     assert found[1].plan.mode == found[6].plan.mode == "data_parallel"
     assert json.loads((folder.path / "plan.json").read_text())["makespan_s"] == found[6].plan.makespan_s

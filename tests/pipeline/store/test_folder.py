@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from evenload.errors import ConfigError
-from evenload.pipeline.store.folder import RunFolder
+from evenload.pipeline.store.run_folder import RunFolder
 
 
 def test_a_new_folder_is_made_with_its_parents(tmp_path: Path) -> None:

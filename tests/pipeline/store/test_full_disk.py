@@ -11,7 +11,7 @@ import pytest
 
 from evenload.errors import ConfigError, EvenloadError
 from evenload.pipeline import Pipeline
-from evenload.pipeline.store.full_disk import LastWrites, says_full
+from evenload.pipeline.store.full_disk import FinalWrites, says_full
 
 STAGES = """
 import numpy as np
@@ -109,7 +109,7 @@ def test_what_counts_as_full(text: str) -> None:
 
 
 def test_last_writes_keep_the_error_that_ended_the_run() -> None:
-    last = LastWrites()
+    last = FinalWrites()
     last.raise_with(None)
     with last.of("a"):
         raise OSError(28, "No space left on device")

@@ -12,17 +12,17 @@ from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.item_flow import Task
 from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Job, Order, Outcome
 from evenload.pipeline.plan import Fit, Phase, Unit
-from evenload.pipeline.stage import Item, StageWorker
-from evenload.pipeline.target import Target
-from evenload.pipeline.worker.host import StageHost
+from evenload.pipeline.stage import Item, StageSetup
+from evenload.pipeline.target import CodeTarget
 from evenload.pipeline.worker.host_memory import HostCopy
-from evenload.pipeline.worker.parking import Model, budget_of, return_s, stages_to_park
+from evenload.pipeline.worker.parking import ParkableModel, parking_budget, stages_to_park, unpark_s
+from evenload.pipeline.worker.stage_host import StageHost
 
 GIB = 2**30
 
 
 def test_what_is_wanted_next_is_parked_as_far_as_there_is_room() -> None:
-    models = [Model(stage, 10 * GIB, 20.0) for stage in range(3)]
+    models = [ParkableModel(stage, 10 * GIB, 20.0) for stage in range(3)]
     assert stages_to_park(models, (2, 0, 1), 25 * GIB, 100 * GIB) == (2, 0)
     assert stages_to_park(models, (2, 0, 1), 100 * GIB, 15 * GIB) == (2,)
     assert stages_to_park(models, (), 100 * GIB, 100 * GIB) == ()
@@ -30,13 +30,13 @@ def test_what_is_wanted_next_is_parked_as_far_as_there_is_room() -> None:
 
 
 def test_a_model_that_loads_as_fast_as_it_comes_back_is_dropped() -> None:
-    quick = Model(0, 10 * GIB, 3.0)
+    quick = ParkableModel(0, 10 * GIB, 3.0)
     assert stages_to_park([quick], (0,), 99 * GIB, 99 * GIB) == ()
-    there = Model(0, 10 * GIB, 3.0, is_parked=True)  # its copy is made already
+    there = ParkableModel(0, 10 * GIB, 3.0, is_parked=True)  # its copy is made already
     assert stages_to_park([there], (0,), 99 * GIB, 0) == (0,)
-    on_cpu = Model(0, 10 * GIB, 0.1, is_moved=False)
+    on_cpu = ParkableModel(0, 10 * GIB, 0.1, is_moved=False)
     assert stages_to_park([on_cpu], (0,), 99 * GIB, 0) == (0,)
-    assert (return_s(on_cpu), return_s(quick) > 1.0) == (0.0, True)
+    assert (unpark_s(on_cpu), unpark_s(quick) > 1.0) == (0.0, True)
 
 
 @given(
@@ -45,20 +45,20 @@ def test_a_model_that_loads_as_fast_as_it_comes_back_is_dropped() -> None:
 )  # fmt: skip
 def test_no_budget_is_exceeded(models, later, budget, free) -> None:
     known = [
-        Model(at, size * GIB, load_s, parked, moved)
+        ParkableModel(at, size * GIB, load_s, parked, moved)
         for at, (size, load_s, parked, moved) in enumerate(models)
     ]
     chosen = [known[stage] for stage in stages_to_park(known, later, budget * GIB, free * GIB)]
     assert sum(model.n_bytes for model in chosen) <= budget * GIB
     new = sum(model.n_bytes for model in chosen if model.is_moved and not model.is_parked)
     assert new <= max(0, free) * GIB
-    assert all(model.load_s > return_s(model) for model in chosen)
+    assert all(model.load_s > unpark_s(model) for model in chosen)
 
 
 def test_the_budget_is_shared_by_workers_after_what_is_streamed() -> None:
-    assert budget_of(100 * GIB, 20 * GIB, 4) == 10 * GIB
-    assert budget_of(10 * GIB, 20 * GIB, 4) == 0
-    assert budget_of(None, 0, 4) == 0
+    assert parking_budget(100 * GIB, 20 * GIB, 4) == 10 * GIB
+    assert parking_budget(10 * GIB, 20 * GIB, 4) == 0
+    assert parking_budget(None, 0, 4) == 0
 
 
 STAGES = """
@@ -77,8 +77,8 @@ class Counted:
 
 def host(folder: Path, park_bytes: int) -> StageHost:
     (folder / "counted.py").write_text(STAGES)
-    target = Target("counted", "Counted", folder / "counted.py")
-    stages = tuple(StageWorker(name, target, folder, folder / "run", {"by": 1}) for name in ("one", "two"))
+    target = CodeTarget("counted", "Counted", folder / "counted.py")
+    stages = tuple(StageSetup(name, target, folder, folder / "run", {"by": 1}) for name in ("one", "two"))
     return StageHost(HostSpec(stages, 1, park_bytes), SimpleNamespace(id="cpu:0", torch="cpu"))
 
 

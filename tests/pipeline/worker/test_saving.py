@@ -11,12 +11,12 @@ from evenload.pipeline.dispatch.item_flow import Strand, Task
 from evenload.pipeline.dispatch.results import ItemFailure
 from evenload.pipeline.run.group_commit import Commits, Result
 from evenload.pipeline.stage import Item
-from evenload.pipeline.store.ledger import Kept, Ledger
-from evenload.pipeline.worker.saving import MOST_WAITING_BYTES, Saver
+from evenload.pipeline.store.ledger import Ledger, LedgerEntry
+from evenload.pipeline.worker.file_saver import MOST_WAITING_BYTES, FileSaver
 
 
 def test_a_file_is_there_when_it_is_told_and_a_fault_is_told_as_well(tmp_path: Path) -> None:
-    saver, told = Saver(), queue.SimpleQueue()
+    saver, told = FileSaver(), queue.SimpleQueue()
     (tmp_path / "taken").write_bytes(b"a file, not a folder")
     for at in range(20):
         path = tmp_path / f"{at}.bin"
@@ -36,10 +36,10 @@ def test_whoever_brings_more_than_the_disk_takes_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_write = threading.Event()
-    monkeypatch.setattr("evenload.pipeline.worker.saving.write_atomically", lambda *_: may_write.wait(60))
-    monkeypatch.setattr("evenload.pipeline.worker.saving.MOST_WAITING_BYTES", 10)
+    monkeypatch.setattr("evenload.pipeline.worker.file_saver.write_atomically", lambda *_: may_write.wait(60))
+    monkeypatch.setattr("evenload.pipeline.worker.file_saver.MOST_WAITING_BYTES", 10)
     assert MOST_WAITING_BYTES > 10
-    saver, is_in = Saver(), threading.Event()
+    saver, is_in = FileSaver(), threading.Event()
     saver.save([(tmp_path / "a", b"x" * 10)], lambda _: None)
     waits = threading.Thread(
         target=lambda: (saver.save([(tmp_path / "b", b"x")], lambda _: None), is_in.set()), daemon=True
@@ -53,7 +53,7 @@ def test_whoever_brings_more_than_the_disk_takes_waits(
 
 def result(at: int, error: ItemFailure | None = None) -> Result:
     strand = Strand(at, at, 0, Item(at, str(at)))
-    return Result(Task(0, at), "draw", strand, Kept(f"digest {at}", {"n": at}, error=error))
+    return Result(Task(0, at), "draw", strand, LedgerEntry(f"digest {at}", {"n": at}, error=error))
 
 
 def test_results_are_told_when_the_journal_has_them_in_their_order(tmp_path: Path) -> None:

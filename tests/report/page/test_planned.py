@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.events import Idle, Planned, Replanned, Restored, RunStarted, Span
-from evenload.pipeline.plan import Plan, Slice
+from evenload.pipeline.plan import Plan, TimelineSlice
 from evenload.pipeline.run.plan_event import MOST_SLICES, planned_event
 from evenload.report.page.bars import Bars
 from evenload.report.page.planned import PlanAndRun
@@ -104,7 +104,7 @@ def test_without_a_plan_in_seconds_there_is_nothing_to_compare() -> None:
 
 @pytest.mark.parametrize("n", [10, MOST_SLICES + 1])
 def test_a_plan_is_told_in_one_line_of_bounded_length(n: int) -> None:
-    slices = tuple(Slice("cpu:0", "ab"[i % 2], "work", i * 2.0, i * 2.0 + 2.0, 1) for i in range(n))
+    slices = tuple(TimelineSlice("cpu:0", "ab"[i % 2], "work", i * 2.0, i * 2.0 + 2.0, 1) for i in range(n))
     event = planned_event(Plan("swap", (), 2.0 * n, 2.0 * n, "why", slices=slices), 0.5)
     assert (event.t, event.makespan_s) == (0.5, 2.0 * n)
     assert len(event.slices) <= MOST_SLICES

@@ -54,22 +54,24 @@ def plan(
     Needs no weights and no GPU: sizes come from the models' config files.
     """
     require("pydantic", extra="yaml", why="reading job files")
-    from evenload.pipeline.planning.device_choice import free_host_bytes, plan_job
-    from evenload.pipeline.planning.estimates.run_history import read_measured
+    from evenload.pipeline.planning.estimates.run_history import read_history
+    from evenload.pipeline.planning.job_plan import free_host_bytes, plan_job
+    from evenload.pipeline.planning.job_problem import build_job_problem
 
     if mode is not None:
         changes = (*changes, f"schedule.mode={mode}")
     spec, n_items = read_job(job, changes, items)
     fleet, is_here = fleet_of(devices, spec)
-    found = plan_job(
+    job_problem = build_job_problem(
         spec,
         n_items,
         job.resolve().parent,
         fleet,
-        measured=read_measured(measured) if measured is not None else None,
+        history=read_history(measured) if measured is not None else None,
         host_bytes=free_host_bytes() if is_here else None,
         trace=trace,
     )
+    found = plan_job(spec, job_problem)
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
         return 0
@@ -98,10 +100,10 @@ def fleet_of(devices: str | None, spec: "JobSpec") -> "tuple[list[FleetDevice], 
     if is_modelled(use):
         return parse_modelled(str(use)), False
     from evenload.devices import DevicePool
-    from evenload.pipeline.planning.device_choice import devices_of
+    from evenload.pipeline.planning.job_plan import pool_devices
 
     with DevicePool.find(use) as pool:
-        found = devices_of(pool)
+        found = pool_devices(pool)
     if not found:
         raise ConfigError("there is no device to plan for", hint="give --devices 6x24GB:h100, say")
     return found, True

@@ -5,9 +5,9 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from evenload.cli.terminal.table import format_table
-from evenload.pipeline.job.sizes import gib
-from evenload.pipeline.plan import Phase, Plan, Slice
-from evenload.pipeline.planning.device_choice import compared
+from evenload.pipeline.job.memory_sizes import gib_text
+from evenload.pipeline.plan import Phase, Plan, TimelineSlice
+from evenload.pipeline.planning.job_plan import best_of_each_mode
 
 __all__ = ["duration", "page", "stage_gantt"]
 
@@ -45,15 +45,15 @@ def _needs(plan: Plan) -> list[str]:
     rows = []
     for stage in plan.facts.get("stages", ()):
         largest = max(stage["components"], key=lambda c: c["bytes"], default=None)
-        weights = "unknown" if stage["weight_bytes"] is None else gib(stage["weight_bytes"])
-        parts = ", ".join(f"{c['name']} {gib(c['bytes'])}" for c in stage["components"])
+        weights = "unknown" if stage["weight_bytes"] is None else gib_text(stage["weight_bytes"])
+        parts = ", ".join(f"{c['name']} {gib_text(c['bytes'])}" for c in stage["components"])
         if largest is not None and largest["n_blocks"]:
             parts += f" ({largest['n_blocks']} blocks)"
         rows.append(
             [
                 stage["name"],
                 weights,
-                gib(stage["activation_bytes"]) if stage["activation_bytes"] else "",
+                gib_text(stage["activation_bytes"]) if stage["activation_bytes"] else "",
                 _sourced(stage["item_s"], stage["item_from"]),
                 _sourced(stage["load_s"], stage["load_from"]) if stage["load_s"] else "",
                 parts if len(stage["components"]) > 1 or "blocks" in parts else "",
@@ -70,7 +70,7 @@ def _sourced(seconds: float | None, source: str) -> str:
 
 def _modes(plan: Plan) -> list[str]:
     rows = []
-    for one in compared(plan):
+    for one in best_of_each_mode(plan):
         if one.makespan_s is None:
             rows.append([one.mode, "–", "–", one.why or one.label])
         else:
@@ -112,7 +112,7 @@ def _of(needs: Sequence[int | None], free: Sequence[int | None]) -> str:
     if not known:
         return "unknown"
     least = min((f for f in free if f is not None), default=None)
-    return gib(max(known)) + (f" of {gib(least)}" if least is not None else "")
+    return gib_text(max(known)) + (f" of {gib_text(least)}" if least is not None else "")
 
 
 def stage_gantt(plan: Plan, width: int) -> list[str]:
@@ -145,7 +145,9 @@ def _letters(stages: Sequence[str]) -> dict[str, str]:
     return letters
 
 
-def _row(slices: Sequence[Slice], end_s: float, n_columns: int, letters: Mapping[str, str], idle: str) -> str:
+def _row(
+    slices: Sequence[TimelineSlice], end_s: float, n_columns: int, letters: Mapping[str, str], idle: str
+) -> str:
     """Each column shows what fills most of it, if that is at least half."""
     per_column = end_s / n_columns
     row, most = [idle] * n_columns, [per_column / 2] * n_columns

@@ -23,7 +23,7 @@ def status(run: Path, as_json: bool) -> int:
     \b
     evenload status runs/pairs
     """
-    from evenload.pipeline.store.folder import is_in_use
+    from evenload.pipeline.store.run_folder import is_in_use
     from evenload.report.source import open_run
     from evenload.report.summary import summarise
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from evenload.pipeline.dispatch.item_flow import Task
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.stage import Item, StageWorker
+from evenload.pipeline.stage import Item, StageSetup
 
 __all__ = ["ADOPT", "LOAD", "RUN", "WAIT", "HostSpec", "Job", "Order", "Outcome"]
 
@@ -20,7 +20,7 @@ class HostSpec:
     ``park_bytes``: host memory that models may wait in while another is on the device; 0 for none.
     """
 
-    stages: tuple[StageWorker, ...]
+    stages: tuple[StageSetup, ...]
     n_devices: int = 1
     park_bytes: int = 0
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from evenload.errors import UnknownName
 
-__all__ = ["KINDS", "Kind", "kind_named"]
+__all__ = ["BUILTIN_STAGES", "BuiltinStage", "find_builtin_stage"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class BuiltinStage:
     """``components`` are those of the model folder that the stage holds; () for all that are there."""
 
     target: str
@@ -18,27 +18,27 @@ class Kind:
 
 
 _STAGES = "evenload.pipeline.stages"
-KINDS = {
-    "image_edit": Kind(f"{_STAGES}.image_edit:ImageEdit", is_diffusion=True),
-    "image_edit_encode": Kind(
+BUILTIN_STAGES = {
+    "image_edit": BuiltinStage(f"{_STAGES}.image_edit:ImageEdit", is_diffusion=True),
+    "image_edit_encode": BuiltinStage(
         f"{_STAGES}.image_edit:Encode", components=("text_encoder", "tokenizer", "processor")
     ),
-    "image_edit_denoise": Kind(
+    "image_edit_denoise": BuiltinStage(
         f"{_STAGES}.image_edit:Denoise", components=("transformer", "vae", "scheduler"), is_diffusion=True
     ),
-    "image_edit_decode": Kind(f"{_STAGES}.image_edit:Decode", components=("vae",)),
-    "image_to_image": Kind(f"{_STAGES}.diffusion:ImageToImage", is_diffusion=True),
-    "text_to_image": Kind(f"{_STAGES}.diffusion:TextToImage", is_diffusion=True),
-    "vlm_score": Kind(f"{_STAGES}.vlm_score:VlmScore"),
-    "clip_score": Kind(f"{_STAGES}.clip_score:ClipScore"),
-    "torch_module": Kind(f"{_STAGES}.torch_module:TorchModule", needs_model=False),
-    "function": Kind(f"{_STAGES}.function:Function", needs_model=False),
-    "command": Kind(f"{_STAGES}.command:Command", needs_model=False),
+    "image_edit_decode": BuiltinStage(f"{_STAGES}.image_edit:Decode", components=("vae",)),
+    "image_to_image": BuiltinStage(f"{_STAGES}.diffusion:ImageToImage", is_diffusion=True),
+    "text_to_image": BuiltinStage(f"{_STAGES}.diffusion:TextToImage", is_diffusion=True),
+    "vlm_score": BuiltinStage(f"{_STAGES}.vlm_score:VlmScore"),
+    "clip_score": BuiltinStage(f"{_STAGES}.clip_score:ClipScore"),
+    "torch_module": BuiltinStage(f"{_STAGES}.torch_module:TorchModule", needs_model=False),
+    "function": BuiltinStage(f"{_STAGES}.function:Function", needs_model=False),
+    "command": BuiltinStage(f"{_STAGES}.command:Command", needs_model=False),
 }
 
 
-def kind_named(name: str) -> Kind:
+def find_builtin_stage(name: str) -> BuiltinStage:
     """Raises UnknownName."""
-    if name not in KINDS:
-        raise UnknownName("kind", name, KINDS)
-    return KINDS[name]
+    if name not in BUILTIN_STAGES:
+        raise UnknownName("kind", name, BUILTIN_STAGES)
+    return BUILTIN_STAGES[name]

@@ -15,7 +15,7 @@ from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
 if TYPE_CHECKING:
-    from evenload.pipeline.job.spec import Inputs
+    from evenload.pipeline.job.spec import InputsSection
 
 __all__ = ["read_items"]
 
@@ -26,7 +26,9 @@ _MOST_DIGITS = 4300  # of an integer that Python reads
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
-def read_items(inputs: "Inputs", folder: Path, seed: int, source: str) -> list[tuple[Item, dict[str, Any]]]:
+def read_items(
+    inputs: "InputsSection", folder: Path, seed: int, source: str
+) -> list[tuple[Item, dict[str, Any]]]:
     """Every item with its values, in input order: by path for files, as they stand for rows.
 
     Paths are absolute. Raises SpecError that lists what is wrong: a missing or empty folder or file, a line
@@ -46,12 +48,12 @@ def read_items(inputs: "Inputs", folder: Path, seed: int, source: str) -> list[t
     return items
 
 
-def _place(inputs: "Inputs") -> str:
+def _place(inputs: "InputsSection") -> str:
     return f"job.inputs.{inputs.source}"
 
 
 def _item(
-    index: int, name: str, values: dict, inputs: "Inputs", seed: int, faults: Faults
+    index: int, name: str, values: dict, inputs: "InputsSection", seed: int, faults: Faults
 ) -> tuple[Item, dict]:
     group = values.get(inputs.group_by) if inputs.group_by else None
     if inputs.group_by and (group is None or not str(group).strip()):
@@ -60,7 +62,7 @@ def _item(
     return Item(index, name, item_seed(seed, name), None if group is None else str(group)), values
 
 
-def _file_rows(inputs: "Inputs", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
     root, files = _files(inputs, folder)
     if not files:
         where = f"in {root}" if inputs.folder is not None else f"that matches {inputs.glob} in {folder}"
@@ -97,7 +99,7 @@ def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
     return sorted(one for one in found if _absolute(folder / one) not in filled)
 
 
-def _files(inputs: "Inputs", folder: Path) -> tuple[Path, set[Path]]:
+def _files(inputs: "InputsSection", folder: Path) -> tuple[Path, set[Path]]:
     """The folder that ids are relative to, and the files."""
     if inputs.folder is not None:
         root = (folder / inputs.folder).resolve()
@@ -116,7 +118,9 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _table_rows(inputs: "Inputs", file: Path, place: str, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+def _table_rows(
+    inputs: "InputsSection", file: Path, place: str, faults: Faults
+) -> list[tuple[str, dict[str, Any]]]:
     """``(id, columns)`` of each row; columns named in ``paths`` become absolute paths."""
     rows: list[tuple[str, dict[str, Any]]] = []
     try:
@@ -143,7 +147,7 @@ def _table_rows(inputs: "Inputs", file: Path, place: str, faults: Faults) -> lis
     return rows
 
 
-def _lines(inputs: "Inputs", file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def _lines(inputs: "InputsSection", file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """The rows of a table with their line numbers, by its kind; a text in place of a row that is none."""
     if file.suffix == ".parquet" or inputs.parquet is not None:
         return _parquet_rows(file)

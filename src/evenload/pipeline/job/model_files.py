@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenload.errors import FormatError
-from evenload.pipeline.job.builtin_stages import KINDS
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.model.model_size import find_model
 from evenload.pipeline.model.safetensors_header import read_whole_header
 
@@ -33,7 +33,9 @@ def check_models(spec: "JobSpec", folder: Path) -> None:
     lines = [
         f"{', '.join(stage.name for stage in stages)}: {fault}"
         for model, stages in users.items()
-        for fault in faults_of_model(model, any(stage.kind in KINDS for stage in stages))[:_MOST_SHOWN]
+        for fault in faults_of_model(model, any(stage.kind in BUILTIN_STAGES for stage in stages))[
+            :_MOST_SHOWN
+        ]
     ]
     if lines:
         raise FormatError(

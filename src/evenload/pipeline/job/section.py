@@ -14,8 +14,8 @@ from pydantic import (
 )
 
 from evenload.errors import EvenloadError
-from evenload.pipeline.job.sizes import parse_size, size_text
-from evenload.pipeline.target import locate
+from evenload.pipeline.job.memory_sizes import parse_size, size_text
+from evenload.pipeline.target import locate_target
 
 __all__ = ["Fault", "Faults", "Name", "Section", "Size", "job_folder", "located", "one_line"]
 
@@ -63,7 +63,7 @@ def located(target: str, info: ValidationInfo) -> str:
     folder = job_folder(info)
     if folder is not None:
         try:
-            locate(target, folder)
+            locate_target(target, folder)
         except EvenloadError as error:
             raise ValueError(one_line(error)) from error
     return target

@@ -9,27 +9,41 @@ from typing import Literal
 from pydantic import PrivateAttr, field_validator, model_validator
 
 from evenload.pipeline.job.section import Fault, Faults, Name, Section, one_line
-from evenload.pipeline.job.spec_inputs import Inputs, Job
-from evenload.pipeline.job.spec_rules import Devices, Errors, Mode, Report, Schedule
-from evenload.pipeline.job.spec_stage import LOSSY, Best, Estimate, FitName, Model, OutputType, StageSpec
+from evenload.pipeline.job.spec_inputs import InputsSection, JobSection
+from evenload.pipeline.job.spec_settings import (
+    DevicesSection,
+    ErrorsSection,
+    Mode,
+    ReportSection,
+    ScheduleSection,
+)
+from evenload.pipeline.job.spec_stage import (
+    LOSSY,
+    BestSection,
+    EstimateSection,
+    FitName,
+    ModelSection,
+    OutputType,
+    StageSpec,
+)
 
 __all__ = [
     "LOSSY",
-    "Best",
-    "Devices",
-    "Errors",
-    "Estimate",
+    "BestSection",
+    "DevicesSection",
+    "ErrorsSection",
+    "EstimateSection",
     "Faults",
     "FitName",
-    "Inputs",
-    "Job",
+    "InputsSection",
+    "JobSection",
     "JobSpec",
     "Mode",
-    "Model",
+    "ModelSection",
     "Name",
     "OutputType",
-    "Report",
-    "Schedule",
+    "ReportSection",
+    "ScheduleSection",
     "StageSpec",
     "one_line",
 ]
@@ -39,13 +53,13 @@ class JobSpec(Section):
     """A whole job file."""
 
     version: Literal[1]
-    job: Job
-    devices: Devices = Devices()
+    job: JobSection
+    devices: DevicesSection = DevicesSection()
     stages: tuple[StageSpec, ...]
     """What each item goes through, one after the other."""
-    schedule: Schedule = Schedule()
-    errors: Errors = Errors()
-    report: Report = Report()
+    schedule: ScheduleSection = ScheduleSection()
+    errors: ErrorsSection = ErrorsSection()
+    report: ReportSection = ReportSection()
     _notes: tuple[str, ...] = PrivateAttr(default=())
 
     @property

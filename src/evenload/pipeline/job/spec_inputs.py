@@ -4,12 +4,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from evenload.pipeline.job.section import Fault, Faults, Section, job_folder
 
-__all__ = ["SOURCES", "Inputs", "Job"]
+__all__ = ["SOURCES", "InputsSection", "JobSection"]
 
 SOURCES = ("folder", "glob", "jsonl", "csv", "parquet")
 
 
-class Inputs(Section):
+class InputsSection(Section):
     """Where items come from: exactly one of folder, glob, jsonl, csv, parquet, relative to the job file."""
 
     folder: str | None = None
@@ -37,7 +37,7 @@ class Inputs(Section):
         return next(name for name in SOURCES if getattr(self, name) is not None)
 
     @model_validator(mode="after")
-    def _one_source(self) -> "Inputs":
+    def _one_source(self) -> "InputsSection":
         given = [name for name in SOURCES if getattr(self, name) is not None]
         if len(given) != 1:
             said = f"given: {', '.join(given)}" if given else "none is given"
@@ -47,12 +47,12 @@ class Inputs(Section):
         return self
 
 
-class Job(Section):
+class JobSection(Section):
     """What is to be done, on what, and where the results go."""
 
     name: str = Field(min_length=1, max_length=100)
     """What the run is called in its report."""
-    inputs: Inputs
+    inputs: InputsSection
     out: str | None = None
     """The run folder, relative to the job file; runs/<name> if not given."""
     seed: int = Field(default=0, ge=0, lt=2**63)
@@ -60,7 +60,7 @@ class Job(Section):
 
     @field_validator("inputs")
     @classmethod
-    def _inputs_are_there(cls, inputs: Inputs, info: ValidationInfo) -> Inputs:
+    def _inputs_are_there(cls, inputs: InputsSection, info: ValidationInfo) -> InputsSection:
         folder = job_folder(info)
         if folder is None:
             return inputs

@@ -6,13 +6,13 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from evenload.errors import EvenloadError
 from evenload.pipeline.artifacts import FILE_TYPES
-from evenload.pipeline.job.builtin_stages import KINDS
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.expression import Condition, parse_condition
 from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line
 from evenload.pipeline.model.model_size import find_model, is_hub_name
-from evenload.pipeline.target import check_arguments, locate
+from evenload.pipeline.target import check_arguments, locate_target
 
-__all__ = ["LOSSY", "Best", "Estimate", "FitName", "Model", "OutputType", "StageSpec"]
+__all__ = ["LOSSY", "BestSection", "EstimateSection", "FitName", "ModelSection", "OutputType", "StageSpec"]
 
 OutputType = Literal["png", "npy", "txt", "safetensors", "number", "text", "boolean"]
 FitName = Literal["whole", "layer_split", "resident_stream", "fp8", "nf4"]
@@ -20,7 +20,7 @@ LOSSY = ("fp8", "nf4")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class Model(Section):
+class ModelSection(Section):
     """The weights of a stage: a folder as diffusers and transformers save it."""
 
     path: str = Field(min_length=1)
@@ -33,7 +33,7 @@ class Model(Section):
     """Parts of a pipeline that are loaded (text_encoder, vae, ...); by default what the kind needs."""
 
 
-class Estimate(Section):
+class EstimateSection(Section):
     """What is known of a stage before it ran; a probe or an earlier run says it better."""
 
     item_s: Positive | None = None
@@ -48,7 +48,7 @@ class Estimate(Section):
     """Where these were measured (h100, rtx4090, ...); by default the fastest device of the run."""
 
 
-class Best(Section):
+class BestSection(Section):
     """After this stage, of all samples of an item only the best go on."""
 
     by: Name
@@ -69,7 +69,7 @@ class StageSpec(Section):
     """file.py:Class, relative to the job file, or module:Class."""
     python: str | None = None
     """The interpreter of the stage's own environment, such as /venvs/score/bin/python."""
-    model: Model | None = None
+    model: ModelSection | None = None
     params: dict[str, Any] = Field(default_factory=dict, validate_default=True)
     """Given once to the class, by name."""
     call: dict[str, Any] = Field(default_factory=dict, validate_default=True)
@@ -86,10 +86,10 @@ class StageSpec(Section):
     """Only items for which this holds enter the stage, such as score >= 7; the others end here."""
     samples: int = Field(default=1, ge=1, le=10_000)
     """How often each item goes through this stage, each time with a seed of its own."""
-    best: Best | None = None
+    best: BestSection | None = None
     repeatable: bool = True
     """False if no item may run twice, not even to save time."""
-    estimate: Estimate = Estimate()
+    estimate: EstimateSection = EstimateSection()
 
     @property
     def file_outputs(self) -> list[str]:
@@ -103,10 +103,10 @@ class StageSpec(Section):
     @field_validator("kind")
     @classmethod
     def _kind_is_known(cls, kind: str | None) -> str | None:
-        from evenload.pipeline.job.builtin_stages import kind_named
+        from evenload.pipeline.job.builtin_stages import find_builtin_stage
 
         try:
-            return kind if kind is None else kind_named(kind) and kind
+            return kind if kind is None else find_builtin_stage(kind) and kind
         except EvenloadError as error:
             raise ValueError(one_line(error)) from error
 
@@ -114,7 +114,7 @@ class StageSpec(Section):
     @classmethod
     def _target_is_there(cls, target: str, info: ValidationInfo) -> str:
         """``kind`` is short for a target."""
-        kind = KINDS.get(info.data.get("kind") or "")
+        kind = BUILTIN_STAGES.get(info.data.get("kind") or "")
         if kind is None and not target and "kind" in info.data:
             raise ValueError("is required and not given (or give kind)")
         if kind is not None and target not in ("", kind.target):
@@ -129,7 +129,7 @@ class StageSpec(Section):
         if folder is None or not info.data.get("target"):
             return given
         method, n_own = ("__init__", 2) if info.field_name == "params" else ("__call__", 3)
-        faults = check_arguments(locate(info.data["target"], folder), given, method, n_own)
+        faults = check_arguments(locate_target(info.data["target"], folder), given, method, n_own)
         if faults:
             raise Faults([((), text) for text in faults])
         return given
@@ -176,6 +176,6 @@ class StageSpec(Section):
 
     @model_validator(mode="after")
     def _kind_has_its_model(self) -> "StageSpec":
-        if self.kind in KINDS and KINDS[self.kind].needs_model and self.model is None:
+        if self.kind in BUILTIN_STAGES and BUILTIN_STAGES[self.kind].needs_model and self.model is None:
             raise Faults([(("model",), f"is required for kind {self.kind}: give at least {{path: ...}}")])
         return self

@@ -5,12 +5,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from evenload.pipeline.planning.layouts import Layout, layouts_of, single_of
-from evenload.pipeline.planning.placement_options import Held
-from evenload.pipeline.planning.simulate_plan import HeldPhase, HeldUnit
+from evenload.pipeline.planning.layouts import Layout, best_layouts, best_single
+from evenload.pipeline.planning.placement_options import PlacementOption
+from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
 from evenload.pipeline.problem import PlanDevice, Problem
 
-__all__ = ["Candidate", "candidates_of"]
+__all__ = ["Candidate", "generate_candidates"]
 
 MOST_MIXES = 8
 _STEPS = (
@@ -41,12 +41,12 @@ class Candidate:
 
     mode: str
     label: str
-    phases: tuple[HeldPhase, ...]
+    phases: tuple[CandidatePhase, ...]
     late_first: bool = False
     layouts: tuple[Layout, ...] = ()
 
 
-def candidates_of(problem: Problem, bound_s: float, mode: str = "auto") -> Iterator[Candidate]:
+def generate_candidates(problem: Problem, bound_s: float, mode: str = "auto") -> Iterator[Candidate]:
     """Every candidate of ``mode``, none of which needs more memory than there is."""
     if mode in ("auto", "single"):
         yield from _on_one_device(problem)
@@ -62,8 +62,8 @@ def candidates_of(problem: Problem, bound_s: float, mode: str = "auto") -> Itera
             yield from _staggered(problem, mix, bound_s, wants)
 
 
-def _all_of(mix: Sequence[Layout]) -> tuple[HeldPhase, ...]:
-    return tuple(tuple(HeldUnit(held) for held in layout) for layout in mix)
+def _all_of(mix: Sequence[Layout]) -> tuple[CandidatePhase, ...]:
+    return tuple(tuple(CandidateUnit(held) for held in layout) for layout in mix)
 
 
 def _called(text: str, mix: Sequence[Layout]) -> str:
@@ -74,9 +74,9 @@ def _called(text: str, mix: Sequence[Layout]) -> str:
 
 def _mixes(problem: Problem, mode: str) -> list[tuple[Layout, ...]]:
     """One layout for each stage."""
-    ways = [layouts_of(stage, problem) for stage in problem.stages]
+    ways = [best_layouts(stage, problem) for stage in problem.stages]
     if mode == "model_parallel":
-        grouped = [layouts_of(stage, problem, groups_only=True) for stage in problem.stages]
+        grouped = [best_layouts(stage, problem, groups_only=True) for stage in problem.stages]
         ways = [[*g, *(w for w in plain if w not in g)] for g, plain in zip(grouped, ways, strict=True)]
     if not all(ways):
         return []
@@ -93,9 +93,9 @@ def _is_alone(mix: Sequence[Layout]) -> bool:
 
 def _on_one_device(problem: Problem) -> Iterator[Candidate]:
     """The device that is through soonest, by itself."""
-    best: tuple[float, tuple[Held, ...]] | None = None
+    best: tuple[float, tuple[PlacementOption, ...]] | None = None
     for device in problem.devices:
-        held = [single_of(stage, device, problem) for stage in problem.stages]
+        held = [best_single(stage, device, problem) for stage in problem.stages]
         if all(held):
             ways = tuple(one for one in held if one is not None)
             seconds = device.ready_s + sum(
@@ -108,7 +108,7 @@ def _on_one_device(problem: Problem) -> Iterator[Candidate]:
         yield Candidate("single", f"all on {best[1][0].devices[0]}", _all_of(layouts), layouts=layouts)
 
 
-def _fits_beside(ways: Sequence[Held], device: PlanDevice, problem: Problem) -> bool:
+def _fits_beside(ways: Sequence[PlacementOption], device: PlanDevice, problem: Problem) -> bool:
     """May these be on the device at the same time?"""
     sizes = [way.fit.device2bytes[0] for way in ways if way.fit.device2bytes]
     if device.free_bytes is None or not sizes:
@@ -118,14 +118,14 @@ def _fits_beside(ways: Sequence[Held], device: PlanDevice, problem: Problem) -> 
     return sum(sizes) - shared <= device.free_bytes
 
 
-def _beside(problem: Problem, numbers: Sequence[int]) -> HeldPhase:
+def _beside(problem: Problem, numbers: Sequence[int]) -> CandidatePhase:
     """The stages ``numbers`` together, on each device that can hold all of them."""
-    units: list[HeldUnit] = []
+    units: list[CandidateUnit] = []
     for device in problem.devices:
-        ways = [single_of(problem.stages[number], device, problem) for number in numbers]
+        ways = [best_single(problem.stages[number], device, problem) for number in numbers]
         held = [way for way in ways if way is not None and way.fit.name == "whole"]
         if len(held) == len(numbers) and _fits_beside(held, device, problem):
-            units += [HeldUnit(way) for way in held]
+            units += [CandidateUnit(way) for way in held]
     return tuple(units)
 
 
@@ -158,7 +158,7 @@ def _staggered(
     if len(problem.stages) < 2 or not math.isfinite(bound_s):
         return
     is_split = not _is_alone(mix)
-    seen: set[tuple[HeldPhase, ...]] = set()
+    seen: set[tuple[CandidatePhase, ...]] = set()
     for name, step, may_change in itertools.product(("fast", "slow"), _STEPS, (True, False)):
         filled = _fill(problem, mix, bound_s * (1 + step), name == "fast", may_change)
         if filled is None or filled in seen:
@@ -170,7 +170,7 @@ def _staggered(
             yield Candidate(mode, _called(f"{text}, {name} devices first", mix), filled, layouts=mix)
 
 
-def _is_static(phases: Sequence[HeldPhase]) -> bool:
+def _is_static(phases: Sequence[CandidatePhase]) -> bool:
     """No device has a unit in more than one phase."""
     devices = [device for phase in phases for unit in phase for device in unit.held.devices]
     return len(devices) == len(set(devices))
@@ -182,7 +182,7 @@ def _fill(
     deadline_s: float,
     fast_first: bool,
     may_change: bool,
-) -> tuple[HeldPhase, ...] | None:
+) -> tuple[CandidatePhase, ...] | None:
     """Fill devices with tasks up to a deadline, stage by stage; None if it is too early for all of them.
 
     A device that has time left at the end of a stage's tasks goes on with the next one, if it ``may_change``.
@@ -192,11 +192,11 @@ def _fill(
     used = {device.id: device.ready_s for device in problem.devices}
     busy: set[str] = set()
     lead_s = 0.0
-    phases: list[HeldPhase] = []
+    phases: list[CandidatePhase] = []
     for number, layout in enumerate(mix):
         tail_s = sum(min(held.item_s for held in later) for later in mix[number + 1 :])
         end_s, needed = deadline_s - tail_s, problem.n_left(number)
-        phase: list[HeldUnit] = []
+        phase: list[CandidateUnit] = []
         for held in _in_order(layout, busy, fast_first, holds):
             if needed <= 0 or (not may_change and busy.intersection(held.devices)):
                 continue
@@ -209,7 +209,7 @@ def _fill(
             needed -= n_tasks
             stop_s = start_s + math.ceil(n_tasks / held.fit.in_flight) * held.item_s * problem.mean_size
             used.update(dict.fromkeys(held.devices, stop_s))
-            phase.append(HeldUnit(held, n_tasks))
+            phase.append(CandidateUnit(held, n_tasks))
         if needed > 0:
             return None
         busy |= {device for unit in phase for device in unit.held.devices}
@@ -222,7 +222,7 @@ def _fill(
 
 def _in_order(
     layout: Layout, busy: set[str], fast_first: bool, holds: Mapping[str, frozenset[str]]
-) -> list[Held]:
+) -> list[PlacementOption]:
     """Devices with time left from the stage before come first, then those that hold it, then by speed."""
     sign = 1 if fast_first else -1  # of the seconds for one item
     return sorted(
@@ -230,7 +230,7 @@ def _in_order(
     )
 
 
-def _hindrance(held: Held, holds: Mapping[str, frozenset[str]]) -> int:
+def _hindrance(held: PlacementOption, holds: Mapping[str, frozenset[str]]) -> int:
     """0 if its devices hold the stage, 1 if they hold nothing, 2 if they hold another."""
     there = [holds[device] for device in held.devices]
     if all(held.stage in stages for stages in there):
@@ -238,11 +238,11 @@ def _hindrance(held: Held, holds: Mapping[str, frozenset[str]]) -> int:
     return 2 if any(there) else 1
 
 
-def _without_last_limits(phases: Sequence[HeldPhase]) -> tuple[HeldPhase, ...]:
+def _without_last_limits(phases: Sequence[CandidatePhase]) -> tuple[CandidatePhase, ...]:
     """A limit only serves a device that has something else to go on with."""
-    kept: list[HeldPhase] = []
+    kept: list[CandidatePhase] = []
     later: set[str] = set()
     for phase in reversed(phases):
-        kept.append(tuple(u if later.intersection(u.held.devices) else HeldUnit(u.held) for u in phase))
+        kept.append(tuple(u if later.intersection(u.held.devices) else CandidateUnit(u.held) for u in phase))
         later |= {device for unit in phase for device in unit.held.devices}
     return tuple(reversed(kept))

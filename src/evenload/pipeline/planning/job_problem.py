@@ -6,20 +6,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenload.pipeline.job.builtin_stages import KINDS
-from evenload.pipeline.job.sizes import gib
-from evenload.pipeline.model.memory import weight_bytes
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.job.memory_sizes import gib_text
 from evenload.pipeline.model.model_size import ModelSize, find_model, measure_model
+from evenload.pipeline.model.stored_weights import weight_bytes
 from evenload.pipeline.planning.estimates.hardware import hardware_named
-from evenload.pipeline.planning.estimates.run_history import Measured
-from evenload.pipeline.planning.estimates.work_estimate import StageWork, work_of
+from evenload.pipeline.planning.estimates.run_history import StageHistory
+from evenload.pipeline.planning.estimates.work_estimate import ItemWork, estimate_work
 from evenload.pipeline.planning.modelled_fleet import FleetDevice
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
-__all__ = ["JobProblem", "StageFacts", "problem_of", "stored_bytes"]
+__all__ = ["JobProblem", "StageFacts", "build_job_problem", "stage_weight_bytes"]
 
 CONTEXT_BYTES = int(0.6 * 2**30)  # of a CUDA context with its libraries, before any weight
 DISK_BYTES_S = 2e9  # assumed, for a model that was never loaded here
@@ -55,13 +55,13 @@ class JobProblem:
     folders: Mapping[str, Path] = field(default_factory=dict)
 
 
-def problem_of(
+def build_job_problem(
     spec: "JobSpec",
     n_items: int,
     folder: Path,
     devices: Sequence[FleetDevice],
     *,
-    measured: Mapping[str, Measured] | None = None,
+    history: Mapping[str, StageHistory] | None = None,
     host_bytes: int | None = None,
     trace: bool = False,
 ) -> JobProblem:
@@ -71,7 +71,7 @@ def problem_of(
     """
     reference = max((d.hardware.tflops * d.speed for d in devices if d.hardware), default=None)
     notes: list[str] = []
-    seen = measured or {}
+    seen = history or {}
     facts = [_facts(stage, folder, reference, seen.get(stage.name), trace, notes) for stage in spec.stages]
     has_times = all(fact.item_s is not None for fact, _ in facts)
     n_tasks = _tasks(spec)
@@ -129,10 +129,10 @@ def _facts(
     stage: "StageSpec",
     folder: Path,
     reference: float | None,
-    seen: Measured | None,
+    seen: StageHistory | None,
     trace: bool,
     notes: list[str],
-) -> tuple[StageFacts, StageWork | None]:
+) -> tuple[StageFacts, ItemWork | None]:
     size, work, found = _model(stage, folder, notes)
     traced = _traced(stage, size, found) if trace and size is not None and found is not None else None
     stored = size.bytes if size is not None else weight_bytes(stage.params, folder)
@@ -164,7 +164,7 @@ def _facts(
         activation, activation_from = traced, "traced"
     elif work is not None:
         notes.append(
-            f"{stage.name}: {gib(activation)} of activations is an estimate (estimate.activation wins)"
+            f"{stage.name}: {gib_text(activation)} of activations is an estimate (estimate.activation wins)"
         )
     fact = StageFacts(
         stage.name, size, item_s, item_from, load_s, load_from, activation, activation_from, stored
@@ -177,7 +177,7 @@ def _scale(measured_on: str | None, reference: float | None) -> float:
     return 1.0 if measured_on is None or reference is None else hardware_named(measured_on).tflops / reference
 
 
-def stored_bytes(stage: "StageSpec", folder: Path) -> int | None:
+def stage_weight_bytes(stage: "StageSpec", folder: Path) -> int | None:
     """Bytes of the weights that ``stage`` holds; None if nobody knows. Raises as ``measure_model`` does."""
     size, _, _ = _model(stage, folder, [])
     return size.bytes if size is not None else weight_bytes(stage.params, folder)
@@ -185,7 +185,7 @@ def stored_bytes(stage: "StageSpec", folder: Path) -> int | None:
 
 def _model(
     stage: "StageSpec", folder: Path, notes: list[str]
-) -> tuple[ModelSize | None, StageWork | None, Path | None]:
+) -> tuple[ModelSize | None, ItemWork | None, Path | None]:
     if stage.model is None:
         return None, None, None
     found = find_model(stage.model.path, folder)
@@ -195,7 +195,9 @@ def _model(
     if found is None:
         notes.append(f"{stage.name}: {stage.model.path} is not here, so its size is not known")
         return None, None, None
-    only = stage.model.components or (KINDS[stage.kind].components if stage.kind in KINDS else ())
+    only = stage.model.components or (
+        BUILTIN_STAGES[stage.kind].components if stage.kind in BUILTIN_STAGES else ()
+    )
     if (found / "model_index.json").is_file() and stage.model.components is None:
         there = json.loads((found / "model_index.json").read_text())
         only = tuple(name for name in only if name in there)
@@ -204,12 +206,12 @@ def _model(
     return size, _work(stage, size, found), found
 
 
-def _work(stage: "StageSpec", size: ModelSize, found: Path) -> StageWork | None:
+def _work(stage: "StageSpec", size: ModelSize, found: Path) -> ItemWork | None:
     largest = size.largest
     config = _config(found, largest.name)
     names = [component.name for component in size.components]
     vae = _config(found, "vae") if "vae" in names or (found / "vae").is_dir() else None
-    return work_of(largest.class_name, config, _arguments(stage, found), vae)
+    return estimate_work(largest.class_name, config, _arguments(stage, found), vae)
 
 
 def _arguments(stage: "StageSpec", found: Path) -> dict[str, Any]:
@@ -221,14 +223,14 @@ def _arguments(stage: "StageSpec", found: Path) -> dict[str, Any]:
 
 def _traced(stage: "StageSpec", size: ModelSize, found: Path) -> int | None:
     """The most that any component of the stage takes at once; None if one of them cannot be traced."""
-    from evenload.pipeline.planning.estimates.trace_activation import TRACED, traced_bytes
+    from evenload.pipeline.planning.estimates.trace_activation import TRACED, trace_activation_bytes
 
     if any(component.class_name not in TRACED for component in size.components):
         return None
     vae, call, peaks = _config(found, "vae"), _arguments(stage, found), []
     for component in size.components:
         config = _config(found, component.name)
-        peak = traced_bytes(component.class_name, config, call, vae, component.dtype)
+        peak = trace_activation_bytes(component.class_name, config, call, vae, component.dtype)
         if stage.kind in _HALVES and component.class_name.startswith("Autoencoder"):
             peak = {_HALVES[stage.kind]: peak[_HALVES[stage.kind]]}
         peaks += peak.values()
@@ -240,7 +242,7 @@ def _config(found: Path, component: str) -> dict[str, Any]:
     return json.loads((folder / "config.json").read_text())
 
 
-def _plan_stage(stage: "StageSpec", fact: StageFacts, work: StageWork | None, n_tasks: int) -> PlanStage:
+def _plan_stage(stage: "StageSpec", fact: StageFacts, work: ItemWork | None, n_tasks: int) -> PlanStage:
     weights = fact.size.weights if fact.size is not None else None
     if weights is None and fact.weight_bytes is not None:
         weights = Weights(fact.weight_bytes)

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from evenload.pipeline.planning.placement_options import Held, hold, hold_single
+from evenload.pipeline.planning.placement_options import PlacementOption, device_options, group_option
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
-__all__ = ["Layout", "layouts_of", "single_of"]
+__all__ = ["Layout", "best_layouts", "best_single"]
 
-Layout = tuple[Held, ...]
+Layout = tuple[PlacementOption, ...]
 _LOSSY = ("fp8", "nf4")
 MOST_LAYOUTS = 3
 
 
-def layouts_of(stage: PlanStage, problem: Problem, *, groups_only: bool = False) -> list[Layout]:
+def best_layouts(stage: PlanStage, problem: Problem, *, groups_only: bool = False) -> list[Layout]:
     """The layouts worth trying, most items per second first; none if the stage fits nowhere.
 
     groups_only  leave out those without a group of devices
@@ -20,7 +20,7 @@ def layouts_of(stage: PlanStage, problem: Problem, *, groups_only: bool = False)
     devices = sorted(problem.devices, key=lambda device: -device.speed)
     found: list[Layout] = []
     if not groups_only:
-        singles = tuple(held for device in devices if (held := single_of(stage, device, problem)))
+        singles = tuple(held for device in devices if (held := best_single(stage, device, problem)))
         found.append(singles)
     all_whole = len(found) == 1 and [h.fit.name for h in found[0]] == ["whole"] * len(devices)
     if not all_whole:
@@ -35,25 +35,25 @@ def layouts_of(stage: PlanStage, problem: Problem, *, groups_only: bool = False)
     return [*ranked[:MOST_LAYOUTS], *(layout for layout in alone if layout not in ranked[:MOST_LAYOUTS])]
 
 
-def single_of(stage: PlanStage, device: PlanDevice, problem: Problem) -> Held | None:
+def best_single(stage: PlanStage, device: PlanDevice, problem: Problem) -> PlacementOption | None:
     """The quickest way that changes no result for one device to hold the stage, else the first lossy one."""
-    ways = hold_single(stage, device, problem)
+    ways = device_options(stage, device, problem)
     lossless = [held for held in ways if held.fit.name not in _LOSSY]
     return min(lossless, key=lambda held: held.item_s) if lossless else next(iter(ways), None)
 
 
 def _grouped(stage: PlanStage, devices: Sequence[PlanDevice], size: int, problem: Problem) -> Layout:
     """Groups of ``size`` devices of like speed; what is left over, or too small for a group, works alone."""
-    layout: list[Held] = []
+    layout: list[PlacementOption] = []
     at = 0
     while at < len(devices):
         group = devices[at : at + size]
-        held = hold(stage, group, problem) if len(group) == size else None
+        held = group_option(stage, group, problem) if len(group) == size else None
         if held is not None:
             layout.append(held)
             at += size
             continue
-        single = single_of(stage, devices[at], problem)
+        single = best_single(stage, devices[at], problem)
         if single is not None:
             layout.append(single)
         at += 1

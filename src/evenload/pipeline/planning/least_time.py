@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from evenload.pipeline.planning.placement_options import hold_single
+from evenload.pipeline.planning.placement_options import device_options
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
 __all__ = ["least_time"]
@@ -80,7 +80,7 @@ def _cost(number: int, problem: Problem) -> _Cost:
 
 def _best_speed(stage: PlanStage, device: PlanDevice, problem: Problem, is_split: bool) -> float:
     """Relative to speed 1 and a whole model. As part of a group a device is as fast as with the whole."""
-    ways = [stage.item_s / held.item_s for held in hold_single(stage, device, problem)]
+    ways = [stage.item_s / held.item_s for held in device_options(stage, device, problem)]
     return max([*ways, device.speed if is_split else 0.0])
 
 

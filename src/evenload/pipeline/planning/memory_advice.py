@@ -1,21 +1,21 @@
 """The sentence a person needs when a model does not fit: what is needed, what is free, what can be done."""
 
 from evenload.errors import ConfigError
-from evenload.pipeline.job.sizes import gib
-from evenload.pipeline.planning.layouts import layouts_of
+from evenload.pipeline.job.memory_sizes import gib_text
+from evenload.pipeline.planning.layouts import best_layouts
 from evenload.pipeline.planning.placement_options import STREAM_BUFFERS, needed_bytes
 from evenload.pipeline.problem import PlanStage, Problem
 
-__all__ = ["options_for", "why_it_does_not_fit"]
+__all__ = ["remedies_for", "shortfall_error"]
 
 
-def why_it_does_not_fit(problem: Problem) -> ConfigError | None:
+def shortfall_error(problem: Problem) -> ConfigError | None:
     """An error that names every stage which no device, and no group of them, can hold; None if all fit."""
-    stuck = [stage for stage in problem.stages if not layouts_of(stage, problem)]
+    stuck = [stage for stage in problem.stages if not best_layouts(stage, problem)]
     if not stuck:
         return None
     said = [_sentence(stage, problem) for stage in stuck]
-    hint = "; ".join(f"{stage.name}: {', or '.join(options_for(stage, problem))}" for stage in stuck)
+    hint = "; ".join(f"{stage.name}: {', or '.join(remedies_for(stage, problem))}" for stage in stuck)
     return ConfigError("; ".join(said), hint=hint)
 
 
@@ -25,12 +25,12 @@ def _sentence(stage: PlanStage, problem: Problem) -> str:
     if needed is None or largest.free_bytes is None:
         return f"{stage.name} has no way to be held: fit is {', '.join(stage.fits)}"
     return (
-        f"{stage.name} needs {gib(needed)}, the largest device has {gib(largest.free_bytes)} free"
+        f"{stage.name} needs {gib_text(needed)}, the largest device has {gib_text(largest.free_bytes)} free"
         f" ({largest.id}, less the reserve)"
     )
 
 
-def options_for(stage: PlanStage, problem: Problem) -> list[str]:
+def remedies_for(stage: PlanStage, problem: Problem) -> list[str]:
     """What would make it fit, with figures, likeliest first."""
     weights = stage.weights
     if weights is None:
@@ -44,15 +44,17 @@ def options_for(stage: PlanStage, problem: Problem) -> list[str]:
             options.append(f"split its layers over {n_devices} devices (fit: layer_split)")
         least = beside + weights.rest_bytes + STREAM_BUFFERS * weights.block_bytes
         if "resident_stream" not in stage.fits and free and least <= free[0]:
-            options.append(f"stream its blocks from host memory (fit: resident_stream, from {gib(least)})")
+            options.append(
+                f"stream its blocks from host memory (fit: resident_stream, from {gib_text(least)})"
+            )
         if n_devices is None:
             per_device = beside + weights.bytes / max(1, len(free))
-            options.append(f"{gib(per_device)} free on each of {len(free)} devices")
+            options.append(f"{gib_text(per_device)} free on each of {len(free)} devices")
     for name, ratio in stage.lossy_ratio:
         needed = int(weights.bytes * ratio) + beside
         if name not in stage.fits and free and needed <= free[0]:
-            options.append(f"hold it in {name} ({gib(needed)}; fit: {name}, devices.allow_lossy: true)")
-    return options or [f"a device with {gib(weights.bytes + beside)} free"]
+            options.append(f"hold it in {name} ({gib_text(needed)}; fit: {name}, devices.allow_lossy: true)")
+    return options or [f"a device with {gib_text(weights.bytes + beside)} free"]
 
 
 def _group_needed(stage: PlanStage, problem: Problem, free: list[int]) -> int | None:

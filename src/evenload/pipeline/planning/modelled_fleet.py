@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from evenload.errors import ConfigError
-from evenload.pipeline.job.sizes import parse_size
+from evenload.pipeline.job.memory_sizes import parse_size
 from evenload.pipeline.planning.estimates.hardware import Hardware, hardware_named
 
 __all__ = ["FleetDevice", "is_modelled", "parse_modelled"]

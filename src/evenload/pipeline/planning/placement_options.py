@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 
-__all__ = ["Held", "hold", "hold_single", "needed_bytes"]
+__all__ = ["PlacementOption", "device_options", "group_option", "needed_bytes"]
 
 STREAM_BUFFERS = 2  # blocks on their way while one computes
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PlacementOption:
     """A stage held by some devices: ``item_s`` from start to end of an item, ``load_s`` until it is ready."""
 
     stage: str
@@ -32,14 +32,14 @@ class Held:
         return self.fit.in_flight / self.item_s
 
 
-def hold(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> Held | None:
+def group_option(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> PlacementOption | None:
     """Hold ``stage`` on these devices, as the first of its fits that their memory allows; or None."""
     if len(devices) > 1:
         return _split(stage, devices, problem) if "layer_split" in stage.fits else None
-    return next((held for held in hold_single(stage, devices[0], problem)), None)
+    return next((held for held in device_options(stage, devices[0], problem)), None)
 
 
-def hold_single(stage: PlanStage, device: PlanDevice, problem: Problem) -> list[Held]:
+def device_options(stage: PlanStage, device: PlanDevice, problem: Problem) -> list[PlacementOption]:
     """All ways in which one device can hold ``stage``, in the order of its ladder."""
     ways = []
     for name in stage.fits:
@@ -60,16 +60,16 @@ def needed_bytes(stage: PlanStage, problem: Problem, fit: str = "whole") -> int 
     return int(stage.weights.bytes * ratio) + stage.activation_bytes + problem.context_bytes
 
 
-def _whole(stage: PlanStage, device: PlanDevice, problem: Problem, name: str) -> Held | None:
+def _whole(stage: PlanStage, device: PlanDevice, problem: Problem, name: str) -> PlacementOption | None:
     needed = needed_bytes(stage, problem, name)
     if needed is not None and device.free_bytes is not None and needed > device.free_bytes:
         return None
     fit = Fit(name, device2bytes=(needed,) if needed is not None else ())
     load_s = min(stage.load_s, dict(device.returns).get(stage.name, stage.load_s))
-    return Held(stage.name, (device.id,), fit, stage.item_s / device.speed, load_s)
+    return PlacementOption(stage.name, (device.id,), fit, stage.item_s / device.speed, load_s)
 
 
-def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> Held | None:
+def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> PlacementOption | None:
     """Blocks beyond those that fit come over the bus in every pass, beside the compute."""
     weights, free = stage.weights, device.free_bytes
     if weights is None or free is None or not weights.n_blocks:
@@ -85,7 +85,7 @@ def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> Held | No
     kept = (n_resident + STREAM_BUFFERS) * weights.block_bytes + weights.rest_bytes
     needed = kept + stage.activation_bytes + problem.context_bytes
     fit = Fit("resident_stream", resident_blocks=n_resident, device2bytes=(needed,), host_bytes=host_bytes)
-    return Held(stage.name, (device.id,), fit, pass_s * stage.n_passes, stage.load_s)
+    return PlacementOption(stage.name, (device.id,), fit, pass_s * stage.n_passes, stage.load_s)
 
 
 def _n_too_small(stage: PlanStage, problem: Problem) -> int:
@@ -94,7 +94,7 @@ def _n_too_small(stage: PlanStage, problem: Problem) -> int:
     return sum(d.free_bytes is not None and d.free_bytes < needed for d in problem.devices)
 
 
-def _split(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> Held | None:
+def _split(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> PlacementOption | None:
     """Blocks by speed as far as memory allows; what cannot be spread lies on the first device."""
     weights = stage.weights
     if weights is None or weights.n_blocks < len(devices):
@@ -114,7 +114,7 @@ def _split(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) ->
     item_s = max(sum(share_s) + hops_s, in_flight * max(share_s))
     needed = tuple(taken + n * weights.block_bytes for taken, n in zip(fixed, blocks, strict=True))
     fit = Fit("layer_split", in_flight, tuple(blocks), None, needed)
-    return Held(stage.name, tuple(device.id for device in devices), fit, item_s, stage.load_s)
+    return PlacementOption(stage.name, tuple(device.id for device in devices), fit, item_s, stage.load_s)
 
 
 def _hops_s(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> float:

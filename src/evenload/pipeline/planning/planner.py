@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from evenload.errors import ConfigError
-from evenload.pipeline.plan import CandidateResult, DeviceMemory, Phase, Plan, Slice, Unit
-from evenload.pipeline.planning.candidates import Candidate, candidates_of
-from evenload.pipeline.planning.improve import improve
+from evenload.pipeline.plan import CandidateResult, DeviceMemory, Phase, Plan, TimelineSlice, Unit
+from evenload.pipeline.planning.candidates import Candidate, generate_candidates
+from evenload.pipeline.planning.hill_climb import hill_climb
 from evenload.pipeline.planning.least_time import least_time
-from evenload.pipeline.planning.memory_advice import why_it_does_not_fit
-from evenload.pipeline.planning.simulate_plan import HeldPhase, Outcome, simulate_phases
+from evenload.pipeline.planning.memory_advice import shortfall_error
+from evenload.pipeline.planning.simulate_plan import CandidatePhase, SimulatedRun, simulate_phases
 from evenload.pipeline.problem import PlanStage, Problem
 
 __all__ = ["MODES", "make_plan"]
@@ -27,7 +27,7 @@ GOOD_ENOUGH = 1.003
 @dataclass(frozen=True, slots=True)
 class _Tried:
     candidate: Candidate
-    outcome: Outcome
+    outcome: SimulatedRun
 
 
 def make_plan(problem: Problem, mode: str = "auto", *, effort: float = 1.0) -> Plan:
@@ -38,7 +38,7 @@ def make_plan(problem: Problem, mode: str = "auto", *, effort: float = 1.0) -> P
     """
     if mode != "auto" and mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}", hint=f"use auto, {', '.join(MODES)}")
-    refused = why_it_does_not_fit(problem)
+    refused = shortfall_error(problem)
     if refused is not None:
         raise refused
     coarse, n_together = _coarser(problem)
@@ -82,19 +82,19 @@ def _search(problem: Problem, mode: str, effort: float) -> list[_Tried]:
     bound_s = least_time(problem)
     tried: dict[tuple[str, str], _Tried] = {}
 
-    def consider(candidate: Candidate, outcome: Outcome) -> None:
+    def consider(candidate: Candidate, outcome: SimulatedRun) -> None:
         key = (candidate.mode, candidate.label)
         if key not in tried or outcome.makespan_s < tried[key].outcome.makespan_s:
             tried[key] = _Tried(candidate, outcome)
 
-    for candidate in candidates_of(problem, bound_s, mode):
+    for candidate in generate_candidates(problem, bound_s, mode):
         consider(candidate, simulate_phases(problem, candidate.phases, late_first=candidate.late_first))
     ranked = sorted(tried.values(), key=lambda one: one.outcome.makespan_s)
     n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
     budget = int(effort * TASKS_PER_SEARCH / max(1, n_tasks))
     is_good = not ranked or ranked[0].outcome.makespan_s <= bound_s * GOOD
     for one in ranked[:N_IMPROVED] if budget and not is_good else ():
-        consider(*improve(one.candidate, one.outcome, problem, budget, bound_s * GOOD_ENOUGH))
+        consider(*hill_climb(one.candidate, one.outcome, problem, budget, bound_s * GOOD_ENOUGH))
     finite = [one for one in tried.values() if math.isfinite(one.outcome.makespan_s)]
     best = sorted(finite, key=lambda one: one.outcome.makespan_s)
     fewer = _without_slowest(problem) if mode != "single" else None
@@ -168,7 +168,7 @@ def _impossible(possible: set[str]) -> tuple[CandidateResult, ...]:
     )
 
 
-def _memory(problem: Problem, phases: Sequence[HeldPhase]) -> tuple[DeviceMemory, ...]:
+def _memory(problem: Problem, phases: Sequence[CandidatePhase]) -> tuple[DeviceMemory, ...]:
     return tuple(
         DeviceMemory(
             device.id,
@@ -179,7 +179,7 @@ def _memory(problem: Problem, phases: Sequence[HeldPhase]) -> tuple[DeviceMemory
     )
 
 
-def _bytes_on(device: str, phase: HeldPhase, problem: Problem) -> int | None:
+def _bytes_on(device: str, phase: CandidatePhase, problem: Problem) -> int | None:
     """0 where the device has nothing in the phase; None where something of unknown size is on it."""
     here = [unit.held for unit in phase if device in unit.held.devices]
     if any(not held.fit.device2bytes for held in here):
@@ -190,9 +190,9 @@ def _bytes_on(device: str, phase: HeldPhase, problem: Problem) -> int | None:
     return sum(held.fit.device2bytes[held.devices.index(device)] for held in here) - shared
 
 
-def _merged(slices: Sequence[Slice]) -> list[Slice]:
+def _merged(slices: Sequence[TimelineSlice]) -> list[TimelineSlice]:
     """Neighbouring pieces of the same kind of work on a device as one."""
-    merged: list[Slice] = []
+    merged: list[TimelineSlice] = []
     last: dict[str, int] = {}
     for piece in sorted(slices, key=lambda s: (s.start_s, s.stop_s)):
         at = last.get(piece.device)

@@ -13,42 +13,44 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from evenload.pipeline.plan import Slice
-from evenload.pipeline.planning.placement_options import Held
+from evenload.pipeline.plan import TimelineSlice
+from evenload.pipeline.planning.placement_options import PlacementOption
 from evenload.pipeline.problem import Problem
 
-__all__ = ["HeldPhase", "HeldUnit", "Outcome", "simulate_phases"]
+__all__ = ["CandidatePhase", "CandidateUnit", "SimulatedRun", "simulate_phases"]
 
 SLACK = 1e-9
 _LOADED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class HeldUnit:
+class CandidateUnit:
     """A stage held by some devices in one phase. ``limit``: leave after so many items (None: never)."""
 
-    held: Held
+    held: PlacementOption
     limit: int | None = None
 
 
-HeldPhase = tuple[HeldUnit, ...]
+CandidatePhase = tuple[CandidateUnit, ...]
 
 
 @dataclass(slots=True)
-class Outcome:
+class SimulatedRun:
     """``makespan_s`` is infinite if some tasks are never done; ``unit2items`` by phase and place in it."""
 
     makespan_s: float
-    slices: list[Slice] = field(default_factory=list)
+    slices: list[TimelineSlice] = field(default_factory=list)
     unit2items: dict[tuple[int, int], int] = field(default_factory=dict)
 
 
-def simulate_phases(problem: Problem, phases: Sequence[HeldPhase], *, late_first: bool = False) -> Outcome:
+def simulate_phases(
+    problem: Problem, phases: Sequence[CandidatePhase], *, late_first: bool = False
+) -> SimulatedRun:
     """Run ``phases``. ``late_first``: a lane with several stages prefers the last of them, not the first."""
-    return _Run(problem, phases, late_first).go()
+    return _Simulation(problem, phases, late_first).go()
 
 
-class _Lane:
+class _SimulatedWorker:
     __slots__ = ("at", "closed", "devices", "ends", "is_open", "item_s", "limits", "load_s", "loaded",
                  "missing", "n_busy", "n_slots", "number", "phase", "stages", "taken")  # fmt: skip
 
@@ -67,13 +69,13 @@ class _Lane:
         self.missing = len(devices)
 
 
-class _Run:
-    def __init__(self, problem: Problem, phases: Sequence[HeldPhase], late_first: bool):
+class _Simulation:
+    def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], late_first: bool):
         self.problem, self.late_first = problem, late_first
         n_stages = len(problem.stages)
         index = {stage.name: number for number, stage in enumerate(problem.stages)}
-        self.lanes: list[_Lane] = []
-        self.device2lanes: dict[str, list[_Lane]] = {device.id: [] for device in problem.devices}
+        self.lanes: list[_SimulatedWorker] = []
+        self.device2lanes: dict[str, list[_SimulatedWorker]] = {device.id: [] for device in problem.devices}
         for number, phase in enumerate(phases):
             self._add_lanes(number, phase, index)
         self.at_lane = dict.fromkeys(self.device2lanes, 0)
@@ -87,19 +89,19 @@ class _Run:
         self.events: list[tuple[float, int, int, int, int]] = []  # time, order, lane, stage, task
         self.order = 0
         self.waiting: set[int] = set()
-        self.outcome = Outcome(math.inf)
+        self.outcome = SimulatedRun(math.inf)
         self.n_arrived = [[0] * problem.n_items for _ in range(n_stages)] if self._fans_in() else None
 
     def _fans_in(self) -> bool:
         counts = [stage.n_tasks for stage in self.problem.stages]
         return any(after < before for before, after in itertools.pairwise(counts))
 
-    def _add_lanes(self, number: int, phase: HeldPhase, index: dict[str, int]) -> None:
-        here: dict[tuple[str, ...], _Lane] = {}
+    def _add_lanes(self, number: int, phase: CandidatePhase, index: dict[str, int]) -> None:
+        here: dict[tuple[str, ...], _SimulatedWorker] = {}
         for position, unit in enumerate(phase):
             devices = unit.held.devices
             if devices not in here:
-                lane = here[devices] = _Lane(len(self.lanes), number, devices)
+                lane = here[devices] = _SimulatedWorker(len(self.lanes), number, devices)
                 self.lanes.append(lane)
                 for device in devices:
                     self.device2lanes[device].append(lane)
@@ -111,7 +113,7 @@ class _Run:
         for lane in here.values():
             lane.stages.sort(reverse=self.late_first)
 
-    def go(self) -> Outcome:
+    def go(self) -> SimulatedRun:
         self._feed()
         for device in self.problem.devices:
             if device.ready_s > 0:
@@ -167,7 +169,7 @@ class _Run:
             if lane.missing == 0:
                 self._open(lane)
 
-    def _open(self, lane: _Lane) -> None:
+    def _open(self, lane: _SimulatedWorker) -> None:
         lane.is_open = True
         for stage in lane.stages:
             kept = all(
@@ -192,7 +194,7 @@ class _Run:
         lane = self.lanes[number]
         return min(lane.item_s[stage] / self.problem.stages[stage].item_s for stage in lane.stages), number
 
-    def _step(self, lane: _Lane, now: float) -> bool:
+    def _step(self, lane: _SimulatedWorker, now: float) -> bool:
         """Start items on the lane's free slots, or let its devices go. True if something changed."""
         changed = False
         while lane.n_busy < lane.n_slots:
@@ -210,7 +212,7 @@ class _Run:
             changed = True
         return changed
 
-    def _choice(self, lane: _Lane, now: float) -> int | None:
+    def _choice(self, lane: _SimulatedWorker, now: float) -> int | None:
         for stage in lane.stages:
             if stage in lane.closed:
                 continue
@@ -226,7 +228,7 @@ class _Run:
                 return stage
         return None
 
-    def _others_suffice(self, lane: _Lane, stage: int, deadline: float, now: float) -> bool:
+    def _others_suffice(self, lane: _SimulatedWorker, stage: int, deadline: float, now: float) -> bool:
         """Would the other open lanes be through with all that is left of the stage by ``deadline``?"""
         needed = self.n_left[stage] * self.problem.mean_size
         for other in self.stage2lanes[stage]:
@@ -246,7 +248,7 @@ class _Run:
                 return True
         return False
 
-    def _start(self, lane: _Lane, stage: int, now: float) -> None:
+    def _start(self, lane: _SimulatedWorker, stage: int, now: float) -> None:
         size, task = heapq.heappop(self.ready[stage])
         start = now
         if stage not in lane.loaded:
@@ -264,7 +266,7 @@ class _Run:
         self.n_left[stage] -= 1
         self._at(stop, lane.number, stage, task)
 
-    def _load_ahead(self, lane: _Lane, now: float) -> None:
+    def _load_ahead(self, lane: _SimulatedWorker, now: float) -> None:
         """A lane that must wait for its first item loads meanwhile."""
         coming = [s for s in lane.stages if s not in lane.closed | lane.loaded and lane.load_s[s] > 0]
         if not coming:
@@ -279,9 +281,9 @@ class _Run:
 
     def _record(self, device: str, stage: int, kind: str, start: float, stop: float) -> None:
         name = self.problem.stages[stage].name
-        self.outcome.slices.append(Slice(device, name, kind, start, stop, int(kind == "work")))
+        self.outcome.slices.append(TimelineSlice(device, name, kind, start, stop, int(kind == "work")))
 
-    def _finish(self, lane: _Lane, stage: int, task: int, now: float) -> None:
+    def _finish(self, lane: _SimulatedWorker, stage: int, task: int, now: float) -> None:
         if task == _LOADED:
             lane.n_busy, lane.ends = 0, []
             self.waiting.add(lane.number)
@@ -306,7 +308,7 @@ class _Run:
         is_last = self.n_arrived[stage][item] == before
         return range(item * after, (item + 1) * after) if is_last else range(0)
 
-    def _release(self, lane: _Lane, now: float) -> None:
+    def _release(self, lane: _SimulatedWorker, now: float) -> None:
         self.waiting.discard(lane.number)
         lane.is_open = False
         for device in lane.devices:

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from evenload.errors import NoUsableDevice
-from evenload.pipeline.job.builtin_stages import KINDS
+from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
@@ -19,7 +19,11 @@ def may_use_cpu(use: Any) -> bool:
 
 def refuse_cpu(spec: "JobSpec", pool: "DevicePool", use: Any) -> None:
     """Raises NoUsableDevice if stages that ship with a model would run on the CPU, where it takes hours."""
-    stages = [stage.name for stage in spec.stages if stage.kind in KINDS and KINDS[stage.kind].needs_model]
+    stages = [
+        stage.name
+        for stage in spec.stages
+        if stage.kind in BUILTIN_STAGES and BUILTIN_STAGES[stage.kind].needs_model
+    ]
     if stages and not may_use_cpu(use) and all(device.kind == "cpu" for device in pool):
         raise NoUsableDevice(
             f"{', '.join(stages)} landed on the CPU (devices {use!r}), where their models take hours",

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from evenload.pipeline.dispatch.item_flow import Strand, Task
-from evenload.pipeline.store.ledger import Kept, Ledger
+from evenload.pipeline.store.ledger import Ledger, LedgerEntry
 
 __all__ = ["Commits", "Result"]
 
@@ -20,7 +20,7 @@ class Result(NamedTuple):
     task: Task
     stage: str
     strand: Strand
-    kept: Kept
+    kept: LedgerEntry
 
 
 class Commits:

@@ -15,8 +15,8 @@ from evenload.events import EventLog, Note, Replanned
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.item_flow import Course
 from evenload.pipeline.plan import Phase, Plan
-from evenload.pipeline.planning.estimates.speed_estimate import Observed, drifted, observed
-from evenload.pipeline.planning.replan import Replan, State, replan
+from evenload.pipeline.planning.estimates.speed_estimate import SpeedEstimate, estimate_speeds, find_drift
+from evenload.pipeline.planning.replan import ReplanDecision, RunState, replan
 from evenload.pipeline.problem import PlanDevice, Problem
 from evenload.pipeline.run.snapshot import standing, timings_of
 
@@ -32,10 +32,10 @@ class _Thought:
     """One re-plan that is thought about. ``taken``: what groups had taken when it began."""
 
     why: str
-    seen: Observed
+    seen: SpeedEstimate
     taken: Mapping[str, Mapping[int, int]]
     thread: threading.Thread | None = None
-    found: Replan | None = None
+    found: ReplanDecision | None = None
     fault: Exception | None = None
     took_s: float = 0.0
 
@@ -77,7 +77,7 @@ class Steering:
         self._phases: tuple[Phase, ...] = plan.phases
         self._there = frozenset(device.id for device in problem.devices)
         self._over: frozenset[int] = self._stages_over()
-        self._planned = observed(problem, {})
+        self._planned = estimate_speeds(problem, {})
         self._thought: _Thought | None = None
         self._not_before_s = 0.0
 
@@ -104,7 +104,7 @@ class Steering:
 
     # --- what happened ----------------------------------------------------------------------------
 
-    def _what_happened(self, now: float) -> tuple[str, Observed]:
+    def _what_happened(self, now: float) -> tuple[str, SpeedEstimate]:
         """In words, or nothing; and how fast everything is."""
         there, over = frozenset(self._devices()), self._stages_over()
         causes = [f"{device} joined" for device in sorted(there - self._there)]
@@ -115,7 +115,7 @@ class Steering:
         ended = over - self._over
         causes += [f"{names[stage]} is over" for stage in sorted(ended) if len(over) < len(names)]
         self._over = over
-        seen = observed(self._problem, timings_of(self._dispatcher, now), self._sources)
+        seen = estimate_speeds(self._problem, timings_of(self._dispatcher, now), self._sources)
         if not self._has_times:
             if not self._are_known():
                 return "", seen
@@ -139,9 +139,9 @@ class Steering:
         if found:
             self._problem = replace(self._problem, devices=(*self._problem.devices, *found))
 
-    def _drift(self, seen: Observed) -> str:
+    def _drift(self, seen: SpeedEstimate) -> str:
         """What is not as it was planned, in words."""
-        found = drifted(self._planned, seen, DRIFT)
+        found = find_drift(self._planned, seen, DRIFT)
         said = [f"{name} is {x:.2f}x as fast as planned" for name, x in found.items() if name in seen.speed]
         said += [
             f"{name} takes {x:.2f}x as long as planned" for name, x in found.items() if name in seen.item_s
@@ -150,7 +150,7 @@ class Steering:
 
     # --- a better plan? ---------------------------------------------------------------------------
 
-    def _think(self, why: str, seen: Observed, now: float) -> None:
+    def _think(self, why: str, seen: SpeedEstimate, now: float) -> None:
         self.n_considered += 1
         load_s = self._measured_load_s()
         stages = tuple(replace(s, load_s=load_s.get(s.name, s.load_s)) for s in self._problem.stages)
@@ -190,7 +190,9 @@ class Steering:
         self._log.emit(Note(now, "info", "plan", text))
 
 
-def _weigh(thought: _Thought, problem: Problem, state: State, phases: tuple[Phase, ...], mode: str) -> None:
+def _weigh(
+    thought: _Thought, problem: Problem, state: RunState, phases: tuple[Phase, ...], mode: str
+) -> None:
     began_s = time.thread_time()
     try:
         thought.found = replan(problem, state, phases, mode)

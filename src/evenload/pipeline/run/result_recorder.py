@@ -21,9 +21,9 @@ from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.run.group_commit import Result
 from evenload.pipeline.run.run_loop import Ended
 from evenload.pipeline.stage import Item
-from evenload.pipeline.store.folder import RunFolder
 from evenload.pipeline.store.full_disk import HINT, says_full
-from evenload.pipeline.store.ledger import Kept, Ledger, inputs_digest, made_digest
+from evenload.pipeline.store.ledger import Ledger, LedgerEntry, digest_inputs, digest_result
+from evenload.pipeline.store.run_folder import RunFolder
 
 __all__ = ["Keeping"]
 
@@ -47,7 +47,7 @@ class Keeping:
         self._run_folder, self._ledger = run_folder, ledger
         self._retries_failed = retries_failed
         self._digests: dict[int, str] = {}  # strand -> digest of all that its next result is made of
-        self._inputs_digests = [inputs_digest(inputs, item.seed) for item, inputs in items]
+        self._inputs_digests = [digest_inputs(inputs, item.seed) for item, inputs in items]
         self._told: dict[tuple[str, str], bool] = {}
 
     def restore(self, tasks: list[Task]) -> list[Task]:
@@ -132,31 +132,31 @@ class Keeping:
             }
         return {}
 
-    def _kept_of(self, one: Ended) -> Kept:
+    def _kept_of(self, one: Ended) -> LedgerEntry:
         strand, outcome = self._course.strands[one.task.strand], one.outcome
         digest, seconds = self._digest_of(strand), outcome.stop_s - outcome.start_s
         if outcome.kind == "done":
-            return Kept(digest, outcome.outputs, outcome.files, None, seconds, one.device)
+            return LedgerEntry(digest, outcome.outputs, outcome.files, None, seconds, one.device)
         kind, text, traceback = outcome.error
         if says_full(text):
             raise EvenloadError(f"the disk of {self._run_folder.path} takes no more: {text}", hint=HINT)
         stage = self._spec.stages[one.task.stage].name
-        return Kept(
+        return LedgerEntry(
             digest, error=ItemFailure(stage, kind, text, traceback), seconds=seconds, device=one.device
         )
 
-    def _advance(self, task: Task, kept: Kept) -> list[Task]:
+    def _advance(self, task: Task, kept: LedgerEntry) -> list[Task]:
         strand = self._course.strands[task.strand]
         if kept.error is not None:
             return self._course.failed(task, kept.error)
-        made = made_digest(self._digest_of(strand), kept)
+        made = digest_result(self._digest_of(strand), kept)
         tasks = self._course.done(task, kept.outputs)
         for one in tasks if len(tasks) > 1 else ():
             self._digests.setdefault(one.strand, made)  # samples of it, unless they have come farther
         self._digests[task.strand] = made
         return tasks
 
-    def _tell(self, task: Task, kept: Kept) -> None:
+    def _tell(self, task: Task, kept: LedgerEntry) -> None:
         strand, stage = self._course.strands[task.strand], self._spec.stages[task.stage].name
         now, name, error = self._log.now(), self._name_of(strand), kept.error
         if error is None:

@@ -23,8 +23,8 @@ from evenload.pipeline.dispatch.item_flow import Task
 from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, WAIT, HostSpec, Job, Order, Outcome
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.run.workers import Worker, group_environment
-from evenload.pipeline.stage import StageWorker
-from evenload.pipeline.worker.host import StageHost
+from evenload.pipeline.stage import StageSetup
+from evenload.pipeline.worker.stage_host import StageHost
 
 __all__ = ["Driver", "Ended"]
 
@@ -57,7 +57,7 @@ class Driver:
         backend: Backend,
         pool: DevicePool,
         dispatcher: Dispatcher,
-        stages: Sequence[StageWorker],
+        stages: Sequence[StageSetup],
         record: Record,
         job_for: Callable[[Task], Job],
         park_bytes: int = 0,

@@ -36,9 +36,9 @@ from evenload.pipeline.dispatch.results import ItemResult, row_of
 from evenload.pipeline.dispatch.worker_protocol import Job
 from evenload.pipeline.job.spec import JobSpec, StageSpec
 from evenload.pipeline.plan import Plan
-from evenload.pipeline.planning.device_choice import Planned, devices_of, free_host_bytes
-from evenload.pipeline.planning.estimates.run_history import mean_loads
-from evenload.pipeline.planning.job_problem import problem_of
+from evenload.pipeline.planning.estimates.run_history import mean_load_s
+from evenload.pipeline.planning.job_plan import PlannedJob, free_host_bytes, pool_devices
+from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.run.device_changes import Fleet
 from evenload.pipeline.run.group_commit import Commits, Result
@@ -48,12 +48,12 @@ from evenload.pipeline.run.replanner import Steering
 from evenload.pipeline.run.result_recorder import Keeping
 from evenload.pipeline.run.run_loop import Driver
 from evenload.pipeline.run.snapshot import described
-from evenload.pipeline.stage import Item, ModelFolder, StageWorker
-from evenload.pipeline.store.folder import RunFolder
+from evenload.pipeline.stage import Item, ModelFolder, StageSetup
 from evenload.pipeline.store.ledger import Ledger
-from evenload.pipeline.target import load_target, locate
-from evenload.pipeline.worker.host import run_folder_path
-from evenload.pipeline.worker.parking import budget_of
+from evenload.pipeline.store.run_folder import RunFolder
+from evenload.pipeline.target import load_target, locate_target
+from evenload.pipeline.worker.parking import parking_budget
+from evenload.pipeline.worker.stage_host import run_folder_path
 
 __all__ = ["Session"]
 
@@ -105,7 +105,7 @@ class Session:
     def go(
         self,
         pool: DevicePool,
-        make_plan: Callable[[], Planned],
+        make_plan: Callable[[], PlannedJob],
         policy: str,
         backend: Reached,
         sample_s: float = 1.0,
@@ -167,7 +167,7 @@ class Session:
         self._log.emit(Note(self._log.now(), "error", "pipeline", str(error)))
 
     def _run(
-        self, tasks: list[Task], pool: DevicePool, planned: Planned, policy: str, backend: Reached
+        self, tasks: list[Task], pool: DevicePool, planned: PlannedJob, policy: str, backend: Reached
     ) -> None:
         spec = self._spec
         dispatcher = Dispatcher(
@@ -187,7 +187,7 @@ class Session:
         record = Record(self._log)
         began = self._log.now()
         queues = QueueLengths(self._log, dispatcher, [stage.name for stage in spec.stages])
-        park_bytes = budget_of(free_host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
+        park_bytes = parking_budget(free_host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
         reached = make_backend(backend)
         driver = Driver(reached, pool, dispatcher, workers, record, self._job, park_bytes)
         commits = Commits(self._ledger, reached.wake)
@@ -237,12 +237,12 @@ class Session:
         finally:
             self._keeping.disown(commits.pending)
 
-    def _steering(self, planned: Planned, driver: Driver) -> Steering:
-        asked, spec = planned.asked, self._spec
+    def _steering(self, planned: PlannedJob, driver: Driver) -> Steering:
+        asked, spec = planned.job_problem, self._spec
 
         def describe(device: str) -> PlanDevice | None:
-            fleet = devices_of(driver.pool)
-            again = problem_of(spec, len(self._course.items), self._job_folder, fleet).problem
+            fleet = pool_devices(driver.pool)
+            again = build_job_problem(spec, len(self._course.items), self._job_folder, fleet).problem
             return described(asked.problem, again, device)
 
         return Steering(
@@ -255,7 +255,7 @@ class Session:
             sources={stage.name: stage.item_from for stage in asked.stages},
             devices=driver.devices_there,
             describe=describe,
-            load_s=lambda: mean_loads(driver.load_s),
+            load_s=lambda: mean_load_s(driver.load_s),
         )
 
     def _free_bytes(self) -> dict[str, int]:
@@ -274,11 +274,11 @@ class Session:
             )
             self._log.emit(Note(self._log.now(), "info", "plan", text))
 
-    def _worker(self, stage: StageSpec) -> StageWorker:
+    def _worker(self, stage: StageSpec) -> StageSetup:
         model = stage.model
-        return StageWorker(
+        return StageSetup(
             stage=stage.name,
-            target=locate(stage.target, self._job_folder),
+            target=locate_target(stage.target, self._job_folder),
             folder=self._job_folder,
             run_folder=self._run_folder.path,
             params=stage.params,
@@ -378,7 +378,9 @@ class Session:
         if target is None:
             return {}
         try:
-            figures = load_target(locate(target, self._job_folder))([row.to_json() for row in self.rows()])
+            figures = load_target(locate_target(target, self._job_folder))(
+                [row.to_json() for row in self.rows()]
+            )
             return json.loads(json_text({str(name): figure for name, figure in figures.items()}))
         except Exception as error:  # a mistake in a summary must not cost the results
             text = f"no headline: {target} raised {type(error).__name__}: {error}"

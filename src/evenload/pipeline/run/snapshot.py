@@ -7,14 +7,16 @@ from dataclasses import replace
 from evenload.pipeline.dispatch.actions import Group
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.item_flow import Course
-from evenload.pipeline.planning.estimates.speed_estimate import Observed, Timing
-from evenload.pipeline.planning.replan import State
+from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, SpeedEstimate
+from evenload.pipeline.planning.replan import RunState
 from evenload.pipeline.problem import PlanDevice, Problem
 
 __all__ = ["described", "standing", "tasks_left", "timings_of"]
 
 
-def standing(problem: Problem, dispatcher: Dispatcher, course: Course, seen: Observed, now: float) -> State:
+def standing(
+    problem: Problem, dispatcher: Dispatcher, course: Course, seen: SpeedEstimate, now: float
+) -> RunState:
     """``problem`` has all devices of the run; those that take no part any more are left out.
 
     What runs counts as done: its device is free when it is through with it.
@@ -28,7 +30,7 @@ def standing(problem: Problem, dispatcher: Dispatcher, course: Course, seen: Obs
     for stage, (before, after) in enumerate(itertools.pairwise(n_tasks)):
         done[stage + 1] = min(done[stage + 1], done[stage] * after // before)
     devices = [_as_it_is(device, dispatcher, problem, seen, now) for device in problem.devices]
-    return State(tuple(done), tuple(device for device in devices if device is not None), seen.item_s)
+    return RunState(tuple(done), tuple(device for device in devices if device is not None), seen.item_s)
 
 
 def described(before: Problem, again: Problem, device: str) -> PlanDevice | None:
@@ -54,7 +56,7 @@ def tasks_left(course: Course, n_tasks: Sequence[int]) -> list[int]:
     return left
 
 
-def timings_of(dispatcher: Dispatcher, now: float) -> dict[tuple[str, str], Timing]:
+def timings_of(dispatcher: Dispatcher, now: float) -> dict[tuple[str, str], MeanTime]:
     """Of groups of one device. What runs longer than anything before it says something already."""
     timings = {}
     for group in dispatcher.groups.values():
@@ -65,7 +67,7 @@ def timings_of(dispatcher: Dispatcher, now: float) -> dict[tuple[str, str], Timi
             if late_s > _expected_s(group, stage, dispatcher):
                 n, total_s = n + 1, total_s + late_s
             if n:
-                timings[group.devices[0], name] = Timing(n, total_s / n)
+                timings[group.devices[0], name] = MeanTime(n, total_s / n)
     return timings
 
 
@@ -77,7 +79,7 @@ def _expected_s(group: Group, stage: int, dispatcher: Dispatcher) -> float:
 
 
 def _as_it_is(
-    device: PlanDevice, dispatcher: Dispatcher, problem: Problem, seen: Observed, now: float
+    device: PlanDevice, dispatcher: Dispatcher, problem: Problem, seen: SpeedEstimate, now: float
 ) -> PlanDevice | None:
     mine = [group for group in dispatcher.groups.values() if device.id in group.devices]
     if device.id in dispatcher.drained or any(group.state == "lost" or group.refused for group in mine):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenload.pipeline.stage import Item, StageContext
-from evenload.pipeline.target import load_target, locate
+from evenload.pipeline.target import load_target, locate_target
 
 __all__ = ["Function"]
 
@@ -16,7 +16,7 @@ class Function:
     """
 
     def __init__(self, context: StageContext, *, function: str, output: str = "output"):
-        self._function = load_target(locate(function, context.folder))
+        self._function = load_target(locate_target(function, context.folder))
         self._output = output
 
     def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from evenload.errors import ConfigError, FormatError
 from evenload.pipeline.artifacts import read_picture, read_tensors
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.loading import torch_on
-from evenload.pipeline.target import load_target, locate
+from evenload.pipeline.target import load_target, locate_target
 
 __all__ = ["TorchModule"]
 
@@ -38,7 +38,7 @@ class TorchModule:
         torch = torch_on(context, threads)
         self._input, self._output = input, output
         self._dtype, self._device = getattr(torch, dtype), context.torch_devices[0]
-        made = load_target(locate(module, context.folder))(**(args or {}))
+        made = load_target(locate_target(module, context.folder))(**(args or {}))
         if weights is not None:
             made.load_state_dict(_state(torch, context.path(weights)))
         self._module = made.to(self._device, self._dtype).eval().requires_grad_(False)

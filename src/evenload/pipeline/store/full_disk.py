@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from evenload.errors import EvenloadError
 
-__all__ = ["HINT", "LastWrites", "says_full"]
+__all__ = ["HINT", "FinalWrites", "says_full"]
 
 HINT = "make room and run again: what is done is not done again"
 _FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS))
@@ -22,7 +22,7 @@ def says_full(text: str) -> bool:
     return any(words in text for words in _FULL)
 
 
-class LastWrites:
+class FinalWrites:
     """``failed``: which files could not be written, and why."""
 
     def __init__(self) -> None:

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import Strand
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
-__all__ = ["Kept", "Ledger", "fingerprint_of", "inputs_digest", "made_digest"]
+__all__ = ["Ledger", "LedgerEntry", "digest_inputs", "digest_result", "fingerprint_of"]
 
 FOLDER = "journal"
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class LedgerEntry:
     """One result: outputs and the files among them, or the error with which the item ended.
 
     ``digest`` is that of all that it was made of, ``seconds`` what it took, on ``device``.
@@ -52,7 +52,7 @@ class Kept:
         return json_text(row, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
     @classmethod
-    def from_bytes(cls, payload: bytes) -> "Kept | None":
+    def from_bytes(cls, payload: bytes) -> "LedgerEntry | None":
         """None for what another version has written."""
         try:
             row = json.loads(payload)
@@ -88,14 +88,14 @@ class Ledger:
         on_change = "rerun" if is_empty else "refuse"
         return cls(run_folder, Journal.open(path, fingerprint, on_change=on_change))
 
-    def find(self, stage: str, strand: "Strand", digest: str) -> Kept | None:
+    def find(self, stage: str, strand: "Strand", digest: str) -> LedgerEntry | None:
         """The result of an earlier session, if it still is what was made of these inputs. Errors count too.
 
         What was not there when the ledger was opened is not looked for: nobody waits for one who writes.
         """
         key = key_of(stage, strand)
         payload = self._journal.done(key) if key in self._known else None
-        kept = Kept.from_bytes(payload) if payload is not None else None
+        kept = LedgerEntry.from_bytes(payload) if payload is not None else None
         if kept is None or kept.digest != digest:
             return None
         for name, (n_bytes, content_digest) in kept.files.items():
@@ -113,7 +113,7 @@ class Ledger:
         is_whole = len(content) == n_bytes and digest_of(content) == content_digest
         return "" if is_whole else "is not what was written"
 
-    def keep(self, results: Iterable[tuple[str, "Strand", Kept]]) -> None:
+    def keep(self, results: Iterable[tuple[str, "Strand", LedgerEntry]]) -> None:
         """Returns when the disk has all of them. Raises EvenloadError if it is full."""
         self._journal.record_many(
             [(key_of(stage, strand), kept.to_bytes()) for stage, strand, kept in results]
@@ -129,7 +129,7 @@ def key_of(stage: str, strand: "Strand") -> str:
     return f"{stage}/{strand.sample}/{name}"
 
 
-def inputs_digest(values: Mapping[str, Any], seed: int) -> str:
+def digest_inputs(values: Mapping[str, Any], seed: int) -> str:
     """Of an item's own columns; of a file also its size and when it was changed."""
     seen: list[Any] = [seed]
     for name, value in sorted(values.items()):
@@ -143,7 +143,7 @@ def inputs_digest(values: Mapping[str, Any], seed: int) -> str:
     return hashlib.blake2b(json_text(seen).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
 
 
-def made_digest(before: str, kept: Kept) -> str:
+def digest_result(before: str, kept: LedgerEntry) -> str:
     """Of what the next stage's result is made of: what this one's was, and what it gave."""
     seen = [before, kept.outputs, kept.files]
     return hashlib.blake2b(json_text(seen).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()

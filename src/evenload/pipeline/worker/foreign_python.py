@@ -18,10 +18,10 @@ from typing import Any
 
 from evenload.errors import ConfigError, ResourceExhausted
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.stage import Item, Made, ModelFolder, StageRunner, StageWorker
-from evenload.pipeline.target import Target
+from evenload.pipeline.stage import Item, ModelFolder, StageOutput, StageRunner, StageSetup
+from evenload.pipeline.target import CodeTarget
 
-__all__ = ["ElsewhereRunner", "serve"]
+__all__ = ["ForeignStageRunner", "serve"]
 
 BOOT = """
 import importlib.util, sys
@@ -35,10 +35,10 @@ serve()
 """
 
 
-class ElsewhereRunner:
+class ForeignStageRunner:
     """Does what ``StageRunner`` does, in another interpreter. Raises ConfigError if that cannot."""
 
-    def __init__(self, worker: StageWorker, device: Any, fit: Fit, n_devices: int):
+    def __init__(self, worker: StageSetup, device: Any, fit: Fit, n_devices: int):
         self.worker = worker
         seen = {"id": device.id, "torch": device.torch, "threads": getattr(device, "threads", 1)}
         plain = json.loads(json.dumps(dataclasses.asdict(worker), default=str))
@@ -53,7 +53,7 @@ class ElsewhereRunner:
 
     can_batch = False
 
-    def make(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> Made:
+    def make(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
         """As ``StageRunner.make``, with files that are on disk already.
 
         What the stage raises arrives under its name, with its message.
@@ -61,7 +61,7 @@ class ElsewhereRunner:
         if self._process is None:
             self._start()
         answer = self._ask({"inputs": dict(inputs), "item": dataclasses.asdict(item), "place": place})
-        return Made(answer["outputs"], answer["files"], [])
+        return StageOutput(answer["outputs"], answer["files"], [])
 
     def close(self) -> None:
         if self._process is not None:
@@ -151,12 +151,12 @@ def _built(hello: dict[str, Any]) -> StageRunner:
     plain = dict(hello["worker"])
     target = plain["target"]
     file = Path(target["file"]) if target["file"] else None
-    plain["target"] = Target(target["module"], target["name"], file)
+    plain["target"] = CodeTarget(target["module"], target["name"], file)
     plain["model"] = ModelFolder(**plain["model"]) if plain["model"] else None
     for name in ("folder", "run_folder"):
         plain[name] = Path(plain[name])
     given = hello["fit"].items()
     fit: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in given}
     return StageRunner(
-        StageWorker(**plain), SimpleNamespace(**hello["device"]), Fit(**fit), hello["n_devices"]
+        StageSetup(**plain), SimpleNamespace(**hello["device"]), Fit(**fit), hello["n_devices"]
     )

@@ -15,20 +15,25 @@ from pathlib import Path
 
 from evenload.executor.task.failure import Failure, is_memory_error
 from evenload.pipeline.dispatch.worker_protocol import Job, Outcome
-from evenload.pipeline.stage import Made, StageRunner, StageWorker
-from evenload.pipeline.worker.saving import Saver
+from evenload.pipeline.stage import StageOutput, StageRunner, StageSetup
+from evenload.pipeline.worker.file_saver import FileSaver
 
-__all__ = ["Held", "let_go", "timed", "told"]
+__all__ = ["LoadedStage", "described_error", "free_cached_memory", "timed"]
 
 
-class Held:
+class LoadedStage:
     """With several lanes, each has what remembers of its own, and a thread.
 
     over   where outcomes go that come later: of lanes, and of files that were saved
     """
 
     def __init__(
-        self, runner: StageRunner, stage: int, n_lanes: int, saver: Saver, over: "queue.SimpleQueue[Outcome]"
+        self,
+        runner: StageRunner,
+        stage: int,
+        n_lanes: int,
+        saver: FileSaver,
+        over: "queue.SimpleQueue[Outcome]",
     ):
         self.runner = runner
         self._stage, self._saver, self._over = stage, saver, over
@@ -52,7 +57,7 @@ class Held:
             return self._run_batch(jobs)
         return [self._run_one(self.runner, jobs[0])]
 
-    def adopt(self, worker: StageWorker) -> bool:
+    def adopt(self, worker: StageSetup) -> bool:
         """Go on as the stage ``worker`` of another job, if that needs the same model; else False."""
         if worker.python is not None or _model_of(worker) != _model_of(self.runner.worker):
             return False
@@ -90,13 +95,13 @@ class Held:
 
     def _failed(self, job: Job, error: Exception) -> Outcome:
         kind = "memory" if is_memory_error(error) else "failed"
-        outcome = Outcome(kind, self._stage, job.task, error=told(error))
+        outcome = Outcome(kind, self._stage, job.task, error=described_error(error))
         error.__traceback__ = None  # its frames hold the tensors that did not fit
         if kind == "memory":
-            let_go()
+            free_cached_memory()
         return outcome
 
-    def _saved(self, outcome: Outcome, made: Made) -> Outcome:
+    def _saved(self, outcome: Outcome, made: StageOutput) -> Outcome:
         """``outcome`` itself, or what stands for it until its files are on disk."""
         if not made.contents:
             return outcome
@@ -128,7 +133,7 @@ class Held:
         return self._of_batch(jobs, mades, began_s, took_s)
 
     def _of_batch(
-        self, jobs: Sequence[Job], mades: Sequence[Made], began_s: float, took_s: float
+        self, jobs: Sequence[Job], mades: Sequence[StageOutput], began_s: float, took_s: float
     ) -> list[Outcome]:
         """As if the items had come one after the other, each in its share of the time."""
         outcomes = []
@@ -139,7 +144,7 @@ class Held:
             outcomes.append(self._saved(outcome, made))
         return outcomes
 
-    def _compared(self, jobs: Sequence[Job], mades: Sequence[Made], took_s: float) -> list[Outcome]:
+    def _compared(self, jobs: Sequence[Job], mades: Sequence[StageOutput], took_s: float) -> list[Outcome]:
         """The same items one by one: it is their results that count. Raises nothing."""
         began_s = time.monotonic()
         outcomes, is_equal = [], True
@@ -161,7 +166,7 @@ class Held:
         return outcomes
 
 
-def _model_of(worker: StageWorker) -> StageWorker:
+def _model_of(worker: StageSetup) -> StageSetup:
     """All that a stage is built from; stages that ship take no seed from the job."""
     seed = 0 if worker.target.module.startswith("evenload.pipeline.stages.") else worker.seed
     return replace(worker, run_folder=Path(), call={}, outputs={}, retries=0, seed=seed)
@@ -170,7 +175,7 @@ def _model_of(worker: StageWorker) -> StageWorker:
 def _after_saving(outcome: Outcome, fault: Exception | None) -> Outcome:
     if fault is None:
         return outcome
-    failed = Outcome("failed", outcome.stage, outcome.task, error=told(fault))
+    failed = Outcome("failed", outcome.stage, outcome.task, error=described_error(fault))
     failed.start_s, failed.stop_s, failed.peak_bytes = outcome.start_s, outcome.stop_s, outcome.peak_bytes
     return failed
 
@@ -181,12 +186,12 @@ def timed(outcome: Outcome, began_s: float) -> Outcome:
     return outcome
 
 
-def told(error: Exception) -> tuple[str, str, str]:
+def described_error(error: Exception) -> tuple[str, str, str]:
     failure = Failure.of(error, travels=False)
     return failure.type_name, failure.message, failure.traceback
 
 
-def let_go() -> None:
+def free_cached_memory() -> None:
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

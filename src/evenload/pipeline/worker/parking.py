@@ -7,7 +7,7 @@ if host memory has room for it: that is a budget too. What is wanted next goes f
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Model", "budget_of", "return_s", "stages_to_park"]
+__all__ = ["ParkableModel", "parking_budget", "stages_to_park", "unpark_s"]
 
 UPLOAD_BYTES_S = 10e9  # from pinned host memory to a device, at the least
 SHARE = 0.5  # of free host memory, for parked models
@@ -15,7 +15,7 @@ PIN_BYTES_S = 2e9  # from a device into host memory that is pinned for it
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ParkableModel:
     """A model that may be parked.
 
     n_bytes    that it takes
@@ -31,12 +31,12 @@ class Model:
     is_moved: bool = True
 
 
-def return_s(model: Model) -> float:
+def unpark_s(model: ParkableModel) -> float:
     """Seconds until a parked model is back on its device."""
     return model.n_bytes / UPLOAD_BYTES_S if model.is_moved else 0.0
 
 
-def budget_of(free_bytes: int | None, streamed_bytes: int, n_workers: int) -> int:
+def parking_budget(free_bytes: int | None, streamed_bytes: int, n_workers: int) -> int:
     """Host memory that the parked models of one worker may take: a half of what is free, in equal parts.
 
     streamed_bytes  that the plan pins for blocks which are streamed to devices
@@ -47,7 +47,7 @@ def budget_of(free_bytes: int | None, streamed_bytes: int, n_workers: int) -> in
 
 
 def stages_to_park(
-    models: Sequence[Model], later: Sequence[int], budget_bytes: int, free_bytes: int
+    models: Sequence[ParkableModel], later: Sequence[int], budget_bytes: int, free_bytes: int
 ) -> tuple[int, ...]:
     """Those that wait in host memory, in the order in which they are wanted; the others are dropped.
 
@@ -62,7 +62,7 @@ def stages_to_park(
         if model is None:
             continue
         is_new = model.is_moved and not model.is_parked  # it takes more host memory than now
-        cost_s = return_s(model) + (model.n_bytes / PIN_BYTES_S if is_new else 0.0)
+        cost_s = unpark_s(model) + (model.n_bytes / PIN_BYTES_S if is_new else 0.0)
         more_bytes = model.n_bytes if is_new else 0
         has_room = 0 < budget_bytes >= model.n_bytes and more_bytes <= free_bytes and free_bytes >= 0
         if model.load_s > cost_s and has_room:

@@ -1,5 +1,7 @@
 """What measured times say of devices and stages, and where a run is when it is asked again."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -7,9 +9,8 @@ from hypothesis import strategies as st
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.item_flow import Course, StageRule, Task
 from evenload.pipeline.dispatch.results import ItemFailure
-from evenload.pipeline.plan import Fit
-from evenload.pipeline.planning.estimates.speed_estimate import Timing, drifted, observed
-from evenload.pipeline.planning.fixed_modes import phases_of_mode
+from evenload.pipeline.plan import Fit, Phase, Unit
+from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, estimate_speeds, find_drift
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 from evenload.pipeline.run.snapshot import described, standing, tasks_left, timings_of
 from evenload.pipeline.stage import Item
@@ -32,30 +33,30 @@ def test_with_every_pair_measured_the_predictions_are_right(speeds, edit, score)
     problem = asked(len(speeds))
     item_s = {"edit": 5.0 * edit, "score": 3.0 * score}
     timings = {
-        (f"d{d}", name): Timing(20, seconds / speed)
+        (f"d{d}", name): MeanTime(20, seconds / speed)
         for d, speed in enumerate(speeds) for name, seconds in item_s.items()
     }  # fmt: skip
-    seen = observed(problem, timings)
+    seen = estimate_speeds(problem, timings)
     for (device, stage), timing in timings.items():
         assert seen.item_s[stage] / seen.speed[device] == pytest.approx(timing.mean_s, rel=0.1)
 
 
 def test_nothing_measured_is_as_planned_and_what_is_far_off_is_believed() -> None:
     problem = asked()
-    nothing = observed(problem, {})
+    nothing = estimate_speeds(problem, {})
     assert nothing.item_s == pytest.approx({"edit": 5.0, "score": 3.0})
     assert nothing.speed == pytest.approx({"d0": 1.0, "d1": 1.0, "d2": 1.0})
-    slow = observed(problem, {("d0", "edit"): Timing(1, 20.0)}, {"edit": "measured"})
+    slow = estimate_speeds(problem, {("d0", "edit"): MeanTime(1, 20.0)}, {"edit": "measured"})
     assert 0.25 < slow.speed["d0"] < 0.5
     assert slow.item_s["edit"] < 6.5
-    little = observed(problem, {("d0", "edit"): Timing(1, 6.0)}, {"edit": "measured"})
+    little = estimate_speeds(problem, {("d0", "edit"): MeanTime(1, 6.0)}, {"edit": "measured"})
     assert 0.9 < little.speed["d0"] < 1.0
 
 
 def test_devices_that_did_different_stages_are_slow_rather_than_a_stage_long_that_is_known() -> None:
-    timings = {("d0", "edit"): Timing(10, 5.0), ("d1", "score"): Timing(10, 12.0)}
-    known = observed(asked(2), timings, {"edit": "given", "score": "given"})
-    unknown = observed(asked(2), timings, {"edit": "given"})
+    timings = {("d0", "edit"): MeanTime(10, 5.0), ("d1", "score"): MeanTime(10, 12.0)}
+    known = estimate_speeds(asked(2), timings, {"edit": "given", "score": "given"})
+    unknown = estimate_speeds(asked(2), timings, {"edit": "given"})
     assert known.speed["d1"] < 0.5 < unknown.speed["d1"]
     assert known.item_s["score"] < 6 < unknown.item_s["score"]
 
@@ -65,16 +66,16 @@ def test_drift_is_what_chance_does_not_explain() -> None:
     sources = dict.fromkeys(NAMES, "given")
 
     def drift(n: int, mean_s: float) -> dict[str, float]:
-        others = {(f"d{d}", "edit"): Timing(n, 5.0) for d in (1, 2)}
-        seen = observed(problem, {**others, ("d0", "edit"): Timing(n, mean_s)}, sources)
-        return drifted(observed(problem, {}), seen, 0.2)
+        others = {(f"d{d}", "edit"): MeanTime(n, 5.0) for d in (1, 2)}
+        seen = estimate_speeds(problem, {**others, ("d0", "edit"): MeanTime(n, mean_s)}, sources)
+        return find_drift(estimate_speeds(problem, {}), seen, 0.2)
 
     assert drift(2, 7.5) == {}
     assert list(drift(20, 7.5)) == ["d0"]
     assert list(drift(2, 12.0)) == ["d0"]
     assert drift(20, 5.8) == {}
-    twice = observed(problem, {(f"d{d}", "edit"): Timing(20, 10.0) for d in range(3)}, sources)
-    assert drifted(observed(problem, {}), twice, 0.2)["edit"] == pytest.approx(2.0, rel=0.2)
+    twice = estimate_speeds(problem, {(f"d{d}", "edit"): MeanTime(20, 10.0) for d in range(3)}, sources)
+    assert find_drift(estimate_speeds(problem, {}), twice, 0.2)["edit"] == pytest.approx(2.0, rel=0.2)
     assert twice.speed == pytest.approx({"d0": 1.0, "d1": 1.0, "d2": 1.0})
 
 
@@ -97,7 +98,7 @@ def test_what_is_left_counts_samples_failures_and_the_best() -> None:
 def test_where_a_run_is() -> None:
     problem = asked(4)
     course = Course([StageRule(name) for name in NAMES], [(Item(at, str(at)), {}) for at in range(10)])
-    dispatcher = Dispatcher(phases_of_mode("swap", NAMES, ["d0", "d1", "d2", "d3"]), NAMES)
+    dispatcher = Dispatcher(_swap_phases(NAMES, ["d0", "d1", "d2", "d3"]), NAMES)
     dispatcher.add(course.begin())
     for device in ("d0", "d1"):
         dispatcher.up(device)
@@ -108,7 +109,7 @@ def test_where_a_run_is() -> None:
     dispatcher.drain("d2")
     dispatcher.refused("d3", 1, "no memory")
     course.done(Task(0, 0), {})
-    seen = observed(problem, timings_of(dispatcher, 102.0))
+    seen = estimate_speeds(problem, timings_of(dispatcher, 102.0))
     state = standing(problem, dispatcher, course, seen, 102.0)
     assert state.done == (2, 0)
     devices = {device.id: device for device in state.devices}
@@ -117,8 +118,8 @@ def test_where_a_run_is() -> None:
     assert devices["d0"].ready_s == 0.0
     assert 0 < devices["d1"].ready_s <= 5.0
     late = timings_of(dispatcher, 140.0)
-    assert late["d0", "edit"] == Timing(1, 4.0)
-    assert late["d1", "edit"] == Timing(1, 40.0)
+    assert late["d0", "edit"] == MeanTime(1, 4.0)
+    assert late["d1", "edit"] == MeanTime(1, 40.0)
 
 
 def test_a_device_that_joins_is_as_fast_as_it_is_beside_one_that_is_known() -> None:
@@ -128,3 +129,8 @@ def test_a_device_that_joins_is_as_fast_as_it_is_beside_one_that_is_known() -> N
     assert found is not None
     assert found.speed == 2.0
     assert described(asked(), again, "gone") is None
+
+
+def _swap_phases(stages: Sequence[str], devices: Sequence[str]) -> tuple[Phase, ...]:
+    """Stage after stage, each whole on every device."""
+    return tuple(Phase(tuple(Unit((device,), stage) for device in devices), (stage,)) for stage in stages)

@@ -9,9 +9,9 @@ pytest.importorskip("diffusers", reason="needs the extra diffusion")
 
 import torch
 
-from evenload.pipeline.planning.estimates.live_bytes import peak_bytes
-from evenload.pipeline.planning.estimates.trace_activation import traced_bytes
-from evenload.pipeline.planning.estimates.work_estimate import work_of
+from evenload.pipeline.planning.estimates.live_bytes import peak_tensor_bytes
+from evenload.pipeline.planning.estimates.trace_activation import trace_activation_bytes
+from evenload.pipeline.planning.estimates.work_estimate import estimate_work
 from evenload.pipeline.stages import tiny
 
 CONFIGS = Path(__file__).parents[4] / "examples/edit-and-score/configs/qwen-image-edit"
@@ -27,10 +27,10 @@ def test_bytes_that_live_at_once() -> None:
         del b
         assert c.sum() == 2000
 
-    assert peak_bytes(run) == 8000
+    assert peak_tensor_bytes(run) == 8000
     weight = torch.zeros(1000)
-    assert peak_bytes(lambda: weight.view(10, 100), [weight]) == 0
-    assert peak_bytes(lambda: None) == 0
+    assert peak_tensor_bytes(lambda: weight.view(10, 100), [weight]) == 0
+    assert peak_tensor_bytes(lambda: None) == 0
 
 
 def test_a_trace_is_the_run_without_the_bytes(tmp_path: Path) -> None:
@@ -39,27 +39,29 @@ def test_a_trace_is_the_run_without_the_bytes(tmp_path: Path) -> None:
     edit = tiny.build(tmp_path) / "edit"
     config = json.loads((edit / "vae/config.json").read_text())
     area = 64 * 64
-    traced = traced_bytes("AutoencoderKLQwenImage", config, {"area": area}, config, "float32")
+    traced = trace_activation_bytes("AutoencoderKLQwenImage", config, {"area": area}, config, "float32")
     vae = AutoencoderKLQwenImage.from_pretrained(edit / "vae")
     weights = [*vae.parameters(), *vae.buffers()]
     side = 64 // 2 ** len(config["temperal_downsample"])
     latents = torch.randn(1, config["z_dim"], 1, side, side)
     with torch.no_grad():
-        assert peak_bytes(lambda: vae.decode(latents, return_dict=False), weights) == traced["decode"]
+        assert peak_tensor_bytes(lambda: vae.decode(latents, return_dict=False), weights) == traced["decode"]
     assert torch.get_default_dtype() == torch.float32
     with pytest.raises(ValueError, match="cannot be traced"):
-        traced_bytes("CLIPModel", {}, {}, {}, "float32")
+        trace_activation_bytes("CLIPModel", {}, {}, {}, "float32")
 
 
 @pytest.mark.slow
 def test_formulas_are_near_traces_of_the_real_models() -> None:
     vae = json.loads((CONFIGS / "vae/config.json").read_text())
     transformer = json.loads((CONFIGS / "transformer/config.json").read_text())
-    forward = traced_bytes("QwenImageTransformer2DModel", transformer, {}, vae, "bfloat16")["forward"]
-    coded = traced_bytes("AutoencoderKLQwenImage", vae, {}, vae, "bfloat16")
+    forward = trace_activation_bytes("QwenImageTransformer2DModel", transformer, {}, vae, "bfloat16")[
+        "forward"
+    ]
+    coded = trace_activation_bytes("AutoencoderKLQwenImage", vae, {}, vae, "bfloat16")
     assert forward == pytest.approx(0.76 * GIB, rel=0.02)
     assert coded["decode"] == pytest.approx(3.38 * GIB, rel=0.01)
     for decodes, peak in ((True, coded["decode"]), (False, coded["encode"])):
-        work = work_of("QwenImageTransformer2DModel", transformer, {"decodes": decodes}, vae)
+        work = estimate_work("QwenImageTransformer2DModel", transformer, {"decodes": decodes}, vae)
         assert work is not None
         assert work.activation_bytes == pytest.approx(max(forward, peak), rel=0.1)

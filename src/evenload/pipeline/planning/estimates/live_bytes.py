@@ -4,10 +4,10 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = ["peak_bytes"]
+__all__ = ["peak_tensor_bytes"]
 
 
-def peak_bytes(run: Callable[[], Any], outside: Iterable[Any] = ()) -> int:
+def peak_tensor_bytes(run: Callable[[], Any], outside: Iterable[Any] = ()) -> int:
     """Most bytes of storages that ``run`` made and that lived at the same time.
 
     outside  tensors that are there anyway (weights): they do not count

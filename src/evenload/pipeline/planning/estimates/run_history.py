@@ -9,11 +9,11 @@ from typing import Any
 
 from evenload.errors import ConfigError
 
-__all__ = ["Measured", "mean_loads", "read_measured"]
+__all__ = ["StageHistory", "mean_load_s", "read_history"]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class StageHistory:
     """Of one stage; None where the run does not say. ``item_s`` on the devices that it had, on average."""
 
     item_s: float | None = None
@@ -22,13 +22,13 @@ class Measured:
     n_items: int = 0
 
 
-def read_measured(run_folder: Path) -> dict[str, Measured]:
+def read_history(run_folder: Path) -> dict[str, StageHistory]:
     """By stage, from the run's summary. Raises ConfigError if there is none."""
     path = run_folder / "summary.json"
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
         stages = {stage["stage"]: stage for stage in summary["stages"]}
-        loads = mean_loads((summary.get("measured") or {}).get("load_s") or {})
+        loads = mean_load_s((summary.get("measured") or {}).get("load_s") or {})
         return {name: _of_stage(stage, loads.get(name)) for name, stage in stages.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(
@@ -37,13 +37,13 @@ def read_measured(run_folder: Path) -> dict[str, Measured]:
         ) from error
 
 
-def _of_stage(stage: Mapping[str, Any], load_s: float | None) -> Measured:
+def _of_stage(stage: Mapping[str, Any], load_s: float | None) -> StageHistory:
     n_items = stage.get("n_done", 0) + stage.get("n_failed", 0)
     busy_s = stage.get("busy_s") or 0.0
-    return Measured(busy_s / n_items if n_items and busy_s > 0 else None, load_s, None, n_items)
+    return StageHistory(busy_s / n_items if n_items and busy_s > 0 else None, load_s, None, n_items)
 
 
-def mean_loads(load_s: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+def mean_load_s(load_s: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """Of what each worker took to load each stage's model: the mean over workers."""
     seconds: dict[str, list[float]] = {}
     for by_stage in load_s.values():

@@ -7,7 +7,7 @@ from statistics import median_high, median_low
 
 from evenload.pipeline.problem import Problem
 
-__all__ = ["Observed", "Timing", "drifted", "observed"]
+__all__ = ["MeanTime", "SpeedEstimate", "estimate_speeds", "find_drift"]
 
 MOST_COUNTED = 20  # items: more of them say nothing new
 WORTH_OF_SPEED = 2.0  # items that what was planned of a device's speed counts for
@@ -18,7 +18,7 @@ _ROUNDS = 30
 
 
 @dataclass(frozen=True, slots=True)
-class Timing:
+class MeanTime:
     """``n`` items took ``mean_s`` each."""
 
     n: int
@@ -26,7 +26,7 @@ class Timing:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class SpeedEstimate:
     """``speed`` of each device, and ``item_s`` of each stage on a device of speed 1.
 
     ``error``: by device and by stage, the share by which that may be off by chance.
@@ -37,11 +37,11 @@ class Observed:
     error: Mapping[str, float] = field(default_factory=dict)
 
 
-def observed(
+def estimate_speeds(
     problem: Problem,
-    timings: Mapping[tuple[str, str], Timing],
+    timings: Mapping[tuple[str, str], MeanTime],
     sources: Mapping[str, str] | None = None,
-) -> Observed:
+) -> SpeedEstimate:
     """The speeds and seconds nearest to ``timings``, by device and stage, and to what was planned.
 
     An item takes ``item_s / speed``: both are found in turn from the logarithms, weighted by the number of
@@ -66,7 +66,7 @@ def observed(
     for (device, stage), (n, _) in seen.items():
         n_of[device] += n
         n_of[stage] += n
-    return Observed(
+    return SpeedEstimate(
         {device: math.exp(value - common) for device, value in speeds.items()},
         {stage: math.exp(value - common) for stage, value in stages.items()},
         {name: NOISE / math.sqrt(n) if n else math.inf for name, n in n_of.items()},
@@ -99,7 +99,7 @@ def _fit(
             speeds[device] = total / (own + sum(n for n, _, _ in here))
 
 
-def drifted(planned: Observed, seen: Observed, tolerance: float) -> dict[str, float]:
+def find_drift(planned: SpeedEstimate, seen: SpeedEstimate, tolerance: float) -> dict[str, float]:
     """Devices and stages -> how many times as fast, or as long, as planned.
 
     Only what is off by more than ``tolerance`` and what chance explains. A device that was not planned with

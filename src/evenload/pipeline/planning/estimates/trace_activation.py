@@ -9,20 +9,20 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from evenload.pipeline.planning.estimates.live_bytes import peak_bytes
+from evenload.pipeline.planning.estimates.live_bytes import peak_tensor_bytes
 from evenload.pipeline.planning.estimates.work_estimate import (
     AREA,
     PIXELS_PER_VISION_TOKEN,
     TEXT_TOKENS,
-    area_of,
+    output_pixels,
 )
 
-__all__ = ["TRACED", "traced_bytes"]
+__all__ = ["TRACED", "trace_activation_bytes"]
 
 TRACED = ("QwenImageTransformer2DModel", "AutoencoderKLQwenImage")
 
 
-def traced_bytes(
+def trace_activation_bytes(
     class_name: str, config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping[str, Any], dtype: str
 ) -> dict[str, int]:
     """Most bytes that live at once in each forward of the class, by its name: forward, or encode and decode.
@@ -57,20 +57,20 @@ def _shrink(vae: Mapping[str, Any]) -> int:
 def _autoencoder(
     torch: Any, model: Any, config: Mapping[str, Any], call: Mapping[str, Any]
 ) -> dict[str, int]:
-    side = math.isqrt(area_of(call))
+    side = math.isqrt(output_pixels(call))
     latents = torch.randn(1, config.get("z_dim", 16), 1, side // _shrink(config), side // _shrink(config))
     picture = torch.randn(1, 3, 1, side, side)
     weights = [*model.parameters(), *model.buffers()]
     return {
-        "encode": peak_bytes(lambda: model.encode(picture), weights),
-        "decode": peak_bytes(lambda: model.decode(latents, return_dict=False), weights),
+        "encode": peak_tensor_bytes(lambda: model.encode(picture), weights),
+        "decode": peak_tensor_bytes(lambda: model.decode(latents, return_dict=False), weights),
     }
 
 
 def _transformer(
     torch: Any, model: Any, config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping[str, Any]
 ) -> int:
-    side = math.isqrt(area_of(call)) // _shrink(vae) // 2
+    side = math.isqrt(output_pixels(call)) // _shrink(vae) // 2
     given = math.isqrt(int(call.get("area") or AREA)) // _shrink(vae) // 2
     n_text = TEXT_TOKENS + int(call.get("area") or AREA) // PIXELS_PER_VISION_TOKEN
     tokens = torch.randn(1, side * side + given * given, config.get("in_channels", 64))
@@ -88,4 +88,4 @@ def _transformer(
             return_dict=False,
         )
 
-    return peak_bytes(forward, [*model.parameters(), *model.buffers()])
+    return peak_tensor_bytes(forward, [*model.parameters(), *model.buffers()])

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["StageWork", "area_of", "work_of"]
+__all__ = ["ItemWork", "estimate_work", "output_pixels"]
 
 AREA = 1024 * 1024  # pixels that the edit pipelines scale their input to
 TEXT_TOKENS = 200  # of a prompt with its template; the picture's own tokens come on top
@@ -20,7 +20,7 @@ MAPS_ENCODED = 10.1  # in its encoder
 
 
 @dataclass(frozen=True, slots=True)
-class StageWork:
+class ItemWork:
     """For one item: operations, forwards through the blocks, bytes of activations and of one that waits."""
 
     flop: float
@@ -29,9 +29,9 @@ class StageWork:
     waiting_bytes: int
 
 
-def work_of(
+def estimate_work(
     class_name: str, config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | None
-) -> StageWork | None:
+) -> ItemWork | None:
     """What one item costs the component ``class_name``; None if its architecture is not known here."""
     if class_name == "QwenImageTransformer2DModel":
         return _denoise(config, call, vae)
@@ -42,10 +42,10 @@ def work_of(
     return None
 
 
-def _decode(config: Mapping[str, Any], call: Mapping[str, Any]) -> StageWork:
+def _decode(config: Mapping[str, Any], call: Mapping[str, Any]) -> ItemWork:
     """The decoder's convolutions, level by level from the smallest map; one frame, kernels of 27 places."""
     base, factors = config.get("base_dim", 96), config.get("dim_mult", [1, 2, 4, 4])
-    area = area_of(call)
+    area = output_pixels(call)
     maps = area / 4 ** (len(factors) - 1)
     top = base * factors[-1]
     flop = 2.0 * 27 * 4 * top * top * maps  # the middle
@@ -58,21 +58,21 @@ def _decode(config: Mapping[str, Any], call: Mapping[str, Any]) -> StageWork:
             maps *= 4
             flop += 2.0 * 9 * maps * n_out * (n_out // 2)
         before = n_out
-    return StageWork(flop, 1, MAPS_DECODED * area * base * FLOAT, 0)
+    return ItemWork(flop, 1, MAPS_DECODED * area * base * FLOAT, 0)
 
 
-def area_of(call: Mapping[str, Any]) -> int:
+def output_pixels(call: Mapping[str, Any]) -> int:
     """Pixels of the picture that is drawn."""
     if call.get("height") and call.get("width"):
         return int(call["height"]) * int(call["width"])
     return int(call.get("area") or AREA)
 
 
-def _denoise(config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | None) -> StageWork:
+def _denoise(config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | None) -> ItemWork:
     """Two streams with joint attention; the picture to edit adds its tokens to those that are drawn."""
     dim = config.get("attention_head_dim", 128) * config.get("num_attention_heads", 24)
     layers = config.get("num_layers", 60)
-    area = area_of(call)
+    area = output_pixels(call)
     shrink = (16 if vae is None else 2 ** len(vae.get("temperal_downsample", (0, 0, 0))) * 2) ** 2
     picture = (area + int(call.get("area") or AREA)) // shrink
     text = TEXT_TOKENS + int(call.get("area") or AREA) // PIXELS_PER_VISION_TOKEN
@@ -85,10 +85,10 @@ def _denoise(config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | 
     hidden_bytes = tokens * dim * FLOAT
     maps = area * (96 if vae is None else vae.get("base_dim", 96)) * FLOAT
     maps *= MAPS_DECODED if call.get("decodes", True) else MAPS_ENCODED
-    return StageWork(forward * n_passes, n_passes, int(max(LIVE_HIDDEN * hidden_bytes, maps)), hidden_bytes)
+    return ItemWork(forward * n_passes, n_passes, int(max(LIVE_HIDDEN * hidden_bytes, maps)), hidden_bytes)
 
 
-def _read_pictures(config: Mapping[str, Any], call: Mapping[str, Any]) -> StageWork:
+def _read_pictures(config: Mapping[str, Any], call: Mapping[str, Any]) -> ItemWork:
     """One pass over the tokens of the pictures and the prompt."""
     text = {**config, **config.get("text_config", {})}
     vision = config.get("vision_config", {})
@@ -108,4 +108,4 @@ def _read_pictures(config: Mapping[str, Any], call: Mapping[str, Any]) -> StageW
         tokens * (4 * hidden + 3 * wide), patches * (4 * eye + 3 * vision.get("intermediate_size", 3420))
     )
     logits = tokens * text["vocab_size"] * FLOAT
-    return StageWork(flop, 1, int(live * FLOAT + logits), tokens * hidden * FLOAT)
+    return ItemWork(flop, 1, int(live * FLOAT + logits), tokens * hidden * FLOAT)

@@ -10,12 +10,12 @@ from pydantic import Field, ValidationInfo, field_validator
 from evenload.errors import ConfigError
 from evenload.pipeline.job.section import Section, Size, located, one_line
 
-__all__ = ["Devices", "Errors", "Mode", "Report", "Schedule"]
+__all__ = ["DevicesSection", "ErrorsSection", "Mode", "ReportSection", "ScheduleSection"]
 
 Mode = Literal["auto", "single", "data_parallel", "model_parallel", "stage_parallel", "swap"]
 
 
-class Devices(Section):
+class DevicesSection(Section):
     """``devices: cpu*4`` is short for ``devices: {use: cpu*4}``."""
 
     use: str | int = "all"
@@ -30,7 +30,7 @@ class Devices(Section):
     """Ways to fit that change results (fp8, nf4) may be used."""
 
 
-class Schedule(Section):
+class ScheduleSection(Section):
     """``schedule: pull`` is short for ``schedule: {policy: pull}``."""
 
     mode: Mode = "auto"
@@ -57,7 +57,7 @@ class Schedule(Section):
         return policy
 
 
-class Errors(Section):
+class ErrorsSection(Section):
     """What becomes of items that fail."""
 
     on_error: Literal["record", "stop"] = "record"
@@ -74,7 +74,7 @@ class Errors(Section):
     """What is tried, in this order, when a device runs out of memory."""
 
 
-class Report(Section):
+class ReportSection(Section):
     """What is written beside the results."""
 
     html: bool = True

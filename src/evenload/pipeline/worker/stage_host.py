@@ -19,10 +19,10 @@ from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.dispatch.worker_protocol import ADOPT, LOAD, WAIT, HostSpec, Order, Outcome
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import StageRunner
+from evenload.pipeline.worker.file_saver import FileSaver
 from evenload.pipeline.worker.host_memory import HostCopy
-from evenload.pipeline.worker.loaded_stage import Held, timed, told
-from evenload.pipeline.worker.parking import Model, return_s, stages_to_park
-from evenload.pipeline.worker.saving import Saver
+from evenload.pipeline.worker.loaded_stage import LoadedStage, described_error, timed
+from evenload.pipeline.worker.parking import ParkableModel, stages_to_park, unpark_s
 
 __all__ = ["StageHost", "run_folder_path"]
 
@@ -38,10 +38,10 @@ class StageHost:
     def __init__(self, spec: HostSpec, device: Any):
         self._spec = spec
         self._device = device
-        self._held: dict[int, Held] = {}
-        self._parked: dict[int, Held] = {}
+        self._held: dict[int, LoadedStage] = {}
+        self._parked: dict[int, LoadedStage] = {}
         self._seen: dict[int, _Seen] = {}
-        self._saver = Saver()
+        self._saver = FileSaver()
         self._over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
     def __call__(self, order: Order) -> list[Outcome]:
@@ -90,9 +90,9 @@ class StageHost:
         except Exception as error:
             kind = "memory" if is_memory_error(error) else "refused"
             error.__traceback__ = None if kind == "memory" else error.__traceback__
-            return [timed(Outcome(kind, order.stage, error=told(error)), began_s)]
+            return [timed(Outcome(kind, order.stage, error=described_error(error)), began_s)]
         loaded = timed(Outcome("loaded", order.stage, must_replace=must_replace, how=how), began_s)
-        loaded.parked = {stage: return_s(self._model(stage)) for stage in self._parked}
+        loaded.parked = {stage: unpark_s(self._model(stage)) for stage in self._parked}
         if must_replace:
             self._saver.close()  # whoever replaces this process need not do again what is computed
         return [*self._there(), loaded] if must_replace else [loaded]
@@ -102,7 +102,9 @@ class StageHost:
         worker = self._spec.stages[order.stage]
         make = StageRunner if worker.python is None else _elsewhere()
         runner = make(worker, self._device, order.fit, self._spec.n_devices)
-        self._held[order.stage] = Held(runner, order.stage, order.fit.in_flight, self._saver, self._over)
+        self._held[order.stage] = LoadedStage(
+            runner, order.stage, order.fit.in_flight, self._saver, self._over
+        )
         copy = HostCopy(getattr(runner, "stage", None))
         n_bytes = max(copy.n_bytes, _taken_bytes() - taken)
         self._seen[order.stage] = _Seen(order.fit, free, n_bytes, copy)
@@ -123,9 +125,9 @@ class StageHost:
             must_replace |= not (self._park(stage) if stage in stay else self._drop(stage))
         return must_replace
 
-    def _model(self, stage: int) -> Model:
+    def _model(self, stage: int) -> ParkableModel:
         seen, is_moved = self._seen[stage], self._device.torch != "cpu"
-        return Model(stage, seen.n_bytes, seen.load_s, stage in self._parked, is_moved)
+        return ParkableModel(stage, seen.n_bytes, seen.load_s, stage in self._parked, is_moved)
 
     def _may_park(self, stage: int) -> bool:
         """Weights that are whole on the CPU or on one GPU, whose driver says what came back."""
@@ -193,9 +195,9 @@ class _Seen:
 
 
 def _elsewhere() -> Any:
-    from evenload.pipeline.worker.foreign_python import ElsewhereRunner
+    from evenload.pipeline.worker.foreign_python import ForeignStageRunner
 
-    return ElsewhereRunner
+    return ForeignStageRunner
 
 
 def _free_bytes() -> int | None:

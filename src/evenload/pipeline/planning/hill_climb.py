@@ -4,15 +4,20 @@ import random
 from collections.abc import Iterator
 
 from evenload.pipeline.planning.candidates import Candidate
-from evenload.pipeline.planning.simulate_plan import HeldPhase, HeldUnit, Outcome, simulate_phases
+from evenload.pipeline.planning.simulate_plan import (
+    CandidatePhase,
+    CandidateUnit,
+    SimulatedRun,
+    simulate_phases,
+)
 from evenload.pipeline.problem import Problem
 
-__all__ = ["improve"]
+__all__ = ["hill_climb"]
 
 
-def improve(
-    candidate: Candidate, outcome: Outcome, problem: Problem, budget: int, enough_s: float
-) -> tuple[Candidate, Outcome]:
+def hill_climb(
+    candidate: Candidate, outcome: SimulatedRun, problem: Problem, budget: int, enough_s: float
+) -> tuple[Candidate, SimulatedRun]:
     """The best found with at most ``budget`` simulations; stops early at ``enough_s``.
 
     A change gives one unit another limit, takes it out, or adds one that the candidate's layouts allow.
@@ -37,21 +42,23 @@ def improve(
 
 
 def _changes(
-    phases: tuple[HeldPhase, ...], outcome: Outcome, candidate: Candidate
-) -> Iterator[tuple[HeldPhase, ...]]:
+    phases: tuple[CandidatePhase, ...], outcome: SimulatedRun, candidate: Candidate
+) -> Iterator[tuple[CandidatePhase, ...]]:
     for number, phase in enumerate(phases):
         for position, unit in enumerate(phase):
             n_done = outcome.unit2items.get((number, position), 0)
             limits = {max(0, n_done + step) for step in (-3, -1, 1, 3)} | {n_done, None}
             for limit in sorted(limits - {unit.limit}, key=lambda n: -1 if n is None else n):
-                kept = () if limit == 0 else (HeldUnit(unit.held, limit),)
+                kept = () if limit == 0 else (CandidateUnit(unit.held, limit),)
                 yield _with(phases, number, (*phase[:position], *kept, *phase[position + 1 :]))
         if len(candidate.layouts) == len(phases):
             taken = {device for unit in phase for device in unit.held.devices}
             for held in candidate.layouts[number]:
                 if not taken.intersection(held.devices):
-                    yield _with(phases, number, (*phase, HeldUnit(held)))
+                    yield _with(phases, number, (*phase, CandidateUnit(held)))
 
 
-def _with(phases: tuple[HeldPhase, ...], number: int, phase: HeldPhase) -> tuple[HeldPhase, ...]:
+def _with(
+    phases: tuple[CandidatePhase, ...], number: int, phase: CandidatePhase
+) -> tuple[CandidatePhase, ...]:
     return (*phases[:number], phase, *phases[number + 1 :])

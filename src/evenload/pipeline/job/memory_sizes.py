@@ -2,7 +2,7 @@
 
 import re
 
-__all__ = ["gib", "parse_size", "size_text"]
+__all__ = ["gib_text", "parse_size", "size_text"]
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -18,7 +18,7 @@ def parse_size(text: object) -> int:
     return int(float(match[1]) * _UNITS[unit])
 
 
-def gib(n_bytes: float, digits: int = 1) -> str:
+def gib_text(n_bytes: float, digits: int = 1) -> str:
     """``n_bytes`` as "41.4 GiB"; what is below 0.1 GiB as MiB or KiB."""
     if n_bytes >= 0.1 * 2**30:
         return f"{n_bytes / 2**30:.{digits}f} GiB"

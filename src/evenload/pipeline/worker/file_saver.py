@@ -12,17 +12,17 @@ from pathlib import Path
 
 from evenload.pipeline.artifacts import write_atomically
 
-__all__ = ["Saver"]
+__all__ = ["FileSaver"]
 
 N_THREADS = 4
 MOST_WAITING_BYTES = 256 << 20  # then whoever brings more waits
 
 
-class Saver:
+class FileSaver:
     """``save`` returns at once; ``then`` is called from a thread with None or what went wrong."""
 
     def __init__(self) -> None:
-        self._todo: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[_SaveRequest | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._n_waiting_bytes = 0
@@ -63,4 +63,4 @@ class Saver:
                 then(fault)
 
 
-_Job = tuple[Sequence[tuple[Path, bytes]], int, Callable[[Exception | None], None]]
+_SaveRequest = tuple[Sequence[tuple[Path, bytes]], int, Callable[[Exception | None], None]]
