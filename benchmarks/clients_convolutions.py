@@ -14,7 +14,7 @@ import torch
 from record import record
 
 from evenload.clients.fused.engine import _settle_allocator
-from evenload.clients.step import image_kernels
+from evenload.clients.step.image_kernels import operations as image_kernels
 
 CLIENTS, REPEATS = 4, 25
 CASES = {  # in, out, height and width, kernel, padding, samples

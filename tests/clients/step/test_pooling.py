@@ -8,18 +8,19 @@ from torch.func import grad, vmap
 
 from evenload.clients import SGD, Recipe, train
 from evenload.clients.spread.equivalence_check import difference
-from evenload.clients.step import image_kernels, pooling
-from evenload.clients.step.pooling import PoolingRule
+from evenload.clients.step.image_kernels import operations
+from evenload.clients.step.image_kernels.pooling import KernelMaxPool
+from evenload.clients.step.pooling import MaxPoolByViews, PoolingRule
 
 
 @pytest.fixture(params=["kernels", "views"])
-def rule(request, monkeypatch) -> str:
+def rule(request, monkeypatch) -> type:
     """What pools: kernels, or maxima of views where there are none (no llvmlite)."""
     if request.param == "kernels":
         pytest.importorskip("llvmlite")
-        return "_StackedMaxPool"
-    monkeypatch.setattr(image_kernels, "has_kernels", lambda: False)
-    return "_MaxPool"
+        return KernelMaxPool
+    monkeypatch.setattr(operations, "has_kernels", lambda: False)
+    return MaxPoolByViews
 
 
 @pytest.mark.usefixtures("rule")
@@ -62,9 +63,8 @@ def test_the_bits_are_torchs_own_and_the_first_of_equals_gets_the_gradient(size,
     ],
 )
 def test_other_windows_are_left_to_torch(pool, is_ours, monkeypatch, rule):
-    taken, ours = [], getattr(pooling, rule)
-    apply = ours.apply
-    monkeypatch.setattr(ours, "apply", lambda *args: taken.append(args) or apply(*args))
+    taken, apply = [], rule.apply
+    monkeypatch.setattr(rule, "apply", lambda *args: taken.append(args) or apply(*args))
     x = torch.randn(2, 3, 9, 8, generator=torch.Generator().manual_seed(1))
     expected = pool(x)
     with PoolingRule():

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from evenload.clients.fused.compiled import compile_step
 from evenload.clients.fused.rules import with_rules
 from evenload.clients.fused.slots import SlotRun
-from evenload.clients.fused.unlocked import unlocked_kernels
 from evenload.clients.step.fuse import Form, Lane, StackedStep, StepFn, StepOutput, Tensors
 from evenload.clients.step.model_probe import Survey
 from evenload.clients.values.recipe import Recipe
@@ -101,8 +100,7 @@ class Engine:
 
             def make() -> StepFn:
                 traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
-                with unlocked_kernels():
-                    return compile_step(traced, lane, draw, x, y, w, s)
+                return compile_step(traced, lane, draw, x, y, w, s)
 
             self._steps[shape] = self._compiled.get((self._key, shape), make)
         return self._steps[shape](lane, draw, x, y, w, s)

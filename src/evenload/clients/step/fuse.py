@@ -137,7 +137,8 @@ class StackedStep:
     def traced(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
         """The same without a look at the numbers, so that it is one graph: ``where`` puts dead rows back.
 
-        ``updates`` finds plain descent in the graph by this very form: clone, ``addcmul_``, where, copy.
+        ``inductor.product_updates`` finds plain descent in the graph by this very form: clone, ``addcmul_``,
+        where, copy.
         """
         grads, losses, buffers, metrics = self._forward_backward(lane, draw, x, y, w)
         alive = lane.alive & losses.isfinite()

@@ -1,8 +1,8 @@
-"""Max pooling for CPUs: what torch's own kernel does for one window after another, done for whole rows.
+"""Max pooling for whole rows of windows at once, where torch's own kernel does one window after another.
 
-    kernels   where there are some for the shape: ``image_kernels``
-    views     else: where windows do not overlap, the largest number is a maximum of a few strided views, and
-              its place follows from comparing them with it
+    views     where windows do not overlap, the largest number is a maximum of a few strided views, and its
+              place follows from comparing them with it
+    kernels   on a CPU, where there are some for the shape: see ``image_speedups``
 
 Both give torch's own bits, gradients included: the first of equal numbers gets the gradient. By views, where
 there is a NaN in a window, that is its largest number, but another one may get the gradient.
@@ -15,29 +15,27 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from evenload.clients.step.image_kernels import KERNEL_DTYPES, Once, can_pool, samples_last, stacked
+from evenload.clients.step.image_speedups import max_pool
 
-__all__ = ["PoolingRule"]
+__all__ = ["MaxPoolByViews", "PoolingRule"]
 
 
 class PoolingRule(TorchFunctionMode):
-    """Within it, ``max_pool2d`` over windows that do not overlap is done so; other calls are as they were."""
+    """A context in which ``max_pool2d`` over windows that do not overlap is faster; others are as before."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func in (F.max_pool2d, torch.max_pool2d):
             size = _window(*args[1:], **{name: value for name, value in kwargs.items() if name != "input"})
             x = args[0] if args else kwargs["input"]
-            if size is not None and _is_for_kernels(x, size):
-                images = x if x.dim() == 4 else x[None]
-                found = _StackedMaxPool.apply(samples_last(images), size)[0]  # pyright: ignore
-                return found if x.dim() == 4 else found[0]
+            if size is not None and (found := max_pool(x, size)) is not None:
+                return found
             if size is not None and _is_fit(x, size):
-                return _MaxPool.apply(x, size)[0]  # pyright: ignore
+                return MaxPoolByViews.apply(x, size)[0]  # pyright: ignore
         return func(*args, **kwargs)
 
 
-class _MaxPool(torch.autograd.Function):
+class MaxPoolByViews(torch.autograd.Function):
     """x [..., height, width] -> largest numbers [..., height // size, width // size], and where they are."""
 
     generate_vmap_rule = True
@@ -69,48 +67,6 @@ class _MaxPool(torch.autograd.Function):
         return torch.ops.aten.max_pool2d_with_indices_backward(
             grad, x, window, window, [0, 0], [1, 1], False, places
         ), None
-
-
-class _StackedMaxPool(torch.autograd.Function):
-    """x [samples, channels, height, width] of one client, under vmap those of all -> largest numbers, and
-    which entry of its window each was; by kernels."""
-
-    @staticmethod
-    def forward(x: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        largest, places = torch.ops.evenload.pool(x[None], size)
-        return largest[0], places[0]
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        ctx.sizes = inputs[1], *inputs[0].shape[-2:]
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-
-    @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _StackedMaxPoolBackward.apply(grad, *ctx.saved_tensors, *ctx.sizes), None
-
-    @staticmethod
-    def vmap(info, in_dims, *args):
-        x, size = args
-        return torch.ops.evenload.pool(x.movedim(in_dims[0], 0), size), (0, 0)
-
-
-class _StackedMaxPoolBackward(Once):
-    @staticmethod
-    def forward(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
-        return torch.ops.evenload.pool_gradient(grad[None], places[None], size, height, width)[0]
-
-    @staticmethod
-    def vmap(info, in_dims, *args):
-        grad, places, *sizes = args
-        parts = stacked((grad, places), in_dims, info.batch_size)
-        return torch.ops.evenload.pool_gradient(*parts, *sizes), 0
-
-
-def _is_for_kernels(x: Tensor, size: int) -> bool:
-    is_usual = x.device.type == "cpu" and x.dtype in KERNEL_DTYPES and x.dim() in (3, 4)
-    return is_usual and can_pool(x if x.dim() == 4 else x[None], size)
 
 
 def _is_fit(x: Tensor, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a node of a traced graph shows: a view of which tensor, and whether that is written over later."""
+"""Views in a traced graph: of which tensor a node is a view, and which operations write into that tensor."""
 
 import operator
 from typing import Any
@@ -16,7 +16,7 @@ PLAIN_VIEWS = (*RESHAPES, TURN, aten.permute.default, aten.unsqueeze.default, at
 
 
 def peeled(node: Any, only_single: bool = False) -> tuple[Node, bool]:
-    """``node`` without views that change nothing and turns of its last two axes; and whether it is turned."""
+    """The node below views of the same shape and transposes of the last two axes; is it transposed?"""
     is_turned = False
     while not only_single or len(node.users) == 1:
         if node.target in RESHAPES and shape_of(node) == shape_of(node.args[0]):
@@ -34,7 +34,7 @@ def _axes(turn: Any) -> set[int]:
 
 
 def base_of(node: Any) -> tuple[Node, bool]:
-    """What ``node`` is a view of, itself if of nothing, and whether by ``PLAIN_VIEWS`` alone."""
+    """What ``node`` is a view of (itself if it is none), and whether by ``PLAIN_VIEWS`` alone."""
     is_plain = True
     while node.op == "call_function" and _is_view(node):
         is_plain = is_plain and node.target in PLAIN_VIEWS
@@ -50,7 +50,7 @@ def _is_view(node: Any) -> bool:
 
 
 def is_single(node: Any, target: Any) -> bool:
-    """A call of ``target`` with one user."""
+    """Is it a call of ``target`` whose result is used at most once?"""
     return isinstance(node, Node) and node.target is target and len(node.users) <= 1
 
 
@@ -59,7 +59,7 @@ def shape_of(node: Any) -> torch.Size:
 
 
 def writers_of(graph: GraphModule) -> dict[Node, list[Node]]:
-    """The operations that write in place, by the tensor into which they do."""
+    """The operations that write in place, by the tensor that they write into."""
     writers: dict[Node, list[Node]] = {}
     for node in graph.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
@@ -68,7 +68,7 @@ def writers_of(graph: GraphModule) -> dict[Node, list[Node]]:
 
 
 def erase(graph: GraphModule, node: Node) -> None:
-    """Take out ``node`` and what only it has used."""
+    """Remove ``node`` and what only it has used."""
     waiting = [node]
     while waiting:
         node = waiting.pop()

@@ -1,12 +1,12 @@
-"""Updates within products: the step's graph gives the factors of a gradient, never the gradient itself.
+"""Plain descent by products of factors: the step's graph gives a gradient's factors, never the gradient.
 
 A weight's gradient is one product of small factors, and plain descent adds it to the weight. So in place of
 
     gradient = a @ b                                   writes as many numbers as the weight has
     weight = where(alive, weight + rate * gradient, weight)     reads both, writes one
 
-the graph gives ``rate * a`` and ``b``, and ``apply`` adds their product to the weight, in the time of the
-product alone. What does not look like this (momentum, decay, clipping, other layers) stays in the graph.
+the graph gives ``rate * a`` and ``b``, and ``apply_updates`` adds their product to the weight, in the time of
+the product alone. What does not look like this (momentum, decay, clipping, other layers) stays in the graph.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,18 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from evenload.clients.fused.products import NARROW
-from evenload.clients.fused.views import TURN, base_of, erase, is_single, peeled, shape_of, writers_of
+from evenload.clients.fused.inductor.graph_views import (
+    TURN,
+    base_of,
+    erase,
+    is_single,
+    peeled,
+    shape_of,
+    writers_of,
+)
+from evenload.clients.fused.inductor.narrow_products import NARROW
 
-__all__ = ["Factor", "Update", "apply", "take_out_updates"]
+__all__ = ["Factor", "Update", "apply_updates", "take_out_updates"]
 
 aten = torch.ops.aten
 
@@ -29,9 +37,9 @@ WORTHWHILE = 1  # numbers of a factor written anew, at most, for each number of 
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """[K, m, n], one side of a product: an argument of the graph, or an output that it has for ``apply``.
+    """One side [K, m, n] of a product: an argument of the graph, or an output that it has for the updates.
 
-    place  among the arguments, or among these outputs
+    place  its position among the arguments, or among these outputs
     size   and ``stride`` with which an argument is viewed, if these are not its own
     """
 
@@ -49,7 +57,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """``arguments[param] += left @ right`` for those clients whose row of ``arguments[alive]`` is true."""
+    """An addition ``arguments[param] += left @ right`` to those clients that ``arguments[alive]`` names."""
 
     param: int
     alive: int
@@ -57,8 +65,8 @@ class Update:
     right: Factor
 
 
-def apply(updates: Sequence[Update], arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-    """Make ``updates`` after the graph has run on ``arguments``, with the ``outputs`` it has for them.
+def apply_updates(updates: Sequence[Update], arguments: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+    """Add ``updates`` to ``arguments`` after a run of the graph, which gave ``outputs`` for this.
 
     Rows of clients that are not alive are put back afterwards: their factors may hold anything, and as
     0 * NaN is NaN, no factor of zero would leave a weight alone.
@@ -75,10 +83,10 @@ def apply(updates: Sequence[Update], arguments: Sequence[Tensor], outputs: Seque
 
 
 def take_out_updates(graph: GraphModule) -> list[Update]:
-    """The updates that ``graph`` leaves to ``apply`` from now on; it gets the outputs that these need.
+    """Take the updates that are plain descent out of ``graph``, and return them for ``apply_updates``.
 
-    These are: one bool, whether all are alive, then factors. None without updates. Only for CPUs: on a
-    GPU, to look at the bool would let the GPU wait in every step.
+    The graph gets further outputs, unless there are no updates: a bool that says whether all clients are
+    alive, then the factors.
     """
     places = {node: i for i, node in enumerate(graph.graph.find_nodes(op="placeholder"))}
     copies = graph.graph.find_nodes(op="call_function", target=aten.copy_.default)
@@ -103,9 +111,9 @@ def take_out_updates(graph: GraphModule) -> list[Update]:
 def _factor(
     graph: GraphModule, side: "_Side", rate: Node | None, places: dict[Node, int], outputs: list[Node]
 ) -> Factor:
-    """``side`` times ``rate``, for ``apply``; what is no argument by itself is added to ``outputs``.
+    """The factor ``side`` times ``rate``; what is no argument by itself is added to ``outputs``.
 
-    A narrow factor comes in the order of numbers that ``turn_narrow`` gives to what it is made of.
+    A narrow factor keeps the order of numbers that ``turn_narrow`` gives to what it is made of.
     """
     if side.argument is not None and rate is None:
         seen, own = (n.meta["tensor_meta"] for n in (side.node, side.argument))
@@ -128,7 +136,7 @@ def _factor(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A factor as the graph has it: ``node``, maybe turned; ``argument`` is what it is a view of, if one."""
+    """A factor in the graph: ``node``, possibly transposed; ``argument`` is what it is a view of, if any."""
 
     node: Node
     is_turned: bool
@@ -137,7 +145,7 @@ class _Side:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """``param`` becomes ``where(alive, param + rate * (left @ right), param)`` in ``copy``."""
+    """An update in the graph: ``copy`` writes ``where(alive, param + rate * (left @ right), param)``."""
 
     copy: Node
     param: Node
@@ -147,7 +155,7 @@ class _Found:
     right: _Side
 
     def scaled(self) -> tuple[tuple[_Side, Node | None], ...]:
-        """Both sides, one with the rate: the smaller one, but none that is there as it is."""
+        """Both sides, the smaller with the rate; but never an argument, which would be written anew."""
         sizes = [shape_of(side.node).numel() for side in (self.left, self.right)]
         if self.right.argument is not None or (self.left.argument is None and sizes[0] <= sizes[1]):
             return (self.left, self.rate), (self.right, None)
@@ -155,7 +163,7 @@ class _Found:
 
 
 def _find(copy: Any, places: dict[Node, int], written: dict[Node, list[Node]]) -> _Found | None:
-    """The update that ends in ``copy``, if it is one that can be taken out."""
+    """The update that ends in ``copy``, or None if it is not one that can be taken out."""
     param, new = copy.args[:2]
     if param not in places or not is_single(new, aten.where.self):
         return None

@@ -1,4 +1,4 @@
-"""Batched products in the graph of a fused step, in a form that takes less time."""
+"""Batched products of few columns in a traced step, transposed so that they take less time."""
 
 import copy
 
@@ -16,10 +16,10 @@ aten = torch.ops.aten
 
 
 def turn_narrow(graph: GraphModule, example: list[Tensor]) -> GraphModule:
-    """``a @ b`` with few columns becomes ``(bT @ aT)T``: the batched product then takes a third of the time.
+    """Write ``a @ b`` with few columns as ``(bT @ aT)T``; the batched product then takes a third of the time.
 
-    And the losses that follow are computed for sixteen rows at a time, not for the ten classes of one row. A
-    graph that views such a product in a way that this order of its numbers does not allow gets it in order.
+    The losses that follow are then computed for sixteen rows at a time, not for the ten classes of one row.
+    If an operation cannot take a transposed product, all of them are copied into plain order.
     """
     turned_products = []
     bmm, turn = aten.bmm.default, aten.transpose.int
@@ -45,7 +45,7 @@ def turn_narrow(graph: GraphModule, example: list[Tensor]) -> GraphModule:
 
 
 def _is_possible(graph: GraphModule, example: list[Tensor]) -> bool:
-    """Can every operation take what the others give it? Seen by shapes and strides, without computing."""
+    """Can every operation take its inputs? Found from shapes and strides, without computing."""
     try:
         FakeTensorProp(copy.deepcopy(graph), FakeTensorMode(allow_non_fake_inputs=True)).propagate(*example)
     except Exception:

@@ -9,7 +9,7 @@ import torch
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from evenload.clients.fused.unlocked import unlocked_kernels
+from evenload.clients.fused.inductor.unlocked_kernels import unlocked_kernels
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # of torch's own compiler
 

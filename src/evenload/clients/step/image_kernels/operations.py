@@ -1,17 +1,17 @@
 """Convolutions and pooling of stacked clients as torch operations, computed by kernels of our own on a CPU.
 
-    convolve, convolve_input_gradient, convolve_weight_gradient      ``gpu.llvm.conv_kernels``
-    pool, pool_gradient                                              ``gpu.llvm.pool_kernels``
+    convolve, convolve_input_gradient, convolve_weight_gradient      ``gpu.llvm.conv.kernels``
+    pool, pool_gradient                                              ``gpu.llvm.conv.pooling``
 
 Images are [clients, samples, channels, height, width] in any order of memory; results have their samples
-innermost, and what comes so is not copied. As operations of torch's own registry they can be traced, and
-compiled around.
+innermost, and images that come so are not copied. As operations of torch's registry they can be traced and
+be part of a compiled graph.
 """
 
 import functools
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from evenload.gpu.llvm.conv.geometry import Geometry, scratch_bytes
 from evenload.gpu.llvm.conv.kernels import conv_program
 from evenload.gpu.llvm.conv.pooling import pool_program
 
-__all__ = ["KERNEL_DTYPES", "Once", "can_pool", "geometry_of", "is_worth_it", "samples_last", "stacked"]
+__all__ = ["KERNEL_DTYPES", "can_pool", "geometry_of", "is_worth_it", "samples_last"]
 
 KERNEL_DTYPES = (torch.float32, torch.float64)
 MOST_SCRATCH = 3 << 20  # bytes: a block of padded images stays near a core
@@ -66,7 +66,7 @@ def can_pool(x: Tensor, size: int) -> bool:
 
 @functools.cache
 def _is_ready(program: Callable[..., Any], *of: Any) -> bool:
-    """Is there this program? Its cache may be open to others: a slower step is better than no run."""
+    """Can this program be had? Not if its cache folder is open to others: then the step is slower."""
     try:
         program(*of)
     except EvenloadError as error:
@@ -77,7 +77,7 @@ def _is_ready(program: Callable[..., Any], *of: Any) -> bool:
 
 @functools.cache
 def _warn(text: str) -> None:
-    """Once for each reason."""
+    """Log a warning, once for each text."""
     log.warning(text)
 
 
@@ -90,26 +90,6 @@ def _lanes(samples: int, n_bytes: int) -> int:
 def samples_last(x: Tensor) -> Tensor:
     """The same images [..., samples, channels, height, width], their samples innermost in memory."""
     return x.movedim(-4, -1).contiguous().movedim(-1, -4)
-
-
-def stacked(tensors: Sequence[Tensor], in_dims: Sequence[int | None], n: int) -> list[Tensor]:
-    """Every tensor with its clients first; what has no dimension of clients is for all."""
-    return [
-        t.expand(n, *t.shape) if dim is None else t.movedim(dim, 0)
-        for t, dim in zip(tensors, in_dims, strict=False)
-    ]
-
-
-class Once(torch.autograd.Function):
-    """A gradient that is not differentiated again."""
-
-    @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
-        raise NotImplementedError("second derivatives of a fused convolution or pooling")
 
 
 _LIBRARY = torch.library.Library("evenload", "DEF")

@@ -1,14 +1,16 @@
-"""Compiled kernels that let go of Python's lock, so that the threads of one process run them side by side.
+"""Compiled kernels that release Python's global lock, so that threads of one process run them in parallel.
 
-torch's own kernels let go of it, and so do products in a compiled step. The loops that the compiler fuses for
-a CPU are called through a few lines of C++ that keep it: two threads then take turns in what is most of a
-step. The compiler has those lines as a text, and for as long as we compile it gets another one.
+torch's own kernels release it, and so do products in a compiled step. The loops that the compiler fuses for
+a CPU are called through a few lines of C++ that keep it, so threads would take turns in most of a step. The
+compiler has those lines as a text, which is replaced while a step is compiled.
 """
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from torch._inductor.codecache import CppPythonBindingsCodeCache
 
 __all__ = ["unlocked_kernels"]
 
@@ -31,12 +33,10 @@ _ONE_AT_A_TIME = threading.RLock()
 
 @contextmanager
 def unlocked_kernels() -> Iterator[bool]:
-    """Kernels that are compiled inside the block let go of the lock while they run.
+    """Let kernels that are compiled inside the block release the lock while they run.
 
-    False, and nothing is changed, if this torch's compiler calls them in a way that is not known here.
+    Yields False, and changes nothing, if this torch's compiler calls kernels in a way that is not known here.
     """
-    from torch._inductor.codecache import CppPythonBindingsCodeCache
-
     binding: Any = CppPythonBindingsCodeCache
     with _ONE_AT_A_TIME:
         is_known = getattr(binding, "call_entry_function", None) == KEEPS

@@ -1,5 +1,7 @@
 """Updates within products: the weights of the plain step, and rows of dead clients left as they are."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -7,7 +9,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from evenload.clients import SGD, Recipe
 from evenload.clients.fused import compiled
-from evenload.clients.fused.updates import apply, take_out_updates
+from evenload.clients.fused.inductor import rewrite
+from evenload.clients.fused.inductor.product_updates import apply_updates, take_out_updates
+from evenload.clients.fused.speedups import PLAIN
 from evenload.clients.step.fuse import Form, Lane, StackedStep
 
 K, ROWS, CLASSES = 4, 6, 5
@@ -86,9 +90,10 @@ def traced(monkeypatch):
         taken.append(take_out(graph))
         return taken[-1]
 
-    take_out = compiled.take_out_updates
-    monkeypatch.setattr(compiled, "take_out_updates", counted)
-    monkeypatch.setattr(compiled, "_compile", lambda graph, example: graph)
+    take_out = rewrite.take_out_updates
+    monkeypatch.setattr(rewrite, "take_out_updates", counted)
+    uncompiled = dataclasses.replace(PLAIN, rewrite=rewrite.rewrite, compile=lambda graph, *_: graph)
+    monkeypatch.setattr(compiled, "find_speedups", lambda: uncompiled)
 
     def trace(stacked, lane, arguments):
         return compiled.compile_step(stacked.traced, lane, *arguments), len(taken.pop())
@@ -169,7 +174,7 @@ def test_only_what_may_be_computed_afterwards_is_taken_out(product, is_taken):
     assert len(updates) == is_taken
     out = graph(*runs[0])
     if updates:
-        apply(updates, runs[0], out[1:])
+        apply_updates(updates, runs[0], out[1:])
     torch.testing.assert_close(out[:1], step(*runs[1]), rtol=0, atol=0)
     torch.testing.assert_close(runs[0], runs[1], rtol=0, atol=1e-12)
     assert not torch.equal(runs[0][0], example[0])

@@ -8,8 +8,9 @@ from torch.func import functional_call, vmap
 from evenload.clients import SGD, Adam, Recipe, train
 from evenload.clients.fused.rules import with_rules
 from evenload.clients.spread.equivalence_check import difference
-from evenload.clients.step import image_kernels
-from evenload.clients.step.convolution import _Stacked, is_plain
+from evenload.clients.step.convolution import is_plain
+from evenload.clients.step.image_kernels import operations
+from evenload.clients.step.image_kernels.convolution import KernelConvolution
 
 pytest.importorskip("llvmlite")
 
@@ -47,8 +48,8 @@ def clients_of(shape, n_classes, sizes):
 @pytest.fixture
 def calls(monkeypatch):
     """Convolutions done by kernels."""
-    made, apply = [], _Stacked.apply
-    monkeypatch.setattr(_Stacked, "apply", lambda *args: made.append(args) or apply(*args))
+    made, apply = [], KernelConvolution.apply
+    monkeypatch.setattr(KernelConvolution, "apply", lambda *args: made.append(args) or apply(*args))
     return made
 
 
@@ -159,7 +160,7 @@ def test_an_operation_says_its_shape_before_it_runs():
 
 
 def test_without_kernels_it_is_a_loop(monkeypatch, calls):
-    monkeypatch.setattr(image_kernels, "has_kernels", lambda: False)
+    monkeypatch.setattr(operations, "has_kernels", lambda: False)
     model, shape, n_classes = CASES["pictures"]
     data = clients_of(shape, n_classes, (16, 9))
     recipe = Recipe(optimizer=SGD(lr=0.1), batch_size=8, epochs=1)
