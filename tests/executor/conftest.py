@@ -12,7 +12,7 @@ import pytest
 from evenload.executor import Executor
 from evenload.executor import executor as executor_module
 from evenload.executor.backends.ray import backend as ray_backend
-from evenload.executor.loop import membership as roster_module
+from evenload.executor.supervisor import supervisor as supervisor_module
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +72,7 @@ def executor(backend: str) -> Iterator[Executor]:
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that are told to leave are waited for: they may need long to get their turn."""
     monkeypatch.setattr(executor_module, "GRACE_S", 100.0)
-    monkeypatch.setattr(roster_module, "LEAVE_S", 100.0)
+    monkeypatch.setattr(supervisor_module, "LEAVE_S", 100.0)
 
 
 @pytest.fixture

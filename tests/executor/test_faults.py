@@ -329,7 +329,8 @@ def test_the_last_words_of_workers_that_never_start_are_told(
     monkeypatch.syspath_prepend(tmp_path)
     with Executor("cpu*1", echo=False) as own, pytest.raises(NoUsableDevice) as caught:
         list(own.map(abs, range(3)))
-    assert "times at the start, saying: RuntimeError: I am not the real one" in caught.value.causes["cpu:0"]
+    cause = caught.value.causes["cpu:0"]
+    assert "times before it had a result, saying: RuntimeError: I am not the real one" in cause
 
 
 def test_a_constructor_that_kills_its_worker_is_a_refusal(threaded: str) -> None:

@@ -20,7 +20,7 @@ from evenload.errors import WorkerLost
 from evenload.events import EventLog, Note, Span
 from evenload.executor import Executor
 from evenload.executor.loop import watchdog as watch
-from evenload.executor.loop.run import CHUNK_BYTES
+from evenload.executor.run.chunk_sizing import CHUNK_BYTES
 from evenload.executor.transport.wire import OUT_OF_BAND_BYTES, Frame, Inbox, Outbox, hold, pack, unpack
 from evenload.executor.worker.memory import SharedMemory, limit_from
 

@@ -4,9 +4,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Integral
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,12 +20,13 @@ from evenload.executor.decide.delivery import Delivery
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.decide.source import Source, make_source
-from evenload.executor.decide.summary import Tally
-from evenload.executor.loop.cost_history import Experience
+from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.engine import Engine, serve
 from evenload.executor.loop.membership import helpers, newcomers
 from evenload.executor.loop.results import Results
-from evenload.executor.loop.run import Options, Run, Sink
+from evenload.executor.run.map_options import MapOptions
+from evenload.executor.run.run import Run
+from evenload.executor.run.sink import Sink
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.prepare import Tasks, pickle_callable
 from evenload.executor.task.task import Task
@@ -34,7 +34,8 @@ from evenload.executor.task.task import Task
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from evenload.executor.loop.calls import CallSource
+    from evenload.executor.run.calls import CallSource
+    from evenload.executor.run.journal_sink import JournalSink
 
 __all__ = ["Executor", "Stats"]
 
@@ -43,7 +44,7 @@ R = TypeVar("R")
 DeviceSpec = str | int | Sequence[str | int | Device] | Device | DevicePool
 
 LOOK_AHEAD = 100_000
-LOOK_AHEAD_BYTES = 512 * 1024 * 1024
+MOST_CALLS = 1_000_000  # submitted, and not done
 GRACE_S = 1.0
 KEEP_S = 30.0
 
@@ -99,7 +100,7 @@ class Executor:
         self._max_worker_deaths = max_worker_deaths
         self._tasks = Tasks()
         self._drained: dict[str, Device] = {}
-        self._experience = Experience(self._engine.ceilings, self._record, is_kept=self._is_threaded)
+        self._costs = CostHistory(self._engine.ceilings, self._record, is_kept=self._is_threaded)
         self._stats = Stats()
         self._lock = threading.RLock()
         self._calls: CallSource | None = None
@@ -156,41 +157,38 @@ class Executor:
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
         """
-        if on_error not in ("raise", "return"):
-            raise ConfigError(f"on_error={on_error!r} is unknown", hint="use 'raise' or 'return'")
-        _check_count("retries", retries, 0)
-        if retries and not repeatable:
-            raise ConfigError("retries would run items twice, which repeatable=False forbids")
-        if timeout_s is not None and not timeout_s > 0:
-            raise ConfigError(f"timeout_s={timeout_s} leaves no time", hint="give seconds, or None")
-        _check_count("look_ahead", look_ahead, 1)
-        _check_count("look_ahead_bytes", look_ahead_bytes, 1)
-        _check_count("total", total, 0)
-        chosen = self._policy if policy is None else policy_from_name(policy)
-        if balancer is not None and not isinstance(chosen, Static):
+        options = MapOptions(
+            ordered, batch, cost, on_error, policy, balancer, repeatable, timeout_s, retries, look_ahead,
+            look_ahead_bytes, total, stage, shared, journal, on_change,
+        )  # fmt: skip
+        return self.map_with(fn, items, options)
+
+    def map_with(self, fn: Callable | HybridTask, items: Iterable[Any], options: MapOptions) -> Results[Any]:
+        """``map`` with its options as one value."""
+        policy = self._policy if options.policy is None else policy_from_name(options.policy)
+        if options.balancer is not None and not isinstance(policy, Static):
             raise ConfigError("a balancer moves queued items, and only policy 'static' queues any")
-        if timeout_s is not None and not self._is_threaded:
+        if options.timeout_s is not None and not self._is_threaded:
             self._record.note("warning", "timeout_s has no effect inline: nobody could interrupt the task")
         self._check_open()
-        if shared:
-            fn = fn.bind(shared) if isinstance(fn, HybridTask) else partial(fn, **shared)
-        task = self._tasks.prepare(fn, batch=batch, may_split=repeatable, sends=self._is_threaded)
-        source = make_source(items, cost, self._engine.wake if self._is_threaded else None)
+        if options.shared:
+            fn = fn.bind(options.shared) if isinstance(fn, HybridTask) else partial(fn, **options.shared)
+        task = self._tasks.prepare(
+            fn, batch=options.batch, may_split=options.repeatable, sends=self._is_threaded
+        )
+        source = make_source(items, options.cost, self._engine.wake if self._is_threaded else None)
         if source.total is None:
-            source.total = total
-        most = look_ahead or LOOK_AHEAD
-        if isinstance(chosen, Static) and source.total is not None:
-            most = max(most, source.total)  # every device has its slice from the start
-        delivery = Delivery(ordered, self._engine.wake, None if self._is_threaded else self._engine.step)
-        most_bytes = look_ahead_bytes or LOOK_AHEAD_BYTES
-        options = Options(stage, most, timeout_s, repeatable, look_ahead_bytes=most_bytes, retries=retries)
-        run = self._new_run(task, source, delivery, chosen, options, balancer)
-        if journal is not None:
-            self._keep(run, fn, delivery, journal, on_change)
+            source.total = options.total
+        if isinstance(policy, Static) and source.total is not None:
+            most = max(options.look_ahead or LOOK_AHEAD, source.total)
+            options = replace(options, look_ahead=most)  # every device has its slice from the start
+        pump = None if self._is_threaded else self._engine.step
+        delivery = Delivery(options.ordered, self._engine.wake, pump)
+        run = self._new_run(task, source, delivery, policy, options, fn)
         return Results(
             run,
             delivery,
-            raises=on_error == "raise",
+            raises=options.on_error == "raise",
             begin=partial(self._begin, run),
             finish=partial(_cancel, self._engine, run, self._threads),
             engine=self._engine,
@@ -345,7 +343,7 @@ class Executor:
             _shut_down(self._engine, self._threads)  # leaves the finalizer to whoever can wait
         else:
             self._finalizer()
-        self._experience.save()
+        self._costs.save()
 
     def __enter__(self) -> "Executor":
         self.start()
@@ -357,16 +355,10 @@ class Executor:
     # --- inside -----------------------------------------------------------------------------------
 
     def _new_run(
-        self,
-        task: Task,
-        source: Source,
-        sink: Sink,
-        policy: Policy,
-        options: Options,
-        balancer: LoadBalancer | None,
+        self, task: Task, source: Source, sink: Sink, policy: Policy, options: MapOptions, fn: Any = None
     ) -> Run:
         ids = list(self.devices.ids)
-        size, costs, is_hearsay = self._experience.of(task, source, self.devices)
+        size, costs, is_hearsay = self._costs.of(task, source, self.devices)
         dealer = Dealer(
             policy,
             ids,
@@ -376,7 +368,7 @@ class Executor:
             repeatable=options.repeatable,
             max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
             helpers=helpers(self.devices),
-            balancer=balancer,
+            balancer=options.balancer,
         )
         dealer.set_balancing(self._is_balancing)
         scheduler = Scheduler(
@@ -387,25 +379,28 @@ class Executor:
             memory_bytes={device.id: device.memory_bytes or 0 for device in self.devices},
             most_retries=options.retries,
         )
-        run = Run(task, source, scheduler, sink, Tally(ids), self._record, options, set(ids), self._learn)
-        run.has_balancer = balancer is not None
-        run.size = size
-        return run
+        journal = None
+        if options.journal is not None and isinstance(sink, Delivery):
+            sink = journal = self._journal_before(sink, source, options, fn)
+        return Run(
+            task, source, dealer, scheduler, sink, self._record, options, ids,
+            journal=journal, on_over=self._learn, size=size,
+        )  # fmt: skip
 
-    def _keep(
-        self, run: Run, fn: Any, delivery: Delivery, journal: str | os.PathLike, on_change: str
-    ) -> None:
-        """Put a journal before the delivery of ``run``."""
-        from evenload.executor.loop.journal_sink import Keeper, open_journal
+    def _journal_before(
+        self, delivery: Delivery, source: Source, options: MapOptions, fn: Any
+    ) -> "JournalSink":
+        """A journal that results pass on their way to ``delivery``."""
+        from evenload.executor.run.journal_sink import JournalSink, open_journal
 
-        call = self._engine.call if self._is_threaded else None
-        run.sink = run.keeper = Keeper(
-            open_journal(journal, fn, on_change),
+        assert options.journal is not None
+        return JournalSink(
+            open_journal(options.journal, fn, options.on_change),
             delivery,
-            run.source,
-            call,
-            repeatable=run.options.repeatable,
-            on_change=on_change,
+            source,
+            self._engine.call if self._is_threaded else None,
+            repeatable=options.repeatable,
+            on_change=options.on_change,
         )
 
     def _begin(self, run: Run) -> None:
@@ -415,13 +410,13 @@ class Executor:
             self._engine.call(partial(self._engine.begin, run))
 
     def _open_calls(self) -> "CallSource":
-        from evenload.executor.loop.calls import CallSource, FutureSink, run_call
+        from evenload.executor.run.calls import CallSource, FutureSink, run_call
 
         calls = CallSource()
         task = self._tasks.prepare(run_call if self._is_threaded else _call_here, sends=self._is_threaded)
         sink = FutureSink(calls)
-        options = Options("submit", look_ahead=1_000_000, may_change=False)
-        run = self._new_run(task, calls, sink, policy_from_name("pull"), options, None)
+        options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True)
+        run = self._new_run(task, calls, sink, policy_from_name("pull"), options)
         self._begin(run)
         return calls
 
@@ -435,7 +430,7 @@ class Executor:
     def _learn(self, run: Run) -> None:
         """Keep what a finished run has measured, for the next one of the same task."""
         assert run.summary is not None
-        self._experience.learn(run, run.summary, self.devices)
+        self._costs.learn(run, run.summary, self.devices)
         old, new = self._stats, run.summary
         self._stats = Stats(
             old.n_runs + 1,
@@ -459,13 +454,6 @@ class Executor:
                 thread.start()
 
 
-def _check_count(name: str, n: Any, least: int) -> None:
-    if n is not None and (not isinstance(n, Integral) or n < least):
-        raise ConfigError(
-            f"{name}={n!r} is not a whole number of at least {least}", hint="give one, or leave it out"
-        )
-
-
 def _shut_down(engine: Engine, threads: list[threading.Thread]) -> None:
     """End the workers; also when an executor was forgotten, and at the interpreter's end."""
     if not threads:
@@ -482,12 +470,17 @@ def _shut_down(engine: Engine, threads: list[threading.Thread]) -> None:
 def _cancel(engine: Engine, run: Run, threads: list[threading.Thread], status: str) -> None:
     """The receiver is through with ``run``, whether that is over or not."""
     if not run.is_over:
-        if run.keeper is not None and not engine.backend.is_threaded:
+        if run.journal is not None and not engine.backend.is_threaded:
             return engine.cancel(run)  # nobody else would, and the journal stay locked
         engine.call(partial(engine.cancel, run))
-    keeper, own = run.keeper, threading.current_thread()
-    if keeper is not None and engine.backend.is_threaded and own is not keeper.thread and own not in threads:
-        keeper.is_closed.wait(KEEP_S)  # what is finished is kept, and the journal free for the next run
+    journal, own = run.journal, threading.current_thread()
+    if (
+        journal is not None
+        and engine.backend.is_threaded
+        and own is not journal.thread
+        and own not in threads
+    ):
+        journal.is_closed.wait(KEEP_S)  # what is finished is kept, and the journal free for the next run
 
 
 def _call_here(call: tuple[Callable, tuple, dict]) -> Any:

@@ -11,6 +11,7 @@ from evenload.events import EventLog, RunFinished, RunStarted
 from evenload.executor.backends import BackendSettings
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.loop.results import Results
+from evenload.executor.run.map_options import MapOptions
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.prepare import name_of
 
@@ -65,26 +66,11 @@ def map(  # the built-in's name on purpose: evenload.map
         shared_memory_limit=shared_memory_limit,
         start=start,
     )
-    results = executor.map(
-        fn,
-        items,
-        ordered=ordered,
-        batch=batch,
-        cost=cost,
-        on_error=on_error,
-        balancer=balancer,
-        repeatable=repeatable,
-        timeout_s=timeout_s,
-        retries=retries,
-        look_ahead=look_ahead,
-        look_ahead_bytes=look_ahead_bytes,
-        shared=shared,
-        total=total,
-        stage=stage,
-        journal=journal,
-        on_change=on_change,
-    )
-
+    options = MapOptions(
+        ordered, batch, cost, on_error, None, balancer, repeatable, timeout_s, retries, look_ahead,
+        look_ahead_bytes, total, stage, shared, journal, on_change,
+    )  # fmt: skip
+    results = executor.map_with(fn, items, options)
     total = results.total
 
     def begin() -> None:

@@ -19,7 +19,7 @@ from evenload.errors import ResourceExhausted
 from evenload.events import EventLog, Note, Span
 from evenload.executor import Executor
 from evenload.executor.loop import cost_cache as warmth
-from evenload.executor.loop.cost_cache import Learned, Warmth, size_bucket
+from evenload.executor.loop.cost_cache import CostCache, Learned, size_bucket
 
 CPU = Device("cpu:0", "cpu", "cpu", "a CPU", threads=2)
 GPU = Device("cuda:0", "discrete", "cuda", "a GPU", uuid="GPU-1")
@@ -33,15 +33,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_what_is_saved_is_known_by_the_next(tmp_path: Path) -> None:
-    one = Warmth(tmp_path / "a" / "learned.json")
+    one = CostCache(tmp_path / "a" / "learned.json")
     assert one.known("f", "s", [CPU, GPU]) == {}
     one.learn("f", "s", GPU, Learned(Cost(0.1, 0.2), 8))
     one.learn("f", "s", CPU, Learned(None, 4))
     one.save()
-    other = Warmth(one.path)
+    other = CostCache(one.path)
     other.learn("g", "s", GPU, Learned(Cost(1.0, 2.0)))
     other.save()
-    two = Warmth(one.path)
+    two = CostCache(one.path)
     assert two.known("f", "s", [CPU, GPU]) == {
         "cuda:0": Learned(Cost(0.1, 0.2), 8),
         "cpu:0": Learned(None, 4),
@@ -59,12 +59,12 @@ def test_what_is_saved_is_known_by_the_next(tmp_path: Path) -> None:
 def test_a_damaged_file_is_an_empty_one(tmp_path: Path, content: str) -> None:
     path = tmp_path / "learned.json"
     path.write_text(content)
-    one = Warmth(path)
+    one = CostCache(path)
     assert one.known("f", "s", [GPU]) == {}
     assert (one.damage is None) == ('"k"' in content)
     one.learn("f", "s", GPU, Learned(Cost(0.1, 0.2)))
     one.save()
-    assert Warmth(path).known("f", "s", [GPU]) == {"cuda:0": Learned(Cost(0.1, 0.2))}
+    assert CostCache(path).known("f", "s", [GPU]) == {"cuda:0": Learned(Cost(0.1, 0.2))}
 
 
 @pytest.mark.parametrize(
@@ -74,13 +74,13 @@ def test_a_damaged_file_is_an_empty_one(tmp_path: Path, content: str) -> None:
      {"ceiling": None, "per_item_s": 1e300, "launch_s": 0}],
 )  # fmt: skip
 def test_entries_that_make_no_sense_are_passed_over(tmp_path: Path, entry: Any) -> None:
-    one = Warmth(tmp_path / "learned.json")
+    one = CostCache(tmp_path / "learned.json")
     one.learn("f", "s", GPU, Learned(Cost(0.1, 0.2)))
     one.save()
     content = json.loads(one.path.read_text())
     content["entries"] = dict.fromkeys(content["entries"], entry)
     one.path.write_text(json.dumps(content))
-    assert Warmth(one.path).known("f", "s", [GPU]) == {}
+    assert CostCache(one.path).known("f", "s", [GPU]) == {}
 
 
 def test_the_file_stays_small_and_a_folder_that_cannot_be_written_is_no_error(
@@ -90,13 +90,13 @@ def test_the_file_stays_small_and_a_folder_that_cannot_be_written_is_no_error(
     path = tmp_path / "learned.json"
     for n in range(30):
         monkeypatch.setattr(time, "time", lambda n=n: float(n))
-        one = Warmth(path)
+        one = CostCache(path)
         one.learn(f"f{n}", "s", GPU, Learned(Cost(0.1, 0.2)))
         one.save()
     assert len(json.loads(path.read_text())["entries"]) == 10
-    assert Warmth(path).known("f29", "s", [GPU])
-    assert not Warmth(path).known("f3", "s", [GPU])
-    no_folder = Warmth(path / "below a file" / "learned.json")
+    assert CostCache(path).known("f29", "s", [GPU])
+    assert not CostCache(path).known("f3", "s", [GPU])
+    no_folder = CostCache(path / "below a file" / "learned.json")
     no_folder.learn("f", "s", GPU, Learned())
     no_folder.save()
 

@@ -17,7 +17,7 @@ from evenload.balance.policy import Guided, Pull, Static
 from evenload.errors import ConfigError, ExecutorClosed
 from evenload.executor import Executor
 from evenload.executor.loop.engine import Engine
-from evenload.executor.loop.run import Run
+from evenload.executor.run.run import Run
 
 LeftBehind = Callable[[], list[psutil.Process]]
 
@@ -33,10 +33,7 @@ def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
     executor = Executor("cpu*2")
     results = executor.map(abs, itertools.count(), policy="pull")
     assert next(results) == 0
-    monkeypatch.setattr(Engine, "_on_answered", mistaken)
-    executor._engine._handlers[next(t for t in executor._engine._handlers if t.__name__ == "Answered")] = (
-        executor._engine._on_answered
-    )
+    monkeypatch.setattr(Engine, "answered", mistaken)
     with pytest.raises(ZeroDivisionError, match="a mistake"):
         list(results)
     executor._threads[0].join(100)
@@ -143,7 +140,7 @@ def test_a_signal_handler_may_call_the_engine_while_its_thread_holds_the_lock() 
     called = threading.Event()
 
     def interrupted_in_the_middle() -> None:
-        with executor._engine._lock:
+        with executor._engine._calls._lock:
             executor._engine.call(called.set)  # what the handler would do
 
     threading.Thread(target=interrupted_in_the_middle, daemon=True).start()
@@ -196,16 +193,16 @@ def test_a_new_policy_is_for_every_map_whatever_its_stage_is_called() -> None:
         assert next(results) == 0
         executor.set_policy("guided")
         assert list(results) == list(range(1, 50))
-        assert isinstance(results._run.scheduler.dealer.policy, Guided)
+        assert isinstance(results._run.policy, Guided)
         (calls,) = executor._engine.runs
-        assert isinstance(calls.scheduler.dealer.policy, Pull)
+        assert isinstance(calls.policy, Pull)
 
 
 def test_calls_whose_run_has_ended_fail_and_the_next_begin_a_new_one() -> None:
     with Executor("cpu*1", echo=False) as executor:
         waiting = executor.submit(time.sleep, 1000)
         engine, old = executor._engine, executor._calls
-        engine.call(lambda: engine._fail(engine.runs[0], ZeroDivisionError("a mistake")))
+        engine.call(lambda: engine.fail(engine.runs[0], ZeroDivisionError("a mistake")))
         with pytest.raises(ZeroDivisionError):
             waiting.result(100)
         assert executor.submit(abs, -1).result(100) == 1

@@ -190,9 +190,8 @@ def test_a_preloaded_worker_keeps_to_its_share_of_threads(monkeypatch: pytest.Mo
         first = executor.submit(threads_of, 0).result()
         backend: Any = executor._engine.backend
         backend._server.preload(["numpy", "torch"])
-        seat = next(iter(executor._engine.seats.values()))
-        assert seat.worker is not None
-        backend.kill(seat.worker.number)
+        (worker,) = executor._engine._supervisor.workers.values()
+        backend.kill(worker.number)
         time.sleep(0.2)
         again = executor.submit(threads_of, 0).result()
         assert again == first

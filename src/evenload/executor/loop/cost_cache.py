@@ -1,9 +1,9 @@
 """What earlier programs have learned of a function on a device, kept in the user's cache folder.
 
-    warmth = Warmth(path)                              one per executor
-    warmth.known(function, size) -> {device id: Learned}
-    warmth.learn(function, size, device, learned)
-    warmth.save()
+    cache = CostCache(path)                              one per executor
+    cache.known(function, size) -> {device id: Learned}
+    cache.learn(function, size, device, learned)
+    cache.save()
 
 A hint and no more: what it says counts until the run has measured for itself, a file that is missing or
 damaged is an empty one, and the oldest entries make room for new ones.
@@ -23,7 +23,7 @@ from typing import Any
 from evenload.balance.policy.estimate import Cost
 from evenload.devices import Device
 
-__all__ = ["Learned", "Warmth", "size_bucket", "user_cache"]
+__all__ = ["CostCache", "Learned", "size_bucket", "user_cache"]
 
 FORMAT = 1
 MOST_ENTRIES = 1000
@@ -38,7 +38,7 @@ class Learned:
     ceiling: int | None = None
 
 
-class Warmth:
+class CostCache:
     """Entries by function, device and size of the items. ``damage``: what is wrong with the file, or None."""
 
     def __init__(self, path: Path):

@@ -7,17 +7,17 @@ from evenload.devices import DevicePool
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.source import Source
 from evenload.executor.decide.summary import Summary
-from evenload.executor.loop.cost_cache import Learned, Warmth, size_bucket, user_cache
-from evenload.executor.loop.run import Run
+from evenload.executor.loop.cost_cache import CostCache, Learned, size_bucket, user_cache
+from evenload.executor.run.run import Run
 from evenload.executor.task.task import Task
 from evenload.settings import resolve
 
-__all__ = ["Experience"]
+__all__ = ["CostHistory"]
 
 WORTH_TELLING_S = 0.1  # a device that was busy for less has not shown what it can do
 
 
-class Experience:
+class CostHistory:
     """Costs by task and device.
 
     ceilings   (task, device) -> items per call that fit; shared with the engine
@@ -30,14 +30,14 @@ class Experience:
         self._costs: dict[int, dict[str, Cost]] = {}
         self._prints: dict[int, str] = {}
         is_kept = is_kept and bool(resolve().warm_start)
-        self._warmth = Warmth(user_cache() / "learned.json") if is_kept else None
+        self._cache = CostCache(user_cache() / "learned.json") if is_kept else None
 
     def of(
         self, task: Task, source: Source, devices: DevicePool
     ) -> tuple[str | None, Mapping[str, Cost], bool]:
         """The size of the items (None: not to be remembered), costs by device, whether they are hearsay."""
         size = None
-        if self._warmth is not None and source.total is not None and source.n_ready:
+        if self._cache is not None and source.total is not None and source.n_ready:
             costs = source.costs(0, min(100, source.n_ready))
             size = size_bucket(source.take(range(1))[0], costs, task.batch)
         if task.id in self._costs:
@@ -46,13 +46,13 @@ class Experience:
 
     def _heard(self, task: Task, size: str, devices: DevicePool) -> dict[str, Cost]:
         """What other programs have found out."""
-        warmth = self._warmth
-        if warmth is None or not warmth.path.exists():
+        cache = self._cache
+        if cache is None or not cache.path.exists():
             return {}
-        known = warmth.known(self._print_of(task), size, devices)
-        if warmth.damage is not None:
-            self._record.note("warning", f"{warmth.path} is damaged, and left out: {warmth.damage}")
-            warmth.damage = None
+        known = cache.known(self._print_of(task), size, devices)
+        if cache.damage is not None:
+            self._record.note("warning", f"{cache.path} is damaged, and left out: {cache.damage}")
+            cache.damage = None
         for device, learned in known.items():
             if learned.ceiling is not None and task.batch is not None and learned.ceiling < task.batch:
                 self._ceilings.setdefault((task.id, device), learned.ceiling)
@@ -60,22 +60,20 @@ class Experience:
 
     def learn(self, run: Run, summary: Summary, devices: DevicePool) -> None:
         """Keep what a finished run has measured."""
-        dealer = run.scheduler.dealer
-        costs = {device: dealer.cost(device) for device in dealer.devices_here()}
-        self._costs[run.task.id] = {device: cost for device, cost in costs.items() if cost is not None}
-        if self._warmth is None or run.size is None or run.error is not None:
+        self._costs[run.task.id] = run.costs()
+        if self._cache is None or run.size is None or run.error is not None:
             return
-        for device, cost in self._costs[run.task.id].items():
+        for device, cost in run.costs(least_measured=2).items():
             share = summary.devices.get(device)
-            is_sure = share is not None and share.busy_s >= WORTH_TELLING_S and dealer.n_measured(device) >= 2
+            is_sure = share is not None and share.busy_s >= WORTH_TELLING_S
             if is_sure and device in devices:
                 learned = Learned(cost, self._ceilings.get((run.task.id, device)))
-                self._warmth.learn(self._print_of(run.task), run.size, devices.device(device), learned)
+                self._cache.learn(self._print_of(run.task), run.size, devices.device(device), learned)
 
     def save(self) -> None:
         """Let other programs know."""
-        if self._warmth is not None:
-            self._warmth.save()
+        if self._cache is not None:
+            self._cache.save()
 
     def _print_of(self, task: Task) -> str:
         if task.id not in self._prints:

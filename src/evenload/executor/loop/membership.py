@@ -1,32 +1,32 @@
-"""Devices that come and go while the executor works."""
+"""Which devices take part, and which of them have a worker: devices come and go while the executor works."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evenload.devices import Device, DevicePool, worker_environment
+from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError
 from evenload.executor.backends import Backend
-from evenload.executor.decide.instruction import Came
-from evenload.executor.loop.device_slot import Seat
-from evenload.executor.loop.run import Run
+from evenload.executor.decide.record import Record
+from evenload.executor.loop.device_slot import DeviceSlot
+from evenload.executor.run.run import Run
+from evenload.executor.supervisor.supervisor import Supervisor
+from evenload.executor.supervisor.worker import Worker
 
-__all__ = ["Roster", "helpers", "newcomers"]
-
-LEAVE_S = 5.0  # for a drained device's worker to free what its tasks hold
+__all__ = ["Membership", "helpers", "newcomers"]
 
 
-class Roster:
-    """The executor's seats: who has one, who is to leave. ``pool`` has every device that ever had one.
+class Membership:
+    """The executor's device slots, by device. ``pool`` has every device that ever had one.
 
     Belongs to the executor's thread.
     """
 
-    def __init__(self, pool: DevicePool, backend: Backend):
+    def __init__(self, pool: DevicePool, supervisor: Supervisor, record: Record):
         self.pool = pool
-        self._backend = backend
-        self.seats = {device.id: Seat(device, worker_environment(device, pool), device.id) for device in pool}
+        self.slots = {device.id: DeviceSlot.of(device, pool) for device in pool}
+        self._supervisor, self._record = supervisor, record
 
     def add(self, devices: Sequence[Device], runs: Sequence[Run]) -> None:
         """These take part from now on, in ``runs`` too."""
@@ -34,43 +34,86 @@ class Roster:
         known = {device.id: device for device in self.pool}
         self.pool = self.pool.with_devices([*(known | {device.id: device for device in devices}).values()])
         for device in devices:
-            seat = self.seats.get(device.id)
-            if seat is None:
-                seat = self.seats[device.id] = Seat(device, worker_environment(device, self.pool), device.id)
-            seat.is_draining, seat.lost, seat.n_early_deaths = False, None, 0
-            seat.refusals.clear()
+            if device.id not in self.slots:
+                self.slots[device.id] = DeviceSlot.of(device, self.pool)
+            self.slots[device.id].reopen()
             for run in runs:
-                if not run.is_over and device.id not in run.devices:
-                    run.devices.add(device.id)
-                    is_helper = device.id in helpers(self.pool)
-                    run.scheduler.handle(Came(device.id, now, self.pool.score(device.id), is_helper))
+                run.join(device.id, self.pool.score(device.id), device.id in helpers(self.pool), now)
 
     def drain(self, ids: Sequence[str], runs: Sequence[Run], at_once: bool) -> None:
         """These get nothing more. Their workers end what they have, or (``at_once``) are killed with it."""
         now = time.monotonic()
         for device in ids:
-            seat = self.seats[device]
-            seat.is_draining = True
+            self.slots[device].is_draining = True
             for run in runs:
                 run.leave(device, "it was drained", now)
-            if at_once and seat.worker is not None:
-                seat.worker.is_removed = True
-                self._backend.kill(seat.worker.number)
+            worker = self._supervisor.workers.get(device)
+            if at_once and worker is not None:
+                self._supervisor.remove(worker)
+
+    def enter(self, run: Run) -> None:
+        """``run`` begins: all devices take part but those that were drained."""
+        for slot in self.slots.values():
+            slot.refusals.pop(run.task.id, None)  # what it refused in an earlier run, it may build now
+            if slot.is_draining:
+                run.leave(slot.id, "it was drained", time.monotonic())
+        present = [slot for slot in self.slots.values() if not slot.is_draining]
+        if any(slot.id not in run.devices for slot in present):
+            self.add([slot.device for slot in present], [run])
+
+    def start_workers(self) -> None:
+        """One on every device that has none."""
+        now = time.monotonic()
+        for slot in self.slots.values():
+            if slot.id not in self._supervisor.workers and slot.may_start(now):
+                self._start(slot)
+
+    def staff(self, runs: Sequence[Run], now: float) -> None:
+        """Replace workers that are gone, as far as ``runs`` have work for them."""
+        workers = self._supervisor.workers
+        missing = [slot for slot in self.slots.values() if slot.id not in workers and slot.may_start(now)]
+        for slot in sorted(missing, key=lambda slot: -self.pool.score(slot.id)):
+            if any(slot.id in run.devices and self._lacks_workers(run) for run in runs):
+                self._start(slot)
+
+    def exclude_useless(self, runs: Sequence[Run], now: float) -> None:
+        """Tell ``runs`` of devices that will have no worker any more, or cannot build their task."""
+        for slot in self.slots.values():
+            if not (slot.back_off.why_given_up or slot.refusals):
+                continue
+            for run in tuple(runs):
+                why = slot.back_off.why_given_up or slot.refusals.get(run.task.id)
+                if why and slot.id in run.devices:
+                    self._record.note("warning", f"{slot.id} takes no part in {run.options.stage}: {why}")
+                    run.leave(slot.id, why, now)
 
     def dismiss_drained(self, now: float) -> float | None:
         """Send workers home that have nothing left to do. Returns when to look again."""
-        due_s = None
-        for seat in self.seats.values():
-            if not seat.is_draining or seat.worker is None or not seat.worker.is_idle:
-                continue
-            if seat.stop_by_s is None:
-                self._backend.stop(seat.worker.number)
-                seat.stop_by_s = now + LEAVE_S
-            elif now >= seat.stop_by_s:
-                self._backend.kill(seat.worker.number)
-                seat.stop_by_s = now + LEAVE_S
-            due_s = seat.stop_by_s if due_s is None else min(due_s, seat.stop_by_s)
-        return due_s
+        workers = [self._supervisor.workers.get(slot.id) for slot in self.slots.values() if slot.is_draining]
+        idle = [worker for worker in workers if worker is not None and worker.is_idle]
+        return min((self._supervisor.retire(worker, now) for worker in idle), default=None)
+
+    def next_start_s(self, now: float) -> float | None:
+        """When the next back-off ends."""
+        workers = self._supervisor.workers
+        due = (slot.back_off.not_before_s for slot in self.slots.values() if slot.id not in workers)
+        return min((at for at in due if at > now), default=None)
+
+    def with_workers(self) -> list[tuple[DeviceSlot, Worker]]:
+        return [(self.slots[device], worker) for device, worker in self._supervisor.workers.items()]
+
+    def _lacks_workers(self, run: Run) -> bool:
+        """Has it fewer than items, or only such as will not take what is left?"""
+        n_items = run.n_most_items
+        if n_items is None:
+            return True
+        there = [one for one in self.with_workers() if one[0].id in run.devices]
+        if len(there) * run.sizing.n_per_call < n_items:
+            return True
+        return run.has_work() and all(worker.may_work and slot.rest is not None for slot, worker in there)
+
+    def _start(self, slot: DeviceSlot) -> None:
+        self._supervisor.start(slot.id, slot.device, self.pool, slot.environment)
 
 
 def helpers(devices: Iterable[Device]) -> set[str]:
@@ -95,9 +138,8 @@ def newcomers(
             raise ConfigError(f"{device.id} takes part already", hint="`executor.devices` says who does")
         if device.family == "cpu" and device.id in taken:
             prefix = device.id.rpartition(":")[0]
-            device = replace(
-                device, id=next(f"{prefix}:{n}" for n in range(10**6) if f"{prefix}:{n}" not in taken)
-            )
+            free = next(f"{prefix}:{n}" for n in range(10**6) if f"{prefix}:{n}" not in taken)
+            device = replace(device, id=free)
         taken.add(device.id)
         came.append(device)
     return tuple(came)

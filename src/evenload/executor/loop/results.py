@@ -79,7 +79,7 @@ class Results(Generic[R]):
 
     def stop(self) -> None:
         """Begin nothing new; finish and deliver what runs, then end the iteration. From any thread."""
-        self._engine.call(lambda: self._engine.stop(self._run))
+        self._engine.call(self._run.stop)
 
     def close(self) -> None:
         """Drop everything that is not delivered yet."""

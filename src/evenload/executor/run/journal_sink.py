@@ -1,6 +1,6 @@
 """A run with a journal: what is done already is not run, and results are on disk before anybody gets them.
 
-    run ──► Keeper.put ──► journal (a thread, many results per fsync) ──► Delivery.put ──► receiver
+    run ──► JournalSink.put ──► journal (a thread, many results per fsync) ──► Delivery.put ──► receiver
 
 It takes the place of the run's sink. An entry of the journal is an item's number; its payload begins with the
 fingerprint of the item, so that a result is never given for another item than it was made from.
@@ -22,7 +22,7 @@ from evenload.executor.journal.journal import Journal
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.fingerprint import fingerprint, fingerprint_code
 
-__all__ = ["Keeper", "open_journal"]
+__all__ = ["JournalSink", "open_journal"]
 
 FORM = "1"  # of the payloads
 N_DIGEST = 16
@@ -46,11 +46,10 @@ def open_journal(path: str | os.PathLike, fn: Any, on_change: str) -> Journal:
     )
 
 
-class Keeper:
+class JournalSink:
     """The sink of a run. All but the thread inside belongs to the executor's thread.
 
     call        has something called in the executor's thread; None if this is the only thread there is
-    on_broken   called there with the error if the journal cannot be written; set by the engine
     is_closed   everything that could be kept is, and the journal is free for others
     n_known     results that came from the journal
     """
@@ -65,12 +64,12 @@ class Keeper:
         repeatable: bool,
         on_change: str,
     ):
-        self.journal = journal
         self.n_known = 0
-        self.n_unreadable = 0
         self.is_closed = threading.Event()
-        self.on_broken: Callable[[Exception], None] = lambda error: None
         self.thread: threading.Thread | None = None
+        self._on_broken: Callable[[Exception], None] = lambda error: None
+        self._journal = journal
+        self._n_unreadable = 0
         self._sink = sink
         self._source = source
         self._call = call
@@ -84,7 +83,18 @@ class Keeper:
         self._broken: Exception | None = None
         weakref.finalize(self, journal.close)  # of a map that nobody ever iterated over
 
+    def begin(self, on_broken: Callable[[Exception], None]) -> None:
+        """The run begins. ``on_broken`` is called in the executor's thread if the journal breaks."""
+        self._on_broken = on_broken
+
     # --- what was done before ---------------------------------------------------------------------
+
+    def what_is_lost(self) -> str:
+        """What a person should know of entries that were of no use; "" for none."""
+        n_lost = self._journal.n_damaged + self._n_unreadable
+        if not n_lost:
+            return ""
+        return f"{n_lost} entries of the journal {self._journal.path} are damaged; those items ran again"
 
     def known(self, items: range) -> list[Block]:
         """What the journal has of ``items``, which must be in the source still.
@@ -96,7 +106,7 @@ class Keeper:
         return [block for index in items if (block := self._known(index)) is not None]
 
     def _known(self, index: int) -> Block | None:
-        payload = self.journal.done(str(index))
+        payload = self._journal.done(str(index))
         if payload is None or len(payload) <= N_DIGEST:
             return None
         (item,) = self._source.take(range(index, index + 1))
@@ -105,7 +115,7 @@ class Keeper:
             if not self._refuses:
                 return None
             raise ConfigError(
-                f"item {index} is not the one whose result is in the journal {self.journal.path}",
+                f"item {index} is not the one whose result is in the journal {self._journal.path}",
                 hint="give the items of then, on_change='rerun' to run changed ones, or another journal",
             )
         if kind != VALUE and self._repeatable:
@@ -120,7 +130,7 @@ class Keeper:
             try:
                 value = pickle.loads(body)
             except Exception:  # of a class that has gone: then the item is run again
-                self.n_unreadable += 1
+                self._n_unreadable += 1
                 return None
         self.n_known += 1
         failed = frozenset(() if kind == VALUE else (0,))
@@ -140,7 +150,7 @@ class Keeper:
                 self._digests.setdefault(index, fingerprint(item))
         if not self._repeatable:
             begun = bytes((BEGUN,))
-            self.journal.record_many(
+            self._journal.record_many(
                 [(str(i), self._digest(i, item) + begun) for i, item in zip(indices, items, strict=True)]
             )
 
@@ -151,7 +161,7 @@ class Keeper:
         kept = _Kept(block, self._source.take(block.items))
         self._n_waiting_bytes += block.n_bytes
         if self._call is None:
-            self.journal.record_many(self._entries(kept))
+            self._journal.record_many(self._entries(kept))
             self._arrive([block])
         else:
             self._enqueue(kept)
@@ -217,7 +227,7 @@ class Keeper:
             self._enqueue(end)
 
     def _end(self, end: _End) -> None:
-        self.journal.close()
+        self._journal.close()
         self.is_closed.set()
         if end.skips_gaps:
             self._sink.skip_gaps()
@@ -244,14 +254,14 @@ class Keeper:
             kept = [one for one in waiting if isinstance(one, _Kept)]
             if self._broken is None:
                 try:
-                    self.journal.record_many([entry for one in kept for entry in self._entries(one)])
+                    self._journal.record_many([entry for one in kept for entry in self._entries(one)])
                     self._call(partial(self._arrive, [one.block for one in kept]))
                 except Exception as error:
                     self._broken = error
-                    self._call(partial(self.on_broken, error))
+                    self._call(partial(self._on_broken, error))
             if isinstance(waiting[-1], _End):
                 # Free for others before the receiver hears that this is the end.
-                self.journal.close()
+                self._journal.close()
                 self._call(partial(self._end, waiting[-1]))
                 return
 

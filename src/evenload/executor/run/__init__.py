@@ -1,0 +1,1 @@
+"""One run: its items in, chunks out, and what becomes of them."""

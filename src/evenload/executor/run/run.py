@@ -1,0 +1,350 @@
+"""One map while it runs: joins the items' source, the scheduler and the delivery of results.
+
+All of it belongs to the executor's thread.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from evenload.balance.dealing.dealer import Dealer
+from evenload.balance.policy import Policy, Pull
+from evenload.balance.policy.estimate import Cost
+from evenload.errors import NoUsableDevice, TaskError
+from evenload.executor.decide import instruction as ins
+from evenload.executor.decide.delivery import Block
+from evenload.executor.decide.instruction import Accept, Fail, Instruction, Rest, Send
+from evenload.executor.decide.record import Record
+from evenload.executor.decide.scheduler import Scheduler
+from evenload.executor.decide.source import Source
+from evenload.executor.decide.summary import Summary
+from evenload.executor.run.chunk_sizing import ChunkSizing
+from evenload.executor.run.feeder import Feeder
+from evenload.executor.run.lost_items import error_of_lost_item
+from evenload.executor.run.map_options import MapOptions
+from evenload.executor.run.run_account import RunAccount
+from evenload.executor.run.sent_chunk import SentChunk
+from evenload.executor.run.sink import Sink
+from evenload.executor.task.failure import Failure
+from evenload.executor.task.messages import Answered, Gone
+from evenload.executor.task.task import Answer, Task
+from evenload.executor.transport.progress_cell import QUEUED
+
+if TYPE_CHECKING:
+    from evenload.executor.run.journal_sink import JournalSink
+
+__all__ = ["Run", "Sent"]
+
+LOOK_AHEAD = 100_000
+LOOK_AHEAD_BYTES = 512 * 1024 * 1024
+
+
+class Run:
+    """One map, or all submitted calls, from its first item to the end of its results.
+
+    devices   those that take part
+    journal   its sink, if it has a journal
+    on_over   called once, when nothing more will be delivered
+    size      of its items, by which costs are remembered; None if they are not to be
+    summary   how it went, once it is over
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        source: Source,
+        dealer: Dealer,
+        scheduler: Scheduler,
+        sink: Sink,
+        record: Record,
+        options: MapOptions,
+        devices: Sequence[str],
+        *,
+        journal: "JournalSink | None" = None,
+        on_over: "Callable[[Run], None]" = lambda run: None,
+        size: str | None = None,
+    ):
+        self.task, self.source, self.options = task, source, options
+        self.devices = set(devices)
+        self.journal, self.size = journal, size
+        self.is_over = self.is_stopping = self.is_held_up = False
+        self.error: BaseException | None = None
+        self.summary: Summary | None = None
+        self.sizing = ChunkSizing(task.batch or 1)
+        self._dealer, self._scheduler, self._sink, self._on_over = dealer, scheduler, sink, on_over
+        self._account = RunAccount(record, options.stage, devices)
+        self._look_ahead_bytes = options.look_ahead_bytes or LOOK_AHEAD_BYTES
+        self._feeder = Feeder(
+            source,
+            scheduler,
+            sink,
+            self.sizing,
+            self._account,
+            journal,
+            options.look_ahead or LOOK_AHEAD,
+            self._look_ahead_bytes,
+        )
+        self._causes: dict[str, str] = {}
+        self._began_s = 0.0
+        self._first_sent_s: float | None = None
+
+    def begin(self, on_broken: Callable[[Exception], None]) -> None:
+        """``on_broken`` is called if its journal cannot be written."""
+        self._began_s = time.monotonic()
+        if self.journal is not None:
+            self.journal.begin(on_broken)
+        self._account.begin(self.source.total)
+        if self.source.total is not None:
+            self._scheduler.expect(self.source.total)
+
+    # --- what others may ask ----------------------------------------------------------------------
+
+    @property
+    def is_finished(self) -> bool:
+        """Every item has its fate."""
+        return self._scheduler.is_finished
+
+    @property
+    def n_waiting(self) -> int | None:
+        """Items (or batches) that no device has yet; None if nobody knows how many will come."""
+        return self._dealer.remaining
+
+    @property
+    def n_most_items(self) -> int | None:
+        """Items that there are, or will be; None if nobody knows."""
+        total = self.source.total
+        return None if total is None else max(total, self.source.n_ready)
+
+    @property
+    def has_duplicates(self) -> bool:
+        return bool(self._account.n_duplicates)
+
+    @property
+    def has_balancer(self) -> bool:
+        return self.options.balancer is not None
+
+    @property
+    def policy(self) -> Policy:
+        return self._dealer.policy
+
+    def has_work(self) -> bool:
+        """Is it worth building the task on one more device? Not for copies only, unless an item hangs."""
+        may_deal = self._dealer.remaining != 0 or self.is_held_up
+        return may_deal and not (self.is_over or self.is_stopping)
+
+    def is_superseded(self, chunk: "Sent") -> bool:
+        """Every item of ``chunk`` has its fate already."""
+        return self._scheduler.is_superseded(chunk.send.chunk)
+
+    def queued(self) -> dict[str, int]:
+        """Items that wait for one device alone, by device."""
+        return self._dealer.queued()
+
+    def fastest_first(self, devices: Iterable[str]) -> list[str]:
+        return self._dealer.fastest_first(devices)
+
+    def costs(self, least_measured: int = 0) -> dict[str, Cost]:
+        """Measured costs of an item, by device; only of those with so many measured chunks."""
+        devices = [d for d in self._dealer.devices_here() if self._dealer.n_measured(d) >= least_measured]
+        costs = {device: self._dealer.cost(device) for device in devices}
+        return {device: cost for device, cost in costs.items() if cost is not None}
+
+    # --- what others may change -------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Deal nothing more; what workers have is finished."""
+        self.is_stopping = True
+
+    def set_policy(self, policy: Policy, now: float) -> None:
+        """Deal the rest by ``policy``. Raises what a policy raises that does not fit."""
+        self._dealer.set_policy(policy, now)
+
+    def set_balancing(self, on: bool) -> None:
+        self._dealer.set_balancing(on)
+
+    def balance(self, now: float) -> None:
+        """Let the balancer move queued items, if it is time."""
+        for move in self._dealer.tick(now):
+            self._account.moved(move)
+
+    def join(self, device: str, prior: float, is_helper: bool, now: float) -> None:
+        """``device`` takes part from now on."""
+        if not self.is_over and device not in self.devices:
+            self.devices.add(device)
+            self._scheduler.handle(ins.Came(device, now, prior, is_helper))
+
+    def leave(self, device: str, why: str, now: float) -> None:
+        """``device`` can do nothing for this run. Ends the run if it was the last."""
+        if device not in self.devices:
+            return
+        self.devices.discard(device)
+        self._causes[device] = why
+        self._scheduler.handle(ins.Left(device, now))
+        if not self.devices and not self._scheduler.is_finished:
+            self.end(NoUsableDevice(f"no device can run {self.task.name}", causes=self._causes))
+
+    # --- items in, chunks out ---------------------------------------------------------------------
+
+    def feed(self) -> None:
+        """Let the scheduler have what is there, as far as results may pile up."""
+        while not self.is_over and self._feeder.feed(len(self.devices)):
+            pass
+
+    def deal(self, device: str, now: float) -> Send | Rest:
+        """The next chunk for ``device``, or why there is none now."""
+        if self._sink.n_ready_bytes >= self._look_ahead_bytes:
+            self._sink.is_waiting_for_room = True
+            return Rest(device, "results wait to be fetched", None)
+        bundle = 1 if self.source.is_apart else self.bundle(device)
+        event = ins.Free(device, now, bundle, self.sizing.most_items(self.source))
+        (instruction,) = self._scheduler.handle(event)
+        assert isinstance(instruction, Send | Rest)
+        if isinstance(instruction, Send):
+            self.sizing.dealt(len(instruction.items), is_copy=instruction.duplicate)
+            if self._first_sent_s is None:
+                self._first_sent_s = now
+            self._account.n_duplicates += instruction.duplicate
+        return instruction
+
+    def bundle(self, device: str) -> int:
+        """How many chunks should go to ``device`` together, and as many wait there.
+
+        Only where their size is fixed: other policies make them longer instead. Only what may run twice:
+        what waits there might have to be taken back.
+        """
+        policy = self._dealer.policy
+        if not (isinstance(policy, Pull) and self.options.repeatable):
+            return 1
+        return self.sizing.n_together(device, policy.chunk)
+
+    def items_to_send(self, send: Send, now: float) -> list[Any] | None:
+        """The items of ``send``, which are sent now; None if nobody wants them any more."""
+        if not self.source.claim(send.items):
+            self._scheduler.handle(ins.Withdrawn(send.chunk, now))
+            return None
+        items = self.source.take(send.items)
+        if self.journal is not None:
+            self.journal.before(send.items, items)
+        return items
+
+    def flush(self, now: float) -> float | None:
+        """Hand over results that are ready. Returns when to call again, if it is too soon."""
+        return self._sink.flush(now)
+
+    # --- what became of a chunk -------------------------------------------------------------------
+
+    def answered(self, chunk: "Sent", device: str, message: Answered, now: float) -> None:
+        answer = message.answer
+        no_memory = tuple(at for at, failure in answer.failures.items() if failure.kind == "memory")
+        raised: tuple[int, ...] = ()
+        if self.options.retries:
+            raised = tuple(at for at, failure in answer.failures.items() if failure.kind == "raised")
+        event = ins.Answered(chunk.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
+        instructions = self._scheduler.handle(event)
+        self._count(chunk, device, answer, instructions)
+        self.sizing.answered(device, len(answer.values), answer.busy_s, message.n_bytes)
+        for accept in instructions:
+            assert isinstance(accept, Accept)
+            self._accept(accept, device, answer, message.n_bytes)
+
+    def spoilt(self, chunk: "Sent", device: str, failure: Failure, is_run: bool, now: float) -> None:
+        """``chunk`` came back without results, or could not be sent."""
+        self._account.ended(chunk, device, now, "failed")
+        for fail in self._scheduler.handle(ins.Spoilt(chunk.send.chunk, now, is_run)):
+            assert isinstance(fail, Fail)
+            for item in fail.items:
+                error = failure.to_error(item, device)
+                if fail.why == "unknown":
+                    error.message += "; it has run and must not run again, so its result is lost"
+                self._fail_item(item, error, device)
+
+    def died(self, chunk: "Sent", device: str, gone: Gone, position: int, now: float) -> None:
+        """The worker with ``chunk`` is gone; it was at ``position`` of it, or at another chunk (QUEUED)."""
+        if position != QUEUED:
+            self._account.worker_lost()
+        is_overtime = chunk.overtime_at is not None and chunk.overtime_at == position
+        self._account.ended(chunk, device, now, "lost")
+        for fail in self._scheduler.handle(ins.Died(chunk.send.chunk, device, now, position, is_overtime)):
+            assert isinstance(fail, Fail)
+            for item in fail.items:
+                error = error_of_lost_item(item, fail.why, device, gone, self.options.timeout_s)
+                self._fail_item(item, error, device)
+
+    def release_rest(self, chunk: "Sent", device: str, position: int, now: float, *, has_queue: bool) -> bool:
+        """The item at ``position`` takes very long: others get what waits behind it, if anything does."""
+        self.is_held_up = True
+        has_rest = has_queue or len(chunk.send.items) > self.sizing.n_per_call
+        if self.is_over or not self.options.repeatable or not has_rest:
+            return False
+        self._scheduler.handle(ins.Stuck(chunk.send.chunk, device, now, position))
+        return True
+
+    def abandoned(self, chunk: "Sent", device: str, now: float) -> None:
+        """The run is over and ``chunk`` still runs: its span ends here, whatever becomes of it."""
+        self._account.ended(chunk, device, now, "superseded")
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def end_early(self) -> None:
+        """It was to stop, and nothing runs any more."""
+        self._sink.skip_gaps()
+        self.end(None)
+
+    @property
+    def status(self) -> str:
+        """Of a run that is over, in the words of ``events.RunFinished``."""
+        if self.error is not None:
+            return "failed"
+        if not self._scheduler.is_finished:
+            return "interrupted"
+        return "failures" if self._account.n_failed else "done"
+
+    def end(self, error: BaseException | None) -> None:
+        """Deliver nothing more; ``error`` is raised to the receiver when it has fetched what there is."""
+        if self.is_over:
+            return
+        self.is_over = True
+        self.error = error
+        try:
+            self.source.close()
+            now = time.monotonic()
+            startup_s = (now if self._first_sent_s is None else self._first_sent_s) - self._began_s
+            if self.journal is not None:
+                self._account.count_journal(self.journal.n_known, self.journal.what_is_lost())
+            wall_s, retries = now - self._began_s, self._scheduler.retries
+            self.summary = self._account.close(self._scheduler.fated.n, wall_s, startup_s, retries)
+            self._on_over(self)
+        finally:
+            self._sink.close(error)
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _count(self, chunk: "Sent", device: str, answer: Answer, accepted: Iterable[Instruction]) -> None:
+        n_first = sum(
+            len(a.items if a.positions is None else a.positions) for a in accepted if isinstance(a, Accept)
+        )
+        if n_first:
+            self.sizing.counted(len(answer.values), answer.busy_s)
+        self._account.answered(chunk, device, answer, is_needed=bool(n_first))
+
+    def _accept(self, accept: Accept, device: str, answer: Answer, n_bytes: int) -> None:
+        items, values, failures = accept.items, answer.values, answer.failures
+        if accept.positions is not None:
+            values = [values[at] for at in accept.positions]
+            failures = {new: failures[at] for new, at in enumerate(accept.positions) if at in failures}
+            items = tuple(items[at] for at in accept.positions)
+        for at, failure in failures.items():
+            error = failure.to_error(items[at], device)
+            values[at] = error
+            self._account.item_failed(items[at], error, failure.type_name, failure.message, device)
+        self._sink.put(Block(items, values, frozenset(failures), n_bytes, device))
+        self.source.release(items)
+
+    def _fail_item(self, item: int, error: TaskError, device: str) -> None:
+        """``item`` ends with ``error``, which is not its own."""
+        self._account.item_failed(item, error, type(error).__name__, error.message, device)
+        self._sink.put(Block((item,), [error], frozenset((0,)), 0, device))
+        self.source.release((item,))
+
+
+Sent = SentChunk[Run]

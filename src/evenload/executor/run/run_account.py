@@ -1,0 +1,84 @@
+"""What the workers did for one run: counted for its summary, and told as events."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evenload.balance.migrate import Move
+from evenload.errors import TaskError
+from evenload.executor.decide.delivery import Block
+from evenload.executor.decide.record import Record
+from evenload.executor.decide.summary import Summary, Tally
+from evenload.executor.run.sent_chunk import SentChunk
+from evenload.executor.task.task import Answer
+
+__all__ = ["RunAccount"]
+
+
+class RunAccount:
+    """The counts and the events of one run, whose events carry ``stage``.
+
+    n_duplicates  chunks that were sent although another device had their items
+    n_failed      items that ended with an error
+    """
+
+    def __init__(self, record: Record, stage: str, devices: Sequence[str]):
+        self.n_duplicates = self.n_failed = 0
+        self._record, self._stage = record, stage
+        self._tally = Tally(list(devices))
+
+    def begin(self, total: int | None) -> None:
+        self._record.stage_started(self._stage, total)
+
+    def close(self, n_items: int, wall_s: float, startup_s: float, retries: Mapping[str, int]) -> Summary:
+        """The run is over, and every one of ``n_items`` has its fate."""
+        self._tally.n_failed, self._tally.n_duplicates = self.n_failed, self.n_duplicates
+        summary = self._tally.summarise(n_items, wall_s, startup_s, retries)
+        self._record.stage_finished(self._stage, summary.bound_s or None)
+        return summary
+
+    def answered(self, chunk: SentChunk[Any], device: str, answer: Answer, *, is_needed: bool) -> None:
+        """``chunk`` came back; ``is_needed``: before every other that has its items."""
+        status = "superseded" if not is_needed else "failed" if answer.failures else "ok"
+        if is_needed:
+            n_items = len(answer.values)
+            self._tally.add(device, answer.busy_s, n_items, cost=chunk.cost, is_good=not answer.failures)
+        else:
+            self._tally.add_waste(device, answer.busy_s)
+        self._span(chunk, device, answer.start_s, answer.stop_s, answer.busy_s, status)
+
+    def ended(self, chunk: SentChunk[Any], device: str, now: float, status: str) -> None:
+        """``chunk`` has no results: failed | lost | superseded."""
+        self._span(chunk, device, chunk.dealt_s, now, 0.0, status)
+
+    def worker_lost(self) -> None:
+        self._tally.n_workers_lost += 1
+
+    def item_failed(self, item: int, error: TaskError, name: str, message: str, device: str) -> None:
+        self.n_failed += 1
+        self._record.item_failed(self._stage, item, name, message, device, error.remote_traceback)
+
+    def restored(self, blocks: Sequence[Block], items: tuple[int, ...]) -> None:
+        """The results of ``items`` are there from an earlier run."""
+        self._record.restored(self._stage, items)
+        for block in blocks:
+            if block.failed:
+                (item,), (error,) = block.items, block.values
+                self.item_failed(item, error, type(error).__name__, error.message, "")
+
+    def count_journal(self, n_restored: int, what_is_lost: str) -> None:
+        """``what_is_lost``: what a person should know of damaged entries, "" for none."""
+        self._tally.n_restored = n_restored
+        if what_is_lost:
+            self._record.note("warning", what_is_lost)
+
+    def moved(self, move: Move) -> None:
+        self._record.moved(move.source, move.target, move.n_items, move.imbalance)
+
+    def _span(
+        self, chunk: SentChunk[Any], device: str, start_s: float, stop_s: float, busy_s: float, status: str
+    ) -> None:
+        send = chunk.send
+        self._record.span(
+            self._stage, device, chunk.worker, send.items, start_s, stop_s, busy_s, status, send.why,
+            chunk.dealt_s, send.duplicate, chunk.cost,
+        )  # fmt: skip

@@ -1,0 +1,242 @@
+"""Starts, watches and ends the worker processes of one backend.
+
+    driver ──► start, load, send, retire, kill, discard ──► Supervisor ──► backend
+    driver ◄── refused, answered, spoilt, gone ◄── poll ◄── backend's messages
+
+What is to be sent, and where, is the driver's to decide: the executor's ``Engine`` deals items, the
+pipeline's loop runs stages. Everything but ``wake`` belongs to the driver's thread.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from evenload.devices import Device, DevicePool
+from evenload.executor.backends import Backend
+from evenload.executor.decide.record import Record
+from evenload.executor.supervisor.worker import Worker
+from evenload.executor.task.failure import Failure
+from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
+from evenload.executor.task.task import Task
+from evenload.executor.transport.progress_cell import NOT_BEGUN
+
+__all__ = ["Driver", "Supervisor"]
+
+LEAVE_S = 5.0  # for a worker that was told to leave to free what its tasks hold
+
+
+class Driver(Protocol):
+    """What a supervisor tells the loop that it works for."""
+
+    def loaded(self, worker: Worker) -> None:
+        """The task that ``worker`` was building is built."""
+        ...
+
+    def refused(self, worker: Worker, task: Task, failure: Failure) -> None:
+        """``task`` could not be built there."""
+        ...
+
+    def answered(self, worker: Worker, chunk: Any, message: Answered) -> None:
+        """``chunk`` has come back with results."""
+        ...
+
+    def spoilt(self, worker: Worker, chunk: Any, message: Spoilt) -> None:
+        """``chunk`` has come back without results."""
+        ...
+
+    def gone(self, worker: Worker, message: Gone) -> None:
+        """``worker`` has ended; ``worker.chunks`` are lost. Not told of one that was discarded."""
+        ...
+
+
+class Supervisor:
+    """The workers of one backend, at most one in each slot (a device, or a group of devices).
+
+    workers          those that are starting or there, by slot
+    longest_start_s  a worker that has built no task after so long is given up
+    """
+
+    def __init__(
+        self, backend: Backend, record: Record, driver: Driver, *, longest_start_s: float | None = None
+    ):
+        self.workers: dict[str, Worker] = {}
+        self._backend, self._record, self._driver = backend, record, driver
+        self._longest_start_s = longest_start_s
+        self._by_number: dict[int, Worker] = {}
+        self._n_started: Counter[str] = Counter()
+        self._n_workers = self._n_chunks = 0
+        self._handlers: dict[type, Callable[[Worker, Any], None]] = {
+            Answered: self._on_answered,
+            Up: self._on_up,
+            Loaded: self._on_loaded,
+            Refused: self._on_refused,
+            Spoilt: self._on_spoilt,
+            Said: self._on_said,
+            Warned: self._on_warned,
+            Gone: self._on_gone,
+        }
+
+    # --- from start to end ------------------------------------------------------------------------
+
+    def start(self, slot: str, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
+        """Start a worker in ``slot``. The driver is told at once that it is gone if that is impossible."""
+        self._n_workers += 1
+        self._n_started[slot] += 1
+        worker = Worker(self._n_workers, slot, f"{slot}/{self._n_started[slot]}", time.monotonic())
+        self._by_number[worker.number] = self.workers[slot] = worker
+        try:
+            self._backend.start(worker.number, device, pool, environment)
+        except OSError as error:
+            self._forget(worker)
+            self._driver.gone(
+                worker, Gone(worker.number, None, NOT_BEGUN, cause=f"could not be started: {error}")
+            )
+
+    def retire(self, worker: Worker, now: float) -> float:
+        """Have an idle worker free what it holds and leave, or kill it if it does not.
+
+        Returns when to call again.
+        """
+        if worker.leave_by_s is None:
+            self._backend.stop(worker.number)
+        elif now >= worker.leave_by_s:
+            self._backend.kill(worker.number)
+        else:
+            return worker.leave_by_s
+        worker.leave_by_s = now + LEAVE_S
+        return worker.leave_by_s
+
+    def kill(self, worker: Worker, why: str = "") -> None:
+        """End it now; the driver is told when it is gone. ``why``: in words that fit after "the worker"."""
+        worker.why_killed = why
+        self._backend.kill(worker.number)
+
+    def remove(self, worker: Worker) -> None:
+        """End it now, because its device is to go: nothing that it runs is to blame."""
+        worker.is_removed = True
+        self.kill(worker)
+
+    def discard(self, worker: Worker, why: str) -> None:
+        """End it now, and forget it: the driver hears no more of it."""
+        self._forget(worker)
+        self._record.worker_exited(worker.slot, worker.name, why)
+        self._backend.kill(worker.number)
+
+    def close(self, grace_s: float) -> None:
+        """End all workers, and the backend. They get ``grace_s`` seconds to free what their tasks hold."""
+        for message in self._backend.close(grace_s):
+            worker = self._by_number.get(message.worker)
+            if isinstance(message, Said) and worker is not None:
+                self._on_said(worker, message)
+        for worker in self.workers.values():
+            self._record.worker_exited(worker.slot, worker.name, "closed")
+        self.workers.clear()
+        self._by_number.clear()
+
+    def _forget(self, worker: Worker) -> None:
+        del self._by_number[worker.number], self.workers[worker.slot]
+
+    # --- work -------------------------------------------------------------------------------------
+
+    def load(self, worker: Worker, task: Task) -> None:
+        """Have ``task`` built there: ``Driver.loaded``, ``refused`` or ``gone``."""
+        worker.loading = task
+        self._backend.load(worker.number, task)
+
+    def unload(self, worker: Worker, task: Task) -> None:
+        del worker.tasks[task.id]
+        self._backend.unload(worker.number, task.id)
+
+    def next_chunk(self) -> int:
+        """A number that no other chunk has."""
+        self._n_chunks += 1
+        return self._n_chunks
+
+    def send(self, worker: Worker, chunk: Any, task: Task, items: Sequence[Any], singly: bool = False) -> int:
+        """Have ``items`` run, after what was sent before: ``Driver.answered``, ``spoilt`` or ``gone``.
+
+        chunk   the driver's own value for them, with a ``number`` from ``next_chunk``
+        Returns the bytes that travel. Raises what pickling raises; nothing was sent then.
+        """
+        n_bytes = self._backend.run(worker.number, task.id, chunk.number, items, singly)
+        worker.chunks.append(chunk)
+        return n_bytes or 0
+
+    def drop(self, worker: Worker, chunk: Any) -> None:
+        """Have ``chunk`` and those before it skipped, as far as they are not begun."""
+        self._backend.drop(worker.number, chunk.number)
+
+    def progress(self, worker: Worker) -> tuple[int, float]:
+        """Position in the first chunk it holds, and seconds since it got there; see ``progress_cell``."""
+        return self._backend.place(worker.number)
+
+    # --- news -------------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float | None) -> None:
+        """Wait for news, at most ``timeout_s`` seconds, and tell the driver."""
+        for message in self._backend.poll(timeout_s):
+            self._receive(message)
+        if self._longest_start_s is not None:
+            self._give_up_late_starts(self._longest_start_s)
+
+    def wake(self) -> None:
+        """Make ``poll`` return soon; from any thread."""
+        self._backend.wake()
+
+    def _receive(self, message: Message) -> None:
+        worker = self._by_number.get(message.worker)
+        if worker is not None:
+            self._handlers[type(message)](worker, message)
+
+    def _give_up_late_starts(self, longest_s: float) -> None:
+        now = time.monotonic()
+        for worker in tuple(self.workers.values()):
+            if not worker.is_ready and now - worker.asked_s > longest_s:
+                how = f"was not up after {longest_s:.0f} s"
+                self.discard(worker, how)
+                self._driver.gone(worker, Gone(worker.number, None, NOT_BEGUN, cause=how))
+
+    def _on_up(self, worker: Worker, message: Up) -> None:
+        worker.is_up = True
+        worker.pid = message.pid
+
+    def _on_loaded(self, worker: Worker, message: Loaded) -> None:
+        assert worker.loading is not None
+        worker.tasks[message.task], worker.loading = worker.loading, None
+        worker.startup_s = max(worker.startup_s, message.seconds)
+        if not worker.is_ready:
+            worker.is_ready = True
+            worker.startup_s = time.monotonic() - worker.asked_s
+            self._record.worker_started(worker.slot, worker.name, worker.pid, worker.startup_s)
+        self._driver.loaded(worker)
+
+    def _on_refused(self, worker: Worker, message: Refused) -> None:
+        assert worker.loading is not None
+        task, worker.loading = worker.loading, None
+        self._driver.refused(worker, task, message.failure)
+
+    def _on_answered(self, worker: Worker, message: Answered) -> None:
+        chunk = worker.chunks.popleft()
+        assert chunk.number == message.chunk
+        worker.has_worked = True
+        self._driver.answered(worker, chunk, message)
+
+    def _on_spoilt(self, worker: Worker, message: Spoilt) -> None:
+        self._driver.spoilt(worker, worker.chunks.popleft(), message)
+
+    def _on_said(self, worker: Worker, message: Said) -> None:
+        self._record.said(worker.slot, message.line)
+
+    def _on_warned(self, worker: Worker, message: Warned) -> None:
+        self._record.note("warning", message.text)
+
+    def _on_gone(self, worker: Worker, message: Gone) -> None:
+        self._forget(worker)
+        if worker.leave_by_s is not None and message.exit_code == 0:
+            message = message._replace(cause="closed")
+        elif worker.why_killed:
+            message = message._replace(cause=worker.why_killed)
+        worker.has_worked |= bool(worker.chunks) and message.position != NOT_BEGUN
+        self._record.worker_exited(worker.slot, worker.name, message.reason)
+        self._driver.gone(worker, message)

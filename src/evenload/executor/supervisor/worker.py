@@ -1,0 +1,53 @@
+"""A worker process as those see it who give it work."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenload.executor.task.task import Task
+
+__all__ = ["Worker"]
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One worker process (or its like) from the decision to start it to its end.
+
+    number      names it to the backend; numbers are not used again
+    slot        the device, or group of devices, that it works on
+    name        for people: the slot, and which of its workers this is
+    asked_s     when it was decided to start it
+    startup_s   seconds until its first task was built; or that a later task took to build, if more
+    tasks       the tasks that are built there
+    loading     the task that is being built
+    chunks      what it was sent and has not answered, in order: the driver's own values, with a ``number``
+    has_worked  it has begun or answered a chunk
+    is_removed  it is killed with what it runs, because its device is to go at once
+    leave_by_s  when it is killed, after it was told to leave
+    why_killed  if that was told when it was killed
+    """
+
+    number: int
+    slot: str
+    name: str
+    asked_s: float
+    startup_s: float = 0.0
+    pid: int | None = None
+    is_up: bool = False
+    is_ready: bool = False
+    has_worked: bool = False
+    is_removed: bool = False
+    tasks: dict[int, Task] = field(default_factory=dict)
+    loading: Task | None = None
+    chunks: deque[Any] = field(default_factory=deque)
+    leave_by_s: float | None = None
+    why_killed: str = ""
+
+    @property
+    def is_idle(self) -> bool:
+        return self.is_up and not self.chunks and self.loading is None
+
+    @property
+    def may_work(self) -> bool:
+        """It is idle, and was not told to leave."""
+        return self.is_idle and self.leave_by_s is None
