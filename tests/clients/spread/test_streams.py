@@ -20,10 +20,14 @@ def net():
     return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
 
 
-def clients(n=7):
+def precise_net():
+    return net().double()
+
+
+def clients(dtype=torch.float32, n=7):
     g = torch.Generator().manual_seed(0)
     return [
-        (torch.randn(m, 5, generator=g), torch.randint(0, 3, (m,), generator=g))
+        (torch.randn(m, 5, generator=g).to(dtype), torch.randint(0, 3, (m,), generator=g))
         for m in range(6, 6 + 2 * n, 2)
     ]
 
@@ -67,11 +71,12 @@ def calls(monkeypatch):
     return made
 
 
-@pytest.mark.parametrize(("inner", "most"), [("eager", 0.0), ("fused:2", 2e-5)])
+@pytest.mark.parametrize(("inner", "most"), [("eager", 0.0), ("fused:2", 1e-11)])
 def test_each_worker_keeps_to_its_own_stream(calls, inner, most):
-    found = train(net, clients(), RECIPE, strategy=f"streams*3/{inner}")
+    """In float64: batches of two rows through BatchNorm make up to 1e-4 of float32's rounding."""
+    found = train(precise_net, clients(torch.float64), RECIPE, strategy=f"streams*3/{inner}")
     assert found.plan.strategy == Strategy.parse(f"streams*3/{inner}"), found.plan.explain()
-    assert apart(found, train(net, clients(), RECIPE, strategy="serial")) <= most
+    assert apart(found, train(precise_net, clients(torch.float64), RECIPE, strategy="serial")) <= most
     assert [what for what, thread in calls if thread is threading.main_thread()] == ["make"] * 3
     workers = {thread for _, thread in calls} - {threading.main_thread()}
     assert len(workers) == 3
@@ -100,7 +105,7 @@ def test_which_gpu_and_how_many_streams():
 @pytest.mark.skipif(not HAS_GPU, reason="needs a CUDA GPU")
 @pytest.mark.parametrize("inner", ["eager", "fused:3"])
 def test_streams_of_a_gpu_give_the_serial_result(inner):
-    found = train(net, clients(20), RECIPE, strategy=f"streams*3/{inner}")
+    found = train(net, clients(n=20), RECIPE, strategy=f"streams*3/{inner}")
     assert found.plan.strategy.outer == "streams", found.plan.explain()
     assert not found.plan.reasons, found.plan.explain()
-    assert apart(found, train(net, clients(20), RECIPE, strategy="serial")) < 1e-4
+    assert apart(found, train(net, clients(n=20), RECIPE, strategy="serial")) < 1e-4
