@@ -9,7 +9,7 @@ from hypothesis import given
 from evenload.errors import ConfigError
 from evenload.events import ItemFinished, RunFinished, RunStarted, Span, decode, encode
 from evenload.report.source import is_sane, one_clock, open_run, read_config
-from evenload.report.summary import summarise
+from evenload.report.tally import summarise
 
 GOOD = [RunStarted(0.0, "r", 0.0, 1), Span("s", "a", "a", 0, 1, 0.0, 1.0), RunFinished(1.0, "done")]
 

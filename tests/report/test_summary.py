@@ -21,8 +21,7 @@ from evenload.events import (
     WorkerExited,
     WorkerStarted,
 )
-from evenload.report.summary import summarise
-from evenload.report.tally import N_RECENT_NAMES, Tally
+from evenload.report.tally import N_RECENT_NAMES, Tally, summarise
 
 DEVICES = {"a": {"name": "A"}, "b": {"name": "B"}}
 

@@ -67,7 +67,7 @@ def report(
     if as_text:
         return _print_text(open_run(run))
     from evenload.report.html import write_report
-    from evenload.report.summary import summarise
+    from evenload.report.tally import summarise
     from evenload.report.trace import write_trace
 
     reading = open_run(run)
@@ -106,7 +106,7 @@ def _print_text(reading: "Reading") -> int:
 
 def _compare(readings: "list[Reading]", output: Path | None, as_json: bool, is_opened: bool) -> int:
     from evenload.report.html import write_comparison
-    from evenload.report.summary import summarise
+    from evenload.report.tally import summarise
 
     target = None
     if as_json and not output and not is_opened:

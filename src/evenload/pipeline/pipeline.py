@@ -220,7 +220,7 @@ class Pipeline:
     def _write(
         self, session: "Session", folder: RunFolder, report: str | Path | None, faults: list[str]
     ) -> PipelineResult:
-        from evenload.report.summary import summarise
+        from evenload.report.tally import summarise
 
         rows = session.rows()
         last = FinalWrites()

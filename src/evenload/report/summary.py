@@ -1,16 +1,14 @@
 """The numbers of a run, each with its bound: how long it took, and how long the best plan would take.
 
-``summarise(events)`` reads a run once, in memory that does not grow with it (but one byte per item).
+``evenload.report.tally.summarise(events)`` makes them.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from evenload.events import Event
-
-__all__ = ["DeviceSummary", "Failure", "SlowItem", "StageSummary", "Summary", "summarise"]
+__all__ = ["DeviceSummary", "Failure", "SlowItem", "StageSummary", "Summary"]
 
 SCHEMA = 1
 
@@ -165,13 +163,3 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_rounded(one) for one in value]
     return value
-
-
-def summarise(events: Iterable[Event]) -> Summary:
-    """The numbers of one run. Takes any events, also of a run that is still going or was cut short."""
-    from evenload.report.tally import Tally
-
-    tally = Tally()
-    for event in events:
-        tally.add(event)
-    return tally.summary()

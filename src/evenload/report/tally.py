@@ -1,6 +1,7 @@
 """Counts a run's events as they come, in memory bounded by devices, stages and one byte per item."""
 
 from collections import Counter, OrderedDict
+from collections.abc import Iterable
 from heapq import heappush, heapreplace
 
 from evenload.balance.bound import StageWork, bound_together
@@ -25,7 +26,7 @@ from evenload.report.counts import DeviceCount, StageCount, groups, summed
 from evenload.report.lanes import Lanes
 from evenload.report.summary import Failure, SlowItem, Summary
 
-__all__ = ["Tally"]
+__all__ = ["Tally", "summarise"]
 
 N_SLOWEST = 10
 N_FAILURES = 200
@@ -275,3 +276,14 @@ class Tally:
             )
             for seconds, _, span in sorted(self._slow, key=lambda one: one[:2], reverse=True)
         )
+
+
+def summarise(events: Iterable[Event]) -> Summary:
+    """The numbers of one run, read once in memory that does not grow with it (but one byte per item).
+
+    events  of a run that has ended, is still going, or was cut short
+    """
+    tally = Tally()
+    for event in events:
+        tally.add(event)
+    return tally.summary()

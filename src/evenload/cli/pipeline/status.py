@@ -25,7 +25,7 @@ def status(run: Path, as_json: bool) -> int:
     """
     from evenload.pipeline.store.run_folder import is_in_use
     from evenload.report.source import open_run
-    from evenload.report.summary import summarise
+    from evenload.report.tally import summarise
 
     reading = open_run(run)
     events = list(reading)
