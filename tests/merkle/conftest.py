@@ -11,7 +11,8 @@ import pytest
 
 from evenload.errors import MissingExtra, NoUsableDevice
 from evenload.merkle import Scheme
-from evenload.merkle.engine import PlainEngine, make_engine
+from evenload.merkle.engine import make_engine
+from evenload.merkle.plain_engine import PlainEngine
 
 SETUP = Path(__file__).resolve().parents[2] / "scripts" / "setup.py"
 ENGINES = ("plain", "cpu", "threads", "wgsl")

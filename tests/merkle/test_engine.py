@@ -6,7 +6,7 @@ import pytest
 from evenload.errors import ConfigError
 from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine
 from evenload.merkle.cpu_engine import CpuEngine
-from evenload.merkle.engine import PlainEngine
+from evenload.merkle.plain_engine import PlainEngine
 
 SCHEMES = [
     Scheme("rfc6962"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle import MerkleTree, RootStream, Scheme, root_of_file
 from evenload.merkle import stream as module
-from evenload.merkle.engine import PlainEngine
+from evenload.merkle.plain_engine import PlainEngine
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.merkle import MerkleTree, Scheme
-from evenload.merkle.engine import PlainEngine
+from evenload.merkle.plain_engine import PlainEngine
 
 # Certificate Transparency's reference tests: eight records and the roots of the first 1 .. 8.
 CT_RECORDS = [

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from evenload.errors import ConfigError
-from evenload.merkle.engine import climb, into
+from evenload.merkle.plain_engine import climb, into
 from evenload.merkle.rows import new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle.abi import encode
-from evenload.merkle.engine import Engine, make_engine
+from evenload.merkle.engine import make_engine
+from evenload.merkle.plain_engine import HashEngine
 from evenload.merkle.rows import as_rows, new_nodes
 from evenload.merkle.scheme import Scheme, from_hex
 from evenload.merkle.sorted_proof import MultiProof, SortedProof
@@ -27,7 +28,7 @@ class StandardTree:
     """
 
     def __init__(
-        self, leaves: Any, *, sort: bool = True, threads: int | None = None, engine: Engine | None = None
+        self, leaves: Any, *, sort: bool = True, threads: int | None = None, engine: HashEngine | None = None
     ):
         self.scheme = Scheme("openzeppelin")
         self._engine = engine or make_engine(self.scheme, threads=threads)

@@ -10,7 +10,8 @@ from typing import IO, Any
 import numpy as np
 
 from evenload.errors import ConfigError, FormatError
-from evenload.merkle.engine import Engine, make_engine
+from evenload.merkle.engine import make_engine
+from evenload.merkle.plain_engine import HashEngine
 from evenload.merkle.rows import as_rows
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme, as_scheme
 from evenload.merkle.shape import Edge, has_twins
@@ -22,7 +23,7 @@ CHUNK = 1 << CHUNK_HEIGHT
 READ_BYTES = 8 << 20
 
 
-def subtree_roots(engine: Engine, rows: np.ndarray, height: int) -> tuple[np.ndarray, bool]:
+def subtree_roots(engine: HashEngine, rows: np.ndarray, height: int) -> tuple[np.ndarray, bool]:
     """Roots [n >> height, 32] of complete subtrees, and whether a tree that flags twins has any in them."""
     if not engine.scheme.flags_twins:
         return engine.subtree_roots(rows, height), False
@@ -43,7 +44,7 @@ class RootStream:
         scheme: str | Scheme = "rfc6962",
         *,
         threads: int | None = None,
-        engine: Engine | None = None,
+        engine: HashEngine | None = None,
     ):
         self.scheme = as_scheme(scheme) if engine is None else engine.scheme
         if self.scheme.odd == "heap":
@@ -143,7 +144,7 @@ def root_of_file(
     width: int = DIGEST_BYTES,
     scheme: str | Scheme = "rfc6962",
     threads: int | None = None,
-    engine: Engine | None = None,
+    engine: HashEngine | None = None,
 ) -> tuple[bytes, int]:
     """The root of a file's records and how many there are; 16 MiB of memory, whatever the file's size.
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from evenload.errors import ConfigError
-from evenload.merkle.engine import Engine, make_engine
+from evenload.merkle.engine import make_engine
+from evenload.merkle.plain_engine import HashEngine
 from evenload.merkle.proof import ConsistencyProof, InclusionProof
 from evenload.merkle.rows import as_rows, new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme, as_scheme
@@ -31,7 +32,7 @@ class MerkleTree:
         *,
         scheme: str | Scheme = "rfc6962",
         threads: int | None = None,
-        engine: Engine | None = None,
+        engine: HashEngine | None = None,
     ):
         self.scheme = as_scheme(scheme) if engine is None else engine.scheme
         if self.scheme.odd == "heap":

@@ -3,11 +3,12 @@
 import numpy as np
 
 from evenload.gpu.hashing.rules import RULES
-from evenload.gpu.wgsl.context import Buffer, Context
+from evenload.gpu.wgsl.buffer import Buffer
+from evenload.gpu.wgsl.context import Context
 from evenload.gpu.wgsl.hashes import MAX_BLOCKS, hash_kernel
 from evenload.gpu.wgsl.poseidon import poseidon_constants, poseidon_kernel
-from evenload.gpu.wgsl.queue import Pace, Queue
-from evenload.merkle.engine import PlainEngine, climb, into
+from evenload.gpu.wgsl.queue import KernelPace, Queue
+from evenload.merkle.plain_engine import PlainEngine, climb, into
 from evenload.merkle.rows import new_nodes
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme
 
@@ -29,7 +30,7 @@ class WgslEngine:
         self.scheme = scheme
         self.context = context or Context(adapter)
         self._is_own = context is None
-        self._pace = Pace()
+        self._pace = KernelPace()
         if scheme.name == "poseidon":
             variant = "u64" if self.context.has_int64 else "limb13"
             self._pair, self._known = poseidon_kernel(variant), poseidon_constants(variant)

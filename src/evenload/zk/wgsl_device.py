@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from evenload.gpu.wgsl.context import Context
 from evenload.gpu.wgsl.field import Variant
-from evenload.gpu.wgsl.queue import Pace, Queue
+from evenload.gpu.wgsl.queue import KernelPace, Queue
 
 __all__ = ["WgslDevice"]
 
@@ -27,7 +27,7 @@ class WgslDevice:
         self.context = context or Context(adapter)
         self._is_own = context is None
         self.variant: Variant = variant or ("u64" if self.context.has_int64 else "limb13")
-        self.pace = Pace()
+        self.pace = KernelPace()
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[], T]) -> T:

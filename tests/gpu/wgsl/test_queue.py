@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from evenload.errors import ConfigError
 from evenload.gpu.wgsl import queue as module
 from evenload.gpu.wgsl.kernel import MAX_STORAGES, WORKGROUP, KernelSource, Storage
-from evenload.gpu.wgsl.queue import BUDGET_S, Pace, Queue
+from evenload.gpu.wgsl.queue import BUDGET_S, KernelPace, Queue
 
 ADD = KernelSource(
     "add",
@@ -66,18 +66,19 @@ def test_buffers_that_their_maker_forgets_are_not_mixed_up(context):
 
 
 def test_a_slow_kernel_is_submitted_in_small_portions(context, monkeypatch):
-    pace = Pace()
+    pace = KernelPace()
     pace.learn({ADD: 1}, BUDGET_S)
     buffer, sizes = context.upload(np.zeros(1000, np.uint32)), []
     queue = Queue(context, pace)
-    submit = queue._submit
+    submission = queue._submission
+    submit = submission.submit
 
     def watched():
-        sizes.append(sum(slot[0] - slot[1] for slot in queue._slots))
+        sizes.append(sum(slot[0] - slot[1] for slot in submission.slots))
         submit()
         return BUDGET_S * sizes[-1]
 
-    monkeypatch.setattr(queue, "_submit", watched)
+    monkeypatch.setattr(submission, "submit", watched)
     queue.dispatch(ADD, [buffer], 1000, amount=1)
     queue.finish()
     assert max(sizes) == WORKGROUP
@@ -96,7 +97,7 @@ def test_wrong_arguments_are_refused(context):
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(1e-6, 1.0)), min_size=1, max_size=20))
 def test_portions_stay_within_the_budget_at_the_pace_that_was_measured(samples):
-    pace = Pace()
+    pace = KernelPace()
     for n, took_s in samples:
         pace.learn({ADD: n}, took_s)
     most = pace.most_items(ADD, BUDGET_S)
@@ -106,7 +107,7 @@ def test_portions_stay_within_the_budget_at_the_pace_that_was_measured(samples):
 
 
 def test_bad_news_counts_at_once_and_good_news_with_enough_items():
-    pace = Pace()
+    pace = KernelPace()
     pace.learn({ADD: 1000}, 0.1)
     pace.learn({ADD: 10}, 0.0001)
     assert pace.seconds(ADD, 1) == pytest.approx(1e-4)
@@ -117,7 +118,7 @@ def test_bad_news_counts_at_once_and_good_news_with_enough_items():
 
 
 def test_a_mixed_submission_scales_all_that_were_in_it():
-    pace = Pace()
+    pace = KernelPace()
     pace.learn({ADD: 100}, 0.01)
     pace.learn({SUM: 100}, 0.03)
     pace.learn({ADD: 100, SUM: 100}, 0.08)

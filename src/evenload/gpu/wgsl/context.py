@@ -3,18 +3,19 @@
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from evenload._optional import require
 from evenload.errors import ConfigError, NoUsableDevice
+from evenload.gpu.wgsl.buffer import BINDING_ALIGNMENT, Buffer
 from evenload.gpu.wgsl.kernel import KernelSource, Storage
+from evenload.gpu.wgsl.submission import Submission
 
-__all__ = ["LOOP_PROBE", "Buffer", "Context"]
+__all__ = ["LOOP_PROBE", "Context"]
 
 T = TypeVar("T")
 
@@ -26,26 +27,7 @@ LARGEST_BINDING = 1 << 30
 SOFTWARE = ("llvmpipe", "lavapipe", "softpipe", "swiftshader", "microsoft basic render")
 BACKENDS = ("Metal", "Vulkan", "D3D12")
 WANTED_LIMITS = ("max-buffer-size", "max-storage-buffer-binding-size")
-BINDING_ALIGNMENT = 256
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Buffer:
-    """A storage buffer, or the part of one from byte ``offset``; good until the context is opened again."""
-
-    raw: Any
-    offset: int
-    n_bytes: int
-
-    def part(self, offset: int, n_bytes: int) -> "Buffer":
-        """A part to bind. Raises ConfigError unless it lies within, at a multiple of 256 bytes."""
-        if offset % BINDING_ALIGNMENT or offset < 0 or n_bytes < 1 or offset + n_bytes > self.n_bytes:
-            raise ConfigError(
-                f"bytes {offset}..{offset + n_bytes} of a buffer of {self.n_bytes}",
-                hint=f"a part begins at a multiple of {BINDING_ALIGNMENT}",
-            )
-        return Buffer(self.raw, self.offset + offset, n_bytes)
 
 
 class Context:
@@ -133,10 +115,9 @@ class Context:
         raw = self.queue.read_buffer(buffer.raw, buffer.offset + offset, padded)
         return np.frombuffer(raw, np.uint8)[:n_bytes]
 
-    def uniforms(self, n_bytes: int) -> Any:
-        """A buffer for the parameters of dispatches."""
-        usage = self._wgpu.BufferUsage
-        return self.device.create_buffer(size=n_bytes, usage=usage.UNIFORM | usage.COPY_DST | usage.COPY_SRC)
+    def submission(self) -> Submission:
+        """Nothing recorded yet, for the device as it is open now."""
+        return Submission(self._wgpu, self.device)
 
     # --- kernels --------------------------------------------------------------------------------
     def compiled(self, source: KernelSource) -> tuple[Any, Any]:
@@ -214,13 +195,10 @@ class Context:
 
     def _test(self) -> int | None:
         """Loop further than a faulty driver does. Raises NoUsableDevice if the adapter cannot add."""
-        from evenload.gpu.wgsl.queue import Queue
-
         self.max_loop = None
-        out = self.buffer(8)
-        queue = Queue(self)
-        queue.dispatch(_SELF_TEST, [out], 1, steps=LOOP_PROBE)
-        queue.finish()
+        out, submission = self.buffer(8), self.submission()
+        submission.record(self.compiled(_SELF_TEST), [out], [1, 0, LOOP_PROBE], 1)
+        submission.submit()
         counted, total = self.download(out).view(np.uint32).tolist()
         if counted == LOOP_PROBE and total == sum(range(LOOP_PROBE)) % 2**32:
             return None
@@ -281,11 +259,3 @@ def _quiet() -> Iterator[None]:
         yield
     finally:
         os.environ.pop("XDG_RUNTIME_DIR", None)
-
-
-def binding_entries(buffers: Sequence[Buffer]) -> list[dict[str, Any]]:
-    """Entries of a bind group for ``buffers``, in order."""
-    return [
-        {"binding": k, "resource": {"buffer": b.raw, "offset": b.offset, "size": b.n_bytes}}
-        for k, b in enumerate(buffers)
-    ]

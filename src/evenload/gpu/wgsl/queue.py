@@ -3,25 +3,20 @@
 How long an item takes is measured as work goes on. Before anything is known, little is submitted at once.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from evenload.errors import ConfigError
-from evenload.gpu.wgsl.context import Buffer, Context, binding_entries
+from evenload.gpu.wgsl.buffer import Buffer
+from evenload.gpu.wgsl.context import Context
 from evenload.gpu.wgsl.kernel import WORKGROUP, KernelSource
 
-__all__ = ["BUDGET_S", "FIRST_ITEMS", "Pace", "Queue"]
+__all__ = ["BUDGET_S", "FIRST_ITEMS", "KernelPace", "Queue"]
 
 BUDGET_S = 0.05
 FIRST_ITEMS = 64
 LEAST_ITEM_S = 1e-11
 MAX_GROUPS = 65_535
-SLOT_BYTES = 256
-N_SLOTS = 256
 
 
 @dataclass(slots=True)
@@ -30,7 +25,7 @@ class _Rate:
     n_items: int  # that it was measured on
 
 
-class Pace:
+class KernelPace:
     """Seconds per item of each kernel, as measured. Keep it with the context, to start where one left off."""
 
     def __init__(self) -> None:
@@ -73,12 +68,9 @@ class Queue:
     longest_s   seconds of the longest submission so far
     """
 
-    def __init__(self, context: Context, pace: Pace | None = None):
-        self._context, self._pace = context, pace or Pace()
-        self._uniforms = context.uniforms(N_SLOTS * SLOT_BYTES)
-        self._groups: dict[tuple, tuple[Any, list[Any]]] = {}
-        self._encoder: Any = None
-        self._slots: list[list[int]] = []
+    def __init__(self, context: Context, pace: KernelPace | None = None):
+        self._context, self._pace = context, pace or KernelPace()
+        self._submission = context.submission()
         self._items: dict[KernelSource, int] = {}
         self._expected_s = 0.0
         self.longest_s = 0.0
@@ -97,7 +89,8 @@ class Queue:
         while first < n:
             room_s = BUDGET_S - self._expected_s
             count = min(n - first, self._pace.most_items(kernel, max(room_s, 0.0)))
-            if self._slots and (len(self._slots) == N_SLOTS or self._pace.seconds(kernel, count) > room_s):
+            is_over = self._submission.is_full or self._pace.seconds(kernel, count) > room_s
+            if self._submission.slots and is_over:
                 self.finish()
                 continue
             self._record(kernel, buffers, [first + count, first, *values], count)
@@ -105,10 +98,10 @@ class Queue:
 
     def finish(self) -> None:
         """Submit what is recorded and wait for it. Raises what the driver says is wrong."""
-        if not self._slots:
+        if not self._submission.slots:
             return
         items, self._items, self._expected_s = self._items, {}, 0.0
-        took_s = self._submit()
+        took_s = self._submission.submit()
         self.longest_s = max(self.longest_s, took_s)
         self._pace.longest_s = max(self._pace.longest_s, took_s)
         self._pace.learn(items, took_s)
@@ -120,13 +113,13 @@ class Queue:
         self.finish()
         # Without any item: first the driver compiles the kernel, then it shows what a launch takes.
         self._append(kernel, buffers, [0, 0, *values], 1)
-        self._submit()
+        self._submission.submit()
         self._append(kernel, buffers, [0, 0, *values], 1)
-        launch_s = self._submit()
+        launch_s = self._submission.submit()
         self._pace.launch_s = min(launch_s, self._pace.launch_s or launch_s)
         count = min(FIRST_ITEMS, n - first)
         self._append(kernel, buffers, [first + count, first, *values], count)
-        self._pace.learn({kernel: count}, self._submit())
+        self._pace.learn({kernel: count}, self._submission.submit())
         return count
 
     def _record(self, kernel: KernelSource, buffers: Sequence[Buffer], slot: list[int], count: int) -> None:
@@ -135,36 +128,4 @@ class Queue:
         self._expected_s += self._pace.seconds(kernel, count)
 
     def _append(self, kernel: KernelSource, buffers: Sequence[Buffer], slot: list[int], count: int) -> None:
-        pipeline, layout = self._context.compiled(kernel)
-        if self._encoder is None:
-            self._encoder = self._context.device.create_command_encoder()
-        run = self._encoder.begin_compute_pass()
-        run.set_pipeline(pipeline)
-        run.set_bind_group(0, self._group(kernel, buffers, layout), [len(self._slots) * SLOT_BYTES])
-        run.dispatch_workgroups(-(-count // WORKGROUP))
-        run.end()
-        self._slots.append(slot)
-
-    def _group(self, kernel: KernelSource, buffers: Sequence[Buffer], layout: Any) -> Any:
-        key = (kernel, *((id(buffer.raw), buffer.offset, buffer.n_bytes) for buffer in buffers))
-        if key not in self._groups:
-            entries = binding_entries(buffers)
-            uniform = {"buffer": self._uniforms, "offset": 0, "size": SLOT_BYTES}
-            entries.append({"binding": len(buffers), "resource": uniform})
-            made = self._context.device.create_bind_group(layout=layout, entries=entries)
-            # A group does not keep its buffers alive, and the next buffer may get the id of one that is gone.
-            self._groups[key] = made, [buffer.raw for buffer in buffers]
-        return self._groups[key][0]
-
-    def _submit(self) -> float:
-        """Seconds until the GPU was done."""
-        slots = np.zeros((len(self._slots), SLOT_BYTES // 4), np.uint32)
-        for slot, values in zip(slots, self._slots, strict=True):
-            slot[: len(values)] = values
-        encoder, self._encoder, self._slots = self._encoder, None, []
-        queue = self._context.queue
-        queue.write_buffer(self._uniforms, 0, slots)
-        began_s = time.perf_counter()
-        queue.submit([encoder.finish()])
-        queue.read_buffer(self._uniforms, 0, 4)  # waits; on_submitted_work_done_sync fails in wgpu 0.32
-        return time.perf_counter() - began_s
+        self._submission.record(self._context.compiled(kernel), buffers, slot, count)

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from evenload.gpu.wgsl.context import Buffer, Context
+from evenload.gpu.wgsl.buffer import Buffer
+from evenload.gpu.wgsl.context import Context
 
 __all__ = ["Resident"]
 

@@ -5,7 +5,7 @@ import numpy as np
 from evenload.errors import ConfigError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import programs, rows
-from evenload.gpu.wgsl.context import Buffer
+from evenload.gpu.wgsl.buffer import Buffer
 from evenload.gpu.wgsl.field import WgslField
 from evenload.gpu.wgsl.queue import Queue
 from evenload.gpu.wgsl.resident import Resident

@@ -11,7 +11,7 @@ import numpy as np
 
 from evenload.gpu.field import FQ
 from evenload.gpu.llvm import programs, rows
-from evenload.gpu.wgsl.context import Buffer
+from evenload.gpu.wgsl.buffer import Buffer
 from evenload.gpu.wgsl.field import WgslField
 from evenload.gpu.wgsl.resident import Resident
 from evenload.gpu.wgsl.sums import MAX_RUN, MAX_SEGMENT, collect_kernel, convert_kernel, segment_kernel
