@@ -13,10 +13,10 @@ from record import record
 
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import programs, rows
-from evenload.zk import msm
 from evenload.zk.circuits import squaring_chain
+from evenload.zk.cpu import msm
+from evenload.zk.cpu.ntt import Domain
 from evenload.zk.devsetup import _Multiples, dev_setup
-from evenload.zk.ntt import Domain
 from evenload.zk.prover import Prover
 
 

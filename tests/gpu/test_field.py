@@ -4,7 +4,7 @@ import pytest
 
 from evenload.gpu import field
 from evenload.gpu.field import FQ, FR, X
-from evenload.zk.bn254.curve import G1, G2, fq2_inverse
+from evenload.zk.bn254.plain_curve import G1, G2, fq2_inverse
 
 
 def is_probable_prime(n: int) -> bool:

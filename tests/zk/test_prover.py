@@ -10,10 +10,11 @@ import pytest
 from evenload.errors import ConfigError, FormatError, NoUsableDevice
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
-from evenload.zk import Proof, Prover, ProveRequest, key, msm, read_witness, read_zkey, worker
-from evenload.zk import groth16_twin as oracle
+from evenload.zk import Proof, Prover, ProveRequest, key, read_witness, read_zkey, worker
+from evenload.zk import plain_groth16 as oracle
 from evenload.zk.circuits import poseidon_inclusion, squaring_chain
 from evenload.zk.circuits.merkle import inclusion_inputs
+from evenload.zk.cpu import msm
 from evenload.zk.devsetup import dev_setup
 from evenload.zk.groth16 import public_from_json
 from evenload.zk.prover import InvalidProof
@@ -47,9 +48,9 @@ def test_both_levels_and_the_oracle_make_the_same_proof(circuit, level, monkeypa
     slow = oracle.prove(zkey, rows.to_integers(values), (blinding[0], blinding[1]))
     draws = iter(blinding)
     monkeypatch.setattr(worker.secrets, "randbelow", lambda _: next(draws))
-    loaded = key.LoadedKey.load(zkey, level)
+    loaded = key.CpuKey.load(zkey, level)
     values = worker.load_witness(values, loaded.n_vars, "test")
-    fast = worker.prove_unverified(loaded, values, map, threading.local(), worker.Stages())
+    fast = worker.prove_unverified(loaded, values, map, threading.local(), worker.StageTimer())
     assert fast == slow
 
 

@@ -9,7 +9,7 @@ from evenload.errors import FormatError
 from evenload.gpu.field import FQ, FR
 from evenload.zk import Proof, VerificationKey, verify
 from evenload.zk import verifier as verifier_module
-from evenload.zk.bn254.curve import G1, G2
+from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.groth16 import public_from_json, public_to_json
 from evenload.zk.verifier import Verifier
 

@@ -58,9 +58,9 @@ def info(zkey: Path, check: bool, as_json: bool) -> int:
 
 def _check_points(key: "ZKey") -> None:
     from evenload.gpu.llvm.programs import best_level
-    from evenload.zk.key import LoadedKey
+    from evenload.zk.key import CpuKey
 
-    LoadedKey.load(key, best_level())
+    CpuKey.load(key, best_level())
 
 
 @zk.command()

@@ -1,9 +1,9 @@
-"""Proofs over several devices: one key, many witnesses, a prover in every worker process.
+"""Proofs over several devices: one key, many witnesses, a worker process on every device.
 
     for done in prove_batch("key.zkey", witnesses, devices="wgpu:0,cpu*2"): ...
 
 Each worker loads the key once, for its device's kernels. For threads of one process that share the key, see
-``Prover.prove_batch_parallel``.
+``evenload.zk.queue``.
 """
 
 import os
@@ -12,72 +12,62 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenload.errors import TaskTimeout
+from evenload.zk.proving_devices import CPU, ProvingDevice, proving_devices, refuse_unused_level, split_level
 
 if TYPE_CHECKING:
-    from evenload.executor import Results
-    from evenload.zk.place import Place
+    from evenload.executor import Executor, Results
     from evenload.zk.worker import ProvedStatement, ProveRequest
 
-__all__ = ["as_task", "prove_batch", "prover_task"]
+__all__ = ["TimedRequest", "prove_batch", "prove_requests", "prover_task"]
 
 
-def prover_task(zkey: Any, level: str | None = None, places: "Sequence[Place]" = ()) -> type:
-    """A task class for ``evenload.map``: built once in each worker, called with one witness at a time, or
-    with what ``as_task`` makes of a request.
+def prover_task(zkey: Any, level: str | None = None, devices: Sequence[ProvingDevice] = ()) -> type:
+    """A task class for ``evenload.map``: built once in each worker, called with a witness or a
+    ``TimedRequest``.
 
-    places  which kernels each device runs; a device that is not named runs those of the CPU, on as many
-            threads as are its own
+    devices  which kernels each device runs; one that is not named runs those of the CPU, on as many threads
+             as are its own
     """
     source = os.fspath(zkey) if isinstance(zkey, str | os.PathLike) else zkey
-    wgsl = {place.device: place.adapter for place in places if place.backend == "wgsl"}
+    on_gpu = {device.id: device for device in devices if device.backend == "wgsl"}
+    cpu_level, variant = split_level(level)
 
     class ProveWitness:
         def __init__(self, device: Any) -> None:
-            from evenload.zk.place import CPU, Place
-            from evenload.zk.prover import Prover
+            from evenload.zk.key_store import KeyStore
 
-            place = Place(device.id, "wgsl", wgsl[device.id]) if device.id in wgsl else CPU
-            threads = device.threads if place.backend == "cpu" else 1
-            self.prover = Prover(source, place, threads=threads, level=_level_for(place.backend, level))
-            self.worker = self.prover.spawn_worker()
+            gpu = on_gpu.get(device.id)
+            # A level concerns only the devices whose kernels have it.
+            if gpu:
+                self.keys = KeyStore(source, variant, first=gpu)
+            else:
+                self.keys = KeyStore(source, cpu_level, device.threads, CPU)
+            self.worker = self.keys.spawn_worker(gpu or CPU)
 
         def __call__(self, task: Any) -> "ProvedStatement":
-            if isinstance(task, _Request):
+            if isinstance(task, TimedRequest):
                 return self.worker.prove(task.witness, task.public, task.check)
             return self.worker.prove(task)
 
         def close(self) -> None:
-            self.prover.close()
+            self.keys.close()
 
     return ProveWitness
 
 
-class _Request:
-    """A request with its place in the batch and the time by which it must be done (seconds since 1970, which
-    processes agree about)."""
+class TimedRequest:
+    """A request with the time of its submission, which processes of one machine agree about."""
 
     def __init__(self, request: "ProveRequest"):
         self.witness, self.public, self.timeout_s = request.witness, request.public, request.timeout_s
         self.submitted_s = time.time()
 
     def check(self) -> None:
+        """Raise TaskTimeout if its time is over."""
         if self.timeout_s is not None and time.time() - self.submitted_s > self.timeout_s:
             raise TaskTimeout(
                 f"a proof was not ready within {self.timeout_s} s of its submission", index=None
             )
-
-
-def as_task(request: "ProveRequest") -> Any:
-    """What a worker of ``prover_task`` takes: witness, expected public inputs and time limit."""
-    return _Request(request)
-
-
-def _level_for(backend: str, level: str | None) -> str | None:
-    """A level only concerns the devices that have it."""
-    from evenload.zk.place import split_level
-
-    cpu, variant = split_level(level)
-    return cpu if backend == "cpu" else variant
 
 
 def prove_batch(
@@ -97,10 +87,24 @@ def prove_batch(
     """
     from evenload.devices import DevicePool
     from evenload.executor import map as map_over_devices
-    from evenload.zk.place import places_of, refuse_unused
 
     pool = devices if isinstance(devices, DevicePool) else DevicePool.find(devices)
-    places = places_of(pool)
-    refuse_unused(level, places)
-    task = prover_task(zkey, level, places)
-    return map_over_devices(task, witnesses, devices=pool, **options)
+    chosen = proving_devices(pool)
+    refuse_unused_level(level, chosen)
+    return map_over_devices(prover_task(zkey, level, chosen), witnesses, devices=pool, **options)
+
+
+def prove_requests(
+    executor: "Executor", task: type, requests: Sequence["ProveRequest"], policy: Any = None
+) -> list["ProvedStatement | Exception"]:
+    """Prove every request with the workers of ``executor``, those of the highest priority first.
+
+    task  from ``prover_task``
+    Returns a result or an error for each request, in the order given.
+    """
+    order = sorted(range(len(requests)), key=lambda k: -requests[k].priority)
+    timed = [TimedRequest(requests[k]) for k in order]
+    results: list[Any] = [None] * len(requests)
+    for k, result in zip(order, executor.map(task, timed, on_error="return", policy=policy), strict=True):
+        results[k] = result.__cause__ or result if isinstance(result, Exception) else result
+    return results

@@ -17,8 +17,8 @@ import numpy as np
 from evenload.errors import ConfigError
 from evenload.gpu.field import FQ, FR
 from evenload.gpu.llvm import programs, rows
-from evenload.zk import msm
-from evenload.zk.bn254.curve import G1, G2
+from evenload.zk.bn254.plain_curve import G1, G2
+from evenload.zk.cpu import msm
 from evenload.zk.formats.r1cs import R1cs
 from evenload.zk.formats.zkey import COEFFICIENT, MAX_DOMAIN, ZKey, point_rows
 

@@ -57,7 +57,7 @@ class VerificationKey:
 
     def to_json(self) -> str:
         """vkey.json as snarkjs exports it, e(alpha, beta) included."""
-        from evenload.zk.bn254.pairing import SNARKJS_EXPONENT, pairing, power
+        from evenload.zk.bn254.plain_pairing import SNARKJS_EXPONENT, pairing, power
 
         target = power(pairing(self.alpha1, self.beta2), SNARKJS_EXPONENT)
         return json.dumps(

@@ -13,21 +13,21 @@ import numpy as np
 from evenload.errors import FormatError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import programs, rows
-from evenload.zk import msm, points
+from evenload.zk.cpu import msm, points
+from evenload.zk.cpu.ntt import Domain
 from evenload.zk.formats.zkey import ZKey, point_rows
-from evenload.zk.ntt import Domain
 from evenload.zk.verifier import Verifier
 
-__all__ = ["LoadedKey", "ReadyKey", "Run", "checked_bases", "facts_of", "find_outside_subgroup"]
+__all__ = ["CpuKey", "ParallelMap", "ProvingKey", "checked_bases", "facts_of", "find_outside_subgroup"]
 
 _SUBGROUP_ROUNDS, _WEIGHT_BITS = 2, 14
 SECTIONS = {"A": 1, "B1": 1, "B2": 2, "C": 1, "H": 1}
-Run = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+ParallelMap = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 Stage = Callable[[str], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class ReadyKey:
+class ProvingKey:
     """What a prover keeps of a key, whatever device it works on: shared by all workers, never changed.
 
     ``level`` names the kernels; ``header`` maps alpha1, ... delta2 to rows; ``seconds`` says how long loading
@@ -47,7 +47,7 @@ class ReadyKey:
     seconds: float
 
     def sums(
-        self, values: np.ndarray, run: Run, buffers: threading.local, stage: Stage
+        self, values: np.ndarray, run: ParallelMap, buffers: threading.local, stage: Stage
     ) -> dict[str, np.ndarray]:
         """The five sums of multiples that a proof is made of, by section, as affine rows with R = 2^256.
 
@@ -67,11 +67,13 @@ class ReadyKey:
                 sums[section] = self.multiply(section, scalars[section], run, buffers)
         return sums
 
-    def quotient(self, a: np.ndarray, b: np.ndarray, run: Run) -> np.ndarray:
+    def quotient(self, a: np.ndarray, b: np.ndarray, run: ParallelMap) -> np.ndarray:
         """[domain, 4] plain rows of a*b - c on the odd coset, from A*w and B*w on the domain."""
         raise NotImplementedError
 
-    def multiply(self, section: str, scalars: np.ndarray, run: Run, buffers: threading.local) -> np.ndarray:
+    def multiply(
+        self, section: str, scalars: np.ndarray, run: ParallelMap, buffers: threading.local
+    ) -> np.ndarray:
         """sum of scalars[i] * point i of a section."""
         raise NotImplementedError
 
@@ -80,13 +82,13 @@ class ReadyKey:
         return self.domain.n_bytes + self.coefficients.nbytes + sum(b.n_bytes for b in self.bases.values())
 
 
-class LoadedKey(ReadyKey):
+class CpuKey(ProvingKey):
     """A key for the CPU's kernels of one instruction level."""
 
     __slots__ = ()
 
     @classmethod
-    def load(cls, key: ZKey, level: str) -> "LoadedKey":
+    def load(cls, key: ZKey, level: str) -> "CpuKey":
         """Check every point of ``key`` and convert it. The sections of ``key`` are released one by one.
 
         Raises FormatError naming section and byte for a point off its curve, with a coordinate not below q,
@@ -100,19 +102,21 @@ class LoadedKey(ReadyKey):
             level=level, domain=domain, bases=bases, seconds=time.perf_counter() - started, **facts_of(key)
         )
 
-    def quotient(self, a: np.ndarray, b: np.ndarray, run: Run) -> np.ndarray:
+    def quotient(self, a: np.ndarray, b: np.ndarray, run: ParallelMap) -> np.ndarray:
         c = rows.empty(self.domain.size, 32)
         programs.scalar().multiply_rows(*map(rows.address, (a, b, c)), self.domain.size)
         return self.domain.quotient(a, b, c, run)
 
-    def multiply(self, section: str, scalars: np.ndarray, run: Run, buffers: threading.local) -> np.ndarray:
+    def multiply(
+        self, section: str, scalars: np.ndarray, run: ParallelMap, buffers: threading.local
+    ) -> np.ndarray:
         return msm.multiply(self.bases[section], scalars, run, buffers=buffers)
 
 
 def checked_bases(key: ZKey, level: str) -> Iterator[tuple[str, msm.Bases]]:
     """Each section's points, checked, in the form of ``level``; the section of ``key`` is released.
 
-    Raises as ``LoadedKey.load``.
+    Raises as ``CpuKey.load``.
     """
     for section, degree in SECTIONS.items():
         where = key.where(section)
@@ -125,7 +129,7 @@ def checked_bases(key: ZKey, level: str) -> Iterator[tuple[str, msm.Bases]]:
 
 
 def facts_of(key: ZKey) -> dict[str, Any]:
-    """The fields of ``ReadyKey`` that do not depend on a device."""
+    """The fields of ``ProvingKey`` that do not depend on a device."""
     header = {name: point_rows([getattr(key, name)], 1) for name in ("alpha1", "beta1", "delta1")}
     header |= {name: point_rows([getattr(key, name)], 2) for name in ("beta2", "delta2")}
     return {

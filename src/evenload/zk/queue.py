@@ -1,25 +1,30 @@
-"""A queue of statements to prove: priorities, cancelling, time-outs, and what each job waited and took."""
+"""A queue of statements to prove in this process: priorities, cancelling, time-outs, seconds waited."""
 
-import heapq
 import itertools
 import os
 import threading
 import time
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from queue import PriorityQueue, SimpleQueue
+from typing import TYPE_CHECKING, Any, Protocol
 
 from evenload.errors import ConfigError, ExecutorClosed, TaskTimeout
 
 if TYPE_CHECKING:
-    from evenload.zk.prover import Prover
-    from evenload.zk.worker import ProvedStatement, ProveRequest, Worker
+    from evenload.zk.worker import ProofWorker, ProvedStatement, ProveRequest
 
 __all__ = ["ProofJob", "ProverQueue"]
 
 
+class SpawnsWorkers(Protocol):
+    """What the workers of a queue come from."""
+
+    def spawn_worker(self) -> "ProofWorker": ...
+
+
 class ProofJob:
-    """One submitted request. ``result()`` waits; ``cancel()`` also stops a proof between its stages."""
+    """A submitted request. ``result()`` waits; ``cancel()`` also stops a proof between its stages."""
 
     def __init__(self, request: "ProveRequest", number: int):
         self.request, self.number = request, number
@@ -46,6 +51,16 @@ class ProofJob:
         except CancelledError as error:
             return error
 
+    def prove_on(self, worker: "ProofWorker") -> None:
+        """Prove it unless it was cancelled; the result or the error is the job's own."""
+        if not self._future.set_running_or_notify_cancel():
+            return
+        try:
+            self.check()
+            self._future.set_result(worker.prove(self.request.witness, self.request.public, self.check))
+        except BaseException as error:
+            self._future.set_exception(error)
+
     def check(self) -> None:
         """Raise if the job was cancelled or its time is over."""
         if self._is_cancelled.is_set():
@@ -59,7 +74,7 @@ class ProofJob:
 
 @dataclass(frozen=True, slots=True)
 class QueueStats:
-    """``wait_s``: seconds in the queue, summed over the jobs that were started."""
+    """Counts of a queue's jobs. ``wait_s``: seconds in the queue, summed over the jobs that were started."""
 
     queued: int
     running: int
@@ -74,87 +89,66 @@ def _n_processors() -> int:
 
 
 class ProverQueue:
-    """Workers (threads) that pull from one heap. Use as a context manager: leaving waits for what was
-    submitted.
+    """Threads of this process that prove requests, the highest priority first.
 
+    Use it as a context manager: leaving waits for what was submitted.
+
+    prover       whatever has ``spawn_worker()``, as a ``Prover`` has
     num_workers  default: the processors this process may use
     """
 
-    def __init__(self, prover: "Prover", num_workers: int | None = None):
+    def __init__(self, prover: SpawnsWorkers, num_workers: int | None = None):
         n = num_workers if num_workers is not None else _n_processors()
         if n < 1:
             raise ConfigError(f"num_workers is {n}, must be at least 1")
-        self._heap: list[tuple[int, int, ProofJob]] = []
-        self._ready = threading.Condition()
-        self._numbers = itertools.count()
-        self._is_closed, self._n_running, self._n_done = False, 0, 0
-        self._wait_s = 0.0
         self._workers = [prover.spawn_worker() for _ in range(n)]
-        self._threads = [
-            threading.Thread(target=self._serve, args=(worker,), name=f"prover-{k}", daemon=True)
-            for k, worker in enumerate(self._workers)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._idle: SimpleQueue[ProofWorker] = SimpleQueue()
+        for worker in self._workers:
+            self._idle.put(worker)
+        self._waiting: PriorityQueue[tuple[int, int, ProofJob]] = PriorityQueue()
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._n_running, self._n_done, self._wait_s = 0, 0, 0.0
+        self._threads = ThreadPoolExecutor(n, thread_name_prefix="prover")
 
     def submit(self, request: "ProveRequest") -> ProofJob:
         """Raises ExecutorClosed after ``close``."""
-        with self._ready:
-            if self._is_closed:
-                raise ExecutorClosed("the prover's queue is closed")
-            job = ProofJob(request, next(self._numbers))
-            heapq.heappush(self._heap, (-request.priority, job.number, job))
-            self._ready.notify()
+        job = ProofJob(request, next(self._numbers))
+        try:
+            # A thread that is free takes the first of what waits then, which need not be this job.
+            self._threads.submit(self._prove_first)
+        except RuntimeError as error:
+            raise ExecutorClosed("the prover's queue is closed") from error
+        self._waiting.put((-request.priority, job.number, job))
         return job
 
     def stats(self) -> QueueStats:
-        with self._ready:
+        with self._lock:
             workers = [worker.stats.to_json() for worker in self._workers]
-            return QueueStats(len(self._heap), self._n_running, self._n_done, self._wait_s, workers)
+            return QueueStats(self._waiting.qsize(), self._n_running, self._n_done, self._wait_s, workers)
 
     def close(self) -> None:
         """Finish what was submitted, then end the threads."""
-        with self._ready:
-            self._is_closed = True
-            self._ready.notify_all()
-        for thread in self._threads:
-            thread.join()
+        self._threads.shutdown()
 
     def __enter__(self) -> "ProverQueue":
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is not None:
-            with self._ready:
-                for entry in self._heap:
-                    entry[2].cancel()
+            for entry in list(self._waiting.queue):
+                entry[2].cancel()
         self.close()
 
-    def _next(self) -> ProofJob | None:
-        with self._ready:
-            while not self._heap:
-                if self._is_closed:
-                    return None
-                self._ready.wait()
-            job = heapq.heappop(self._heap)[2]
+    def _prove_first(self) -> None:
+        job = self._waiting.get()[2]
+        job.wait_s = time.monotonic() - job.submitted_s
+        with self._lock:
             self._n_running += 1
-            job.wait_s = time.monotonic() - job.submitted_s
             self._wait_s += job.wait_s
-            return job
-
-    def _serve(self, worker: "Worker") -> None:
-        while (job := self._next()) is not None:
-            self._run(worker, job)
-            with self._ready:
-                self._n_running -= 1
-                self._n_done += 1
-
-    def _run(self, worker: "Worker", job: ProofJob) -> None:
-        future = job._future
-        if not future.set_running_or_notify_cancel():
-            return
-        try:
-            job.check()
-            future.set_result(worker.prove(job.request.witness, job.request.public, job.check))
-        except BaseException as error:
-            future.set_exception(error)
+        worker = self._idle.get()
+        job.prove_on(worker)
+        self._idle.put(worker)
+        with self._lock:
+            self._n_running -= 1
+            self._n_done += 1

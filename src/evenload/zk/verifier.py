@@ -1,5 +1,4 @@
-"""Verification of Groth16 proofs, with the compiled pairing where the extra is installed, else by the
-oracle."""
+"""Verification of Groth16 proofs: with the compiled pairing where the extra is installed, else in Python."""
 
 from collections.abc import Sequence
 
@@ -8,8 +7,8 @@ import numpy as np
 from evenload._optional import is_installed
 from evenload.errors import FormatError
 from evenload.gpu.field import FR
-from evenload.zk import groth16_twin as oracle
-from evenload.zk.bn254.curve import G1, G2
+from evenload.zk import plain_groth16
+from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.groth16 import Proof, VerificationKey
 
 __all__ = ["Verifier", "verify"]
@@ -24,7 +23,7 @@ def verify(key: VerificationKey, public: Sequence[int], proof: Proof) -> bool:
 
 
 class Verifier:
-    """Verifies under one key; the lines of the key's points are computed once.
+    """A verification key, checked, with what each verification needs of it computed once.
 
     ``is_checked``: the key comes from ``read_zkey``, which has checked its points. Raises FormatError if a
     point of the key is off its curve, outside the subgroup, or (alpha, beta, gamma, delta) infinity.
@@ -36,7 +35,7 @@ class Verifier:
         self.key = key
         self._is_fast = is_installed("llvmlite")
         if self._is_fast:
-            from evenload.zk.pairing import Lines
+            from evenload.zk.cpu.compiled_pairing import Lines
 
             self._lines = {name: Lines(getattr(key, name)) for name in ("beta2", "gamma2", "delta2")}
 
@@ -59,24 +58,24 @@ class Verifier:
     def _has_order_r(self, point) -> bool:
         if not self._is_fast:
             return G2.has_order_r(point)
-        from evenload.zk import pairing, points
+        from evenload.zk.cpu import compiled_pairing, points
 
-        return not points.combine(2, pairing.g2_row(point), [FR.modulus]).any()
+        return not points.combine(2, compiled_pairing.g2_row(point), [FR.modulus]).any()
 
     def _equation_holds(self, public: Sequence[int], proof: Proof) -> bool:
         if not self._is_fast:
-            return oracle.verify(self.key, public, proof)
-        from evenload.zk import pairing, points
+            return plain_groth16.verify(self.key, public, proof)
+        from evenload.zk.cpu import compiled_pairing, points
 
-        ic = np.concatenate([pairing.g1_row(point) for point in self.key.ic])
+        ic = np.concatenate([compiled_pairing.g1_row(point) for point in self.key.ic])
         total = points.to_integers(points.combine(1, ic, [1, *public]))
         pairs = [
-            (G1.negate(proof.a), pairing.Lines(proof.b)),
+            (G1.negate(proof.a), compiled_pairing.Lines(proof.b)),
             (self.key.alpha1, self._lines["beta2"]),
             (total, self._lines["gamma2"]),
             (proof.c, self._lines["delta2"]),
         ]
-        return pairing.is_one_product(pairs)
+        return compiled_pairing.is_one_product(pairs)
 
 
 def _check_key(key: VerificationKey) -> None:

@@ -18,19 +18,19 @@ import numpy as np
 from evenload.errors import ConfigError, EvenloadError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
-from evenload.zk import points
+from evenload.zk.cpu import points
 from evenload.zk.formats.witness import check_witness, read_witness, witness_from_integers
 from evenload.zk.groth16 import Proof
-from evenload.zk.key import LoadedKey, ReadyKey, Run
+from evenload.zk.key import CpuKey, ParallelMap, ProvingKey
 
 __all__ = [
     "InvalidProof",
+    "ProofWorker",
     "ProveRequest",
     "ProvedStatement",
     "ProverStats",
-    "Stages",
+    "StageTimer",
     "Witness",
-    "Worker",
     "load_witness",
     "prove_unverified",
 ]
@@ -85,6 +85,14 @@ class ProverStats:
         for name, seconds in stages_s.items():
             self.stages_s[name] = self.stages_s.get(name, 0.0) + seconds
 
+    def count_result(self, result: ProvedStatement | Exception) -> None:
+        """One more proof, or failure, of another process."""
+        if isinstance(result, Exception):
+            self.n_failed += 1
+            return
+        self.count(result.stages, sum(result.stages.values()))
+        self.n_redone += "reference" in result.stages
+
     def to_json(self) -> dict[str, Any]:
         return {
             "proved": self.n_proved,
@@ -95,7 +103,7 @@ class ProverStats:
         }
 
 
-class Stages:
+class StageTimer:
     """Times the stages of a proof and stops between them when told to."""
 
     def __init__(self, check: Callable[[], None] | None = None):
@@ -111,11 +119,11 @@ class Stages:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
-class Worker:
-    """Proves with one key on the calling thread (or on a pool's), reusing its own buffers. Not for two
+class ProofWorker:
+    """What proves with one loaded key, on the calling thread or a pool's, with its own buffers. Not for two
     threads at once."""
 
-    def __init__(self, key: ReadyKey, reference: Callable[[], LoadedKey], run: Run = map):
+    def __init__(self, key: ProvingKey, reference: Callable[[], CpuKey], run: ParallelMap = map):
         self.key, self.stats = key, ProverStats()
         self._reference, self._run = reference, run
         self._buffers = threading.local()
@@ -132,7 +140,7 @@ class Worker:
         public inputs, InvalidProof if the proof does not verify (most often: the witness does not satisfy the
         circuit). ``check`` is called between stages and may raise to give up.
         """
-        started, stages = time.perf_counter(), Stages(check)
+        started, stages = time.perf_counter(), StageTimer(check)
         try:
             with stages("witness"):
                 values = load_witness(witness, self.key.n_vars, self.key.name)
@@ -158,7 +166,7 @@ class Worker:
             raise ConfigError(f"the expected public inputs are not those of the witness: {what}")
         return public
 
-    def _prove_verified(self, values: np.ndarray, public: tuple[int, ...], stages: Stages) -> Proof:
+    def _prove_verified(self, values: np.ndarray, public: tuple[int, ...], stages: StageTimer) -> Proof:
         proof = prove_unverified(self.key, values, self._run, self._buffers, stages)
         with stages("verify"):
             why = self.key.verifier.why_not(public, proof)
@@ -166,7 +174,7 @@ class Worker:
             return proof
         self.stats.n_redone += 1
         with stages("reference"):
-            proof = prove_unverified(self._reference(), values, map, threading.local(), Stages())
+            proof = prove_unverified(self._reference(), values, map, threading.local(), StageTimer())
             still = self.key.verifier.why_not(public, proof)
         if still is None:
             return proof
@@ -202,7 +210,7 @@ def load_witness(witness: Witness, n_vars: int, key_name: str) -> np.ndarray:
 
 
 def prove_unverified(
-    key: ReadyKey, values: np.ndarray, run: Run, buffers: threading.local, stages: Stages
+    key: ProvingKey, values: np.ndarray, run: ParallelMap, buffers: threading.local, stages: StageTimer
 ) -> Proof:
     """The proving steps: what the key's device does, and blinding, which is always done here."""
     sums = key.sums(values, run, buffers, stages)
@@ -210,7 +218,7 @@ def prove_unverified(
         return _blind(key, sums)
 
 
-def _blind(key: ReadyKey, sums: dict[str, np.ndarray]) -> Proof:
+def _blind(key: ProvingKey, sums: dict[str, np.ndarray]) -> Proof:
     r, s = secrets.randbelow(R), secrets.randbelow(R)
     head = key.header
 

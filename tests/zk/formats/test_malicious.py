@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from evenload.errors import ConfigError, FormatError
 from evenload.gpu.field import FQ
 from evenload.zk import Prover, read_witness, read_zkey
-from evenload.zk.bn254.curve import G2
+from evenload.zk.bn254.plain_curve import G2
 from evenload.zk.formats.r1cs import read_r1cs
 
 DATA = Path(__file__).parents[2] / "data" / "zk" / "multiplier"

@@ -103,10 +103,10 @@ def measure(pool: "DevicePool", zkey: Path, witnesses: list[str], policy: str) -
     from evenload.balance.metrics import utilisation_deviation
     from evenload.executor import Executor
     from evenload.zk.batch import prover_task
-    from evenload.zk.place import places_of
+    from evenload.zk.proving_devices import proving_devices
 
     started = time.perf_counter()
-    task, n_devices = prover_task(zkey, places=places_of(pool)), len(pool)
+    task, n_devices = prover_task(zkey, devices=proving_devices(pool)), len(pool)
     with Executor(pool, policy=policy) as executor:
         list(executor.map(task, witnesses[:1] * n_devices, repeatable=False, policy="static"))
         ready = time.perf_counter()

@@ -13,7 +13,7 @@ import numpy as np
 
 from evenload.errors import FormatError
 from evenload.gpu.field import FQ, FR
-from evenload.zk.bn254.curve import G1, G2
+from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.formats.container import Container, Source, open_container, rows_not_below, write_container
 from evenload.zk.groth16 import VerificationKey
 

@@ -10,7 +10,7 @@ from evenload.gpu.wgsl.field import WgslField
 from evenload.gpu.wgsl.queue import Queue
 from evenload.gpu.wgsl.resident import Resident
 from evenload.gpu.wgsl.transform import butterfly_kernel, product_kernel, quotient_kernel, scale_kernel
-from evenload.zk.ntt import MAX_LOG_SIZE, bit_reversal
+from evenload.zk.cpu.ntt import MAX_LOG_SIZE, bit_reversal
 from evenload.zk.wgsl_device import WgslDevice
 
 __all__ = ["WgslDomain"]

@@ -15,7 +15,7 @@ from evenload.gpu.wgsl.buffer import Buffer
 from evenload.gpu.wgsl.field import WgslField
 from evenload.gpu.wgsl.resident import Resident
 from evenload.gpu.wgsl.sums import MAX_RUN, MAX_SEGMENT, collect_kernel, convert_kernel, segment_kernel
-from evenload.zk import msm, points
+from evenload.zk.cpu import msm, points
 from evenload.zk.wgsl_device import WgslDevice
 
 __all__ = ["Runs", "WgslBases", "plan_runs"]

@@ -21,7 +21,7 @@ def digits(code: Code, scalars: Any, keep: Any, n: Any, width: Any, n_windows: A
     keep[i].
 
     Half of the base is added to every window but the last; then digits are read off without carries and the
-    half is taken away again. The last digit is not negative (``evenload.zk.msm.window_count``).
+    half is taken away again. The last digit is not negative (``evenload.zk.cpu.msm.window_count``).
     """
     half, mask = code.shl(1, code.sub(width, 1)), code.sub(code.shl(1, width), 1)
     offset = code.variable(ir.Constant(WIDE, 0), WIDE)

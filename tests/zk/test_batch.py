@@ -7,9 +7,9 @@ import pytest
 from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, NoUsableDevice, TaskTimeout
 from evenload.gpu.wgsl.adapters import adapters_of
-from evenload.zk import groth16_twin as oracle
-from evenload.zk.batch import as_task, prove_batch
-from evenload.zk.place import CPU, Place, places_of
+from evenload.zk import plain_groth16 as oracle
+from evenload.zk.batch import TimedRequest, prove_batch
+from evenload.zk.proving_devices import CPU, ProvingDevice, proving_devices
 from evenload.zk.worker import ProvedStatement, ProveRequest
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
@@ -40,17 +40,17 @@ def test_a_gpu_named_by_cuda_is_reached_through_its_twin():
     assert adapters_of([FOUND[4]], []) == {}
 
 
-def test_places_say_which_kernels_a_device_runs(monkeypatch):
+def test_each_device_with_the_kernels_that_it_runs(monkeypatch):
     monkeypatch.setattr(DevicePool, "discover", classmethod(lambda cls: cls(FOUND)))
-    assert places_of(DevicePool([FOUND[1], FOUND[4], FOUND[3]])) == (
-        Place("cuda:1", "wgsl", "first"),
-        Place("cpu:0", "cpu"),
-        Place("wgpu:1", "wgsl", "second"),
+    assert proving_devices(DevicePool([FOUND[1], FOUND[4], FOUND[3]])) == (
+        ProvingDevice("cuda:1", "wgsl", "first"),
+        ProvingDevice("cpu:0", "cpu"),
+        ProvingDevice("wgpu:1", "wgsl", "second"),
     )
-    assert places_of(None) == (CPU,)
-    assert places_of(None, "wgsl") == (Place("wgpu", "wgsl"),)
+    assert proving_devices(None) == (CPU,)
+    assert proving_devices(None, "wgsl") == (ProvingDevice("wgpu", "wgsl"),)
     with pytest.raises(NoUsableDevice, match="cuda:0"):
-        places_of(DevicePool([FOUND[0]]))
+        proving_devices(DevicePool([FOUND[0]]))
 
 
 @pytest.mark.timeout(400)
@@ -91,12 +91,12 @@ def test_every_policy_proves_the_same(multiplier, policy):
 
 
 def test_the_time_limit_counts_from_submission(multiplier):
-    task = as_task(ProveRequest(str(multiplier / "witness.wtns"), timeout_s=0.001))
+    task = TimedRequest(ProveRequest(str(multiplier / "witness.wtns"), timeout_s=0.001))
     time.sleep(0.01)
     with pytest.raises(TaskTimeout, match=r"within 0\.001 s"):
         task.check()
-    as_task(ProveRequest("x", timeout_s=60)).check()
-    as_task(ProveRequest("x")).check()
+    TimedRequest(ProveRequest("x", timeout_s=60)).check()
+    TimedRequest(ProveRequest("x")).check()
 
 
 def test_an_open_file_is_read_once(multiplier):

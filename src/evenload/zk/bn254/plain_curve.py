@@ -9,7 +9,7 @@ from typing import Any
 
 from evenload.gpu import field
 
-__all__ = ["G1", "G2", "Group", "fq2_inverse", "fq2_multiply"]
+__all__ = ["G1", "G2", "CurveGroup", "fq2_inverse", "fq2_multiply"]
 
 Q, R = field.FQ.modulus, field.FR.modulus
 Fq2 = tuple[int, int]
@@ -25,7 +25,7 @@ def fq2_inverse(a: Fq2) -> Fq2:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CurveGroup:
     """Affine arithmetic on y^2 = x^3 + b. ``degree`` is 1 over Fq, 2 over Fq2."""
 
     degree: int
@@ -102,5 +102,5 @@ class Group:
         return total
 
 
-G1 = Group(1, field.G1, 3)
-G2 = Group(2, field.G2, field.TWIST_B)
+G1 = CurveGroup(1, field.G1, 3)
+G2 = CurveGroup(2, field.G2, field.TWIST_B)

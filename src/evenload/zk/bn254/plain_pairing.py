@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from evenload.gpu.field import FQ, FR, X
-from evenload.zk.bn254.curve import G2, Fq2, fq2_inverse, fq2_multiply
+from evenload.zk.bn254.plain_curve import G2, Fq2, fq2_inverse, fq2_multiply
 
 __all__ = [
     "ONE",

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from evenload.gpu.field import FQ, FR
-from evenload.zk.bn254.curve import G1, G2
-from evenload.zk.bn254.pairing import is_one_product
+from evenload.zk.bn254.plain_curve import G1, G2
+from evenload.zk.bn254.plain_pairing import is_one_product
 
 if TYPE_CHECKING:
     from evenload.zk.formats.zkey import ZKey

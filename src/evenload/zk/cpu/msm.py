@@ -74,7 +74,7 @@ class Bases:
 def _locate(given: np.ndarray, candidates: np.ndarray, degree: int) -> tuple[int, str]:
     """Which of the points the kernel refused, and why, by the oracle."""
     from evenload.gpu.field import FQ
-    from evenload.zk.bn254.curve import G1, G2
+    from evenload.zk.bn254.plain_curve import G1, G2
 
     for position in map(int, candidates):
         values = rows.to_integers(given[position])

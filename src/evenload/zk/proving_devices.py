@@ -1,4 +1,4 @@
-"""Where proofs are made: the devices that a prover was given, and the kernels for each."""
+"""The devices that a prover was given, and the kernels that each of them runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,15 @@ from evenload.errors import ConfigError, NoUsableDevice, UnknownName
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
 
-__all__ = ["BACKENDS", "CPU", "Place", "places_of", "pool_of", "refuse_unused", "split_level"]
+__all__ = [
+    "BACKENDS",
+    "CPU",
+    "ProvingDevice",
+    "find_pool",
+    "proving_devices",
+    "refuse_unused_level",
+    "split_level",
+]
 
 BACKENDS = ("cpu", "wgsl")
 CPU_LEVELS = ("ifma52", "word64")
@@ -17,19 +25,19 @@ WGSL_VARIANTS = ("u64", "limb13")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProvingDevice:
     """A device and its kernels: ``backend`` "cpu" or "wgsl", the latter on the adapter of this uuid."""
 
-    device: str
+    id: str
     backend: str
     adapter: str | None = None
 
 
-CPU = Place("cpu:0", "cpu")
+CPU = ProvingDevice("cpu:0", "cpu")
 
 
-def pool_of(devices: Any, backend: str | None) -> "DevicePool | None":
-    """The devices that are meant; None for what needs no look around: this process's CPU, the best adapter.
+def find_pool(devices: Any, backend: str | None) -> "DevicePool | None":
+    """The devices that are meant; None where nothing is searched: this process's CPU, the best adapter.
 
     Raises UnknownName, ConfigError or NoUsableDevice as ``DevicePool.select``.
     """
@@ -42,17 +50,17 @@ def pool_of(devices: Any, backend: str | None) -> "DevicePool | None":
     return devices if isinstance(devices, DevicePool) else DevicePool.find(devices)
 
 
-def places_of(pool: "DevicePool | None", backend: str | None = None) -> tuple[Place, ...]:
-    """A place for each device: CPU slots run CPU kernels, everything else WGSL.
+def proving_devices(pool: "DevicePool | None", backend: str | None = None) -> tuple[ProvingDevice, ...]:
+    """Each device with its kernels: CPU slots run CPU kernels, everything else WGSL.
 
     Raises ConfigError if ``backend`` is not what the devices run, NoUsableDevice for a GPU that wgpu does not
     reach.
     """
     if pool is None:
-        return (Place("wgpu", "wgsl"),) if backend == "wgsl" else (CPU,)
+        return (ProvingDevice("wgpu", "wgsl"),) if backend == "wgsl" else (CPU,)
     from evenload.gpu.wgsl.adapters import adapters_of
 
-    adapters, places = adapters_of(pool), []
+    adapters, found = adapters_of(pool), []
     for device in pool:
         kernels = "cpu" if device.family == "cpu" else "wgsl"
         if backend not in (None, kernels):
@@ -64,8 +72,8 @@ def places_of(pool: "DevicePool | None", backend: str | None = None) -> tuple[Pl
                 f"{device.id} ({device.name}) has no driver for WGSL kernels",
                 hint="install its Vulkan driver and evenload[wgpu], or prove on the CPU: --devices cpu",
             )
-        places.append(Place(device.id, kernels, adapters.get(device.id)))
-    return tuple(places)
+        found.append(ProvingDevice(device.id, kernels, adapters.get(device.id)))
+    return tuple(found)
 
 
 def split_level(level: str | None) -> tuple[str | None, str | None]:
@@ -77,12 +85,12 @@ def split_level(level: str | None) -> tuple[str | None, str | None]:
     raise UnknownName("level", level, (*CPU_LEVELS, *WGSL_VARIANTS))
 
 
-def refuse_unused(level: str | None, places: Sequence[Place]) -> None:
+def refuse_unused_level(level: str | None, devices: Sequence[ProvingDevice]) -> None:
     """Raises UnknownName for a level that does not exist, ConfigError for one that no device has."""
     backend = "wgsl" if split_level(level)[1] else "cpu"
-    if level is not None and all(place.backend != backend for place in places):
-        known = CPU_LEVELS if places[0].backend == "cpu" else WGSL_VARIANTS
-        named = ", ".join(place.device for place in places)
+    if level is not None and all(device.backend != backend for device in devices):
+        known = CPU_LEVELS if devices[0].backend == "cpu" else WGSL_VARIANTS
+        named = ", ".join(device.id for device in devices)
         raise ConfigError(
             f"level {level!r} is of {backend} kernels, which {named} do not run",
             hint=f"use {' or '.join(known)}, or leave it out",

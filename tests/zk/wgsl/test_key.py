@@ -15,10 +15,11 @@ pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 
 from evenload.gpu.llvm import rows
 from evenload.gpu.wgsl.sums import MAX_RUN
-from evenload.zk import Prover, msm, points, read_witness, read_zkey, worker
-from evenload.zk import groth16_twin as oracle
-from evenload.zk.bn254.curve import G1, G2
+from evenload.zk import Prover, read_witness, read_zkey, worker
+from evenload.zk import plain_groth16 as oracle
+from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.circuits import squaring_chain
+from evenload.zk.cpu import msm, points
 from evenload.zk.devsetup import dev_setup
 from evenload.zk.formats.zkey import point_rows
 from evenload.zk.groth16 import public_from_json
@@ -158,7 +159,7 @@ def test_the_oracle_makes_the_same_proof(circuit, gpu, monkeypatch):
     monkeypatch.setattr(worker.secrets, "randbelow", lambda _: next(draws))
     key = WgslKey.load(zkey, gpu)
     values = worker.load_witness(values, key.n_vars, "test")
-    assert worker.prove_unverified(key, values, map, threading.local(), worker.Stages()) == slow
+    assert worker.prove_unverified(key, values, map, threading.local(), worker.StageTimer()) == slow
 
 
 @pytest.mark.parametrize("how", [{"backend": "wgsl"}, {"devices": "wgpu:0"}], ids=str)

@@ -9,8 +9,8 @@ import numpy as np
 from evenload.gpu.field import FQ
 from evenload.gpu.llvm import programs, rows
 from evenload.gpu.llvm.layout import N_LINES
-from evenload.zk.bn254 import pairing as oracle
-from evenload.zk.bn254.curve import G2
+from evenload.zk.bn254 import plain_pairing as oracle
+from evenload.zk.bn254.plain_curve import G2
 
 __all__ = ["Lines", "final_exponentiation", "g1_row", "g2_row", "is_one_product", "miller_loop"]
 

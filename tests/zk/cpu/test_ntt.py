@@ -8,8 +8,8 @@ import pytest
 from evenload.errors import ConfigError
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import rows
-from evenload.zk.groth16_twin import to_odd_coset
-from evenload.zk.ntt import Domain, bit_reversal
+from evenload.zk.cpu.ntt import Domain, bit_reversal
+from evenload.zk.plain_groth16 import to_odd_coset
 
 R = FR.modulus
 

@@ -4,8 +4,8 @@ snarkjs."""
 import pytest
 
 from evenload.gpu.field import FR
-from evenload.zk.bn254 import pairing as oracle
-from evenload.zk.bn254.curve import G1, G2
+from evenload.zk.bn254 import plain_pairing as oracle
+from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.groth16 import VerificationKey
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
@@ -16,26 +16,28 @@ def points(k, m):
 
 
 def test_every_step_agrees_with_the_oracle():
-    from evenload.zk import pairing
+    from evenload.zk.cpu import compiled_pairing
 
     p, q = points(123456789, 987654321)
     slow = oracle.miller_loop(p, q)
-    fast = pairing.miller_loop([(p, pairing.Lines(q))])
-    assert pairing.to_integers(fast) == slow
-    assert pairing.to_integers(pairing.final_exponentiation(fast)) == oracle.final_exponentiation(slow)
+    fast = compiled_pairing.miller_loop([(p, compiled_pairing.Lines(q))])
+    assert compiled_pairing.to_integers(fast) == slow
+    assert compiled_pairing.to_integers(
+        compiled_pairing.final_exponentiation(fast)
+    ) == oracle.final_exponentiation(slow)
 
 
 def test_bilinear_and_not_degenerate():
-    from evenload.zk import pairing
+    from evenload.zk.cpu import compiled_pairing
 
     p, q = points(3, 5)
     p15, _ = points(15, 1)
-    negative, lines = G1.negate(p15), pairing.Lines(G2.generator)
-    assert pairing.is_one_product([(p, pairing.Lines(q)), (negative, lines)])
-    assert not pairing.is_one_product([(p, pairing.Lines(q)), (p15, lines)])
-    assert not pairing.is_one_product([(p, lines)])
-    assert pairing.is_one_product([])
-    assert pairing.is_one_product([(None, lines), (p, None)])
+    negative, lines = G1.negate(p15), compiled_pairing.Lines(G2.generator)
+    assert compiled_pairing.is_one_product([(p, compiled_pairing.Lines(q)), (negative, lines)])
+    assert not compiled_pairing.is_one_product([(p, compiled_pairing.Lines(q)), (p15, lines)])
+    assert not compiled_pairing.is_one_product([(p, lines)])
+    assert compiled_pairing.is_one_product([])
+    assert compiled_pairing.is_one_product([(None, lines), (p, None)])
 
 
 def test_oracle_has_order_r_and_is_bilinear():

@@ -10,8 +10,8 @@ import pytest
 from evenload.errors import FormatError
 from evenload.gpu.field import FQ, FR
 from evenload.gpu.llvm import rows
-from evenload.zk import msm, points
-from evenload.zk.bn254.curve import G1, G2
+from evenload.zk.bn254.plain_curve import G1, G2
+from evenload.zk.cpu import msm, points
 from evenload.zk.formats.zkey import point_rows
 
 GROUPS = {1: G1, 2: G2}

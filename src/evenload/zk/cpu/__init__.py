@@ -1,0 +1,1 @@
+"""The prover's kernels on the CPU: transforms, sums of multiples, pairings."""
