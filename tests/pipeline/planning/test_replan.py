@@ -28,7 +28,7 @@ def test_nothing_happened_so_nothing_changes(problem: Problem) -> None:
     present = _swap_phases(("edit", "score"), [device.id for device in problem.devices])
     again = replan(problem, RunState((100, 0), holding(problem, "edit")), present)
     assert again.plan is None
-    assert again.present_s is not None
+    assert again.current_s is not None
     assert "would save" in again.why
 
 
@@ -36,15 +36,15 @@ def test_a_device_that_left_and_one_that_joined(problem: Problem) -> None:
     plan = make_plan(problem, "swap")
     fewer = holding(problem, "edit")[:2]
     again = replan(problem, RunState((40, 0), fewer), plan.phases)
-    rest = again.plan.makespan_s if again.plan is not None else again.present_s
+    rest = again.plan.makespan_s if again.plan is not None else again.current_s
     assert rest is not None
     assert rest >= (80 * 5.0 + 120 * 3.4) / 2
     more = (*holding(problem, "edit"), *(PlanDevice(f"new{n}") for n in range(4)))
     joined = replan(problem, RunState((20, 0), more), plan.phases)
     assert joined.plan is not None
-    assert joined.present_s is not None
+    assert joined.current_s is not None
     assert joined.plan.makespan_s is not None
-    assert joined.plan.makespan_s < 0.75 * joined.present_s
+    assert joined.plan.makespan_s < 0.75 * joined.current_s
     used = {device for phase in joined.plan.phases for unit in phase.units for device in unit.devices}
     assert "new0" in used
 
@@ -56,7 +56,7 @@ def test_a_plan_that_cannot_go_on_is_replaced(problem: Problem) -> None:
     }
     left = tuple(device for device in problem.devices if device.id not in scorers)
     again = replan(problem, RunState((60, 30), left), plan.phases)
-    assert again.present_s is None
+    assert again.current_s is None
     assert again.plan is not None
     assert "cannot go on" in again.why
 

@@ -1,4 +1,4 @@
-"""Ways to run a job that are worth simulating; each a list of phases, one for each stage or set of stages."""
+"""Generate the plans of a job that are worth simulating."""
 
 import itertools
 import math
@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenload.pipeline.planning.layouts import Layout, best_layouts, best_single
-from evenload.pipeline.planning.placement_options import PlacementOption
+from evenload.pipeline.planning.placement_options import PlacementOption, bytes_together
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
 from evenload.pipeline.problem import PlanDevice, Problem
 
 __all__ = ["Candidate", "generate_candidates"]
 
-MOST_MIXES = 8
+MOST_LAYOUT_CHOICES = 8
 _STEPS = (
     0.0,
     0.01,
@@ -37,7 +37,11 @@ _STEPS = (
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """``layouts``: for each phase, what could be in it; an improvement may add units from there."""
+    """A way to run the job: a list of phases, before it is simulated.
+
+    late_first  where a device holds several stages, it takes the items that are furthest first
+    layouts     for each phase, all units that it may have; an improvement may add some of them
+    """
 
     mode: str
     label: str
@@ -47,202 +51,229 @@ class Candidate:
 
 
 def generate_candidates(problem: Problem, bound_s: float, mode: str = "auto") -> Iterator[Candidate]:
-    """Every candidate of ``mode``, none of which needs more memory than there is."""
+    """Yield every candidate of ``mode`` that fits into the memory there is."""
     if mode in ("auto", "single"):
         yield from _on_one_device(problem)
     if mode in ("auto", "data_parallel"):
-        yield from _side_by_side(problem, "data_parallel", "every stage on each device")
+        yield from _every_stage_everywhere(problem)
     wants = {mode} if mode != "auto" else {"swap", "stage_parallel", "model_parallel"}
-    for mix in _mixes(problem, mode):
-        name = "swap" if _is_alone(mix) else "model_parallel"
+    for layouts in _layout_choices(problem, mode):
+        name = "swap" if _is_ungrouped(layouts) else "model_parallel"
         if name in wants:
-            yield Candidate(name, _called("stage after stage on all devices", mix), _all_of(mix), layouts=mix)
-            yield from _coupled(problem, mix, name)
+            label = _label("stage after stage on all devices", layouts)
+            yield Candidate(name, label, _all_units(layouts), layouts=layouts)
+            yield from _stages_together(problem, layouts, name)
         if name in wants or "stage_parallel" in wants:
-            yield from _staggered(problem, mix, bound_s, wants)
+            yield from _staggered(problem, layouts, bound_s, wants)
 
 
-def _all_of(mix: Sequence[Layout]) -> tuple[CandidatePhase, ...]:
-    return tuple(tuple(CandidateUnit(held) for held in layout) for layout in mix)
+def _all_units(layouts: Sequence[Layout]) -> tuple[CandidatePhase, ...]:
+    return tuple(tuple(CandidateUnit(option) for option in layout) for layout in layouts)
 
 
-def _called(text: str, mix: Sequence[Layout]) -> str:
-    sizes = {held.stage: len(held.devices) for layout in mix for held in layout if len(held.devices) > 1}
+def _label(text: str, layouts: Sequence[Layout]) -> str:
+    """Return ``text`` and the sizes of the groups of devices, if there are any."""
+    sizes = {
+        option.stage: len(option.devices)
+        for layout in layouts
+        for option in layout
+        if len(option.devices) > 1
+    }
     groups = ", ".join(f"{stage} over groups of {n}" for stage, n in sizes.items())
     return f"{text}; {groups}" if groups else text
 
 
-def _mixes(problem: Problem, mode: str) -> list[tuple[Layout, ...]]:
-    """One layout for each stage."""
+def _layout_choices(problem: Problem, mode: str) -> list[tuple[Layout, ...]]:
+    """Choose one layout for each stage in all ways worth trying, those without groups of devices first."""
     ways = [best_layouts(stage, problem) for stage in problem.stages]
     if mode == "model_parallel":
         grouped = [best_layouts(stage, problem, groups_only=True) for stage in problem.stages]
         ways = [[*g, *(w for w in plain if w not in g)] for g, plain in zip(grouped, ways, strict=True)]
     if not all(ways):
         return []
-    mixes = sorted(itertools.product(*ways), key=lambda mix: not _is_alone(mix))  # each by itself comes first
+    choices = sorted(itertools.product(*ways), key=lambda layouts: not _is_ungrouped(layouts))
     if mode == "model_parallel":
-        mixes = [mix for mix in mixes if not _is_alone(mix)]
-    return mixes[:MOST_MIXES]
+        choices = [layouts for layouts in choices if not _is_ungrouped(layouts)]
+    return choices[:MOST_LAYOUT_CHOICES]
 
 
-def _is_alone(mix: Sequence[Layout]) -> bool:
-    """No stage is spread over several devices."""
-    return all(len(held.devices) == 1 for layout in mix for held in layout)
+def _is_ungrouped(layouts: Sequence[Layout]) -> bool:
+    """Return whether no stage is spread over several devices."""
+    return all(len(option.devices) == 1 for layout in layouts for option in layout)
 
 
 def _on_one_device(problem: Problem) -> Iterator[Candidate]:
-    """The device that is through soonest, by itself."""
+    """Yield all stages on the one device that is done soonest."""
     best: tuple[float, tuple[PlacementOption, ...]] | None = None
     for device in problem.devices:
-        held = [best_single(stage, device, problem) for stage in problem.stages]
-        if all(held):
-            ways = tuple(one for one in held if one is not None)
+        options = [best_single(stage, device, problem) for stage in problem.stages]
+        if all(options):
+            ways = tuple(option for option in options if option is not None)
             seconds = device.ready_s + sum(
                 one.load_s + one.item_s * problem.n_left(number) for number, one in enumerate(ways)
             )
             if best is None or seconds < best[0]:
                 best = seconds, ways
     if best is not None:
-        layouts = tuple((held,) for held in best[1])
-        yield Candidate("single", f"all on {best[1][0].devices[0]}", _all_of(layouts), layouts=layouts)
+        layouts = tuple((option,) for option in best[1])
+        yield Candidate("single", f"all on {best[1][0].devices[0]}", _all_units(layouts), layouts=layouts)
 
 
-def _fits_beside(ways: Sequence[PlacementOption], device: PlanDevice, problem: Problem) -> bool:
-    """May these be on the device at the same time?"""
-    sizes = [way.fit.device2bytes[0] for way in ways if way.fit.device2bytes]
-    if device.free_bytes is None or not sizes:
-        return True
-    activations = [s.activation_bytes for s in problem.stages if any(way.stage == s.name for way in ways)]
-    shared = problem.context_bytes * (len(sizes) - 1) + sum(activations) - max(activations)
-    return sum(sizes) - shared <= device.free_bytes
+def _fit_together(options: Sequence[PlacementOption], device: PlanDevice, problem: Problem) -> bool:
+    """Return whether the device can hold these at once; what has an unknown size counts as fitting."""
+    sized = [option for option in options if option.fit.device2bytes]
+    return device.free_bytes is None or bytes_together(sized, device.id, problem) <= device.free_bytes
 
 
-def _beside(problem: Problem, numbers: Sequence[int]) -> CandidatePhase:
-    """The stages ``numbers`` together, on each device that can hold all of them."""
+def _phase_of_stages(problem: Problem, numbers: Sequence[int]) -> CandidatePhase:
+    """Hold the stages ``numbers`` together on each device that can hold all of them whole."""
     units: list[CandidateUnit] = []
     for device in problem.devices:
-        ways = [best_single(problem.stages[number], device, problem) for number in numbers]
-        held = [way for way in ways if way is not None and way.fit.name == "whole"]
-        if len(held) == len(numbers) and _fits_beside(held, device, problem):
-            units += [CandidateUnit(way) for way in held]
+        singles = [best_single(problem.stages[number], device, problem) for number in numbers]
+        options = [option for option in singles if option is not None and option.fit.name == "whole"]
+        if len(options) == len(numbers) and _fit_together(options, device, problem):
+            units += [CandidateUnit(option) for option in options]
     return tuple(units)
 
 
-def _side_by_side(problem: Problem, mode: str, label: str) -> Iterator[Candidate]:
-    numbers = range(len(problem.stages))
-    phase = _beside(problem, numbers)
+def _every_stage_everywhere(problem: Problem) -> Iterator[Candidate]:
+    phase = _phase_of_stages(problem, range(len(problem.stages)))
     if phase:
         for late_first in (False, True):
             how = ", finished ones first" if late_first else ""
-            yield Candidate(mode, label + how, (phase,), late_first)
+            yield Candidate("data_parallel", f"every stage on each device{how}", (phase,), late_first)
 
 
-def _coupled(problem: Problem, mix: Sequence[Layout], mode: str) -> Iterator[Candidate]:
-    """Neighbouring stages on the same devices at the same time, the others before and after."""
+def _stages_together(problem: Problem, layouts: Sequence[Layout], mode: str) -> Iterator[Candidate]:
+    """Yield neighbouring stages on the same devices at the same time, the others before and after."""
     n_stages = len(problem.stages)
+    apart = _all_units(layouts)
     for first in range(n_stages - 1):
         for last in range(first + 1, n_stages):
-            together = _beside(problem, range(first, last + 1)) if (first, last) != (0, n_stages - 1) else ()
+            is_all = (first, last) == (0, n_stages - 1)
+            together = () if is_all else _phase_of_stages(problem, range(first, last + 1))
             if together:
                 names = "+".join(stage.name for stage in problem.stages[first : last + 1])
-                rest = _all_of(mix)
-                phases = (*rest[:first], together, *rest[last + 1 :])
-                yield Candidate(mode, _called(f"{names} together, the others before and after", mix), phases)
+                label = _label(f"{names} together, the others before and after", layouts)
+                yield Candidate(mode, label, (*apart[:first], together, *apart[last + 1 :]))
 
 
 def _staggered(
-    problem: Problem, mix: tuple[Layout, ...], bound_s: float, wants: set[str]
+    problem: Problem, layouts: tuple[Layout, ...], bound_s: float, wants: set[str]
 ) -> Iterator[Candidate]:
-    """Devices that begin with different stages, as many with each as its share of the work asks for."""
+    """Yield plans in which devices begin with different stages, by each stage's share of the work.
+
+    Devices are filled up to a deadline, for many deadlines from the bound on.
+    """
     if len(problem.stages) < 2 or not math.isfinite(bound_s):
         return
-    is_split = not _is_alone(mix)
+    is_split = not _is_ungrouped(layouts)
     seen: set[tuple[CandidatePhase, ...]] = set()
     for name, step, may_change in itertools.product(("fast", "slow"), _STEPS, (True, False)):
-        filled = _fill(problem, mix, bound_s * (1 + step), name == "fast", may_change)
-        if filled is None or filled in seen:
+        phases = _fill(problem, layouts, bound_s * (1 + step), name == "fast", may_change)
+        if phases is None or phases in seen:
             continue
-        seen.add(filled)
-        mode = "stage_parallel" if _is_static(filled) else "model_parallel" if is_split else "swap"
+        seen.add(phases)
+        mode = "stage_parallel" if _is_static(phases) else "model_parallel" if is_split else "swap"
         if mode in wants:
             text = "side by side" if mode == "stage_parallel" else "staggered, devices change stages in turn"
-            yield Candidate(mode, _called(f"{text}, {name} devices first", mix), filled, layouts=mix)
+            yield Candidate(mode, _label(f"{text}, {name} devices first", layouts), phases, layouts=layouts)
 
 
 def _is_static(phases: Sequence[CandidatePhase]) -> bool:
-    """No device has a unit in more than one phase."""
-    devices = [device for phase in phases for unit in phase for device in unit.held.devices]
+    """Return whether no device has a unit in more than one phase."""
+    devices = [device for phase in phases for unit in phase for device in unit.option.devices]
     return len(devices) == len(set(devices))
 
 
 def _fill(
     problem: Problem,
-    mix: Sequence[Layout],
+    layouts: Sequence[Layout],
     deadline_s: float,
     fast_first: bool,
     may_change: bool,
 ) -> tuple[CandidatePhase, ...] | None:
-    """Fill devices with tasks up to a deadline, stage by stage; None if it is too early for all of them.
+    """Fill devices with tasks up to a deadline, stage by stage; None if it is too early for all tasks.
 
-    A device that has time left at the end of a stage's tasks goes on with the next one, if it ``may_change``.
-    In a run that is under way, devices that hold a stage already come first for it, and need not load.
+    With ``may_change``, a device that has time left at the end of a stage goes on with the next one. In a run
+    that is under way, devices that hold a stage already come first for it, and need not load.
     """
     holds = {device.id: frozenset(device.holds) for device in problem.devices}
-    used = {device.id: device.ready_s for device in problem.devices}
+    used_s = {device.id: device.ready_s for device in problem.devices}
     busy: set[str] = set()
     lead_s = 0.0
     phases: list[CandidatePhase] = []
-    for number, layout in enumerate(mix):
-        tail_s = sum(min(held.item_s for held in later) for later in mix[number + 1 :])
-        end_s, needed = deadline_s - tail_s, problem.n_left(number)
-        phase: list[CandidateUnit] = []
-        for held in _in_order(layout, busy, fast_first, holds):
-            if needed <= 0 or (not may_change and busy.intersection(held.devices)):
-                continue
-            load_s = held.load_s if _hindrance(held, holds) else 0.0
-            start_s = max(max(used[device] for device in held.devices) + load_s, lead_s)
-            rounds = math.floor((end_s - start_s) / (held.item_s * problem.mean_size) + 1e-9)
-            n_tasks = min(needed, rounds * held.fit.in_flight)
-            if n_tasks <= 0:
-                continue
-            needed -= n_tasks
-            stop_s = start_s + math.ceil(n_tasks / held.fit.in_flight) * held.item_s * problem.mean_size
-            used.update(dict.fromkeys(held.devices, stop_s))
-            phase.append(CandidateUnit(held, n_tasks))
-        if needed > 0:
+    for number, layout in enumerate(layouts):
+        tail_s = sum(min(option.item_s for option in later) for later in layouts[number + 1 :])
+        end_s = deadline_s - tail_s
+        ordered = _in_order(layout, busy, fast_first, holds)
+        options = [option for option in ordered if may_change or not busy.intersection(option.devices)]
+        phase = _fill_phase(problem, options, problem.n_left(number), (lead_s, end_s), used_s, holds)
+        if phase is None:
             return None
-        busy |= {device for unit in phase for device in unit.held.devices}
-        busy = busy if not may_change else {d for d in busy if used[d] < end_s}
-        if not any(problem.done):  # else there is something for every stage
-            lead_s += (min(h.load_s for h in layout) if number == 0 else 0.0) + min(h.item_s for h in layout)
-        phases.append(tuple(phase))
+        busy |= {device for unit in phase for device in unit.option.devices}
+        busy = busy if not may_change else {device for device in busy if used_s[device] < end_s}
+        if not any(problem.done):  # in a run that is under way there is something to do for every stage
+            first_load_s = min(o.load_s for o in layout) if number == 0 else 0.0
+            lead_s += first_load_s + min(o.item_s for o in layout)
+        phases.append(phase)
     return _without_last_limits(phases)
+
+
+def _fill_phase(
+    problem: Problem,
+    options: Sequence[PlacementOption],
+    n_left: int,
+    window_s: tuple[float, float],
+    used_s: dict[str, float],
+    holds: Mapping[str, frozenset[str]],
+) -> CandidatePhase | None:
+    """Give ``n_left`` tasks of a stage to ``options`` in their order; None if there is too little time.
+
+    ``window_s`` is when the first task can begin and the last must end. ``used_s`` is moved on: until when
+    each device is busy.
+    """
+    lead_s, end_s = window_s
+    phase: list[CandidateUnit] = []
+    for option in options:
+        load_s = option.load_s if _hindrance(option, holds) else 0.0
+        start_s = max(max(used_s[device] for device in option.devices) + load_s, lead_s)
+        n_rounds = math.floor((end_s - start_s) / (option.item_s * problem.mean_size) + 1e-9)
+        n_tasks = min(n_left, n_rounds * option.fit.in_flight)
+        if n_tasks <= 0:
+            continue
+        n_left -= n_tasks
+        stop_s = start_s + math.ceil(n_tasks / option.fit.in_flight) * option.item_s * problem.mean_size
+        used_s.update(dict.fromkeys(option.devices, stop_s))
+        phase.append(CandidateUnit(option, n_tasks))
+    return tuple(phase) if n_left <= 0 else None
 
 
 def _in_order(
     layout: Layout, busy: set[str], fast_first: bool, holds: Mapping[str, frozenset[str]]
 ) -> list[PlacementOption]:
-    """Devices with time left from the stage before come first, then those that hold it, then by speed."""
+    """Sort by time left from the stage before, then by who holds the stage already, then by speed."""
     sign = 1 if fast_first else -1  # of the seconds for one item
     return sorted(
         layout, key=lambda h: (not busy.intersection(h.devices), _hindrance(h, holds), sign / h.items_per_s)
     )
 
 
-def _hindrance(held: PlacementOption, holds: Mapping[str, frozenset[str]]) -> int:
-    """0 if its devices hold the stage, 1 if they hold nothing, 2 if they hold another."""
-    there = [holds[device] for device in held.devices]
-    if all(held.stage in stages for stages in there):
+def _hindrance(option: PlacementOption, holds: Mapping[str, frozenset[str]]) -> int:
+    """Return 0 if the devices hold the stage, 1 if they hold nothing, 2 if they hold another stage."""
+    held = [holds[device] for device in option.devices]
+    if all(option.stage in stages for stages in held):
         return 0
-    return 2 if any(there) else 1
+    return 2 if any(held) else 1
 
 
 def _without_last_limits(phases: Sequence[CandidatePhase]) -> tuple[CandidatePhase, ...]:
-    """A limit only serves a device that has something else to go on with."""
+    """Take away the limits of units whose devices have no later phase to go on with."""
     kept: list[CandidatePhase] = []
     later: set[str] = set()
     for phase in reversed(phases):
-        kept.append(tuple(u if later.intersection(u.held.devices) else CandidateUnit(u.held) for u in phase))
-        later |= {device for unit in phase for device in unit.held.devices}
+        kept.append(
+            tuple(u if later.intersection(u.option.devices) else CandidateUnit(u.option) for u in phase)
+        )
+        later |= {device for unit in phase for device in unit.option.devices}
     return tuple(reversed(kept))

@@ -1,4 +1,4 @@
-"""Small changes to a candidate that make its simulation end sooner: a deterministic hill climb."""
+"""Improve a candidate by small changes that make its simulation end sooner: a deterministic hill climb."""
 
 import random
 from collections.abc import Iterator
@@ -16,14 +16,15 @@ __all__ = ["hill_climb"]
 
 
 def hill_climb(
-    candidate: Candidate, outcome: SimulatedRun, problem: Problem, budget: int, enough_s: float
+    candidate: Candidate, simulated: SimulatedRun, problem: Problem, budget: int, enough_s: float
 ) -> tuple[Candidate, SimulatedRun]:
-    """The best found with at most ``budget`` simulations; stops early at ``enough_s``.
+    """Return the best candidate found with at most ``budget`` simulations, and its simulated run.
 
-    A change gives one unit another limit, takes it out, or adds one that the candidate's layouts allow.
+    Stops early once the makespan is at most ``enough_s``. A change gives one unit another limit, takes it
+    out, or adds a unit that the candidate's layouts allow.
     """
     draw = random.Random(0)
-    phases, best = candidate.phases, outcome
+    phases, best = candidate.phases, simulated
     n_tried, is_better = 0, True
     while is_better and best.makespan_s > enough_s:
         is_better = False
@@ -42,20 +43,20 @@ def hill_climb(
 
 
 def _changes(
-    phases: tuple[CandidatePhase, ...], outcome: SimulatedRun, candidate: Candidate
+    phases: tuple[CandidatePhase, ...], simulated: SimulatedRun, candidate: Candidate
 ) -> Iterator[tuple[CandidatePhase, ...]]:
     for number, phase in enumerate(phases):
         for position, unit in enumerate(phase):
-            n_done = outcome.unit2items.get((number, position), 0)
+            n_done = simulated.unit2items.get((number, position), 0)
             limits = {max(0, n_done + step) for step in (-3, -1, 1, 3)} | {n_done, None}
             for limit in sorted(limits - {unit.limit}, key=lambda n: -1 if n is None else n):
-                kept = () if limit == 0 else (CandidateUnit(unit.held, limit),)
+                kept = () if limit == 0 else (CandidateUnit(unit.option, limit),)
                 yield _with(phases, number, (*phase[:position], *kept, *phase[position + 1 :]))
         if len(candidate.layouts) == len(phases):
-            taken = {device for unit in phase for device in unit.held.devices}
-            for held in candidate.layouts[number]:
-                if not taken.intersection(held.devices):
-                    yield _with(phases, number, (*phase, CandidateUnit(held)))
+            taken = {device for unit in phase for device in unit.option.devices}
+            for option in candidate.layouts[number]:
+                if not taken.intersection(option.devices):
+                    yield _with(phases, number, (*phase, CandidateUnit(option)))
 
 
 def _with(

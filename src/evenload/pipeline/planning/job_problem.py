@@ -1,8 +1,8 @@
-"""From a job file to what the planner is asked: sizes from configs, times as known, memory from devices."""
+"""Put together the planner's problem from a job: sizes from configs, times as known, memory of devices."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +25,13 @@ CONTEXT_BYTES = int(0.6 * 2**30)  # of a CUDA context with its libraries, before
 DISK_BYTES_S = 2e9  # assumed, for a model that was never loaded here
 EFFICIENCY = 0.55  # of the data sheet's rate: 548 of 989 TFLOP/s on an H200 (vllm-omni #3684)
 BUS_SHARE = 0.57  # of the link's rate: 36 of 63 GB/s when blocks are streamed (sglang #31538)
-_HALVES = {"image_edit_denoise": "encode", "image_edit_decode": "decode"}  # of the autoencoder
-UNKNOWN_S = 1.0  # stands for times of which nothing is known; then no makespan is told
+_VAE_HALVES = {"image_edit_denoise": "encode", "image_edit_decode": "decode"}  # of the autoencoder
+UNKNOWN_S = 1.0  # in place of an unknown time; then the plan has no makespan
 
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """What is known of a stage, and from where: measured | estimate (given) | computed | unknown."""
+    """What is known of a stage, and from where: measured | given | traced | computed | unknown."""
 
     name: str
     size: ModelSize | None
@@ -46,13 +46,16 @@ class StageFacts:
 
 @dataclass(frozen=True, slots=True)
 class JobProblem:
-    """``has_times``: is a makespan worth telling? ``notes``: what was assumed."""
+    """A problem for the planner, with where its figures come from.
+
+    notes      what was assumed, one sentence each
+    has_times  the seconds of every stage are known, so that a makespan means something
+    """
 
     problem: Problem
     stages: tuple[StageFacts, ...]
     notes: tuple[str, ...] = ()
     has_times: bool = True
-    folders: Mapping[str, Path] = field(default_factory=dict)
 
 
 def build_job_problem(
@@ -65,49 +68,56 @@ def build_job_problem(
     host_bytes: int | None = None,
     trace: bool = False,
 ) -> JobProblem:
-    """The planner's question for this job. Raises FormatError or ConfigError on damaged models.
+    """Put together what the planner needs to know of a job.
 
-    trace  run the classes of known architectures on fake tensors, for exact activations; imports torch
+    history     what is known of stages by name, from a probe or an earlier run
+    host_bytes  free memory of the host, for blocks that are streamed
+    trace       run known architectures on fake tensors, for exact activations; imports torch
+    Raises FormatError or ConfigError on damaged models.
     """
-    reference = max((d.hardware.tflops * d.speed for d in devices if d.hardware), default=None)
-    notes: list[str] = []
-    seen = history or {}
-    facts = [_facts(stage, folder, reference, seen.get(stage.name), trace, notes) for stage in spec.stages]
-    has_times = all(fact.item_s is not None for fact, _ in facts)
-    n_tasks = _tasks(spec)
+    tflops = max((d.hardware.tflops * d.speed for d in devices if d.hardware), default=None)
+    sources = [
+        _Source(stage, folder, (history or {}).get(stage.name), tflops, trace) for stage in spec.stages
+    ]
+    facts = tuple(source.facts() for source in sources)
     stages = tuple(
-        _plan_stage(stage, fact, work, n)
-        for stage, (fact, work), n in zip(spec.stages, facts, n_tasks, strict=True)
+        _plan_stage(source, fact, n) for source, fact, n in zip(sources, facts, _n_tasks(spec), strict=True)
     )
-    fastest = max(device.speed * _rate(device) for device in devices)
-    planned = tuple(
-        PlanDevice(
-            device.id,
-            device.speed * _rate(device) / fastest,
-            _usable(device, spec),
-            BUS_SHARE * (device.hardware.bus_bytes_s if device.hardware else 31.5e9),
-        )
-        for device in devices
-    )
+    notes = [note for source in sources for note in source.notes]
     if any(stage.when is not None for stage in spec.stages):
         notes.append("conditions (when) are counted as if every item passed")
     on_gpu = any(not device.id.startswith("cpu") for device in devices)
     problem = Problem(
         stages,
-        planned,
+        _plan_devices(spec, devices),
         n_items,
         host_bytes=spec.devices.host if spec.devices.host is not None else host_bytes,
         context_bytes=CONTEXT_BYTES if on_gpu else 0,
         in_flight=None if spec.schedule.in_flight == "auto" else spec.schedule.in_flight,
     )
-    return JobProblem(problem, tuple(fact for fact, _ in facts), tuple(dict.fromkeys(notes)), has_times)
+    has_times = all(fact.item_s is not None for fact in facts)
+    return JobProblem(problem, facts, tuple(dict.fromkeys(notes)), has_times)
+
+
+def _plan_devices(spec: "JobSpec", devices: Sequence[FleetDevice]) -> tuple[PlanDevice, ...]:
+    """Return the devices with speeds relative to the fastest and the memory that the job may use."""
+    fastest = max(device.speed * _rate(device) for device in devices)
+    return tuple(
+        PlanDevice(
+            device.id,
+            device.speed * _rate(device) / fastest,
+            _usable_bytes(device, spec),
+            BUS_SHARE * (device.hardware.bus_bytes_s if device.hardware else 31.5e9),
+        )
+        for device in devices
+    )
 
 
 def _rate(device: FleetDevice) -> float:
     return device.hardware.tflops if device.hardware else 1.0
 
 
-def _usable(device: FleetDevice, spec: "JobSpec") -> int | None:
+def _usable_bytes(device: FleetDevice, spec: "JobSpec") -> int | None:
     limit = spec.devices.limits.get(device.id)
     if device.free_bytes is None:
         return limit
@@ -115,77 +125,105 @@ def _usable(device: FleetDevice, spec: "JobSpec") -> int | None:
     return usable if limit is None else min(usable, limit)
 
 
-def _tasks(spec: "JobSpec") -> list[int]:
-    """How often an item goes through each stage."""
-    counts, now = [], 1
+def _n_tasks(spec: "JobSpec") -> list[int]:
+    """Return how often an item goes through each stage."""
+    counts, n_now = [], 1
     for stage in spec.stages:
-        now *= stage.samples
-        counts.append(now)
-        now = min(now, stage.best.n) if stage.best is not None else now
+        n_now *= stage.samples
+        counts.append(n_now)
+        n_now = min(n_now, stage.best.n) if stage.best is not None else n_now
     return counts
 
 
-def _facts(
-    stage: "StageSpec",
-    folder: Path,
-    reference: float | None,
-    seen: StageHistory | None,
-    trace: bool,
-    notes: list[str],
-) -> tuple[StageFacts, ItemWork | None]:
-    size, work, found = _model(stage, folder, notes)
-    traced = _traced(stage, size, found) if trace and size is not None and found is not None else None
-    stored = size.bytes if size is not None else weight_bytes(stage.params, folder)
-    given = stage.estimate
-    item_s, item_from = None, "unknown"
-    if seen is not None and seen.item_s is not None:
-        item_s, item_from = seen.item_s, "measured"
-    elif given.item_s is not None:
-        item_s, item_from = given.item_s * _scale(given.device, reference), "given"
-    elif work is not None and reference is not None:
-        item_s, item_from = work.flop / (EFFICIENCY * reference * 1e12), "computed"
-        notes.append(
-            f"{stage.name}: {item_s:.3g} s an item is computed: {work.flop / 1e12:.3g} TFLOP at "
-            f"{EFFICIENCY:.0%} of {reference:.0f} TFLOP/s"
+class _Source:
+    """What there is to know one stage from: its model, the job's estimates, an earlier run.
+
+    tflops  of the fleet's fastest device; None if not known
+    notes   what had to be assumed, one sentence each
+    """
+
+    def __init__(
+        self,
+        stage: "StageSpec",
+        folder: Path,
+        history: StageHistory | None,
+        tflops: float | None,
+        trace: bool,
+    ):
+        self.stage, self.history, self.tflops = stage, history or StageHistory(), tflops
+        self.notes: list[str] = []
+        self.size, self.work, model = _find_model(stage, folder, self.notes)
+        self.weight_bytes = self.size.bytes if self.size is not None else weight_bytes(stage.params, folder)
+        self.traced_bytes: int | None = None
+        if trace and self.size is not None and model is not None:
+            self.traced_bytes = _trace(stage, self.size, model)
+
+    def facts(self) -> StageFacts:
+        item_s, item_from = self._item_s()
+        load_s, load_from = self._load_s()
+        activation_bytes, activation_from = self._activation_bytes()
+        return StageFacts(
+            self.stage.name, self.size, item_s, item_from, load_s, load_from, activation_bytes,
+            activation_from, self.weight_bytes,
+        )  # fmt: skip
+
+    def _note(self, text: str) -> None:
+        self.notes.append(f"{self.stage.name}: {text}")
+
+    def _item_s(self) -> tuple[float | None, str]:
+        given = self.stage.estimate
+        if self.history.item_s is not None:
+            return self.history.item_s, "measured"
+        if given.item_s is not None:
+            return given.item_s * _scale(given.device, self.tflops), "given"
+        if self.work is None or self.tflops is None:
+            return None, "unknown"
+        item_s = self.work.flop / (EFFICIENCY * self.tflops * 1e12)
+        self._note(
+            f"{item_s:.3g} s an item is computed: {self.work.flop / 1e12:.3g} TFLOP at "
+            f"{EFFICIENCY:.0%} of {self.tflops:.0f} TFLOP/s"
         )
-    load_s, load_from = (stored or 0) / DISK_BYTES_S, "computed"
-    if seen is not None and seen.load_s is not None:
-        load_s, load_from = seen.load_s, "measured"
-    elif given.load_s is not None:
-        load_s, load_from = given.load_s, "given"
-    elif stored:
-        notes.append(f"{stage.name}: {load_s:.1f} s to load assumes {DISK_BYTES_S / 1e9:.0f} GB/s from disk")
-    activation, activation_from = (work.activation_bytes, "computed") if work else (0, "unknown")
-    if seen is not None and seen.activation_bytes is not None:
-        activation, activation_from = seen.activation_bytes, "measured"
-    elif given.activation is not None:
-        activation, activation_from = given.activation, "given"
-    elif traced is not None:
-        activation, activation_from = traced, "traced"
-    elif work is not None:
-        notes.append(
-            f"{stage.name}: {gib_text(activation)} of activations is an estimate (estimate.activation wins)"
-        )
-    fact = StageFacts(
-        stage.name, size, item_s, item_from, load_s, load_from, activation, activation_from, stored
-    )
-    return fact, work
+        return item_s, "computed"
+
+    def _load_s(self) -> tuple[float, str]:
+        if self.history.load_s is not None:
+            return self.history.load_s, "measured"
+        if self.stage.estimate.load_s is not None:
+            return self.stage.estimate.load_s, "given"
+        load_s = (self.weight_bytes or 0) / DISK_BYTES_S
+        if self.weight_bytes:
+            self._note(f"{load_s:.1f} s to load assumes {DISK_BYTES_S / 1e9:.0f} GB/s from disk")
+        return load_s, "computed"
+
+    def _activation_bytes(self) -> tuple[int, str]:
+        if self.history.activation_bytes is not None:
+            return self.history.activation_bytes, "measured"
+        if self.stage.estimate.activation is not None:
+            return self.stage.estimate.activation, "given"
+        if self.traced_bytes is not None:
+            return self.traced_bytes, "traced"
+        if self.work is None:
+            return 0, "unknown"
+        text = gib_text(self.work.activation_bytes)
+        self._note(f"{text} of activations is an estimate (estimate.activation wins)")
+        return self.work.activation_bytes, "computed"
 
 
-def _scale(measured_on: str | None, reference: float | None) -> float:
-    """A time measured on one accelerator, on the fleet's fastest."""
-    return 1.0 if measured_on is None or reference is None else hardware_named(measured_on).tflops / reference
+def _scale(measured_on: str | None, tflops: float | None) -> float:
+    """Return what turns a time measured on one accelerator into that on the fleet's fastest."""
+    return 1.0 if measured_on is None or tflops is None else hardware_named(measured_on).tflops / tflops
 
 
 def stage_weight_bytes(stage: "StageSpec", folder: Path) -> int | None:
-    """Bytes of the weights that ``stage`` holds; None if nobody knows. Raises as ``measure_model`` does."""
-    size, _, _ = _model(stage, folder, [])
+    """Return the bytes of the weights that ``stage`` holds, or None. Raises as ``measure_model``."""
+    size, _, _ = _find_model(stage, folder, [])
     return size.bytes if size is not None else weight_bytes(stage.params, folder)
 
 
-def _model(
+def _find_model(
     stage: "StageSpec", folder: Path, notes: list[str]
 ) -> tuple[ModelSize | None, ItemWork | None, Path | None]:
+    """Return the size of the stage's model, an item's work and the model's folder; None where not known."""
     if stage.model is None:
         return None, None, None
     found = find_model(stage.model.path, folder)
@@ -215,14 +253,14 @@ def _work(stage: "StageSpec", size: ModelSize, found: Path) -> ItemWork | None:
 
 
 def _arguments(stage: "StageSpec", found: Path) -> dict[str, Any]:
-    """What the stage's class and call are given, and what the model's folder asks for."""
+    """Merge the settings of the model's folder with the arguments of the stage's class and of its calls."""
     asked = found / "evenload.json"
     settings = json.loads(asked.read_text(encoding="utf-8")) if asked.is_file() else {}
     return {"decodes": stage.kind != "image_edit_denoise", **settings, **stage.params, **stage.call}
 
 
-def _traced(stage: "StageSpec", size: ModelSize, found: Path) -> int | None:
-    """The most that any component of the stage takes at once; None if one of them cannot be traced."""
+def _trace(stage: "StageSpec", size: ModelSize, found: Path) -> int | None:
+    """Return the most bytes that a component takes at once; None if one of them cannot be traced."""
     from evenload.pipeline.planning.estimates.trace_activation import TRACED, trace_activation_bytes
 
     if any(component.class_name not in TRACED for component in size.components):
@@ -231,8 +269,8 @@ def _traced(stage: "StageSpec", size: ModelSize, found: Path) -> int | None:
     for component in size.components:
         config = _config(found, component.name)
         peak = trace_activation_bytes(component.class_name, config, call, vae, component.dtype)
-        if stage.kind in _HALVES and component.class_name.startswith("Autoencoder"):
-            peak = {_HALVES[stage.kind]: peak[_HALVES[stage.kind]]}
+        if stage.kind in _VAE_HALVES and component.class_name.startswith("Autoencoder"):
+            peak = {_VAE_HALVES[stage.kind]: peak[_VAE_HALVES[stage.kind]]}
         peaks += peak.values()
     return max(peaks)
 
@@ -242,18 +280,19 @@ def _config(found: Path, component: str) -> dict[str, Any]:
     return json.loads((folder / "config.json").read_text())
 
 
-def _plan_stage(stage: "StageSpec", fact: StageFacts, work: ItemWork | None, n_tasks: int) -> PlanStage:
+def _plan_stage(source: _Source, fact: StageFacts, n_tasks: int) -> PlanStage:
     weights = fact.size.weights if fact.size is not None else None
     if weights is None and fact.weight_bytes is not None:
         weights = Weights(fact.weight_bytes)
-    planned = PlanStage(
-        stage.name,
+    work = source.work
+    return PlanStage(
+        fact.name,
         fact.item_s if fact.item_s is not None else UNKNOWN_S,
         fact.load_s,
         weights,
-        fact.activation_bytes * stage.batch,
+        fact.activation_bytes * source.stage.batch,
+        waiting_bytes=work.waiting_bytes if work is not None else 0,
         n_passes=work.n_passes if work is not None else 1,
         n_tasks=n_tasks,
-        fits=stage.fit,
+        fits=source.stage.fit,
     )
-    return planned if work is None else replace(planned, waiting_bytes=work.waiting_bytes)

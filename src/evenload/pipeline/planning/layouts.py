@@ -1,4 +1,4 @@
-"""How one stage can be spread over all devices: each by itself, or in groups that share its layers."""
+"""List how one stage can be spread over all devices: each device alone, or groups that share its layers."""
 
 from collections.abc import Sequence
 
@@ -13,44 +13,44 @@ MOST_LAYOUTS = 3
 
 
 def best_layouts(stage: PlanStage, problem: Problem, *, groups_only: bool = False) -> list[Layout]:
-    """The layouts worth trying, most items per second first; none if the stage fits nowhere.
+    """List the layouts worth trying, most items per second first; none if the stage fits nowhere.
 
-    groups_only  leave out those without a group of devices
+    groups_only  leave out layouts without a group of devices
     """
     devices = sorted(problem.devices, key=lambda device: -device.speed)
     found: list[Layout] = []
     if not groups_only:
-        singles = tuple(held for device in devices if (held := best_single(stage, device, problem)))
+        singles = tuple(option for device in devices if (option := best_single(stage, device, problem)))
         found.append(singles)
     all_whole = len(found) == 1 and [h.fit.name for h in found[0]] == ["whole"] * len(devices)
     if not all_whole:
         found += [_grouped(stage, devices, size, problem) for size in range(2, len(devices) + 1)]
     kept: list[Layout] = []
     for layout in found:
-        is_group = any(len(held.devices) > 1 for held in layout)
+        is_group = any(len(option.devices) > 1 for option in layout)
         if layout and layout not in kept and (is_group or not groups_only):
             kept.append(layout)
     ranked = sorted(kept, key=_slowness)
-    alone = [layout for layout in ranked if all(len(held.devices) == 1 for held in layout)]
+    alone = [layout for layout in ranked if all(len(option.devices) == 1 for option in layout)]
     return [*ranked[:MOST_LAYOUTS], *(layout for layout in alone if layout not in ranked[:MOST_LAYOUTS])]
 
 
 def best_single(stage: PlanStage, device: PlanDevice, problem: Problem) -> PlacementOption | None:
-    """The quickest way that changes no result for one device to hold the stage, else the first lossy one."""
+    """Return the quickest lossless way for one device to hold the stage, else the first lossy one."""
     ways = device_options(stage, device, problem)
-    lossless = [held for held in ways if held.fit.name not in _LOSSY]
-    return min(lossless, key=lambda held: held.item_s) if lossless else next(iter(ways), None)
+    lossless = [option for option in ways if option.fit.name not in _LOSSY]
+    return min(lossless, key=lambda option: option.item_s) if lossless else next(iter(ways), None)
 
 
 def _grouped(stage: PlanStage, devices: Sequence[PlanDevice], size: int, problem: Problem) -> Layout:
-    """Groups of ``size`` devices of like speed; what is left over, or too small for a group, works alone."""
+    """Form groups of ``size`` devices of like speed; devices left over, or that make no group, work alone."""
     layout: list[PlacementOption] = []
     at = 0
     while at < len(devices):
         group = devices[at : at + size]
-        held = group_option(stage, group, problem) if len(group) == size else None
-        if held is not None:
-            layout.append(held)
+        option = group_option(stage, group, problem) if len(group) == size else None
+        if option is not None:
+            layout.append(option)
             at += size
             continue
         single = best_single(stage, devices[at], problem)
@@ -61,4 +61,4 @@ def _grouped(stage: PlanStage, devices: Sequence[PlanDevice], size: int, problem
 
 
 def _slowness(layout: Layout) -> tuple[float, int]:
-    return -sum(held.items_per_s for held in layout), max(len(held.devices) for held in layout)
+    return -sum(option.items_per_s for option in layout), max(len(option.devices) for option in layout)

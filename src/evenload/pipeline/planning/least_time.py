@@ -1,17 +1,17 @@
-"""The least time that any plan could take: valid for every way to hold, order and overlap the stages.
+"""Compute the least time that any plan could take, however it holds, orders and overlaps the stages.
 
 What a device can do in T seconds depends on the set A of stages that it ever loads. It loads each of them
-once, has nothing to do before ``head``, the earliest time at which an item can reach the first of A, and
-nothing that still counts after ``T - tail``, when the last item must have left the last of A. So it works for
-at most
+once. It has nothing to do before ``head``, the earliest time at which an item can reach the first stage of A,
+and nothing useful to do after ``T - tail``, when the last item must have left the last stage of A. So it
+works for at most
 
     window(A) = T - tail(A) - max(sum of loads in A, head(A)).
 
-By linear programming duality T is too short if there are prices for the stages' tasks such that all devices
-together, each with the best set A and the best whole numbers of tasks in its window, earn less than all tasks
-are worth. We take the prices that the fractional problem ends at: a task of stage s is worth its seconds over
-the widest window that a device working on s can have. Each stage by itself, and the work as a whole, are
-special cases.
+By linear programming duality, T is too short if there are prices for the stages' tasks such that all devices
+together earn less than all tasks are worth, each with the best set A and the best whole numbers of tasks in
+its window. We take the prices that solve the problem in fractions of tasks: a task of stage s is worth its
+seconds over the widest window that a device working on s can have. Each stage by itself, and the work as a
+whole, are special cases.
 """
 
 import math
@@ -30,7 +30,7 @@ _MOST_TRIED = 200  # counts of a device's longer tasks; beyond, fractions are as
 
 
 def least_time(problem: Problem) -> float:
-    """Seconds that no plan on these devices can beat; infinite if a stage fits nowhere."""
+    """Return the seconds that no plan on these devices can beat; infinite if a stage fits nowhere."""
     costs = [_cost(number, problem) for number in range(len(problem.stages))]
     if any(not any(cost.speeds) for cost in costs):
         return math.inf
@@ -39,14 +39,14 @@ def least_time(problem: Problem) -> float:
         return 0.0
     bound = _Bound(problem, costs, left)
     low = bound.path_s()
-    low = _root(bound.could_share, low)
-    low = max([low, *(_root(lambda t, s=s: bound.could_alone(s, t), low) for s in left)])
-    return _root(bound.could_whole, low) if problem.sizes is None else low
+    low = _last_impossible(bound.could_in_fractions, low)
+    low = max([low, *(_last_impossible(lambda t, s=s: bound.could_alone(s, t), low) for s in left)])
+    return _last_impossible(bound.could_in_whole_tasks, low) if problem.sizes is None else low
 
 
 @dataclass(frozen=True, slots=True)
 class _Cost:
-    """What a stage costs at the very least; ``speeds`` of each device on it, 0 where it cannot take part."""
+    """The least that a stage costs. ``speeds``: of each device on it, 0 where it cannot hold the stage."""
 
     n_left: int
     item_s: float
@@ -79,13 +79,16 @@ def _cost(number: int, problem: Problem) -> _Cost:
 
 
 def _best_speed(stage: PlanStage, device: PlanDevice, problem: Problem, is_split: bool) -> float:
-    """Relative to speed 1 and a whole model. As part of a group a device is as fast as with the whole."""
-    ways = [stage.item_s / held.item_s for held in device_options(stage, device, problem)]
+    """Return the device's speed on the stage, 1 for a whole model on a device of speed 1.
+
+    In a group that splits the layers, a device counts with the speed that it has with the whole model.
+    """
+    ways = [stage.item_s / option.item_s for option in device_options(stage, device, problem)]
     return max([*ways, device.speed if is_split else 0.0])
 
 
 class _Bound:
-    """Can all be done by ``t``? False only if it surely cannot."""
+    """Tests of whether all work can be done by a time ``t``; each says False only if it surely cannot."""
 
     def __init__(self, problem: Problem, costs: Sequence[_Cost], left: Sequence[int]):
         self.problem, self.costs, self.left = problem, costs, left
@@ -100,32 +103,34 @@ class _Bound:
         self.sets = [a for size in range(1, most + 1) for a in combinations(left, size)]
 
     def path_s(self) -> float:
-        """One item through everything on the fastest devices."""
+        """Return the seconds that one item takes through all stages on the fastest devices."""
         costs, lead = self.costs, [max(head, c.load_s) for head, c in zip(self.head, self.costs, strict=True)]
         return max(lead[s] + costs[s].longest_s / max(costs[s].speeds) + self.tail[s] for s in self.left)
 
     def window(self, a: Sequence[int], t: float) -> float:
+        """Return the seconds that a device which loads the stages ``a`` can work until ``t``."""
         loads = sum(self.costs[s].load_s for s in a)
         return max(0.0, t - self.tail[a[-1]] - max(loads, self.head[a[0]]))
 
     def widest(self, t: float) -> dict[int, float]:
+        """Return the widest window for each stage that has tasks left."""
         windows = {a: self.window(a, t) for a in self.sets}
         return {s: max(window for a, window in windows.items() if s in a) for s in self.left}
 
-    def power(self, t: float) -> float:
-        """Speed of all devices, less the part of the time in which they are not there yet."""
+    def total_speed(self, t: float) -> float:
+        """Return the speed of all devices, less the share of the time before they are ready."""
         fastest = [max(self.costs[s].speeds[d] for s in self.left) for d in range(len(self.ready))]
         return sum(speed * max(0.0, 1 - ready / t) for speed, ready in zip(fastest, self.ready, strict=True))
 
-    def could_share(self, t: float) -> bool:
-        """In fractions of tasks."""
+    def could_in_fractions(self, t: float) -> bool:
+        """Test all stages, with fractions of tasks."""
         widest = self.widest(t)
         if min(widest.values()) <= 0:
             return False
-        return sum(self.costs[s].work_s / widest[s] for s in self.left) <= self.power(t)
+        return sum(self.costs[s].work_s / widest[s] for s in self.left) <= self.total_speed(t)
 
     def could_alone(self, s: int, t: float) -> bool:
-        """One stage, on devices that do nothing else."""
+        """Test one stage, on devices that do nothing else."""
         cost, possible = self.costs[s], 0.0
         whole = not cost.is_split and self.problem.sizes is None
         for speed, ready in zip(cost.speeds, self.ready, strict=True):
@@ -134,17 +139,17 @@ class _Bound:
             possible += math.floor(n_tasks + _ROUNDING) if whole else n_tasks
         return possible * cost.item_s >= cost.work_s * (1 - _ROUNDING)
 
-    def could_whole(self, t: float) -> bool:
-        """In whole tasks, at the prices of the fractional problem."""
+    def could_in_whole_tasks(self, t: float) -> bool:
+        """Test all stages in whole tasks, at the prices of the problem in fractions."""
         widest = self.widest(t)
         if min(widest.values()) <= 0:
             return False
         price = {s: self.costs[s].item_s / widest[s] for s in self.left}
-        earned = sum(self._best_of(d, t, price) for d in range(len(self.ready)))
+        earned = sum(self._most_earned(d, t, price) for d in range(len(self.ready)))
         return earned >= sum(price[s] * self.costs[s].n_left for s in self.left) * (1 - _ROUNDING)
 
-    def _best_of(self, device: int, t: float, price: dict[int, float]) -> float:
-        """The most that one device can earn by ``t``."""
+    def _most_earned(self, device: int, t: float, price: dict[int, float]) -> float:
+        """Return the most that one device can earn by ``t``."""
         return max(
             self._earned(a, min(self.window(a, t), max(0.0, t - self.ready[device])), device, price)
             for a in self.sets
@@ -155,7 +160,7 @@ class _Bound:
         task_s = {s: cost.item_s / cost.speeds[device] for s, cost in costs.items()}
         if not task_s:
             return 0.0
-        best = max(price[s] / seconds * window for s, seconds in task_s.items())  # in fractions
+        best = max(price[s] / seconds * window for s, seconds in task_s.items())  # in fractions of tasks
         if any(cost.is_split for cost in costs.values()) or len(task_s) > 2:
             return best
         if len(task_s) == 1:
@@ -171,8 +176,8 @@ class _Bound:
         )
 
 
-def _root(could: Callable[[float], bool], low: float) -> float:
-    """The largest t found, from ``low``, at which ``could`` is False: what is possible takes longer."""
+def _last_impossible(could: Callable[[float], bool], low: float) -> float:
+    """Return the largest time found, from ``low`` on, at which ``could`` is False; bisection."""
     if low <= 0:
         low = 1e-12
     if could(low):

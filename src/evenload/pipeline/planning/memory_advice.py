@@ -1,4 +1,4 @@
-"""The sentence a person needs when a model does not fit: what is needed, what is free, what can be done."""
+"""Explain that a model does not fit: what is needed, what is free, what can be done."""
 
 from evenload.errors import ConfigError
 from evenload.pipeline.job.memory_sizes import gib_text
@@ -10,7 +10,7 @@ __all__ = ["remedies_for", "shortfall_error"]
 
 
 def shortfall_error(problem: Problem) -> ConfigError | None:
-    """An error that names every stage which no device, and no group of them, can hold; None if all fit."""
+    """Return an error that names each stage which no device or group of devices can hold; None if all fit."""
     stuck = [stage for stage in problem.stages if not best_layouts(stage, problem)]
     if not stuck:
         return None
@@ -31,7 +31,7 @@ def _sentence(stage: PlanStage, problem: Problem) -> str:
 
 
 def remedies_for(stage: PlanStage, problem: Problem) -> list[str]:
-    """What would make it fit, with figures, likeliest first."""
+    """List what would make the stage fit, with figures, likeliest first."""
     weights = stage.weights
     if weights is None:
         return ["give its model"]
@@ -58,7 +58,7 @@ def remedies_for(stage: PlanStage, problem: Problem) -> list[str]:
 
 
 def _group_needed(stage: PlanStage, problem: Problem, free: list[int]) -> int | None:
-    """The fewest devices, largest first, whose memory holds all blocks; None if all together do not."""
+    """Return the fewest devices, largest first, whose memory holds all blocks; None if all do not."""
     weights = stage.weights
     assert weights is not None
     for n_devices in range(2, len(free) + 1):

@@ -1,4 +1,4 @@
-"""A fleet as a person writes it, to plan for machines that are not at hand: ``6x24GB:h100,2x40GB:a100``.
+"""Parse a fleet that is written down, to plan for machines that are not at hand: ``6x24GB:h100,2x40GB:a100``.
 
 fleet ::= group ("," group)*          group ::= count "x" size [":" name] ["@" speed]
 
@@ -21,7 +21,11 @@ _HINT = "write 6x24GB:h100 (six of 24 GB free), 4x24GB:rtx4090,2x80GB:a100 or 2x
 
 @dataclass(frozen=True, slots=True)
 class FleetDevice:
-    """``speed`` is relative to what its ``hardware`` says; without that, to the other devices."""
+    """A device to plan for.
+
+    free_bytes  memory that is free on it; None if not known
+    speed       relative to what ``hardware`` says; without that, to the other devices
+    """
 
     id: str
     name: str
@@ -31,12 +35,15 @@ class FleetDevice:
 
 
 def is_modelled(text: object) -> bool:
-    """Does this describe devices that need not be here?"""
+    """Return whether ``text`` describes devices by number and memory, which need not be on this machine."""
     return isinstance(text, str) and bool(re.match(r"\s*\d+x\d", text))
 
 
 def parse_modelled(text: str) -> list[FleetDevice]:
-    """Raises ConfigError on text that does not follow the grammar, UnknownName on an unknown accelerator."""
+    """Parse the devices of a fleet.
+
+    Raises ConfigError on text that does not follow the grammar, UnknownName on an unknown accelerator.
+    """
     devices: list[FleetDevice] = []
     for part in text.split(","):
         match = _GROUP.fullmatch(part.strip())

@@ -1,4 +1,4 @@
-"""Ways to hold a model on devices of a given free memory, and what each costs: pure arithmetic.
+"""List the ways to hold a stage's model in the free memory of devices, and what each costs: pure arithmetic.
 
 whole            all weights on one device
 layer_split      its blocks spread over a group; as many items in flight as devices keep all of them busy
@@ -10,16 +10,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
+from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
-__all__ = ["PlacementOption", "device_options", "group_option", "needed_bytes"]
+__all__ = ["PlacementOption", "bytes_together", "device_options", "group_option", "needed_bytes"]
 
-STREAM_BUFFERS = 2  # blocks on their way while one computes
+STREAM_BUFFERS = 2  # blocks being copied while another one computes
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementOption:
-    """A stage held by some devices: ``item_s`` from start to end of an item, ``load_s`` until it is ready."""
+    """A way for some devices to hold a stage's model.
+
+    item_s  seconds from the start to the end of an item of size 1
+    load_s  seconds until the model is ready
+    """
 
     stage: str
     devices: tuple[str, ...]
@@ -33,27 +37,58 @@ class PlacementOption:
 
 
 def group_option(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> PlacementOption | None:
-    """Hold ``stage`` on these devices, as the first of its fits that their memory allows; or None."""
-    if len(devices) > 1:
-        return _split(stage, devices, problem) if "layer_split" in stage.fits else None
-    return next((held for held in device_options(stage, devices[0], problem)), None)
+    """Split the blocks of ``stage`` over several devices; None if it may not be split or does not fit.
+
+    Each device gets blocks by its speed, as far as its memory allows; what is no block lies on the first.
+    """
+    weights = stage.weights
+    if "layer_split" not in stage.fits or weights is None or weights.n_blocks < len(devices):
+        return None
+    in_flight = problem.in_flight or len(devices)
+    beside = problem.context_bytes + stage.activation_bytes + (in_flight - 1) * stage.waiting_bytes
+    fixed = [beside + (weights.rest_bytes if not number else 0) for number in range(len(devices))]
+    most = [
+        weights.n_blocks if device.free_bytes is None else (device.free_bytes - taken) // weights.block_bytes
+        for device, taken in zip(devices, fixed, strict=True)
+    ]
+    blocks = _share_blocks(weights.n_blocks, [device.speed for device in devices], most)
+    if blocks is None:
+        return None
+    share_s = [stage.item_s * n / weights.n_blocks / d.speed for n, d in zip(blocks, devices, strict=True)]
+    item_s = max(sum(share_s) + _hops_s(stage, devices, problem), in_flight * max(share_s))
+    needed = tuple(taken + n * weights.block_bytes for taken, n in zip(fixed, blocks, strict=True))
+    fit = Fit("layer_split", in_flight, tuple(blocks), None, needed)
+    return PlacementOption(stage.name, tuple(device.id for device in devices), fit, item_s, stage.load_s)
 
 
 def device_options(stage: PlanStage, device: PlanDevice, problem: Problem) -> list[PlacementOption]:
-    """All ways in which one device can hold ``stage``, in the order of its ladder."""
-    ways = []
+    """List all ways in which one device can hold ``stage``, in the order of the stage's ``fits``."""
+    options = []
     for name in stage.fits:
         if name == "layer_split":
             continue
         is_streamed = name == "resident_stream"
-        held = _stream(stage, device, problem) if is_streamed else _whole(stage, device, problem, name)
-        if held is not None:
-            ways.append(held)
-    return ways
+        option = _stream(stage, device, problem) if is_streamed else _whole(stage, device, problem, name)
+        if option is not None:
+            options.append(option)
+    return options
+
+
+def bytes_together(options: Sequence[PlacementOption], device: str, problem: Problem) -> int:
+    """Return the bytes that ``options``, all of known size, take when ``device`` holds them at once.
+
+    The framework's context is there once, and only one activation at a time, the largest.
+    """
+    if not options:
+        return 0
+    activation = {stage.name: stage.activation_bytes for stage in problem.stages}
+    activations = [activation[option.stage] for option in options]
+    shared = problem.context_bytes * (len(options) - 1) + sum(activations) - max(activations)
+    return sum(option.fit.device2bytes[option.devices.index(device)] for option in options) - shared
 
 
 def needed_bytes(stage: PlanStage, problem: Problem, fit: str = "whole") -> int | None:
-    """What one device needs to hold ``stage`` whole; None if its weights are not known."""
+    """Return the bytes that one device needs to hold ``stage`` whole; None if its weights are not known."""
     if stage.weights is None:
         return None
     ratio = dict(stage.lossy_ratio).get(fit, 1.0)
@@ -70,7 +105,7 @@ def _whole(stage: PlanStage, device: PlanDevice, problem: Problem, name: str) ->
 
 
 def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> PlacementOption | None:
-    """Blocks beyond those that fit come over the bus in every pass, beside the compute."""
+    """Keep as many blocks as fit; the others are copied from host memory in every pass, while it computes."""
     weights, free = stage.weights, device.free_bytes
     if weights is None or free is None or not weights.n_blocks:
         return None
@@ -89,48 +124,25 @@ def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> Placement
 
 
 def _n_too_small(stage: PlanStage, problem: Problem) -> int:
-    """Devices that cannot hold the stage whole: each that streams it has a pinned copy of its own."""
+    """Count the devices that cannot hold the stage whole: each streams from a pinned copy of its own."""
     needed = needed_bytes(stage, problem) or 0
     return sum(d.free_bytes is not None and d.free_bytes < needed for d in problem.devices)
 
 
-def _split(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> PlacementOption | None:
-    """Blocks by speed as far as memory allows; what cannot be spread lies on the first device."""
-    weights = stage.weights
-    if weights is None or weights.n_blocks < len(devices):
-        return None
-    in_flight = problem.in_flight or len(devices)
-    beside = problem.context_bytes + stage.activation_bytes + (in_flight - 1) * stage.waiting_bytes
-    fixed = [beside + (weights.rest_bytes if not number else 0) for number in range(len(devices))]
-    most = [
-        weights.n_blocks if device.free_bytes is None else (device.free_bytes - taken) // weights.block_bytes
-        for device, taken in zip(devices, fixed, strict=True)
-    ]
-    blocks = _spread(weights, [device.speed for device in devices], most)
-    if blocks is None:
-        return None
-    share_s = [stage.item_s * n / weights.n_blocks / d.speed for n, d in zip(blocks, devices, strict=True)]
-    hops_s = _hops_s(stage, devices, problem)
-    item_s = max(sum(share_s) + hops_s, in_flight * max(share_s))
-    needed = tuple(taken + n * weights.block_bytes for taken, n in zip(fixed, blocks, strict=True))
-    fit = Fit("layer_split", in_flight, tuple(blocks), None, needed)
-    return PlacementOption(stage.name, tuple(device.id for device in devices), fit, item_s, stage.load_s)
-
-
 def _hops_s(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> float:
-    """Seconds that one item is on its way between the devices of a group, and back to the first."""
+    """Return the seconds that one item travels between the devices of a group, and back to the first."""
     if not stage.waiting_bytes:
         return problem.hop_share * stage.item_s / devices[0].speed * len(devices)
     slowest = min(device.upload_bytes_s for device in devices)
     return stage.n_passes * len(devices) * stage.waiting_bytes / slowest
 
 
-def _spread(weights: Weights, speeds: Sequence[float], most: Sequence[int]) -> list[int] | None:
-    """Blocks for each device so that the busiest is done soonest; None if ``most`` is not enough."""
-    if min(most) < 1 or sum(most) < weights.n_blocks:
+def _share_blocks(n_blocks: int, speeds: Sequence[float], most: Sequence[int]) -> list[int] | None:
+    """Share blocks so that the busiest device is done soonest; None if ``most`` for each is not enough."""
+    if min(most) < 1 or sum(most) < n_blocks:
         return None
     blocks = [1] * len(speeds)
-    for _ in range(weights.n_blocks - len(speeds)):
+    for _ in range(n_blocks - len(speeds)):
         open_ones = [number for number in range(len(speeds)) if blocks[number] < most[number]]
         soonest = min(open_ones, key=lambda number: (blocks[number] + 1) / speeds[number])
         blocks[soonest] += 1

@@ -1,4 +1,4 @@
-"""Which way to run a job: simulate every candidate, improve the best, say how close to the bound it is."""
+"""Choose how to run a job: simulate every candidate, improve the best, compare it with the bound."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +10,9 @@ from evenload.pipeline.planning.candidates import Candidate, generate_candidates
 from evenload.pipeline.planning.hill_climb import hill_climb
 from evenload.pipeline.planning.least_time import least_time
 from evenload.pipeline.planning.memory_advice import shortfall_error
+from evenload.pipeline.planning.placement_options import bytes_together
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, SimulatedRun, simulate_phases
-from evenload.pipeline.problem import PlanStage, Problem
+from evenload.pipeline.problem import Problem
 
 __all__ = ["MODES", "make_plan"]
 
@@ -26,14 +27,17 @@ GOOD_ENOUGH = 1.003
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
+    """A candidate with its simulated run."""
+
     candidate: Candidate
-    outcome: SimulatedRun
+    simulated: SimulatedRun
 
 
 def make_plan(problem: Problem, mode: str = "auto", *, effort: float = 1.0) -> Plan:
-    """The quickest plan found.
+    """Return the quickest plan found.
 
-    effort  scales how long improvements are looked for; 0 for none
+    mode    auto, or one of MODES
+    effort  scales how long improvements are searched for; 0 for none
     Raises ConfigError with the shortfall in GiB if a stage fits nowhere, or nothing of ``mode`` does.
     """
     if mode != "auto" and mode not in MODES:
@@ -41,7 +45,7 @@ def make_plan(problem: Problem, mode: str = "auto", *, effort: float = 1.0) -> P
     refused = shortfall_error(problem)
     if refused is not None:
         raise refused
-    coarse, n_together = _coarser(problem)
+    coarse, n_together = _merge_items(problem)
     best = _search(coarse, mode, effort)
     if not best:
         raise ConfigError(
@@ -59,8 +63,8 @@ _HINTS = {
 }
 
 
-def _coarser(problem: Problem) -> tuple[Problem, int]:
-    """The same job with several items taken as one, if it has very many; and how many."""
+def _merge_items(problem: Problem) -> tuple[Problem, int]:
+    """Return the job with several items taken as one where it has very many, and how many are one."""
     n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
     n_together = max(1, math.ceil(n_tasks / MOST_TASKS))
     if n_together == 1:
@@ -78,35 +82,35 @@ def _coarser(problem: Problem) -> tuple[Problem, int]:
 
 
 def _search(problem: Problem, mode: str, effort: float) -> list[_Tried]:
-    """The best of each label, quickest first; improved ones on top."""
+    """Return the best candidate of each label, quickest first; the quickest ones improved."""
     bound_s = least_time(problem)
     tried: dict[tuple[str, str], _Tried] = {}
 
-    def consider(candidate: Candidate, outcome: SimulatedRun) -> None:
+    def consider(candidate: Candidate, simulated: SimulatedRun) -> None:
         key = (candidate.mode, candidate.label)
-        if key not in tried or outcome.makespan_s < tried[key].outcome.makespan_s:
-            tried[key] = _Tried(candidate, outcome)
+        if key not in tried or simulated.makespan_s < tried[key].simulated.makespan_s:
+            tried[key] = _Tried(candidate, simulated)
 
     for candidate in generate_candidates(problem, bound_s, mode):
         consider(candidate, simulate_phases(problem, candidate.phases, late_first=candidate.late_first))
-    ranked = sorted(tried.values(), key=lambda one: one.outcome.makespan_s)
+    ranked = sorted(tried.values(), key=lambda one: one.simulated.makespan_s)
     n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
     budget = int(effort * TASKS_PER_SEARCH / max(1, n_tasks))
-    is_good = not ranked or ranked[0].outcome.makespan_s <= bound_s * GOOD
+    is_good = not ranked or ranked[0].simulated.makespan_s <= bound_s * GOOD
     for one in ranked[:N_IMPROVED] if budget and not is_good else ():
-        consider(*hill_climb(one.candidate, one.outcome, problem, budget, bound_s * GOOD_ENOUGH))
-    finite = [one for one in tried.values() if math.isfinite(one.outcome.makespan_s)]
-    best = sorted(finite, key=lambda one: one.outcome.makespan_s)
+        consider(*hill_climb(one.candidate, one.simulated, problem, budget, bound_s * GOOD_ENOUGH))
+    finite = [one for one in tried.values() if math.isfinite(one.simulated.makespan_s)]
+    best = sorted(finite, key=lambda one: one.simulated.makespan_s)
     fewer = _without_slowest(problem) if mode != "single" else None
-    if best and fewer is not None and least_time(fewer) < best[0].outcome.makespan_s:
+    if best and fewer is not None and least_time(fewer) < best[0].simulated.makespan_s:
         below = _search(fewer, mode, 0)
-        if below and below[0].outcome.makespan_s < best[0].outcome.makespan_s * (1 - 1e-9):
+        if below and below[0].simulated.makespan_s < best[0].simulated.makespan_s * (1 - 1e-9):
             return [below[0], *best]
     return best
 
 
 def _without_slowest(problem: Problem) -> Problem | None:
-    """The slowest device may be more hindrance than help: it must load, and holds what it took."""
+    """Return the problem without its slowest device, which may cost more than it helps."""
     if len(problem.devices) < 2:
         return None
     slowest = min(problem.devices, key=lambda device: device.speed)
@@ -114,48 +118,52 @@ def _without_slowest(problem: Problem) -> Problem | None:
 
 
 def _plan(problem: Problem, coarse: Problem, n_together: int, best: Sequence[_Tried], mode: str) -> Plan:
-    chosen = best[0]
-    bound_s = least_time(problem)
-    notes = []
-    outcome = chosen.outcome
-    if n_together > 1:
-        notes.append(f"{problem.n_items} items were simulated as {coarse.n_items} larger ones")
-    makespan_s = max(outcome.makespan_s, bound_s)
-    phases = tuple(
-        Phase(
-            tuple(
-                Unit(unit.held.devices, unit.held.stage, unit.held.fit,
-                     outcome.unit2items.get((number, position), 0) * n_together,
-                     None if unit.limit is None else unit.limit * n_together)
-                for position, unit in enumerate(phase)
-            ),
-            tuple(s.name for s in problem.stages if any(unit.held.stage == s.name for unit in phase)),
-        )
-        for number, phase in enumerate(chosen.candidate.phases)
-    )  # fmt: skip
+    chosen, bound_s = best[0], least_time(problem)
     results = tuple(
-        CandidateResult(one.candidate.mode, one.candidate.label, one.outcome.makespan_s) for one in best
+        CandidateResult(one.candidate.mode, one.candidate.label, one.simulated.makespan_s) for one in best
     )
+    possible = {one.candidate.mode for one in best}
+    note = f"{problem.n_items} items were simulated as {coarse.n_items} larger ones"
     return Plan(
         mode=chosen.candidate.mode,
-        phases=tuple(phase for phase in phases if phase.units),
-        makespan_s=makespan_s,
+        phases=_phases(problem, chosen, n_together),
+        makespan_s=max(chosen.simulated.makespan_s, bound_s),
         bound_s=bound_s,
         why=_why(best, bound_s, mode),
-        candidates=results + (_impossible({one.candidate.mode for one in best}) if mode == "auto" else ()),
+        candidates=results + (_impossible(possible) if mode == "auto" else ()),
         memory=_memory(problem, chosen.candidate.phases),
-        slices=tuple(_merged(outcome.slices)),
-        notes=tuple(notes),
+        slices=tuple(_join_slices(chosen.simulated.slices)),
+        notes=(note,) if n_together > 1 else (),
     )
+
+
+def _phases(problem: Problem, chosen: _Tried, n_together: int) -> tuple[Phase, ...]:
+    """Return the phases of the chosen candidate, those without units left out."""
+    phases = []
+    for number, phase in enumerate(chosen.candidate.phases):
+        units = tuple(
+            Unit(
+                unit.option.devices,
+                unit.option.stage,
+                unit.option.fit,
+                chosen.simulated.unit2items.get((number, position), 0) * n_together,
+                None if unit.limit is None else unit.limit * n_together,
+            )
+            for position, unit in enumerate(phase)
+        )
+        names = {unit.option.stage for unit in phase}
+        if units:
+            phases.append(Phase(units, tuple(s.name for s in problem.stages if s.name in names)))
+    return tuple(phases)
 
 
 def _why(best: Sequence[_Tried], bound_s: float, mode: str) -> str:
     chosen = best[0]
-    over = chosen.outcome.makespan_s / bound_s - 1 if bound_s > 0 else 0.0
+    over = chosen.simulated.makespan_s / bound_s - 1 if bound_s > 0 else 0.0
     said = f"{chosen.candidate.label}: {100 * max(over, 0):.1f} % above the least possible"
     others = [one for one in best[1:] if one.candidate.mode != chosen.candidate.mode]
     if mode == "auto" and others:
-        slower = others[0].outcome.makespan_s / chosen.outcome.makespan_s - 1
+        slower = others[0].simulated.makespan_s / chosen.simulated.makespan_s - 1
         said += f"; the best of {others[0].candidate.mode} takes {100 * slower:.0f} % longer"
     return said
 
@@ -180,28 +188,24 @@ def _memory(problem: Problem, phases: Sequence[CandidatePhase]) -> tuple[DeviceM
 
 
 def _bytes_on(device: str, phase: CandidatePhase, problem: Problem) -> int | None:
-    """0 where the device has nothing in the phase; None where something of unknown size is on it."""
-    here = [unit.held for unit in phase if device in unit.held.devices]
-    if any(not held.fit.device2bytes for held in here):
-        return None
-    stages: dict[str, PlanStage] = {stage.name: stage for stage in problem.stages}
-    activations = [stages[held.stage].activation_bytes for held in here]
-    shared = problem.context_bytes * (len(here) - 1) + sum(activations) - max(activations) if here else 0
-    return sum(held.fit.device2bytes[held.devices.index(device)] for held in here) - shared
+    """Return the bytes that a phase takes on a device; None if it holds something of unknown size."""
+    options = [unit.option for unit in phase if device in unit.option.devices]
+    has_unknown = any(not option.fit.device2bytes for option in options)
+    return None if has_unknown else bytes_together(options, device, problem)
 
 
-def _merged(slices: Sequence[TimelineSlice]) -> list[TimelineSlice]:
-    """Neighbouring pieces of the same kind of work on a device as one."""
-    merged: list[TimelineSlice] = []
+def _join_slices(slices: Sequence[TimelineSlice]) -> list[TimelineSlice]:
+    """Join neighbouring slices of the same kind of work on a device."""
+    joined: list[TimelineSlice] = []
     last: dict[str, int] = {}
-    for piece in sorted(slices, key=lambda s: (s.start_s, s.stop_s)):
-        at = last.get(piece.device)
-        before = merged[at] if at is not None else None
-        same = before is not None and (before.stage, before.kind) == (piece.stage, piece.kind)
-        if at is not None and before is not None and same and piece.start_s <= before.stop_s + 1e-6:
-            stop = max(before.stop_s, piece.stop_s)
-            merged[at] = replace(before, stop_s=stop, n_items=before.n_items + piece.n_items)
+    for one in sorted(slices, key=lambda s: (s.start_s, s.stop_s)):
+        at = last.get(one.device)
+        before = joined[at] if at is not None else None
+        same = before is not None and (before.stage, before.kind) == (one.stage, one.kind)
+        if at is not None and before is not None and same and one.start_s <= before.stop_s + 1e-6:
+            stop = max(before.stop_s, one.stop_s)
+            joined[at] = replace(before, stop_s=stop, n_items=before.n_items + one.n_items)
         else:
-            last[piece.device] = len(merged)
-            merged.append(piece)
-    return merged
+            last[one.device] = len(joined)
+            joined.append(one)
+    return joined

@@ -1,33 +1,33 @@
-"""Is there a better way to do the rest? Asked when a phase ends, and when a device joins, leaves or drifts.
+"""Decide whether another plan for the rest of a run is worth a change.
 
-    again = replan(problem, State(done, devices), plan.phases)        pure: values in, a decision out
+    decision = replan(problem, RunState(done, devices), plan.phases)        pure: values in, a decision out
 
-The rest of the present plan is simulated beside new ones, with what is loaded counted as loaded. A change
-must save enough to be worth the risk: figures of a run that goes on are never quite right.
+The rest of the current plan is simulated beside new ones; what is loaded already costs no load. A change must
+save enough to be worth it, as the times of a run that goes on are never exact.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from evenload.pipeline.plan import Fit, Phase, Plan, Unit
-from evenload.pipeline.planning.placement_options import PlacementOption, device_options, group_option
+from evenload.pipeline.plan import Phase, Plan, Unit
+from evenload.pipeline.planning.placement_options import device_options, group_option
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit, simulate_phases
 from evenload.pipeline.problem import PlanDevice, Problem
 
 __all__ = ["ReplanDecision", "RunState", "replan"]
 
-WORTH = 0.03  # a new plan must save this share of what is left ...
-WORTH_S = 0.25  # ... and so many seconds: to think takes time as well
-EFFORT = 0.3  # figures of a run that goes on are not worth a long search
+LEAST_SAVED = 0.03  # a new plan must save this share of what is left ...
+LEAST_SAVED_S = 0.25  # ... and so many seconds: planning takes time as well
+EFFORT = 0.3  # of the planner: measured times are not worth a long search
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """Where a run is.
+    """The state of a run, as the planner needs it.
 
     done     tasks done of each stage, in their order
-    devices  those that are there now: speed as measured, free memory now, what each holds, when it is free
+    devices  that take part now: speed as measured, free memory now, what each holds, when it is free
     item_s   seconds for an item on a device of speed 1, as measured, by stage
     """
 
@@ -38,15 +38,19 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class ReplanDecision:
-    """``plan`` for the rest if it is worth a change, else None; ``present_s`` None: it cannot go on."""
+    """The outcome of a comparison.
+
+    plan       a new plan for the rest, if it is worth a change; else None
+    current_s  seconds that the current plan needs for the rest; None if it cannot go on
+    """
 
     plan: Plan | None
-    present_s: float | None
+    current_s: float | None
     why: str
 
 
-def replan(problem: Problem, state: RunState, present: Sequence[Phase], mode: str = "auto") -> ReplanDecision:
-    """Compare the rest of the ``present`` plan with the best new one.
+def replan(problem: Problem, state: RunState, current: Sequence[Phase], mode: str = "auto") -> ReplanDecision:
+    """Compare the rest of the ``current`` plan with the best new one.
 
     Raises ConfigError if what is left fits on no device that is there.
     """
@@ -54,49 +58,44 @@ def replan(problem: Problem, state: RunState, present: Sequence[Phase], mode: st
     rest = replace(problem, stages=stages, devices=state.devices, done=state.done)
     if not any(rest.n_left(number) for number in range(len(stages))):
         return ReplanDecision(None, 0.0, "nothing is left")
-    going_on = _held_again(rest, present)
-    present_s = None
+    going_on = _phases_that_go_on(rest, current)
+    current_s = None
     if going_on is not None:
-        outcome = simulate_phases(rest, going_on)
-        present_s = outcome.makespan_s if outcome.makespan_s < float("inf") else None
+        makespan_s = simulate_phases(rest, going_on).makespan_s
+        current_s = makespan_s if makespan_s < float("inf") else None
     found = make_plan(rest, mode, effort=EFFORT)
     assert found.makespan_s is not None
-    if present_s is None:
+    if current_s is None:
         return ReplanDecision(found, None, f"the present plan cannot go on; {found.why}")
-    saves_s = present_s - found.makespan_s
-    if saves_s < max(WORTH * present_s, WORTH_S):
+    saves_s = current_s - found.makespan_s
+    if saves_s < max(LEAST_SAVED * current_s, LEAST_SAVED_S):
         return ReplanDecision(
-            None, present_s, f"a new plan would save {max(saves_s, 0.0):.1f} s of {present_s:.1f} s"
+            None, current_s, f"a new plan would save {max(saves_s, 0.0):.1f} s of {current_s:.1f} s"
         )
-    return ReplanDecision(found, present_s, f"saves {saves_s:.1f} s of {present_s:.1f} s: {found.why}")
+    return ReplanDecision(found, current_s, f"saves {saves_s:.1f} s of {current_s:.1f} s: {found.why}")
 
 
-def _held_again(rest: Problem, present: Sequence[Phase]) -> tuple[CandidatePhase, ...] | None:
-    """The present plan on the devices that are there; None if a stage that has work left lost all of them."""
+def _phases_that_go_on(rest: Problem, current: Sequence[Phase]) -> tuple[CandidatePhase, ...] | None:
+    """Return the current plan on the devices that are there; None if a stage with work left has none."""
     there = {device.id: device for device in rest.devices}
     phases: list[CandidatePhase] = []
-    for phase in present:
-        units = [held for unit in phase.units if (held := _held(rest, unit, there)) is not None]
-        phases.append(tuple(units))
-    kept = {unit.held.stage for phase in phases for unit in phase}
+    for phase in current:
+        units = [_unit_that_goes_on(rest, unit, there) for unit in phase.units]
+        phases.append(tuple(unit for unit in units if unit is not None))
+    kept = {unit.option.stage for phase in phases for unit in phase}
     left = {stage.name for number, stage in enumerate(rest.stages) if rest.n_left(number)}
     return tuple(phases) if left <= kept else None
 
 
-def _held(rest: Problem, unit: Unit, there: Mapping[str, PlanDevice]) -> CandidateUnit | None:
+def _unit_that_goes_on(rest: Problem, unit: Unit, there: Mapping[str, PlanDevice]) -> CandidateUnit | None:
+    """Return the unit with today's times and memory; None if a device left or the model fits no more."""
     if any(device not in there for device in unit.devices):
         return None
     stage = next(stage for stage in rest.stages if stage.name == unit.stage)
     devices = [there[device] for device in unit.devices]
-    held: PlacementOption | None
     if len(devices) > 1:
-        held = group_option(stage, devices, rest)
+        option = group_option(stage, devices, rest)
     else:
-        held = next(
-            (way for way in device_options(stage, devices[0], rest) if _same(way.fit, unit.fit)), None
-        )
-    return None if held is None else CandidateUnit(held)
-
-
-def _same(way: Fit, planned: Fit) -> bool:
-    return way.name == planned.name
+        options = device_options(stage, devices[0], rest)
+        option = next((one for one in options if one.fit.name == unit.fit.name), None)
+    return None if option is None else CandidateUnit(option)

@@ -1,9 +1,9 @@
-"""What a plan would do, item by item: a discrete-event run with the planner's times.
+"""Simulate a plan item by item: a discrete-event run with the planner's times.
 
-A *lane* is what one phase holds on the same devices: one stage, or several side by side. When it is free, it
-takes the longest item that waits for one of its stages, unless the other lanes would be through with all that
-is left of that stage no later than this lane with its one item: then it leaves the rest to them. A lane that
-has nothing left gives its devices to the next phase. This is what pull queues with known speeds do; no lane
+A simulated worker is what one phase holds on the same devices: one stage, or several side by side. When it is
+free, it takes the longest item that waits for one of its stages. It leaves the last items of a stage to
+others if they would be done with all that is left no later than this worker with one more item. A worker that
+has nothing left gives its devices to the next phase. This is what pull queues with known speeds do; no worker
 sees the future.
 """
 
@@ -20,14 +20,14 @@ from evenload.pipeline.problem import Problem
 __all__ = ["CandidatePhase", "CandidateUnit", "SimulatedRun", "simulate_phases"]
 
 SLACK = 1e-9
-_LOADED = -1
+_LOADED = -1  # in place of a task: the end of a load
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateUnit:
     """A stage held by some devices in one phase. ``limit``: leave after so many items (None: never)."""
 
-    held: PlacementOption
+    option: PlacementOption
     limit: int | None = None
 
 
@@ -36,7 +36,11 @@ CandidatePhase = tuple[CandidateUnit, ...]
 
 @dataclass(slots=True)
 class SimulatedRun:
-    """``makespan_s`` is infinite if some tasks are never done; ``unit2items`` by phase and place in it."""
+    """The result of a simulation.
+
+    makespan_s  infinite if some tasks are never done
+    unit2items  items that each unit did, by number of its phase and position in it
+    """
 
     makespan_s: float
     slices: list[TimelineSlice] = field(default_factory=list)
@@ -46,13 +50,15 @@ class SimulatedRun:
 def simulate_phases(
     problem: Problem, phases: Sequence[CandidatePhase], *, late_first: bool = False
 ) -> SimulatedRun:
-    """Run ``phases``. ``late_first``: a lane with several stages prefers the last of them, not the first."""
-    return _Simulation(problem, phases, late_first).go()
+    """Simulate ``phases``. ``late_first``: a worker of several stages prefers the last."""
+    return _Simulation(problem, phases, late_first).run()
 
 
 class _SimulatedWorker:
-    __slots__ = ("at", "closed", "devices", "ends", "is_open", "item_s", "limits", "load_s", "loaded",
-                 "missing", "n_busy", "n_slots", "number", "phase", "stages", "taken")  # fmt: skip
+    """The stages that a phase holds on the same devices, and what the worker is doing."""
+
+    __slots__ = ("at", "closed", "devices", "end_s", "is_open", "item_s", "limits", "load_s", "loaded",
+                 "missing", "n_busy", "n_parallel", "number", "phase", "stages", "taken")  # fmt: skip
 
     def __init__(self, number: int, phase: int, devices: tuple[str, ...]):
         self.number, self.phase, self.devices = number, phase, devices
@@ -64,90 +70,95 @@ class _SimulatedWorker:
         self.at: dict[int, int] = {}
         self.loaded: set[int] = set()
         self.closed: set[int] = set()
-        self.n_slots, self.n_busy, self.is_open = 1, 0, False
-        self.ends: list[float] = []  # of the items it works on
-        self.missing = len(devices)
+        self.n_parallel, self.n_busy, self.is_open = 1, 0, False
+        self.end_s: list[float] = []  # of the items it works on
+        self.missing = len(devices)  # that still work for an earlier phase
 
 
 class _Simulation:
+    """One run of the simulation: its workers, queues and events, in simulated time."""
+
     def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], late_first: bool):
         self.problem, self.late_first = problem, late_first
         n_stages = len(problem.stages)
         index = {stage.name: number for number, stage in enumerate(problem.stages)}
-        self.lanes: list[_SimulatedWorker] = []
-        self.device2lanes: dict[str, list[_SimulatedWorker]] = {device.id: [] for device in problem.devices}
+        self.workers: list[_SimulatedWorker] = []
+        self.device2workers: dict[str, list[_SimulatedWorker]] = {device.id: [] for device in problem.devices}
         for number, phase in enumerate(phases):
-            self._add_lanes(number, phase, index)
-        self.at_lane = dict.fromkeys(self.device2lanes, 0)
-        self.stage2lanes = [[lane for lane in self.lanes if s in lane.item_s] for s in range(n_stages)]
+            self._add_workers(number, phase, index)
+        self.next_worker = dict.fromkeys(self.device2workers, 0)
+        self.stage2workers = [
+            [worker for worker in self.workers if s in worker.item_s] for s in range(n_stages)
+        ]
         self.holds = {device.id: {index[n] for n in device.holds if n in index} for device in problem.devices}
         self.last_held: dict[str, tuple[tuple[str, ...], set[int]]] = {}
         self.sizes = problem.sizes
         self.ready: list[list[tuple[float, int]]] = [[] for _ in range(n_stages)]  # (-size, task)
         self.n_left = [problem.n_left(s) for s in range(n_stages)]  # not started
         self.n_unfinished = sum(self.n_left)
-        self.events: list[tuple[float, int, int, int, int]] = []  # time, order, lane, stage, task
+        self.events: list[tuple[float, int, int, int, int]] = []  # time, order, worker, stage, task
         self.order = 0
         self.waiting: set[int] = set()
-        self.outcome = SimulatedRun(math.inf)
+        self.result = SimulatedRun(math.inf)
         self.n_arrived = [[0] * problem.n_items for _ in range(n_stages)] if self._fans_in() else None
 
     def _fans_in(self) -> bool:
+        """Return whether a stage has fewer tasks than the one before: only the best samples go on."""
         counts = [stage.n_tasks for stage in self.problem.stages]
         return any(after < before for before, after in itertools.pairwise(counts))
 
-    def _add_lanes(self, number: int, phase: CandidatePhase, index: dict[str, int]) -> None:
+    def _add_workers(self, number: int, phase: CandidatePhase, index: dict[str, int]) -> None:
         here: dict[tuple[str, ...], _SimulatedWorker] = {}
         for position, unit in enumerate(phase):
-            devices = unit.held.devices
+            devices = unit.option.devices
             if devices not in here:
-                lane = here[devices] = _SimulatedWorker(len(self.lanes), number, devices)
-                self.lanes.append(lane)
+                worker = here[devices] = _SimulatedWorker(len(self.workers), number, devices)
+                self.workers.append(worker)
                 for device in devices:
-                    self.device2lanes[device].append(lane)
-            lane, stage = here[devices], index[unit.held.stage]
-            lane.stages.append(stage)
-            lane.item_s[stage], lane.load_s[stage] = unit.held.item_s, unit.held.load_s
-            lane.limits[stage], lane.taken[stage], lane.at[stage] = unit.limit, 0, position
-            lane.n_slots = max(lane.n_slots, unit.held.fit.in_flight)
-        for lane in here.values():
-            lane.stages.sort(reverse=self.late_first)
+                    self.device2workers[device].append(worker)
+            worker, stage = here[devices], index[unit.option.stage]
+            worker.stages.append(stage)
+            worker.item_s[stage], worker.load_s[stage] = unit.option.item_s, unit.option.load_s
+            worker.limits[stage], worker.taken[stage], worker.at[stage] = unit.limit, 0, position
+            worker.n_parallel = max(worker.n_parallel, unit.option.fit.in_flight)
+        for worker in here.values():
+            worker.stages.sort(reverse=self.late_first)
 
-    def go(self) -> SimulatedRun:
-        self._feed()
+    def run(self) -> SimulatedRun:
+        self._queue_first_tasks()
         for device in self.problem.devices:
             if device.ready_s > 0:
-                self._at(device.ready_s, -1 - self._device_number(device.id), 0, 0)
+                self._schedule(device.ready_s, -1 - self._device_number(device.id), 0, 0)
             else:
                 self._arrive(device.id, 0.0)
         now = 0.0
         self._wake(now)
         while self.events:
-            now, _, lane, stage, task = heapq.heappop(self.events)
-            if lane < 0:
-                self._arrive(self.problem.devices[-1 - lane].id, now)
+            now, _, worker, stage, task = heapq.heappop(self.events)
+            if worker < 0:
+                self._arrive(self.problem.devices[-1 - worker].id, now)
             else:
-                self._finish(self.lanes[lane], stage, task, now)
+                self._finish(self.workers[worker], stage, task, now)
             self._wake(now)
         if not self.n_unfinished:
-            self.outcome.makespan_s = now
-        for lane in self.lanes:
-            for stage, taken in lane.taken.items():
-                self.outcome.unit2items[lane.phase, lane.at[stage]] = taken
-        return self.outcome
+            self.result.makespan_s = now
+        for worker in self.workers:
+            for stage, taken in worker.taken.items():
+                self.result.unit2items[worker.phase, worker.at[stage]] = taken
+        return self.result
 
     def _device_number(self, device: str) -> int:
         return next(n for n, one in enumerate(self.problem.devices) if one.id == device)
 
-    def _at(self, t: float, lane: int, stage: int, task: int) -> None:
+    def _schedule(self, t: float, worker: int, stage: int, task: int) -> None:
         self.order += 1
-        heapq.heappush(self.events, (t, self.order, lane, stage, task))
+        heapq.heappush(self.events, (t, self.order, worker, stage, task))
 
     def _size(self, stage: int, task: int) -> float:
         return 1.0 if self.sizes is None else self.sizes[task // self.problem.stages[stage].n_tasks]
 
-    def _feed(self) -> None:
-        """What can be begun at once: the tasks that are not done and whose stages before are."""
+    def _queue_first_tasks(self) -> None:
+        """Queue the tasks that can begin at once: those not done whose earlier stages are."""
         stages = self.problem.stages
         for number in range(len(stages)):
             first = stages[number].n_tasks * self.problem.n_items - self.n_left[number]
@@ -161,83 +172,86 @@ class _Simulation:
             heapq.heapify(self.ready[number])
 
     def _arrive(self, device: str, now: float) -> None:
-        """The device is free for its next lane, if there is one."""
-        lanes = self.device2lanes[device]
-        if self.at_lane[device] < len(lanes):
-            lane = lanes[self.at_lane[device]]
-            lane.missing -= 1
-            if lane.missing == 0:
-                self._open(lane)
+        """Give a free device to its next worker, if there is one."""
+        workers = self.device2workers[device]
+        if self.next_worker[device] < len(workers):
+            worker = workers[self.next_worker[device]]
+            worker.missing -= 1
+            if worker.missing == 0:
+                self._open(worker)
 
-    def _open(self, lane: _SimulatedWorker) -> None:
-        lane.is_open = True
-        for stage in lane.stages:
-            kept = all(
+    def _open(self, worker: _SimulatedWorker) -> None:
+        worker.is_open = True
+        for stage in worker.stages:
+            is_kept = all(
                 stage in self.holds[device]
-                or (device in self.last_held and self.last_held[device][0] == lane.devices
+                or (device in self.last_held and self.last_held[device][0] == worker.devices
                     and stage in self.last_held[device][1])
-                for device in lane.devices
+                for device in worker.devices
             )  # fmt: skip
-            if kept:
-                lane.loaded.add(stage)
-        self.waiting.add(lane.number)
+            if is_kept:
+                worker.loaded.add(stage)
+        self.waiting.add(worker.number)
 
     def _wake(self, now: float) -> None:
-        """Give every free lane something to do, fastest first, until none takes anything."""
+        """Give every free worker something to do, fastest first, until none takes anything more."""
         again = True
         while again:
             again = False
             for number in sorted(self.waiting, key=self._speed_rank):
-                again |= self._step(self.lanes[number], now)
+                again |= self._step(self.workers[number], now)
 
     def _speed_rank(self, number: int) -> tuple[float, int]:
-        lane = self.lanes[number]
-        return min(lane.item_s[stage] / self.problem.stages[stage].item_s for stage in lane.stages), number
+        worker = self.workers[number]
+        return min(
+            worker.item_s[stage] / self.problem.stages[stage].item_s for stage in worker.stages
+        ), number
 
-    def _step(self, lane: _SimulatedWorker, now: float) -> bool:
-        """Start items on the lane's free slots, or let its devices go. True if something changed."""
+    def _step(self, worker: _SimulatedWorker, now: float) -> bool:
+        """Start items while the worker is free, or let its devices go; return whether anything changed."""
         changed = False
-        while lane.n_busy < lane.n_slots:
-            stage = self._choice(lane, now)
+        while worker.n_busy < worker.n_parallel:
+            stage = self._choose_stage(worker, now)
             if stage is None:
                 break
-            self._start(lane, stage, now)
+            self._start(worker, stage, now)
             changed = True
-        if lane.n_busy == 0 and not changed:
-            self._load_ahead(lane, now)
-        if lane.n_busy >= lane.n_slots:
-            self.waiting.discard(lane.number)
-        elif lane.n_busy == 0 and len(lane.closed) == len(lane.stages):
-            self._release(lane, now)
+        if worker.n_busy == 0 and not changed:
+            self._load_ahead(worker, now)
+        if worker.n_busy >= worker.n_parallel:
+            self.waiting.discard(worker.number)
+        elif worker.n_busy == 0 and len(worker.closed) == len(worker.stages):
+            self._release(worker, now)
             changed = True
         return changed
 
-    def _choice(self, lane: _SimulatedWorker, now: float) -> int | None:
-        for stage in lane.stages:
-            if stage in lane.closed:
+    def _choose_stage(self, worker: _SimulatedWorker, now: float) -> int | None:
+        """Return the stage to take an item of; close stages that the worker has nothing more to do for."""
+        for stage in worker.stages:
+            if stage in worker.closed:
                 continue
-            limit = lane.limits[stage]
-            if self.n_left[stage] == 0 or (limit is not None and lane.taken[stage] >= limit):
-                lane.closed.add(stage)
+            limit = worker.limits[stage]
+            if self.n_left[stage] == 0 or (limit is not None and worker.taken[stage] >= limit):
+                worker.closed.add(stage)
                 continue
-            load_s = 0.0 if stage in lane.loaded else lane.load_s[stage]
+            load_s = 0.0 if stage in worker.loaded else worker.load_s[stage]
             size = -self.ready[stage][0][0] if self.ready[stage] else 1.0
-            if self._others_suffice(lane, stage, now + load_s + size * lane.item_s[stage], now):
-                lane.closed.add(stage)
+            if self._others_suffice(worker, stage, now + load_s + size * worker.item_s[stage], now):
+                worker.closed.add(stage)
             elif self.ready[stage]:
                 return stage
         return None
 
-    def _others_suffice(self, lane: _SimulatedWorker, stage: int, deadline: float, now: float) -> bool:
-        """Would the other open lanes be through with all that is left of the stage by ``deadline``?"""
+    def _others_suffice(self, worker: _SimulatedWorker, stage: int, deadline: float, now: float) -> bool:
+        """Return whether the other open workers would finish the rest of the stage by ``deadline``."""
         needed = self.n_left[stage] * self.problem.mean_size
-        for other in self.stage2lanes[stage]:
-            if other is lane or not other.is_open or stage in other.closed:
+        for other in self.stage2workers[stage]:
+            if other is worker or not other.is_open or stage in other.closed:
                 continue
             item_s = other.item_s[stage]
             load_s = 0.0 if stage in other.loaded else other.load_s[stage]
             possible = 0.0
-            starts = [max(end, now) for end in other.ends] + [now] * (other.n_slots - other.n_busy)
+            starts = [max(end, now) for end in other.end_s] + [now] * (other.n_parallel - other.n_busy)
             for start in starts:
                 room = (deadline - start - load_s) / item_s + SLACK
                 if room > 0:
@@ -248,56 +262,59 @@ class _Simulation:
                 return True
         return False
 
-    def _start(self, lane: _SimulatedWorker, stage: int, now: float) -> None:
+    def _start(self, worker: _SimulatedWorker, stage: int, now: float) -> None:
         size, task = heapq.heappop(self.ready[stage])
         start = now
-        if stage not in lane.loaded:
-            start += lane.load_s[stage]
-            lane.loaded.add(stage)
-            for device in lane.devices:
+        if stage not in worker.loaded:
+            start += worker.load_s[stage]
+            worker.loaded.add(stage)
+            for device in worker.devices:
                 if start > now:
                     self._record(device, stage, "load", now, start)
-        stop = start - size * lane.item_s[stage]
-        for device in lane.devices:
+        stop = start - size * worker.item_s[stage]
+        for device in worker.devices:
             self._record(device, stage, "work", start, stop)
-        lane.taken[stage] += 1
-        lane.n_busy += 1
-        lane.ends.append(stop)
+        worker.taken[stage] += 1
+        worker.n_busy += 1
+        worker.end_s.append(stop)
         self.n_left[stage] -= 1
-        self._at(stop, lane.number, stage, task)
+        self._schedule(stop, worker.number, stage, task)
 
-    def _load_ahead(self, lane: _SimulatedWorker, now: float) -> None:
-        """A lane that must wait for its first item loads meanwhile."""
-        coming = [s for s in lane.stages if s not in lane.closed | lane.loaded and lane.load_s[s] > 0]
+    def _load_ahead(self, worker: _SimulatedWorker, now: float) -> None:
+        """Load a model while the worker waits for its first item."""
+        coming = [s for s in worker.stages if s not in worker.closed | worker.loaded and worker.load_s[s] > 0]
         if not coming:
             return
-        stage, stop = coming[0], now + lane.load_s[coming[0]]
-        lane.loaded.add(stage)
-        for device in lane.devices:
+        stage, stop = coming[0], now + worker.load_s[coming[0]]
+        worker.loaded.add(stage)
+        for device in worker.devices:
             self._record(device, stage, "load", now, stop)
-        lane.n_busy = lane.n_slots
-        lane.ends = [stop] * lane.n_slots
-        self._at(stop, lane.number, stage, _LOADED)
+        worker.n_busy = worker.n_parallel
+        worker.end_s = [stop] * worker.n_parallel
+        self._schedule(stop, worker.number, stage, _LOADED)
 
     def _record(self, device: str, stage: int, kind: str, start: float, stop: float) -> None:
         name = self.problem.stages[stage].name
-        self.outcome.slices.append(TimelineSlice(device, name, kind, start, stop, int(kind == "work")))
+        self.result.slices.append(TimelineSlice(device, name, kind, start, stop, int(kind == "work")))
 
-    def _finish(self, lane: _SimulatedWorker, stage: int, task: int, now: float) -> None:
+    def _finish(self, worker: _SimulatedWorker, stage: int, task: int, now: float) -> None:
         if task == _LOADED:
-            lane.n_busy, lane.ends = 0, []
-            self.waiting.add(lane.number)
+            worker.n_busy, worker.end_s = 0, []
+            self.waiting.add(worker.number)
             return
-        lane.n_busy -= 1
-        lane.ends.remove(now)
+        worker.n_busy -= 1
+        worker.end_s.remove(now)
         self.n_unfinished -= 1
-        self.waiting.add(lane.number)
+        self.waiting.add(worker.number)
         if stage + 1 < len(self.ready):
             for following in self._following(stage, task):
                 heapq.heappush(self.ready[stage + 1], (-self._size(stage + 1, following), following))
 
     def _following(self, stage: int, task: int) -> range:
-        """Tasks of the next stage that can begin: samples after what they are made of, the best after all."""
+        """Return the tasks of the next stage that can begin now.
+
+        A sample follows what it is made of; the best of an item's samples follow once all are done.
+        """
         before, after = self.problem.stages[stage].n_tasks, self.problem.stages[stage + 1].n_tasks
         item = task // before
         if after >= before:
@@ -308,10 +325,10 @@ class _Simulation:
         is_last = self.n_arrived[stage][item] == before
         return range(item * after, (item + 1) * after) if is_last else range(0)
 
-    def _release(self, lane: _SimulatedWorker, now: float) -> None:
-        self.waiting.discard(lane.number)
-        lane.is_open = False
-        for device in lane.devices:
-            self.last_held[device] = (lane.devices, set(lane.loaded))
-            self.at_lane[device] += 1
+    def _release(self, worker: _SimulatedWorker, now: float) -> None:
+        self.waiting.discard(worker.number)
+        worker.is_open = False
+        for device in worker.devices:
+            self.last_held[device] = (worker.devices, set(worker.loaded))
+            self.next_worker[device] += 1
             self._arrive(device, now)

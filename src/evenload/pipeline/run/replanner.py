@@ -178,11 +178,11 @@ class Steering:
         self._phases = found.plan.phases
         self._dispatcher.follow(found.plan.phases, thought.taken)
         event = Replanned(
-            now, thought.why, found.present_s, found.plan.makespan_s, found.plan.mode, found.why
+            now, thought.why, found.current_s, found.plan.makespan_s, found.plan.mode, found.why
         )
         self.made.append(asdict(event))
         self._log.emit(event)
-        before = "cannot go on" if found.present_s is None else f"{found.present_s:.1f} s"
+        before = "cannot go on" if found.current_s is None else f"{found.current_s:.1f} s"
         text = (
             f"planned again, as {thought.why}: what is left takes {found.plan.makespan_s:.1f} s "
             f"(before: {before}) - {found.why}"

@@ -1,4 +1,4 @@
-"""What is known of accelerators by name, to plan for machines that are not at hand: vendors' data sheets."""
+"""Look up accelerators by name, to plan for machines that are not at hand, from data sheets."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,12 @@ _PCIE4, _PCIE5 = 31.5e9, 63.0e9  # x16, bytes per second each way
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """``tflops``: dense 16-bit matrix products; ``bus_bytes_s``: the host's link as specified."""
+    """An accelerator by its data sheet.
+
+    tflops       10^12 operations per second of dense 16-bit matrix products
+    memory_gb    10^9 bytes of memory
+    bus_bytes_s  bytes per second of the link to the host, each way
+    """
 
     tflops: float
     memory_gb: float
@@ -37,14 +42,14 @@ HARDWARE = {
 
 
 def hardware_named(name: str) -> Hardware:
-    """Raises UnknownName."""
+    """Return the entry called ``name``, in any case. Raises UnknownName."""
     if name.lower() not in HARDWARE:
         raise UnknownName("accelerator", name, HARDWARE)
     return HARDWARE[name.lower()]
 
 
 def find_hardware(product: str) -> Hardware | None:
-    """The entry that a driver's product name means, such as "NVIDIA H100 80GB HBM3"; or None."""
+    """Find the entry that a driver's product name means, such as "NVIDIA H100 80GB HBM3"; or None."""
     squeezed = product.lower().replace(" ", "").replace("geforce", "")
     names = [name for name in HARDWARE if name in squeezed]
     return HARDWARE[max(names, key=len)] if names else None

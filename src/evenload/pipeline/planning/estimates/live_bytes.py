@@ -1,4 +1,4 @@
-"""How many bytes of tensors live at once while something runs: of real ones, or of fake ones."""
+"""Measure how many bytes of tensors live at once while something runs; tensors may be real or fake."""
 
 import weakref
 from collections.abc import Callable, Iterable
@@ -8,45 +8,50 @@ __all__ = ["peak_tensor_bytes"]
 
 
 def peak_tensor_bytes(run: Callable[[], Any], outside: Iterable[Any] = ()) -> int:
-    """Most bytes of storages that ``run`` made and that lived at the same time.
+    """Return the most bytes of storages that ``run`` made and that lived at the same time.
 
-    outside  tensors that are there anyway (weights): they do not count
-    Allocators round up and keep what was freed, so that a driver sees more; the larger the tensors, the less.
+    outside  tensors that exist anyway, such as weights: they do not count
+    A driver reports more, as allocators round up and keep what was freed; least so for large tensors.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_iter
 
-    class Watch(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen = {tensor.untyped_storage()._cdata for tensor in outside}
-            self.now, self.peak = 0, 0
-            self.kept: dict[int, Any] = {}
+    count = _StorageCount({tensor.untyped_storage()._cdata for tensor in outside})
 
+    class CountStorages(TorchDispatchMode):
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             made = func(*args, **(kwargs or {}))
             for tensor in tree_iter(made):
                 if hasattr(tensor, "untyped_storage"):
-                    self.count(tensor.untyped_storage())
+                    count.add(tensor.untyped_storage())
             return made
 
-        def count(self, storage: Any) -> None:
-            key = storage._cdata
-            if key in self.seen:
-                return
-            self.seen.add(key)
-            n_bytes = storage.nbytes()
-            self.now += n_bytes
-            self.peak = max(self.peak, self.now)
-
-            def gone(_reference: Any) -> None:
-                self.now -= n_bytes
-                self.seen.discard(key)
-                self.kept.pop(key, None)
-
-            self.kept[key] = weakref.ref(storage, gone)
-
-    watch = Watch()
-    with watch:
+    with CountStorages():
         run()
-    return watch.peak
+    return count.peak_bytes
+
+
+class _StorageCount:
+    """The bytes of all storages that live now, and their peak. ``seen``: keys of storages not to count."""
+
+    def __init__(self, seen: set[int]):
+        self._seen = seen
+        self._kept: dict[int, Any] = {}
+        self._now_bytes = self.peak_bytes = 0
+
+    def add(self, storage: Any) -> None:
+        """Count ``storage`` until it is freed."""
+        key = storage._cdata
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        n_bytes = storage.nbytes()
+        self._now_bytes += n_bytes
+        self.peak_bytes = max(self.peak_bytes, self._now_bytes)
+
+        def forget(_reference: Any) -> None:
+            self._now_bytes -= n_bytes
+            self._seen.discard(key)
+            self._kept.pop(key, None)
+
+        self._kept[key] = weakref.ref(storage, forget)

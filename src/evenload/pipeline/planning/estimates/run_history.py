@@ -1,4 +1,4 @@
-"""What an earlier run, or a probe of one or two items, says of a job's stages."""
+"""Read what an earlier run measured of a job's stages."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,11 @@ __all__ = ["StageHistory", "mean_load_s", "read_history"]
 
 @dataclass(frozen=True, slots=True)
 class StageHistory:
-    """Of one stage; None where the run does not say. ``item_s`` on the devices that it had, on average."""
+    """What an earlier run measured of one stage; None where it does not say.
+
+    item_s  mean seconds for one item, on the devices that the run had
+    load_s  mean seconds to load the model
+    """
 
     item_s: float | None = None
     load_s: float | None = None
@@ -23,7 +27,7 @@ class StageHistory:
 
 
 def read_history(run_folder: Path) -> dict[str, StageHistory]:
-    """By stage, from the run's summary. Raises ConfigError if there is none."""
+    """Read the summary of a run; returns its figures by stage. Raises ConfigError if there is no summary."""
     path = run_folder / "summary.json"
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
@@ -44,7 +48,7 @@ def _of_stage(stage: Mapping[str, Any], load_s: float | None) -> StageHistory:
 
 
 def mean_load_s(load_s: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """Of what each worker took to load each stage's model: the mean over workers."""
+    """Average the seconds to load each stage's model over workers. ``load_s``: by worker, then by stage."""
     seconds: dict[str, list[float]] = {}
     for by_stage in load_s.values():
         for name, one_s in by_stage.items():

@@ -1,4 +1,4 @@
-"""How fast devices and stages turned out to be: speeds and seconds that fit what was measured so far."""
+"""Estimate the speeds of devices and the seconds of stages from what was measured so far."""
 
 import math
 from collections.abc import Mapping
@@ -9,17 +9,17 @@ from evenload.pipeline.problem import Problem
 
 __all__ = ["MeanTime", "SpeedEstimate", "estimate_speeds", "find_drift"]
 
-MOST_COUNTED = 20  # items: more of them say nothing new
-WORTH_OF_SPEED = 2.0  # items that what was planned of a device's speed counts for
-WORTH_OF_TIME = {"measured": 10.0, "given": 5.0, "computed": 2.0}  # and of a stage's seconds, by their source
-NOISE = 0.25  # how much one item's seconds are off, as a share: items differ
-SPREAD = 0.3  # how much a device's speed is off from what is known beforehand, where nothing is wrong
+MOST_COUNTED = 20  # items of one device and stage; more say nothing new
+SPEED_WEIGHT = 2.0  # the planned speed of a device counts as so many measured items
+TIME_WEIGHT = {"measured": 10.0, "given": 5.0, "computed": 2.0}  # the same for a stage's seconds, by source
+NOISE = 0.25  # standard deviation of one item's seconds, as a share: items differ
+SPREAD = 0.3  # usual error of a device's planned speed, in its logarithm
 _ROUNDS = 30
 
 
 @dataclass(frozen=True, slots=True)
 class MeanTime:
-    """``n`` items took ``mean_s`` each."""
+    """The mean seconds of ``n`` items."""
 
     n: int
     mean_s: float
@@ -27,9 +27,11 @@ class MeanTime:
 
 @dataclass(frozen=True, slots=True)
 class SpeedEstimate:
-    """``speed`` of each device, and ``item_s`` of each stage on a device of speed 1.
+    """An estimate of how fast everything is.
 
-    ``error``: by device and by stage, the share by which that may be off by chance.
+    speed   of each device
+    item_s  seconds for an item of each stage, on a device of speed 1
+    error   by device and by stage, the share by which that may be off by chance
     """
 
     speed: Mapping[str, float]
@@ -42,14 +44,14 @@ def estimate_speeds(
     timings: Mapping[tuple[str, str], MeanTime],
     sources: Mapping[str, str] | None = None,
 ) -> SpeedEstimate:
-    """The speeds and seconds nearest to ``timings``, by device and stage, and to what was planned.
+    """Fit speeds and seconds to ``timings``, by device and stage, and to what was planned.
 
-    An item takes ``item_s / speed``: both are found in turn from the logarithms, weighted by the number of
-    items. What was planned counts as a few items: while each device has done another stage, nobody can tell a
-    slow device from a long stage. What most devices have in common is the stages'. ``sources``: from where
-    each stage's seconds were known, if they were.
+    An item takes ``item_s / speed``: the logarithms of both are fitted in turns, weighted by the number of
+    items. Planned values count as a few items, because a slow device cannot be told from a long stage while
+    each device has done another stage. A change that most devices share is put down to the stages.
+    ``sources``: from where each stage's planned seconds are known.
     """
-    worth = {name: WORTH_OF_TIME.get(source, 0.0) for name, source in (sources or {}).items()}
+    weight = {name: TIME_WEIGHT.get(source, 0.0) for name, source in (sources or {}).items()}
     stages = {stage.name: math.log(stage.item_s) for stage in problem.stages}
     speeds = {device.id: math.log(device.speed) for device in problem.devices}
     seen = {
@@ -59,10 +61,10 @@ def estimate_speeds(
     }
     planned = dict(speeds)
     if seen:
-        _fit(speeds, stages, seen, worth)
+        _fit(speeds, stages, seen, weight)
     off = [speeds[device] - planned[device] for device in speeds]
     common = min(median_low(off), median_high(off), key=abs)
-    n_of = dict.fromkeys(speeds, WORTH_OF_SPEED) | {stage: worth.get(stage, 0.0) for stage in stages}
+    n_of = dict.fromkeys(speeds, SPEED_WEIGHT) | {stage: weight.get(stage, 0.0) for stage in stages}
     for (device, stage), (n, _) in seen.items():
         n_of[device] += n
         n_of[stage] += n
@@ -77,9 +79,9 @@ def _fit(
     speeds: dict[str, float],
     stages: dict[str, float],
     seen: Mapping[tuple[str, str], tuple[int, float]],
-    worth: Mapping[str, float],
+    weight: Mapping[str, float],
 ) -> None:
-    """Change the logarithms ``speeds`` and ``stages`` to what fits ``seen``, in turns."""
+    """Move the logarithms ``speeds`` and ``stages`` to what fits ``seen``, in turns."""
     planned, known = dict(speeds), dict(stages)
     of_stage: dict[str, list[tuple[int, float, str]]] = {stage: [] for stage in stages}
     of_device: dict[str, list[tuple[int, float, str]]] = {device: [] for device in speeds}
@@ -89,21 +91,21 @@ def _fit(
     for _ in range(_ROUNDS):
         for stage, here in of_stage.items():
             if here:
-                own = worth.get(stage, 0.0)
+                own = weight.get(stage, 0.0)
                 total = own * known[stage] + sum(n * (log_s + speeds[device]) for n, log_s, device in here)
                 stages[stage] = total / (own + sum(n for n, _, _ in here))
         for device, here in of_device.items():
-            # What is far off from the plan makes the plan count for less, as Student's t does.
-            own = WORTH_OF_SPEED / (1 + ((speeds[device] - planned[device]) / SPREAD) ** 2)
+            # A speed far off the plan makes the plan count less, as in a fit with Student's t distribution.
+            own = SPEED_WEIGHT / (1 + ((speeds[device] - planned[device]) / SPREAD) ** 2)
             total = own * planned[device] + sum(n * (stages[stage] - log_s) for n, log_s, stage in here)
             speeds[device] = total / (own + sum(n for n, _, _ in here))
 
 
 def find_drift(planned: SpeedEstimate, seen: SpeedEstimate, tolerance: float) -> dict[str, float]:
-    """Devices and stages -> how many times as fast, or as long, as planned.
+    """Return which devices are how many times as fast as planned, and stages how many times as long.
 
-    Only what is off by more than ``tolerance`` and what chance explains. A device that was not planned with
-    is no drift.
+    Only differences beyond ``tolerance`` and beyond what chance explains count, and only of devices that
+    were planned with.
     """
     found = {}
     for before, now in ((planned.speed, seen.speed), (planned.item_s, seen.item_s)):

@@ -1,7 +1,7 @@
-"""Activations of one item, traced: the real class runs once on fake tensors, which have shapes and no bytes.
+"""Trace the activations of one item: run the real class once on fake tensors, which have shapes and no bytes.
 
-Needs torch and diffusers, no weights and no GPU, and a second or two. A trace sees every tensor that lives at
-once, as a run does; allocators and libraries take some more. Blocks are alike, so two of them are enough.
+Needs torch and diffusers, no weights, no GPU, and a second or two. A trace sees every tensor that a run has;
+allocators and libraries take some more. Blocks are alike, so that two of them are enough.
 """
 
 import importlib
@@ -25,9 +25,11 @@ TRACED = ("QwenImageTransformer2DModel", "AutoencoderKLQwenImage")
 def trace_activation_bytes(
     class_name: str, config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping[str, Any], dtype: str
 ) -> dict[str, int]:
-    """Most bytes that live at once in each forward of the class, by its name: forward, or encode and decode.
+    """Return the most bytes that live at once in each method of the class: forward, or encode and decode.
 
-    ``vae`` is the config of the pipeline's autoencoder. Raises ImportError without the libraries, ValueError
+    config  of the component; ``vae``: that of the pipeline's autoencoder
+    call    arguments of the stage: height, width, area
+    Raises ImportError without the libraries, ValueError
     for a class that is not among TRACED.
     """
     torch = importlib.import_module("torch")
@@ -50,7 +52,7 @@ def trace_activation_bytes(
 
 
 def _shrink(vae: Mapping[str, Any]) -> int:
-    """Pixels of the picture's side for one of the latents' side."""
+    """Return how many pixels of a picture's side make one of the latents' side."""
     return 2 ** len(vae.get("temperal_downsample", (0, 0, 0)))
 
 

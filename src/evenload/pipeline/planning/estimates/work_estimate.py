@@ -1,6 +1,6 @@
-"""How much a stage computes and how much memory its activations take, from configs and call arguments alone.
+"""Estimate what an item costs in operations and activations, from configs and call arguments alone.
 
-Estimates, for the architectures that ``parameter_counts`` knows; a probe or an earlier run replaces them.
+For the architectures that ``parameter_counts`` knows. Measured times of an earlier run take precedence.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ __all__ = ["ItemWork", "estimate_work", "output_pixels"]
 AREA = 1024 * 1024  # pixels that the edit pipelines scale their input to
 TEXT_TOKENS = 200  # of a prompt with its template; the picture's own tokens come on top
 PIXELS_PER_VISION_TOKEN = 28 * 28
-FLOAT = 2  # bytes of an activation in 16 bits
+ACTIVATION_BYTES = 2  # of one number, in 16 bits
 # Tensors that live at once, traced at 1 Mpixel in 16 bits (see ``trace_activation``):
 LIVE_HIDDEN = 14.5  # of a block's width: two streams, q, k, v, and a 4x wide MLP
 MAPS_DECODED = 18  # of full size and the first level's width, in the autoencoder's decoder
@@ -21,7 +21,13 @@ MAPS_ENCODED = 10.1  # in its encoder
 
 @dataclass(frozen=True, slots=True)
 class ItemWork:
-    """For one item: operations, forwards through the blocks, bytes of activations and of one that waits."""
+    """What one item costs.
+
+    flop              operations
+    n_passes          forwards through the blocks
+    activation_bytes  while it is computed
+    waiting_bytes     while it waits between devices that share the layers
+    """
 
     flop: float
     n_passes: int
@@ -32,7 +38,7 @@ class ItemWork:
 def estimate_work(
     class_name: str, config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | None
 ) -> ItemWork | None:
-    """What one item costs the component ``class_name``; None if its architecture is not known here."""
+    """Estimate what one item costs the component ``class_name``; None if it is not known here."""
     if class_name == "QwenImageTransformer2DModel":
         return _denoise(config, call, vae)
     if class_name == "Qwen2_5_VLForConditionalGeneration":
@@ -43,7 +49,7 @@ def estimate_work(
 
 
 def _decode(config: Mapping[str, Any], call: Mapping[str, Any]) -> ItemWork:
-    """The decoder's convolutions, level by level from the smallest map; one frame, kernels of 27 places."""
+    """Count the decoder's convolutions, from the smallest map on; one frame, 3 x 3 x 3 kernels."""
     base, factors = config.get("base_dim", 96), config.get("dim_mult", [1, 2, 4, 4])
     area = output_pixels(call)
     maps = area / 4 ** (len(factors) - 1)
@@ -58,18 +64,18 @@ def _decode(config: Mapping[str, Any], call: Mapping[str, Any]) -> ItemWork:
             maps *= 4
             flop += 2.0 * 9 * maps * n_out * (n_out // 2)
         before = n_out
-    return ItemWork(flop, 1, MAPS_DECODED * area * base * FLOAT, 0)
+    return ItemWork(flop, 1, MAPS_DECODED * area * base * ACTIVATION_BYTES, 0)
 
 
 def output_pixels(call: Mapping[str, Any]) -> int:
-    """Pixels of the picture that is drawn."""
+    """Return the pixels of the picture that is drawn."""
     if call.get("height") and call.get("width"):
         return int(call["height"]) * int(call["width"])
     return int(call.get("area") or AREA)
 
 
 def _denoise(config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | None) -> ItemWork:
-    """Two streams with joint attention; the picture to edit adds its tokens to those that are drawn."""
+    """Count two streams with joint attention; the given picture's tokens join those that are drawn."""
     dim = config.get("attention_head_dim", 128) * config.get("num_attention_heads", 24)
     layers = config.get("num_layers", 60)
     area = output_pixels(call)
@@ -82,14 +88,14 @@ def _denoise(config: Mapping[str, Any], call: Mapping[str, Any], vae: Mapping | 
     n_passes *= (
         2 if call.get("negative_prompt") is not None and float(call.get("true_cfg_scale") or 4.0) > 1 else 1
     )
-    hidden_bytes = tokens * dim * FLOAT
-    maps = area * (96 if vae is None else vae.get("base_dim", 96)) * FLOAT
+    hidden_bytes = tokens * dim * ACTIVATION_BYTES
+    maps = area * (96 if vae is None else vae.get("base_dim", 96)) * ACTIVATION_BYTES
     maps *= MAPS_DECODED if call.get("decodes", True) else MAPS_ENCODED
     return ItemWork(forward * n_passes, n_passes, int(max(LIVE_HIDDEN * hidden_bytes, maps)), hidden_bytes)
 
 
 def _read_pictures(config: Mapping[str, Any], call: Mapping[str, Any]) -> ItemWork:
-    """One pass over the tokens of the pictures and the prompt."""
+    """Count one pass over the tokens of the pictures and the prompt."""
     text = {**config, **config.get("text_config", {})}
     vision = config.get("vision_config", {})
     hidden, wide, layers = text["hidden_size"], text["intermediate_size"], text["num_hidden_layers"]
@@ -107,5 +113,5 @@ def _read_pictures(config: Mapping[str, Any], call: Mapping[str, Any]) -> ItemWo
     live = max(
         tokens * (4 * hidden + 3 * wide), patches * (4 * eye + 3 * vision.get("intermediate_size", 3420))
     )
-    logits = tokens * text["vocab_size"] * FLOAT
-    return ItemWork(flop, 1, int(live * FLOAT + logits), tokens * hidden * FLOAT)
+    logits = tokens * text["vocab_size"] * ACTIVATION_BYTES
+    return ItemWork(flop, 1, int(live * ACTIVATION_BYTES + logits), tokens * hidden * ACTIVATION_BYTES)
