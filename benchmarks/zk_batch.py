@@ -12,7 +12,7 @@ from pathlib import Path
 
 from record import record
 
-from evenload.cli.bench.prove import make_circuit, measure_all
+from evenload.cli.bench.measure.prove import compare_batches, make_circuit
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         key, witness = make_circuit(Path(folder), given.constraints)
         witnesses = [str(witness)] * given.proofs
-        rows = measure_all(given.devices or ["cpu*2"], key, witnesses, given.policy)
+        rows = compare_batches(given.devices or ["cpu*2"], key, witnesses, given.policy)
     load = os.getloadavg()[0]
     record(
         "zk_batch",

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from evenload.cli import main
-from evenload.cli.terminal.item_files import read_items, row_of
+from evenload.cli.terminal.item_files import row_of, stream_items
 from evenload.errors import ConfigError, FormatError, TaskError
 
 MODULE = """
@@ -325,13 +325,13 @@ def test_a_full_disk_is_told_in_one_line(folder: Path, extra: tuple[str, ...]) -
 
 def test_reading_items_of_every_format(folder: Path) -> None:
     (folder / "table.csv").write_text("a,b\n1,x\n2,y\n")
-    assert list(read_items("table.csv")) == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
-    assert list(read_items("numbers.jsonl", "lines")) == ["1", "2", "", "3", "4"]
+    assert list(stream_items("table.csv")) == [{"a": "1", "b": "x"}, {"a": "2", "b": "y"}]
+    assert list(stream_items("numbers.jsonl", "lines")) == ["1", "2", "", "3", "4"]
     (folder / "object.json").write_text('{"a": 1}')
     with pytest.raises(FormatError, match="not a list"):
-        list(read_items("object.json"))
+        list(stream_items("object.json"))
     with pytest.raises(ConfigError):
-        list(read_items("missing"))
+        list(stream_items("missing"))
 
 
 def test_an_error_row_names_the_cause() -> None:

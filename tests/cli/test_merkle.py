@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from evenload.cli import main
 from evenload.cli.bench.command import bench
-from evenload.cli.merkle import merkle
+from evenload.cli.merkle.group import merkle
 from evenload.merkle import MerkleTree, StandardTree
 
 VALUES = [["0x" + "11" * 20, "5000000000000000000"], ["0x" + "22" * 20, "2500000000000000000"]]

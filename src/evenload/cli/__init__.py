@@ -14,7 +14,7 @@ from evenload.errors import EvenloadError, UnknownName
 __all__ = ["main"]
 
 COMMANDS = {
-    "clients": ("evenload.cli.clients:clients", "Train many small models at once: federated rounds."),
+    "clients": ("evenload.cli.clients.group:clients", "Train many small models at once: federated rounds."),
     "bench": (
         "evenload.cli.bench.command:bench",
         "Measure how work scales over this machine's devices.",
@@ -27,8 +27,11 @@ COMMANDS = {
         "Say what works on this machine, and what to install for the rest.",
     ),
     "init": ("evenload.cli.pipeline.init:init", "Write a small job file to start from."),
-    "map": ("evenload.cli.map:map_items", "Run a function over the lines of a file, on every device."),
-    "merkle": ("evenload.cli.merkle:merkle", "Roots and proofs of Merkle trees over files."),
+    "map": (
+        "evenload.cli.map.command:map_items",
+        "Run a function over the lines of a file, on every device.",
+    ),
+    "merkle": ("evenload.cli.merkle.group:merkle", "Roots and proofs of Merkle trees over files."),
     "moe": (
         "evenload.cli.moe.group:moe",
         "Place the experts of a mixture-of-experts model, route batches.",
@@ -41,7 +44,10 @@ COMMANDS = {
     "report": ("evenload.cli.report:report", "Make the HTML report or the trace of a run folder."),
     "retry": ("evenload.cli.pipeline.retry:retry", "Go on with a run, and try again what failed."),
     "run": ("evenload.cli.pipeline.run:run", "Run a pipeline described by a YAML file."),
-    "simulate": ("evenload.cli.simulate:simulate_fleet", "Ask what a fleet would do with your items."),
+    "simulate": (
+        "evenload.cli.simulate.command:simulate_fleet",
+        "Ask what a fleet would do with your items.",
+    ),
     "status": ("evenload.cli.pipeline.status:status", "Say how far a run is, by stage and group."),
     "top": ("evenload.cli.monitoring.top:top", "Show devices and running jobs, live."),
     "verify": ("evenload.cli.verify:verify", "Verify a Groth16 proof."),

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from evenload.cli.monitoring.device_control import add, drain
+from evenload.cli.options import color_option
 from evenload.cli.terminal.table import format_bytes, format_table
 from evenload.devices.device import Device
 from evenload.devices.pool import DevicePool
@@ -27,7 +28,7 @@ CPU_READING_S = 0.1
 @click.option("--watch", is_flag=True, help="Show the load again and again, until Ctrl-C.")
 @click.option("--interval", default=1.0, metavar="SECONDS", help="Time between two looks with --watch (1).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; with --watch, one a line.")
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal.")
+@color_option
 @click.pass_context
 def devices(
     context: click.Context, spec: str | None, watch: bool, interval: float, as_json: bool, color: str | None
@@ -122,7 +123,7 @@ class Page:
         readings = self.look()
         rows = [self._row(device, readings[device.id]) for device in self.pool]
         head = ("", "id", "kind", "backend", "name", "memory", "units", "score", "load", "temp", "others")
-        title, *body = format_table(head, rows, right="memory units score load temp others")
+        title, *body = format_table(head, rows, right=("memory", "units", "score", "load", "temp", "others"))
         if self.colored:
             title = click.style(title, bold=True)
             body = [

@@ -12,6 +12,7 @@ import click
 
 from evenload._version import __version__
 from evenload.cli.extras import Extra, installed_extras
+from evenload.cli.options import color_option, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.devices.probe import PROBES, ProbeReport, run_probes
 from evenload.devices.probes.torch_build import TorchBuild, torch_build
@@ -22,9 +23,9 @@ COLORS = {"ok": "green", "missing": "yellow", "failed": "red"}
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 @click.option("-v", "--verbose", is_flag=True, help="Print the traceback of a probe that failed.")
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal.")
+@color_option
 def doctor(as_json: bool, verbose: bool, color: str | None) -> int:
     """Say what works on this machine, and what to install for the rest.
 

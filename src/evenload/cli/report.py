@@ -2,11 +2,13 @@
 
 import json
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from evenload.cli.options import FILE, PATH, passed_as
 from evenload.cli.terminal.table import format_table
 
 if TYPE_CHECKING:
@@ -16,37 +18,45 @@ if TYPE_CHECKING:
 __all__ = ["report"]
 
 
+@dataclass(frozen=True, slots=True)
+class ReportRequest:
+    """What the command line asks of ``evenload report``."""
+
+    run: Path
+    other: Path | None
+    output: Path | None
+    trace: Path | None
+    merged: tuple[Path, ...]
+    as_json: bool
+    as_text: bool
+    is_opened: bool
+
+    @property
+    def writes_html(self) -> bool:
+        return not self.as_json or self.output is not None or self.is_opened
+
+
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("other", type=click.Path(path_type=Path), required=False)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Where to write the HTML."
-)
+@click.argument("run", type=PATH)
+@click.argument("other", type=PATH, required=False)
+@click.option("-o", "--output", type=FILE, help="Where to write the HTML.")
 @click.option(
     "--trace",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Also write a trace for Perfetto; .gz compresses.",
 )
 @click.option(
     "--merge",
     "merged",
     multiple=True,
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Put this trace of the torch profiler, or NVTX ranges exported from Nsight (.json), into --trace.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the numbers as JSON; HTML only if -o is given.")
 @click.option("--text", "as_text", is_flag=True, help="Print it as text: timeline, histograms, failures.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the report in a browser.")
-def report(
-    run: Path,
-    other: Path | None,
-    output: Path | None,
-    trace: Path | None,
-    merged: tuple[Path, ...],
-    as_json: bool,
-    as_text: bool,
-    is_opened: bool,
-) -> int:
+@passed_as(ReportRequest)
+def report(request: ReportRequest) -> int:
     """Make the report of RUN, a run folder or its events.jsonl; or compare it with OTHER.
 
     Without options it writes report.html into the run folder and prints its path. A damaged run is shown as
@@ -58,33 +68,35 @@ def report(
     """
     from evenload.report.source import open_run
 
-    if merged and not trace:
+    if request.merged and not request.trace:
         raise click.UsageError("--merge needs --trace, the trace to put it into.")
-    if other is not None:
-        if trace or as_text:
+    if request.other is not None:
+        if request.trace or request.as_text:
             raise click.UsageError("--trace and --text are of one run; leave OTHER out.")
-        return _compare([open_run(run), open_run(other)], output, as_json, is_opened)
-    if as_text:
-        return _print_text(open_run(run))
+        return _compare([open_run(request.run), open_run(request.other)], request)
+    reading = open_run(request.run)
+    return _print_text(reading) if request.as_text else _write(reading, request)
+
+
+def _write(reading: "Reading", request: ReportRequest) -> int:
+    """Write the HTML report and the trace, as far as they are asked for; print where they are."""
     from evenload.report.html import write_report
     from evenload.report.tally import summarise
     from evenload.report.trace import write_trace
 
-    reading = open_run(run)
     written: list[Path] = []
-    if trace:
-        write_trace(reading, trace, merged)
-        written.append(trace)
-    if as_json and not output and not is_opened:
-        summary = summarise(reading)
-    else:
-        target = output or (reading.folder or Path()) / "report.html"
+    if request.trace:
+        write_trace(reading, request.trace, request.merged)
+        written.append(request.trace)
+    if request.writes_html:
+        target = request.output or (reading.folder or Path()) / "report.html"
         summary = write_report(reading, target)
         written.insert(0, target)
-        _open(target, is_opened)
-    for fault in reading.faults():
-        click.echo(f"note: {fault}", err=True)
-    if as_json:
+        _open(target, request.is_opened)
+    else:
+        summary = summarise(reading)
+    _echo_faults(reading)
+    if request.as_json:
         files = [str(path) for path in written]
         click.echo(json.dumps({**summary.to_json(), "files": files, "faults": reading.faults()}, indent=2))
     else:
@@ -99,26 +111,29 @@ def _print_text(reading: "Reading") -> int:
 
     lines = text_report(reading)
     click.echo("\n".join(lines))
-    for fault in reading.faults():
-        click.echo(f"note: {fault}", err=True)
+    _echo_faults(reading)
     return 0
 
 
-def _compare(readings: "list[Reading]", output: Path | None, as_json: bool, is_opened: bool) -> int:
+def _echo_faults(reading: "Reading", name: str = "") -> None:
+    for fault in reading.faults():
+        click.echo(f"note: {name}{fault}", err=True)
+
+
+def _compare(readings: "list[Reading]", request: ReportRequest) -> int:
     from evenload.report.html import write_comparison
     from evenload.report.tally import summarise
 
     target = None
-    if as_json and not output and not is_opened:
-        summaries = [summarise(reading) for reading in readings]
-    else:
-        target = output or (readings[1].folder or Path()) / "compare.html"
+    if request.writes_html:
+        target = request.output or (readings[1].folder or Path()) / "compare.html"
         summaries = write_comparison(readings, target)
-        _open(target, is_opened)
+        _open(target, request.is_opened)
+    else:
+        summaries = [summarise(reading) for reading in readings]
     for name, reading in zip("AB", readings, strict=True):
-        for fault in reading.faults():
-            click.echo(f"note: {name}: {fault}", err=True)
-    if as_json:
+        _echo_faults(reading, f"{name}: ")
+    if request.as_json:
         runs = [
             {**summary.to_json(), "path": str(reading.folder or reading.path), "faults": reading.faults()}
             for summary, reading in zip(summaries, readings, strict=True)
@@ -126,7 +141,7 @@ def _compare(readings: "list[Reading]", output: Path | None, as_json: bool, is_o
         files = [str(target)] if target else []
         click.echo(json.dumps({"schema": 1, "runs": runs, "files": files}, indent=2))
         return 0
-    for line in format_table(["", "A", "B", "B / A"], _rows(*summaries), right="A B B / A"):
+    for line in format_table(["", "A", "B", "B / A"], _rows(*summaries), right=("A", "B")):
         click.echo(line, err=True)
     click.echo(target)
     return 0

@@ -5,14 +5,16 @@ from pathlib import Path
 
 import click
 
+from evenload.cli.options import PATH, json_option
+
 __all__ = ["verify"]
 
 
 @click.command()
-@click.argument("key", type=click.Path(path_type=Path))
-@click.argument("public", type=click.Path(path_type=Path))
-@click.argument("proof", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("key", type=PATH)
+@click.argument("public", type=PATH)
+@click.argument("proof", type=PATH)
+@json_option
 def verify(key: Path, public: Path, proof: Path, as_json: bool) -> int:
     """Verify PROOF (proof.json) of PUBLIC (public.json) under KEY (vkey.json or a .zkey). Exit code 0:
     valid, 1: not.

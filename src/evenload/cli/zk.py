@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload.cli.options import PATH, json_option
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,11 +21,11 @@ def zk() -> None:
 
 
 @zk.command()
-@click.argument("zkey", type=click.Path(path_type=Path))
+@click.argument("zkey", type=PATH)
 @click.option(
     "--check", is_flag=True, help="Check every point too, as a prover does (needs the kernels extra)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def info(zkey: Path, check: bool, as_json: bool) -> int:
     """Say what ZKEY is: sizes, hash, contributions."""
     from evenload.zk.formats.contributions import contribution_names
@@ -64,8 +65,8 @@ def _check_points(key: "ZKey") -> None:
 
 
 @zk.command()
-@click.argument("zkey", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), help="Write here instead of to stdout.")
+@click.argument("zkey", type=PATH)
+@click.option("-o", "--out", type=PATH, help="Write here instead of to stdout.")
 def vkey(zkey: Path, out: Path | None) -> int:
     """Export the verification key of ZKEY as snarkjs does."""
     from evenload.zk.formats.zkey import read_zkey
@@ -79,8 +80,8 @@ def vkey(zkey: Path, out: Path | None) -> int:
 
 
 @zk.command()
-@click.argument("r1cs", type=click.Path(path_type=Path))
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="The key to write (.zkey).")
+@click.argument("r1cs", type=PATH)
+@click.option("-o", "--out", type=PATH, required=True, help="The key to write (.zkey).")
 @click.option("--seed", help="Derive the trapdoor from this text, to get the same key each time.")
 @click.option("-q", "--quiet", is_flag=True, help="Leave out the steps (the warning stays).")
 def devsetup(r1cs: Path, out: Path, seed: str | None, quiet: bool) -> int:
@@ -104,7 +105,7 @@ def devsetup(r1cs: Path, out: Path, seed: str | None, quiet: bool) -> int:
 @click.option(
     "--size", type=click.IntRange(1), required=True, help="Constraints, depth of the tree, or bytes."
 )
-@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, help="A folder for both files.")
+@click.option("-o", "--out", type=PATH, required=True, help="A folder for both files.")
 def circuit(kind: str, size: int, out: Path) -> int:
     """Write a circuit of ours and a witness: circuit.r1cs and witness.wtns.
 

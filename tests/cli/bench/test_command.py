@@ -7,8 +7,8 @@ from click.testing import CliRunner
 
 from evenload.cli.bench import command as module
 from evenload.cli.bench.command import bench
-from evenload.cli.bench.measure import TRIALS, Setting
-from evenload.cli.bench.measure.trial import compared
+from evenload.cli.bench.measure.trial_report import BenchOptions, compare_with_first
+from evenload.cli.bench.trials import TRIALS
 from evenload.errors import UnknownName
 
 
@@ -43,7 +43,7 @@ def test_what_is_not_installed_is_left_out_with_its_install_line(monkeypatch):
 
 
 def test_one_that_fails_is_told_and_stops_no_other(monkeypatch):
-    monkeypatch.setitem(TRIALS, "merkle", ("applications:gone", "Merkle tree", (), ""))
+    monkeypatch.setitem(TRIALS, "merkle", ("merkle:gone", "Merkle tree", (), ""))
     result = call("--quick", "--only", "merkle", "--only", "unequal", "--json")
     merkle, unequal = json.loads(result.stdout)["trials"]
     assert merkle["skipped"].startswith("failed: AttributeError")
@@ -58,7 +58,7 @@ def test_an_unknown_trial_is_refused():
 def test_the_same_work_on_two_selections():
     from evenload.cli.bench.measure.scaling import scaling
 
-    trial = scaling(Setting(("cpu*1", "cpu*2"), 2, is_quick=True))
+    trial = scaling(BenchOptions(("cpu*1", "cpu*2"), 2, is_quick=True))
     one, two = trial.rows
     assert (one["n"], two["n"], one["speed_up"]) == (1, 2, 1.0)
     assert two["efficiency"] == pytest.approx(two["speed_up"] / 2)
@@ -66,7 +66,7 @@ def test_the_same_work_on_two_selections():
 
 
 def test_amdahl_is_against_the_first_row():
-    rows = compared([{"n": 1, "work_s": 9.0}, {"n": 3, "work_s": 3.0}], start_s=1.0)
+    rows = compare_with_first([{"n": 1, "work_s": 9.0}, {"n": 3, "work_s": 3.0}], start_s=1.0)
     assert rows[1]["speed_up"] == pytest.approx(10 / 4)
     assert rows[1]["amdahl"] == pytest.approx(1 / (0.1 + 0.9 / 3))
 

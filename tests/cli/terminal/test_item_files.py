@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from evenload.cli.terminal.item_files import RowWriter, json_text, read_items
+from evenload.cli.terminal.item_files import RowWriter, row_json, stream_items
 from evenload.errors import ConfigError, FormatError
 
 
@@ -18,7 +18,7 @@ def test_text_that_is_not_utf8_is_told_with_its_line(tmp_path: Path, suffix: str
     file = tmp_path / f"words.{suffix}"
     file.write_bytes(b"1\n2\ncaf\xe9\n")
     with pytest.raises(FormatError, match=rf"words.{suffix}, line [123]") as caught:
-        list(read_items(str(file)))
+        list(stream_items(str(file)))
     if suffix in ("txt", "csv", "json"):
         assert "line 3: byte 4 (0xe9) is not UTF-8" in caught.value.message
         assert "iconv" in (caught.value.hint or "")
@@ -26,7 +26,7 @@ def test_text_that_is_not_utf8_is_told_with_its_line(tmp_path: Path, suffix: str
 
 def test_standard_input_is_utf8_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("é\n".encode() + b"\xff\n"), "ascii"))
-    items = read_items("-")
+    items = stream_items("-")
     assert next(items) == "é"
     with pytest.raises(FormatError, match="-, line 2: byte 1"):
         next(items)
@@ -38,14 +38,14 @@ def test_standard_input_is_utf8_too(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_parser_gives_up_on_is_a_format_error(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(FormatError, match=name):
-        list(read_items(str(tmp_path / name)))
+        list(stream_items(str(tmp_path / name)))
 
 
 def test_items_from_a_fifo_are_not_lost_by_looking_first(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "items")
     writer = threading.Thread(target=(tmp_path / "items").write_text, args=("a\nb\n",))
     writer.start()
-    assert list(read_items(str(tmp_path / "items"))) == ["a", "b"]
+    assert list(stream_items(str(tmp_path / "items"))) == ["a", "b"]
     writer.join()
 
 
@@ -57,10 +57,10 @@ def test_every_result_can_be_written_and_read_again(
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding))
     writer = RowWriter(None)
-    writer.write(json_text(value, "utf-8"))
+    writer.write(row_json(value, "utf-8"))
     writer.close()
     assert json.loads(raw.getvalue().decode(encoding)) == value
-    assert json.loads(json_text(value, encoding).encode(encoding).decode(encoding)) == value
+    assert json.loads(row_json(value, encoding).encode(encoding).decode(encoding)) == value
 
 
 def write_rows(path: Path) -> None:

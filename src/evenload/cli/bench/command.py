@@ -3,17 +3,21 @@
 import importlib
 import json
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from evenload._optional import is_installed
-from evenload.cli.bench.measure import TRIALS, Setting, Trial
-from evenload.cli.bench.merkle import merkle_bench
-from evenload.cli.bench.prove import prove_bench
-from evenload.cli.monitoring.monitoring import recorded
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
+from evenload.cli.bench.merkle_bench import merkle_bench
+from evenload.cli.bench.prove_bench import prove_bench
+from evenload.cli.bench.trials import TRIALS
+from evenload.cli.monitoring.monitoring import Monitors, recorded
 from evenload.cli.monitoring.step_events import Steps
+from evenload.cli.options import FILE, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 from evenload.errors import EvenloadError, UnknownName
 
@@ -30,6 +34,20 @@ HEADS = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class BenchRequest:
+    """What the command line asks of ``evenload bench``."""
+
+    quick: bool
+    names: tuple[str, ...]
+    specs: tuple[str, ...]
+    peers: bool
+    html: Path | None
+    output: Path | None
+    as_json: bool
+    has_dash: bool
+
+
 @click.group(invoke_without_command=True)
 @click.option("--quick", is_flag=True, help="Small sizes: a minute on two cores.")
 @click.option("--only", "names", multiple=True, metavar="TRIAL", help="Only this trial; may be repeated.")
@@ -37,24 +55,13 @@ HEADS = {
     "--devices", "specs", multiple=True, help="A selection to measure; repeat it. Default: 1 to all."
 )
 @click.option("--peers/--no-peers", default=True, help="Measure other libraries that are installed as well.")
-@click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page with the results."
-)
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the JSON here.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--html", type=FILE, help="Write a page with the results.")
+@click.option("-o", "--output", type=FILE, help="Write the JSON here.")
+@json_option
 @click.option("--dash", "has_dash", is_flag=True, help="Show its progress in the browser.")
 @click.pass_context
-def bench(
-    context: click.Context,
-    quick: bool,
-    names: tuple[str, ...],
-    specs: tuple[str, ...],
-    peers: bool,
-    html: Path | None,
-    output: Path | None,
-    as_json: bool,
-    has_dash: bool,
-) -> int | None:
+@passed_as(BenchRequest)
+def bench(context: click.Context, request: BenchRequest) -> int | None:
     """Measure this machine: executor, transport, scheduling, Merkle trees, proofs, experts, clients, ...
 
     Each on one device and on more, with speed-up, efficiency, spread of utilisation, the bound and Amdahl's
@@ -67,69 +74,69 @@ def bench(
     """
     if context.invoked_subcommand is not None:
         return None
-    for name in names:
+    for name in request.names:
         if name not in TRIALS:
             raise UnknownName("trial", name, TRIALS)
-    from evenload.cli.bench.measure.machine import device_specs, machine_facts
-
-    chosen = specs or device_specs()
-    facts = machine_facts()
-    setting = Setting(chosen, max(1, min(8, facts["cores"] or 1)), quick, peers)
-    page: dict[str, Any] = {"schema": 1, "quick": quick, "machine": facts, "trials": []}
-    n_failed = 0
-    todo = list(names or TRIALS)
-    with recorded("bench", has_dash) as log, Steps(log, "bench", "trial", len(todo), "this machine") as steps:
-        for number, name in enumerate(todo):
-            trial = _run(name, setting)
-            n_failed += trial.skipped.startswith("failed")
-            page["trials"].append(trial.to_json())
-            if not as_json:
-                click.echo("\n".join(_lines(trial)) + "\n")
-            steps.done(number, name, {"took_s": trial.took_s})
-    if output:
-        output.write_text(json.dumps(page, indent=1, default=float) + "\n", encoding="utf-8")
-    if html:
+    page = _measure(request)
+    if request.output:
+        request.output.write_text(json.dumps(page, indent=1, default=float) + "\n", encoding="utf-8")
+    if request.html:
         from evenload.report.html import write_bench
 
-        write_bench(page, html)
-        click.echo(html, err=as_json)
-    if as_json:
+        write_bench(page, request.html)
+        click.echo(request.html, err=request.as_json)
+    if request.as_json:
         click.echo(json.dumps(page, default=float))
-    return 1 if n_failed else 0
+    return 1 if any(trial["skipped"].startswith("failed") for trial in page["trials"]) else 0
 
 
-def _run(name: str, setting: Setting) -> Trial:
-    """One trial; why not, where that cannot be. A trial that fails does not keep the others from running."""
+def _measure(request: BenchRequest) -> dict[str, Any]:
+    """The JSON page of the trials that are asked for; without ``--json`` each is printed when it is done."""
+    from evenload.cli.bench.measure.machine import device_specs, machine_facts
+
+    specs, machine = request.specs or device_specs(), machine_facts()
+    options = BenchOptions(specs, max(1, min(8, machine["cores"] or 1)), request.quick, request.peers)
+    page: dict[str, Any] = {"schema": 1, "quick": request.quick, "machine": machine, "trials": []}
+    names = request.names or tuple(TRIALS)
+    with (
+        recorded("bench", Monitors(request.has_dash)) as log,
+        Steps(log, "bench", "trial", len(names), "this machine") as steps,
+    ):
+        for number, name in enumerate(names):
+            trial = _run(name, options)
+            page["trials"].append(trial.to_json())
+            if not request.as_json:
+                click.echo("\n".join(_lines(trial)) + "\n")
+            steps.done(number, name, {"took_s": trial.took_s})
+    return page
+
+
+def _run(name: str, options: BenchOptions) -> TrialReport:
+    """Run one trial, or say why it cannot run. One that fails does not keep the others from running."""
     where, title, modules, extra = TRIALS[name]
     missing = [module for module in modules if not is_installed(module)]
     if missing:
         hint = f"pip install 'evenload[{extra}]'"
-        return Trial(name, title, skipped=f"{', '.join(missing)} not installed", hint=hint)
+        return TrialReport(name, title, skipped=f"{', '.join(missing)} not installed", hint=hint)
     module, _, function = where.partition(":")
     began = time.perf_counter()
     try:
-        made = getattr(importlib.import_module(f"evenload.cli.bench.measure.{module}"), function)(setting)
+        made = getattr(importlib.import_module(f"evenload.cli.bench.measure.{module}"), function)(options)
     except EvenloadError as error:
-        return Trial(name, title, skipped=f"failed: {error.message}", hint=error.hint or "")
+        return TrialReport(name, title, skipped=f"failed: {error.message}", hint=error.hint or "")
     except Exception as error:
-        return Trial(name, title, skipped=f"failed: {type(error).__name__}: {error}")
-    return Trial(name, title, made.rows, made.note, missing=made.missing, took_s=time.perf_counter() - began)
+        return TrialReport(name, title, skipped=f"failed: {type(error).__name__}: {error}")
+    took_s = time.perf_counter() - began
+    return TrialReport(name, title, made.rows, made.note, missing=made.missing, took_s=took_s)
 
 
-def _lines(trial: Trial) -> list[str]:
+def _lines(trial: TrialReport) -> Sequence[str]:
     lines = [f"{trial.name}: {trial.title}" + (f"  ({trial.took_s:.1f} s)" if trial.rows else "")]
     if not trial.rows:
         return [*lines, f"  left out: {trial.skipped}", *([f"  hint: {trial.hint}"] if trial.hint else [])]
     keys = list(trial.rows[0])
     head = [HEADS.get(key, key.replace("_", " ")) for key in keys]
-    cells = [[_cell(row.get(key)) for key in keys] for row in trial.rows]
-    # Numbers to the right: titles have spaces, so the padding is done here.
-    for c in range(1, len(keys)):
-        width = max(len(head[c]), *(len(row[c]) for row in cells))
-        head[c] = head[c].rjust(width)
-        for row in cells:
-            row[c] = row[c].rjust(width)
-    table = format_table(head, cells)
+    table = format_table(head, [[_cell(row.get(key)) for key in keys] for row in trial.rows], right=head[1:])
     return [*lines, *(f"  {line}" for line in table), *(f"  {text}" for text in trial.missing)]
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from evenload.cli.moe.bench import moe_bench
+from evenload.cli.bench.moe_bench import moe_bench
 from evenload.cli.moe.place import place
 from evenload.cli.moe.replay import replay
 from evenload.cli.moe.route import route

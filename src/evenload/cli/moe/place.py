@@ -1,12 +1,14 @@
 """``evenload moe place``: a plan for batches like those in a trace."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.moe.options import TraceFile, fleet_options, trace_options
+from evenload.cli.moe.trace_and_fleet import TraceFile, fleet_options, search_options, trace_options
+from evenload.cli.options import FILE, PATH, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -17,6 +19,27 @@ if TYPE_CHECKING:
     from evenload.moe.placement.fleet import Fleet
 
 __all__ = ["place"]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceRequest:
+    """What the command line asks of ``evenload moe place``."""
+
+    trace: TraceFile
+    fleet: "Fleet"
+    window: int
+    policy: str
+    groups: int | None
+    objective: Any
+    node_limit: Any
+    effort: Any
+    old: Path | None
+    target: float | None
+    expert_bytes: int
+    seed: int
+    threads: int
+    output: Path | None
+    as_json: bool
 
 
 @click.command()
@@ -47,75 +70,43 @@ __all__ = ["place"]
     show_default=True,
     help="Which copies stay on their group's node.",
 )
-@click.option(
-    "--effort",
-    type=click.Choice(["online", "offline"]),
-    default="online",
-    show_default=True,
-    help="How long to search.",
-)
-@click.option("--old", type=click.Path(path_type=Path), help="The plan in use: say what has to be fetched.")
+@search_options
+@click.option("--old", type=PATH, help="The plan in use: say what has to be fetched.")
 @click.option("--target", type=float, help="With --old: fetch as few experts as bring imbalance to this.")
-@click.option("--expert-bytes", default=0, help="Weights of one expert, for the estimate.")
-@click.option("--seed", default=0, show_default=True, help="Of the search.")
 @click.option("--threads", default=1, show_default=True, help="Layers searched side by side.")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write the plan: .json or .npz."
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def place(
-    trace: TraceFile,
-    fleet: "Fleet",
-    window: int,
-    policy: str,
-    groups: int | None,
-    objective: Any,
-    node_limit: Any,
-    effort: str,
-    old: Path | None,
-    target: float | None,
-    expert_bytes: int,
-    seed: int,
-    threads: int,
-    output: Path | None,
-    as_json: bool,
-) -> int:
+@click.option("-o", "--output", type=FILE, help="Write the plan: .json or .npz.")
+@json_option
+@passed_as(PlaceRequest)
+def place(request: PlaceRequest) -> int:
     """Place copies of experts for batches like those in TRACE."""
     from evenload.moe.search.plan_file import read_plan, write_plan
-    from evenload.moe.search.transfers import schedule_transfers
 
-    name, windows, _ = trace.windows(window)
-    before = read_plan(old)[0] if old else None
-    facts: dict[str, Any] = {"schema": 1, "trace": name, "policy": policy, "n_windows": len(windows)}
-    if policy == "eplb":
-        phy2log = _by_eplb(windows, fleet, groups, objective, facts)
-    else:
-        options = {"old": before, "target": target, "node_limit": node_limit, "n_groups": groups}
-        options |= {"effort": effort, "seed": seed, "threads": threads}
-        phy2log = _by_search(windows, fleet, objective, options, facts)
-    if before is not None:
-        schedule = schedule_transfers(before, phy2log, fleet, expert_bytes=expert_bytes)
-        phy2log = schedule.phy2log
-        facts["moves"] = {
-            "experts": len(schedule.transfers),
-            "share": schedule.moved_share,
-            "batches": len(schedule.batches),
-            "bytes": schedule.bytes,
-            "seconds": schedule.seconds,
-        }
-    if output:
-        write_plan(output, phy2log, windows.shape[2], fleet)
-        facts["plan"] = str(output)
-    if as_json:
+    name, windows, _ = request.trace.windows(request.window)
+    old = read_plan(request.old)[0] if request.old else None
+    plan = _by_eplb(request, windows) if request.policy == "eplb" else _by_search(request, windows, old)
+    facts = {"schema": 1, "trace": name, "policy": request.policy, "n_windows": len(windows), **plan.facts}
+    phy2log = plan.phy2log
+    if old is not None:
+        phy2log, facts["moves"] = _transfers(request, old, phy2log)
+    if request.output:
+        write_plan(request.output, phy2log, windows.shape[2], request.fleet)
+        facts["plan"] = str(request.output)
+    if request.as_json:
         click.echo(json.dumps(facts | {"phy2log": phy2log.tolist()}))
         return 0
     _print_plan(facts)
     return 0
 
 
-def _by_eplb(
-    windows: "NDArray[np.int64]", fleet: "Fleet", groups: int | None, objective: str, facts: dict[str, Any]
-) -> "NDArray[np.int64]":
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """``phy2log`` [layers, slots], and the figures to print of it."""
+
+    phy2log: "NDArray[np.int64]"
+    facts: dict[str, Any]
+
+
+def _by_eplb(request: PlaceRequest, windows: "NDArray[np.int64]") -> _Placed:
     """EPLB's plan for the sum of the windows, judged on each of them."""
     import numpy as np
 
@@ -123,30 +114,54 @@ def _by_eplb(
     from evenload.moe.placement.rebalance import rebalance_experts
     from evenload.moe.replay.replayer import imbalances
 
+    fleet, groups = request.fleet, request.groups
     if not fleet.is_even:
         raise ConfigError("EPLB's policy needs alike GPUs, all alive", hint="use --policy search")
     n_slots, n_gpus = fleet.n_living_slots, fleet.n_gpus
     n_nodes = fleet.n_nodes if groups else 1
     phy2log = rebalance_experts(windows.sum(axis=0), n_slots, groups or 1, n_nodes, n_gpus).phy2log
-    reached = imbalances(phy2log, windows, fleet, routed=objective == "routed")
+    reached = imbalances(phy2log, windows, fleet, routed=request.objective == "routed")
     bound = np.mean([placement_bound(window, n_slots, n_gpus) for window in windows], axis=0)
-    facts |= {"imbalance": reached.mean(axis=0).tolist(), "bound": bound.tolist()}
-    return phy2log
+    return _Placed(phy2log, {"imbalance": reached.mean(axis=0).tolist(), "bound": bound.tolist()})
 
 
 def _by_search(
-    windows: "NDArray[np.int64]",
-    fleet: "Fleet",
-    objective: Any,
-    options: dict[str, Any],
-    facts: dict[str, Any],
-) -> "NDArray[np.int64]":
+    request: PlaceRequest, windows: "NDArray[np.int64]", old: "NDArray[np.int64] | None"
+) -> _Placed:
     from evenload.moe.search.plan import place as search
 
-    plan = search(windows, fleet, objective=objective, **options)
-    facts |= {"imbalance": plan.imbalance.tolist(), "bound": plan.bound.tolist()}
-    facts["held_out"] = None if plan.held_out is None else plan.held_out.tolist()
-    return plan.phy2log
+    plan = search(
+        windows,
+        request.fleet,
+        objective=request.objective,
+        old=old,
+        target=request.target,
+        node_limit=request.node_limit,
+        n_groups=request.groups,
+        effort=request.effort,
+        seed=request.seed,
+        threads=request.threads,
+    )
+    facts = {"imbalance": plan.imbalance.tolist(), "bound": plan.bound.tolist()}
+    return _Placed(
+        plan.phy2log, {**facts, "held_out": None if plan.held_out is None else plan.held_out.tolist()}
+    )
+
+
+def _transfers(
+    request: PlaceRequest, old: "NDArray[np.int64]", phy2log: "NDArray[np.int64]"
+) -> "tuple[NDArray[np.int64], dict[str, Any]]":
+    """The new plan with its slots arranged for the fewest fetches, and what has to be fetched."""
+    from evenload.moe.search.transfers import schedule_transfers
+
+    schedule = schedule_transfers(old, phy2log, request.fleet, expert_bytes=request.expert_bytes)
+    return schedule.phy2log, {
+        "experts": len(schedule.transfers),
+        "share": schedule.moved_share,
+        "batches": len(schedule.batches),
+        "bytes": schedule.bytes,
+        "seconds": schedule.seconds,
+    }
 
 
 def _print_plan(facts: dict[str, Any]) -> None:
@@ -155,7 +170,7 @@ def _print_plan(facts: dict[str, Any]) -> None:
     n_layers = len(facts["imbalance"])
     rows = [[str(i), *(f"{numbers[i]:.4f}" for numbers in kept.values())] for i in range(n_layers)]
     rows.append(["mean", *(f"{sum(numbers) / n_layers:.4f}" for numbers in kept.values())])
-    for line in format_table(["layer", *kept], rows, right="layer imbalance held-out bound"):
+    for line in format_table(["layer", *kept], rows, right=("layer", "imbalance", "held-out", "bound")):
         click.echo(line)
     if "moves" in facts:
         moves = facts["moves"]

@@ -1,19 +1,38 @@
 """``evenload moe replay``: what strategies would have done to a trace."""
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload.cli.moe.options import TraceFile, fleet_options, trace_options
+from evenload.cli.moe.trace_and_fleet import TraceFile, fleet_options, search_options, trace_options
+from evenload.cli.options import FILE, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 
 if TYPE_CHECKING:
     from evenload.moe.placement.fleet import Fleet
-    from evenload.moe.replay.replayer import Course
+    from evenload.moe.replay.replayer import Course, Replay
 
 __all__ = ["replay"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """What the command line asks of ``evenload moe replay``."""
+
+    trace: TraceFile
+    fleet: "Fleet"
+    batch: int
+    history: int
+    every: int
+    target: float
+    effort: Any
+    expert_bytes: int
+    seed: int
+    html: Path | None
+    as_json: bool
 
 
 @click.command()
@@ -25,73 +44,65 @@ __all__ = ["replay"]
     "--every", default=0, show_default=True, help="Plan anew before every so many batches; 0: once."
 )
 @click.option("--target", default=1.02, show_default=True, help="Imbalance that few fetches leave as it is.")
-@click.option(
-    "--effort",
-    type=click.Choice(["online", "offline"]),
-    default="online",
-    show_default=True,
-    help="How long to search.",
-)
-@click.option("--expert-bytes", default=0, help="Weights of one expert, for the estimates.")
-@click.option("--seed", default=0, show_default=True, help="Of the search.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), help="Write a page that shows it.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def replay(
-    trace: TraceFile,
-    fleet: "Fleet",
-    batch: int,
-    history: int,
-    every: int,
-    target: float,
-    effort: str,
-    expert_bytes: int,
-    seed: int,
-    html: Path | None,
-    as_json: bool,
-) -> int:
+@search_options
+@click.option("--html", type=FILE, help="Write a page that shows it.")
+@json_option
+@passed_as(ReplayRequest)
+def replay(request: ReplayRequest) -> int:
     """Plan on the first batches of TRACE, serve the others: EPLB, EPLB with routing, our search with
     routing.
     """
     from evenload.moe.replay.page import write_replay
+
+    result, n_layers = _replay(request)
+    if request.html:
+        write_replay(result, request.html)
+    if request.as_json:
+        click.echo(json.dumps(result.to_json()))
+        return 0
+    bound = result.bound.mean()
+    head = ["strategy", "mean", "p99", "worst", "over", "refilled", "fetched"]
+    for line in format_table(head, [_row(course, bound) for course in result.courses], right=head[1:]):
+        click.echo(line)
+    click.echo(f"bound {bound:.4f}, {len(result.bound)} batches of {n_layers} layers", err=True)
+    if request.html:
+        click.echo(str(request.html))
+    return 0
+
+
+def _replay(request: ReplayRequest) -> "tuple[Replay, int]":
+    """The strategies that suit the fleet, played over the trace; and how many layers it has.
+
+    The search plans on quarters of a batch, where the trace has tokens and batches divide by four.
+    """
     from evenload.moe.replay.replayer import STRATEGIES
     from evenload.moe.replay.replayer import replay as run
 
-    name, batches, has_tokens = trace.windows(batch)
+    fleet, size = request.fleet, request.batch
+    name, batches, has_tokens = request.trace.windows(size)
     fine = None
-    if has_tokens and batch % 4 == 0:
-        fine = trace.windows(batch // 4)[1][: 4 * len(batches)]
-    suits = {
-        one: (fleet.is_even or one[:4] != "EPLB") and (every > 0 or one[:3] != "few") for one in STRATEGIES
-    }
+    if has_tokens and size % 4 == 0:
+        fine = request.trace.windows(size // 4)[1][: 4 * len(batches)]
+    strategies = [
+        one
+        for one in STRATEGIES
+        if (fleet.is_even or not one.startswith("EPLB")) and (request.every > 0 or not one.startswith("few"))
+    ]
     result = run(
         batches,
         fleet,
-        history=history,
-        every=every,
+        history=request.history,
+        every=request.every,
         fine=fine,
-        strategies=[one for one in STRATEGIES if suits[one]],
-        target=target,
-        effort=effort,
-        expert_bytes=expert_bytes,
+        strategies=strategies,
+        target=request.target,
+        effort=request.effort,
+        expert_bytes=request.expert_bytes,
         name=name,
-        batch=batch if has_tokens else 0,
-        seed=seed,
+        batch=size if has_tokens else 0,
+        seed=request.seed,
     )
-    if html:
-        write_replay(result, html)
-    if as_json:
-        click.echo(json.dumps(result.to_json()))
-        return 0
-    rows = [_row(course, result.bound.mean()) for course in result.courses]
-    head = ["strategy", "mean", "p99", "worst", "over", "refilled", "fetched"]
-    for line in format_table(head, rows, right="mean p99 worst over refilled fetched"):
-        click.echo(line)
-    click.echo(
-        f"bound {result.bound.mean():.4f}, {len(result.bound)} batches of {batches.shape[1]} layers", err=True
-    )
-    if html:
-        click.echo(str(html))
-    return 0
+    return result, batches.shape[1]
 
 
 def _row(course: "Course", bound: float) -> list[str]:

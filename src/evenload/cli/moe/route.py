@@ -6,7 +6,8 @@ from pathlib import Path
 
 import click
 
-from evenload.cli.moe.options import TraceFile, trace_options
+from evenload.cli.moe.trace_and_fleet import TraceFile, trace_options
+from evenload.cli.options import PATH, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.errors import ConfigError
 
@@ -14,10 +15,10 @@ __all__ = ["route"]
 
 
 @click.command()
-@click.argument("plan", type=click.Path(path_type=Path))
+@click.argument("plan", type=PATH)
 @trace_options
 @click.option("--window", default=512, show_default=True, help="Tokens to a batch, for traces of ids.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option
 def route(plan: Path, trace: TraceFile, window: int, as_json: bool) -> int:
     """Route every batch of TRACE exactly over PLAN, beside an equal split and the bound."""
     import numpy as np
@@ -52,9 +53,7 @@ def route(plan: Path, trace: TraceFile, window: int, as_json: bool) -> int:
     keys = ("equal", "routed", "worst", "bound")
     rows = [[str(i), *(f"{facts[key][i]:.4f}" for key in keys)] for i in range(len(phy2log))]
     rows.append(["mean", *(f"{np.mean(facts[key]):.4f}" for key in keys)])
-    for line in format_table(
-        ["layer", "equal", "routed", "worst", "bound"], rows, right="layer equal routed worst bound"
-    ):
-        click.echo(line)
+    head = ["layer", *keys]
+    click.echo("\n".join(format_table(head, rows, right=head)))
     click.echo(f"{len(windows)} batches; equal: split equally over copies; worst: of the routed", err=True)
     return 0

@@ -3,18 +3,46 @@
 import json
 import sys
 import webbrowser
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from evenload.cli.monitoring.monitoring import reporting
+from evenload.cli.monitoring.monitoring import Monitors, reporting
+from evenload.cli.options import PATH, passed_as
 from evenload.errors import ConfigError
 
 __all__ = ["dash"]
 
 
+@dataclass(frozen=True, slots=True)
+class DashRequest:
+    """What the command line asks of ``evenload dash``."""
+
+    run: Path | None
+    is_live: bool
+    host: str
+    port: int | None
+    token: str | None
+    is_opened: bool
+    has_control: bool
+    metrics_port: str | None
+    until_eof: bool
+
+    def tell(self, url: str) -> None:
+        """Print the page's address, and open it in a browser if that is asked for."""
+        click.echo(url)
+        sys.stdout.flush()
+        if self.is_opened:
+            webbrowser.open(url)
+
+    def events(self) -> Path:
+        """The events file to show."""
+        return newest() if self.run is None else events_of(self.run, may_come=self.until_eof)
+
+
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.argument("run", type=PATH, required=False)
 @click.option("--live", "is_live", is_flag=True, help="Show the run that was started last on this machine.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Anything else asks for a token.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: the first free one from 8642; 0: any.")
@@ -25,17 +53,8 @@ __all__ = ["dash"]
 )
 @click.option("--metrics-port", metavar="[HOST:]PORT", help="Also serve the run as Prometheus metrics.")
 @click.option("--until-eof", is_flag=True, hidden=True, help="End with standard input; RUN may come later.")
-def dash(
-    run: Path | None,
-    is_live: bool,
-    host: str,
-    port: int | None,
-    token: str | None,
-    is_opened: bool,
-    has_control: bool,
-    metrics_port: str | None,
-    until_eof: bool,
-) -> int:
+@passed_as(DashRequest)
+def dash(request: DashRequest) -> int:
     """Serve the live page of RUN, a run folder or its events.jsonl, until Ctrl-C.
 
     RUN may also be a replay of expert routing, what `evenload moe replay --json` wrote.
@@ -46,35 +65,25 @@ def dash(
     evenload dash runs/restore
     evenload run job.yaml --dash
     """
-    from evenload.dashboard import Address, serve
-
-    if run is not None and is_live:
+    if request.run is not None and request.is_live:
         raise click.UsageError("RUN and --live exclude each other.")
-    if token is not None and len(token) < 8:
+    if request.token is not None and len(request.token) < 8:
         raise ConfigError("the token is shorter than 8 characters", hint="leave --token out: one is made up")
+    from evenload.dashboard import Address, serve, serve_page
 
-    def tell(url: str) -> None:
-        click.echo(url)
-        sys.stdout.flush()
-        if is_opened:
-            webbrowser.open(url)
-
-    replay = replay_in(run) if run is not None else None
+    address = Address(request.host, request.port, request.token)
+    replay = replay_in(request.run) if request.run is not None else None
     if replay is not None:
-        from evenload.dashboard import serve_page
-
-        serve_page(replay, Address(host, port, token), tell=tell)
+        serve_page(replay, address, tell=request.tell)
         return 0
-    with reporting(metrics_port, has_otel=False) as sinks:
-        events = newest() if run is None else events_of(run, may_come=until_eof)
-        ends_with = sys.stdin if until_eof else None
+    with reporting(Monitors(metrics_port=request.metrics_port)) as sinks:
         serve(
-            events,
-            Address(host, port, token),
-            tell=tell,
-            ends_with=ends_with,
+            request.events(),
+            address,
+            tell=request.tell,
+            ends_with=sys.stdin if request.until_eof else None,
             sinks=sinks,
-            has_control=has_control,
+            has_control=request.has_control,
         )
     return 0
 

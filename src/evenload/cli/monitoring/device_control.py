@@ -5,24 +5,25 @@ from pathlib import Path
 
 import click
 
+from evenload.cli.options import PATH, json_option
+
 __all__ = ["add", "drain"]
 
-RUN = click.option(
+run_folder_option = click.option(
     "--run",
     "folder",
     metavar="FOLDER",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The job's folder.",
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="ID...")
-@RUN
+@run_folder_option
 @click.option("--now", "at_once", is_flag=True, help="Kill their workers; what they ran is run elsewhere.")
-@JSON
+@json_option
 def drain(ids: tuple[str, ...], folder: Path, at_once: bool, as_json: bool) -> int:
     """Let devices of a running job end what they have, and free them.
 
@@ -36,8 +37,8 @@ def drain(ids: tuple[str, ...], folder: Path, at_once: bool, as_json: bool) -> i
 
 @click.command()
 @click.argument("ids", nargs=-1, required=True, metavar="SPEC...")
-@RUN
-@JSON
+@run_folder_option
+@json_option
 def add(ids: tuple[str, ...], folder: Path, as_json: bool) -> int:
     """Have more devices work for a running job: cuda:3, or cpu*2, or one that was drained.
 

@@ -1,4 +1,4 @@
-"""What a long command does to be watched: it says that it runs, and starts the live page if asked for."""
+"""How a long command is followed: listed by ``evenload top``, on a live page, by metrics and spans."""
 
 import contextlib
 import subprocess
@@ -6,20 +6,23 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload.cli.options import passed_as
+
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.events import Event, EventLog
 
-__all__ = ["recorded", "reporting", "sampled", "watch_options", "watched"]
+__all__ = ["Monitors", "monitor_options", "recorded", "reporting", "sampled", "watched"]
 
 LAST_WORDS_S = 8.0
 
-WATCHES = (
+OPTIONS = (
     click.option("--dash", "has_dash", is_flag=True, help="Show the run in the browser; prints where."),
     click.option(
         "--metrics-port",
@@ -32,25 +35,35 @@ WATCHES = (
 )
 
 
-def watch_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options ``--dash``, ``--metrics-port`` and ``--otel``, for a long command."""
-    for option in reversed(WATCHES):
+@dataclass(frozen=True, slots=True)
+class Monitors:
+    """Ways to follow a run that the command line asks for: live page, Prometheus, OpenTelemetry."""
+
+    has_dash: bool = False
+    metrics_port: str | None = None
+    has_otel: bool = False
+
+
+def monitor_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--dash``, ``--metrics-port`` and ``--otel``, and pass them as ``monitors``."""
+    command = passed_as(Monitors, "monitors")(command)
+    for option in reversed(OPTIONS):
         command = option(command)
     return command
 
 
 @contextlib.contextmanager
-def reporting(metrics_port: str | None, has_otel: bool) -> "Iterator[list[Callable[[Event], None]]]":
-    """The sinks that ``--metrics-port`` and ``--otel`` ask for. Raises ConfigError, MissingExtra."""
+def reporting(monitors: Monitors) -> "Iterator[list[Callable[[Event], None]]]":
+    """The event sinks that ``--metrics-port`` and ``--otel`` ask for. Raises ConfigError, MissingExtra."""
     with contextlib.ExitStack() as stack:
         sinks: list[Callable[[Event], None]] = []
-        if metrics_port is not None:
+        if monitors.metrics_port is not None:
             from evenload.report.metrics import MetricsServer, parse_address
 
-            server = stack.enter_context(MetricsServer(*parse_address(metrics_port)))
+            server = stack.enter_context(MetricsServer(*parse_address(monitors.metrics_port)))
             click.echo(f"metrics: port {server.port}", err=True)
             sinks.append(server.sink)
-        if has_otel:
+        if monitors.has_otel:
             from evenload.report.spans import SpanSink
 
             sinks.append(stack.enter_context(SpanSink()))
@@ -61,9 +74,10 @@ def reporting(metrics_port: str | None, has_otel: bool) -> "Iterator[list[Callab
 def watched(
     name: str, events: Path | None, *, has_dash: bool = False, devices: Sequence[str] = ()
 ) -> Iterator[None]:
-    """Announce the job ``name`` for ``evenload top``; serve the page of ``events``, a file that may come yet.
+    """List the job ``name`` in ``evenload top``; with ``has_dash`` serve the live page of ``events``.
 
-    The page has a process of its own: nothing that a viewer does can hold up the run. It ends with the block.
+    The events file need not exist yet. The page has a process of its own, so that no viewer can hold up the
+    run; it ends with the block.
     Raises MissingExtra without starlette or uvicorn.
     """
     from evenload.devices.jobs import announced
@@ -77,24 +91,28 @@ def watched(
 
 @contextlib.contextmanager
 def recorded(
-    name: str, has_dash: bool, *sinks: "Callable[[Event], None]", folder: Path | None = None
+    name: str, monitors: Monitors, *sinks: "Callable[[Event], None]", folder: Path | None = None
 ) -> "Iterator[EventLog]":
-    """The log of a command; without a run ``folder``, its page reads the events from a temporary one."""
+    """Open the event log of the command ``name``, with everything that ``monitors`` asks for.
+
+    Events go to the run's ``folder``; without one, the live page reads them from a temporary folder.
+    """
     from evenload.events import EventFile, EventLog
 
     with contextlib.ExitStack() as stack:
+        more = stack.enter_context(reporting(monitors))
         events = None if folder is None else folder / "events.jsonl"
-        if has_dash and events is None:
+        if monitors.has_dash and events is None:
             passing = stack.enter_context(tempfile.TemporaryDirectory(prefix="evenload-"))
             events = Path(passing) / "events.jsonl"
-        stack.enter_context(watched(name, events, has_dash=has_dash))
+        stack.enter_context(watched(name, events, has_dash=monitors.has_dash))
         file = [stack.enter_context(EventFile(events))] if events is not None else []
-        yield EventLog(*sinks, *file)
+        yield EventLog(*sinks, *more, *file)
 
 
 @contextlib.contextmanager
 def sampled(devices: "DevicePool", log: "EventLog", is_wanted: object) -> Iterator[None]:
-    """Load and memory of the devices as events, if somebody will look at them."""
+    """Record the devices' load and memory as events, if ``is_wanted``."""
     if not is_wanted:
         yield
         return
@@ -111,12 +129,12 @@ def _page(events: Path) -> Iterator[None]:
     for package in ("starlette", "uvicorn"):
         require(package, extra="dash", why="serving the live page")
     command = [sys.executable, "-m", "evenload", "dash", str(events.absolute()), "--until-eof"]
-    # A session of its own: Ctrl-C is for the run, whose end the page still shows.
+    # In a session of its own: Ctrl-C stops the run, and the page still shows how it ended.
     page = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
-    teller = threading.Thread(target=_tell, args=(page,), daemon=True)
-    teller.start()
+    reader = threading.Thread(target=_print_address, args=(page,), daemon=True)
+    reader.start()
     try:
         yield
     finally:
@@ -127,10 +145,10 @@ def _page(events: Path) -> Iterator[None]:
         except subprocess.TimeoutExpired:
             page.kill()
             page.wait()
-        teller.join(1.0)
+        reader.join(1.0)
 
 
-def _tell(page: "subprocess.Popen[str]") -> None:
+def _print_address(page: "subprocess.Popen[str]") -> None:
     if page.stdout is not None:
         with page.stdout as lines:
             for line in lines:

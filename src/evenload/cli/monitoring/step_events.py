@@ -1,4 +1,4 @@
-"""Work that is no map, as events: rounds of a training, proofs one after the other."""
+"""Events of work that is done step by step: rounds of a training, proofs, trials of a benchmark."""
 
 import os
 import time
@@ -12,11 +12,11 @@ __all__ = ["Steps"]
 
 
 class Steps:
-    """One run of steps; each is told when it is through, with the numbers that it left behind.
+    """The record of a run made of steps: its start, each finished step with its figures, its end.
 
     log    where the events go
     name   of the run; ``stage``: what a step is, "round" or "proof"
-    where  what the steps run on, one row of the timeline; None if the steps are told by chunks already
+    where  what the steps run on, one row of the timeline; None if an executor records the work already
     """
 
     def __init__(self, log: EventLog, name: str, stage: str, total: int | None, where: str | None):
@@ -29,7 +29,7 @@ class Steps:
         self._began_s = log.now()
 
     def done(self, index: int, name: str, numbers: Mapping[str, float]) -> None:
-        """Step ``index`` is through, since the one before it."""
+        """Record that step ``index`` has finished; it began when the step before it finished."""
         now = self._log.now()
         if self._where:
             self._log.emit(Span(self._stage, self._where, self._where, index, 1, self._began_s, now))

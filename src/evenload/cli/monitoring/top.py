@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload._optional import is_installed
+from evenload.cli.options import color_option
 from evenload.cli.terminal.table import format_bytes, format_table
 from evenload.cli.terminal.text_charts import bar, has_blocks, sparkline
 from evenload.errors import ConfigError
@@ -35,7 +36,7 @@ NARROW = ("pid", "job", "done", "rate", "ETA", "cpu")
 @click.option("-1", "--once", is_flag=True, help="Show it once and end; so it is on no terminal.")
 @click.option("--interval", default=1.0, show_default=True, metavar="SECONDS", help="Between two looks.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object; without --once one a line.")
-@click.option("--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal.")
+@color_option
 def top(once: bool, interval: float, as_json: bool, color: str | None) -> int:
     """Show the devices' load and memory, and the evenload jobs that run, until q or Ctrl-C.
 
@@ -152,7 +153,7 @@ class Machine:
         return [
             *lines,
             "",
-            *format_table(head, [job.cells() for job in self.jobs], right="pid rate cpu memory"),
+            *format_table(head, [job.cells() for job in self.jobs], right=("pid", "rate", "cpu", "memory")),
         ]
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import click
 
 from evenload._optional import require
+from evenload.cli.options import FOLDER
 from evenload.errors import ConfigError
 
 __all__ = ["init"]
 
 
 @click.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=Path())
+@click.argument("folder", type=FOLDER, default=Path())
 @click.option("--schema", is_flag=True, help="Write job.schema.json as well, for completion in editors.")
 @click.option("--force", is_flag=True, help="Write over files that are there.")
 def init(folder: Path, schema: bool, force: bool) -> int:

@@ -1,13 +1,14 @@
 """``evenload plan job.yaml``: where each model would be, when, and how long it would take. Starts nothing."""
 
 import json
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from evenload._optional import require
+from evenload.cli.options import PATH, json_option, passed_as, set_option
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,8 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """What the command line asks of ``evenload plan``."""
+
+    job: Path
+    devices: str | None
+    mode: str | None
+    items: int | None
+    measured: Path | None
+    trace: bool
+    changes: tuple[str, ...]
+    as_json: bool
+
+
 @click.command()
-@click.argument("job", type=click.Path(path_type=Path))
+@click.argument("job", type=PATH)
 @click.option(
     "--devices", help="Those of this machine (all, cuda:0,1), or any: 6x24GB:h100 (free memory each)."
 )
@@ -28,23 +43,15 @@ __all__ = ["plan"]
 )
 @click.option(
     "--measured",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="RUN",
     help="Take times from the run in this folder.",
 )
 @click.option("--trace", is_flag=True, help="Trace activations with the real classes (imports torch).")
-@click.option("--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a key of the job file.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def plan(
-    job: Path,
-    devices: str | None,
-    mode: str | None,
-    items: int | None,
-    measured: Path | None,
-    trace: bool,
-    changes: tuple[str, ...],
-    as_json: bool,
-) -> int:
+@set_option
+@json_option
+@passed_as(PlanRequest)
+def plan(request: PlanRequest) -> int:
     """Say what the job JOB needs, what fits where, and how long it takes, before anything starts.
 
     \b
@@ -58,21 +65,19 @@ def plan(
     from evenload.pipeline.planning.job_plan import free_host_bytes, plan_job
     from evenload.pipeline.planning.job_problem import build_job_problem
 
-    if mode is not None:
-        changes = (*changes, f"schedule.mode={mode}")
-    spec, n_items = read_job(job, changes, items)
-    fleet, is_here = fleet_of(devices, spec)
+    spec, n_items = read_job(request)
+    fleet, is_here = fleet_of(request.devices, spec)
     job_problem = build_job_problem(
         spec,
         n_items,
-        job.resolve().parent,
+        request.job.resolve().parent,
         fleet,
-        history=read_history(measured) if measured is not None else None,
+        history=read_history(request.measured) if request.measured is not None else None,
         host_bytes=free_host_bytes() if is_here else None,
-        trace=trace,
+        trace=request.trace,
     )
     found = plan_job(spec, job_problem)
-    if as_json:
+    if request.as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
         return 0
     from evenload.cli.pipeline.plan_page import page
@@ -81,13 +86,16 @@ def plan(
     return 0
 
 
-def read_job(job: Path, changes: Sequence[str], items: int | None) -> "tuple[JobSpec, int]":
-    """The job and how many items it has. With ``items`` its inputs are not looked at."""
+def read_job(request: PlanRequest) -> "tuple[JobSpec, int]":
+    """The job and how many items it has. With ``--items`` its inputs are not looked at."""
     from evenload.pipeline.job.inputs import read_items
     from evenload.pipeline.job.job_file import load_spec
 
-    if items is not None:
-        return load_spec(job, changes, with_inputs=False), items
+    changes, job = request.changes, request.job
+    if request.mode is not None:
+        changes = (*changes, f"schedule.mode={request.mode}")
+    if request.items is not None:
+        return load_spec(job, changes, with_inputs=False), request.items
     spec = load_spec(job, changes)
     return spec, len(read_items(spec.job.inputs, job.resolve().parent, spec.job.seed, str(job)))
 

@@ -60,7 +60,9 @@ def _needs(plan: Plan) -> list[str]:
             ]
         )
     return format_table(
-        ["stage", "weights", "activations", "an item", "to load", "parts"], rows, right="weights activations"
+        ["stage", "weights", "activations", "an item", "to load", "parts"],
+        rows,
+        right=("weights", "activations"),
     )
 
 
@@ -76,7 +78,7 @@ def _modes(plan: Plan) -> list[str]:
         else:
             over = f"{one.makespan_s / plan.bound_s:.2f}" if plan.bound_s else ""
             rows.append([one.mode, duration(one.makespan_s), over, one.label])
-    return format_table(["mode", "makespan", "x bound", "how"], rows, right="makespan")
+    return format_table(["mode", "makespan", "x bound", "how"], rows, right=("makespan",))
 
 
 def _phases(plan: Plan) -> list[str]:
@@ -84,7 +86,9 @@ def _phases(plan: Plan) -> list[str]:
     for number, phase in enumerate(plan.phases):
         for stage in phase.stages:
             rows += [[str(number + 1), stage, *cells] for cells in _units(plan, number, phase, stage)]
-    return format_table(["phase", "stage", "devices", "held", "items", "memory on each"], rows, right="items")
+    return format_table(
+        ["phase", "stage", "devices", "held", "items", "memory on each"], rows, right=("items",)
+    )
 
 
 def _units(plan: Plan, number: int, phase: Phase, stage: str) -> list[list[str]]:

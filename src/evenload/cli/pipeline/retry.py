@@ -4,19 +4,20 @@ from pathlib import Path
 
 import click
 
-from evenload.events import json_text
+from evenload.cli.options import PATH, json_option, no_progress_option, quiet_option
+from evenload.cli.pipeline.result_text import echo_result
 
 __all__ = ["retry"]
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=PATH)
 @click.option("--failed", is_flag=True, help="Items that failed are tried again.")
 @click.option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number; wins over the job.")
 @click.option("--backend", default="process", show_default=True, help="process | inline (to debug with).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing but the result.")
-@click.option("--no-progress", is_flag=True, help="No progress on stderr.")
+@json_option
+@quiet_option
+@no_progress_option
 def retry(
     run: Path, failed: bool, devices: str | None, backend: str, as_json: bool, quiet: bool, no_progress: bool
 ) -> int:
@@ -25,7 +26,6 @@ def retry(
     \b
     evenload retry --failed runs/pairs
     """
-    from evenload.cli.pipeline.run import text_of
     from evenload.pipeline.pipeline import Pipeline
     from evenload.pipeline.run.interrupts import Interrupts
     from evenload.report.progress import make_progress
@@ -34,7 +34,5 @@ def retry(
     with Interrupts():
         with make_progress("never" if no_progress or quiet else "auto") as progress:
             result = pipeline.run(devices, backend=backend, out=run, retry_failed=failed, sinks=[progress])
-        for fault in result.faults:
-            click.echo(f"warning: {fault}", err=True)
-        click.echo(json_text(result.to_json(), indent=2) if as_json else text_of(result))
+        echo_result(result, as_json)
     return result.exit_code

@@ -4,19 +4,23 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload.cli.options import PATH, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.events import Event, ItemFailed, ItemFinished
 
-__all__ = ["Progress", "progress_of", "status"]
+if TYPE_CHECKING:
+    from evenload.report.summary import Summary
+
+__all__ = ["StageCounts", "count_stages", "status"]
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.argument("run", type=PATH)
+@json_option
 def status(run: Path, as_json: bool) -> int:
     """Say how far the run in the folder RUN is: done and failed by stage and group, and who works at it.
 
@@ -27,78 +31,84 @@ def status(run: Path, as_json: bool) -> int:
     from evenload.report.source import open_run
     from evenload.report.tally import summarise
 
-    reading = open_run(run)
-    events = list(reading)
-    summary, progress = summarise(events), progress_of(events)
+    events = list(open_run(run))
+    summary, counts = summarise(events), count_stages(events)
     is_running = is_in_use(run)
     state = "running" if is_running else "interrupted" if summary.status == "unfinished" else summary.status
     left = max(0, (summary.total or 0) - summary.n_done - summary.n_failed)
     eta_s = left / summary.items_per_s if is_running and summary.items_per_s else None
     if as_json:
-        shown = {
-            "schema": 1, "run": str(run), "status": state, "total": summary.total, "n_done": summary.n_done,
-            "n_failed": summary.n_failed, "items_per_s": summary.items_per_s, "eta_s": eta_s,
-            "stages": {name: {"n_done": len(done), "n_failed": len(progress.failed.get(name, ()))}
-                       for name, done in progress.done.items()},
-            "groups": progress.by_group(),
-        }  # fmt: skip
-        click.echo(json.dumps(shown, indent=2))
+        click.echo(json.dumps(_page(run, state, eta_s, summary, counts), indent=2))
         return 0
     click.echo(f"{state}: {summary.headline()}")
     if eta_s is not None:
         click.echo(f"about {eta_s:.0f} s to go")
-    rows = [
-        [name, str(len(done)), str(len(progress.failed.get(name, ())))]
-        for name, done in progress.done.items()
-    ]
-    for line in format_table(["stage", "done", "failed"], rows, right="done failed"):
-        click.echo(line)
-    groups = progress.by_group()
-    if groups:
-        stages = list(progress.done)
-        table = [[group, *(str(counts.get(name, 0)) for name in stages)] for group, counts in groups.items()]
-        for line in format_table(["group", *stages], table, right=" ".join(stages)):
-            click.echo(line)
-    if progress.n_failed:
+    click.echo("\n".join(_tables(counts)))
+    if counts.n_failed:
         click.echo(f"try the failed ones again: evenload retry --failed {run}")
     return 0
 
 
+def _page(
+    run: Path, state: str, eta_s: float | None, summary: "Summary", counts: "StageCounts"
+) -> dict[str, Any]:
+    stages = {
+        name: {"n_done": len(done), "n_failed": len(counts.failed.get(name, ()))}
+        for name, done in counts.done.items()
+    }
+    figures = {name: getattr(summary, name) for name in ("total", "n_done", "n_failed", "items_per_s")}
+    page = {"schema": 1, "run": str(run), "status": state, **figures, "eta_s": eta_s}
+    return page | {"stages": stages, "groups": counts.by_group()}
+
+
+def _tables(counts: "StageCounts") -> list[str]:
+    """Done and failed by stage; done by group, if there are groups."""
+    stages, groups = list(counts.done), counts.by_group()
+    rows = [
+        [name, str(len(done)), str(len(counts.failed.get(name, ())))] for name, done in counts.done.items()
+    ]
+    lines = format_table(["stage", "done", "failed"], rows, right=("done", "failed"))
+    if groups:
+        rows = [[group, *(str(n_done.get(name, 0)) for name in stages)] for group, n_done in groups.items()]
+        lines += format_table(["group", *stages], rows, right=stages)
+    return lines
+
+
 @dataclass
-class Progress:
-    """By stage, names of the items that are through it and that failed in it; ``group_of`` an item."""
+class StageCounts:
+    """Names of the items that each stage has done, and that failed in it; and the group of an item."""
 
     done: dict[str, set[str]] = field(default_factory=dict)
     failed: dict[str, set[str]] = field(default_factory=dict)
-    group_of: dict[str, str] = field(default_factory=dict)
+    item2group: dict[str, str] = field(default_factory=dict)
 
     @property
     def n_failed(self) -> int:
         return sum(map(len, self.failed.values()))
 
     def by_group(self) -> dict[str, dict[str, int]]:
-        """group -> stage -> items that are through it."""
+        """group -> stage -> number of items that it has done."""
         counts: dict[str, dict[str, int]] = {}
         for stage, names in self.done.items():
             for name in names:
-                group = self.group_of.get(name.rpartition(" #")[0] or name, self.group_of.get(name))
+                group = self.item2group.get(name.rpartition(" #")[0] or name, self.item2group.get(name))
                 if group is not None:
                     of_group = counts.setdefault(group, {})
                     of_group[stage] = of_group.get(stage, 0) + 1
         return dict(sorted(counts.items()))
 
 
-def progress_of(events: Iterable[Event]) -> Progress:
-    """What counts is the last that was said of an item: a failed one may have been tried again."""
-    progress = Progress()
+def count_stages(events: Iterable[Event]) -> StageCounts:
+    """Collect the items of each stage; of an item that was tried again, the last attempt counts."""
+    counts = StageCounts()
     for event in events:
         if isinstance(event, ItemFinished):
-            progress.done.setdefault(event.stage, set()).add(event.item)
-            progress.failed.get(event.stage, set()).discard(event.item)
+            counts.done.setdefault(event.stage, set()).add(event.item)
+            counts.failed.get(event.stage, set()).discard(event.item)
             group: Any = event.outputs.get("group")
             if isinstance(group, str):
-                progress.group_of[event.item] = group
+                counts.item2group[event.item] = group
         elif isinstance(event, ItemFailed):
-            progress.done.setdefault(event.stage, set())
-            progress.failed.setdefault(event.stage, set()).add(event.item)
-    return progress
+            counts.done.setdefault(event.stage, set())
+            counts.failed.setdefault(event.stage, set()).add(event.item)
+    return counts

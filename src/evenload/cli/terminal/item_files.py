@@ -14,14 +14,14 @@ from typing import IO, Any, BinaryIO
 
 from evenload.errors import ConfigError, EvenloadError, FormatError, TaskError
 
-__all__ = ["FORMATS", "RowWriter", "count_items", "json_text", "read_items", "row_of"]
+__all__ = ["FORMATS", "RowWriter", "count_items", "row_json", "row_of", "stream_items"]
 
 FORMATS = ("auto", "lines", "jsonl", "json", "csv")
 SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".csv": "csv"}
 
 
-def read_items(path: str, format_: str = "auto") -> Iterator[Any]:
-    """The items in ``path`` ("-": standard input), one at a time.
+def stream_items(path: str, format_: str = "auto") -> Iterator[Any]:
+    """Read the items in ``path`` ("-": standard input), one at a time.
 
     lines  each line as text, without its end     jsonl  each line as JSON, empty ones left out
     csv    each row as a dict by the header       json   the elements of one list
@@ -41,7 +41,7 @@ def read_items(path: str, format_: str = "auto") -> Iterator[Any]:
 
 
 def count_items(path: str, format_: str = "auto") -> int | None:
-    """How many items there are if that is quick to say, for the progress bar; None otherwise."""
+    """Count the items for the progress bar; None if that takes more than a look at the lines."""
     kind = SUFFIXES.get(Path(path).suffix.lower(), "lines") if format_ == "auto" else format_
     if path == "-" or kind not in ("lines", "jsonl") or not Path(path).is_file():
         return None
@@ -57,7 +57,7 @@ def _open(path: str) -> BinaryIO:
 
 
 def _is_pipe_or_device(path: str | Path) -> bool:
-    """Is there something at ``path`` that is no regular file and no folder? A symlink is what it leads to."""
+    """Whether ``path``, or what it links to, is neither a regular file nor a folder."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -123,7 +123,7 @@ def _csv(lines: Iterator[str], path: str) -> Iterator[dict[str, str]]:
 
 
 def row_of(index: int, result: Any) -> tuple[dict[str, Any], str]:
-    """The row of one result or TaskError, and the same as a line of JSON.
+    """Make the row of one result or TaskError, and the same as a line of JSON.
 
     Raises TypeError if the result is no JSON and nothing that is easily made of it.
     """
@@ -133,11 +133,11 @@ def row_of(index: int, result: Any) -> tuple[dict[str, Any], str]:
         row["error"] = {"type": type(cause or result).__name__, "message": str(cause or result.message)}
     else:
         row["result"] = result
-    return row, json_text(row, "utf-8")
+    return row, row_json(row, "utf-8")
 
 
 def _plain(value: Any) -> Any:
-    """JSON for what is nearly JSON: arrays, numbers of numpy, dataclasses, paths, sets."""
+    """Convert what is nearly JSON: arrays, numbers of numpy, dataclasses, paths, sets."""
     for method in ("tolist", "to_json"):
         if callable(getattr(value, method, None)):
             return getattr(value, method)()
@@ -150,9 +150,10 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a {type(value).__name__} is no JSON")
 
 
-def json_text(row: Any, encoding: str | None = None) -> str:
-    """``row`` as JSON that every ``encoding`` can write: characters that it lacks, and halves of
-    surrogate pairs, become ``\\u`` escapes. None: escape all that is not ASCII.
+def row_json(row: Any, encoding: str | None = None) -> str:
+    """Write ``row`` as JSON that ``encoding`` can hold; None: as ASCII.
+
+    Characters that the encoding lacks, and halves of surrogate pairs, become ``\\u`` escapes.
     """
     text = json.dumps(row, ensure_ascii=encoding is None, default=_plain)
     try:
@@ -163,7 +164,7 @@ def json_text(row: Any, encoding: str | None = None) -> str:
 
 
 class RowWriter:
-    """Writes rows to standard output, or to a file that takes its name when the run ends, however it ends.
+    """An output for rows: standard output, or a file that gets its name when the run ends, however it ends.
 
     A symlink stays, and what it leads to is written. A pipe or device is written itself, without ``.part``.
     Raises ConfigError if the file cannot be made, EvenloadError if a row cannot be written (a full disk), and
@@ -171,7 +172,7 @@ class RowWriter:
     """
 
     def __init__(self, path: Path | None, *, is_mute: bool = False):
-        self._target: Path | None = None  # of the renaming
+        self._target: Path | None = None  # what the .part file is renamed to
         self._part: Path | None = None
         self._file: IO[str] | None = None if is_mute else sys.stdout
         self._name = "standard output" if path is None else str(path)
@@ -189,15 +190,15 @@ class RowWriter:
     def write(self, line: str) -> None:
         if self._file is None:
             return
-        with self._told():
+        with self._named_errors():
             try:
                 self._file.write(line + "\n")
             except UnicodeEncodeError:
-                self._file.write(json_text(json.loads(line)) + "\n")
+                self._file.write(row_json(json.loads(line)) + "\n")
 
     def flush(self) -> None:
         if self._file is not None:
-            with self._told():
+            with self._named_errors():
                 self._file.flush()
 
     def close(self) -> None:
@@ -205,7 +206,7 @@ class RowWriter:
             return self.flush()
         try:
             self.flush()
-            with self._told():
+            with self._named_errors():
                 if self._part is not None and self._target is not None:
                     os.fsync(self._file.fileno())
                     self._file.close()
@@ -215,7 +216,7 @@ class RowWriter:
                 self._file.close()
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:

@@ -1,23 +1,25 @@
-"""Plain aligned tables, without a library: these must print at once."""
+"""Plain aligned tables, without a library: importing one would be slower than printing the table."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from unicodedata import east_asian_width
 
 __all__ = ["format_bytes", "format_table"]
 
 
-def format_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: str = "") -> list[str]:
+def format_table(
+    head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()
+) -> list[str]:
     """Lines of a table, two spaces between columns, no trailing space.
 
     head   [columns] titles; a column without any content is left out
     rows   [rows][columns] texts
-    right  titles, separated by spaces, of columns to align right
+    right  titles of columns to align right
     """
     kept = [c for c in range(len(head)) if any(row[c] for row in rows)]
     widths = {c: max(_width(row[c]) for row in (head, *rows)) for c in kept}
     lines = []
     for row in (head, *rows):
-        cells = [_padded(row[c], widths[c], head[c] in right.split()) for c in kept]
+        cells = [_padded(row[c], widths[c], head[c] in right) for c in kept]
         lines.append("  ".join(cells).rstrip())
     return lines
 

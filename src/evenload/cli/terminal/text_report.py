@@ -50,7 +50,7 @@ def text_report(reading: "Reading", width: int | None = None) -> list[str]:
     ]
     if rows:
         head = ["device", "items", "load", "items/s", "busy", "idle"]
-        lines += [*format_table(head, rows, right="items load busy idle items/s"), ""]
+        lines += [*format_table(head, rows, right=("items", "load", "busy", "idle", "items/s")), ""]
     for stage in durations.stages[:8]:
         bars = histogram_lines(durations.bins(stage), width, ascii_only=ascii_only)
         lines += [f"{_plain(stage)}: seconds per item, and how many took so long", *bars, ""]

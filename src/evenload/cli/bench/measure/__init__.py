@@ -1,18 +1,4 @@
-"""What ``evenload bench`` measures: one small file per trial, listed here by name, loaded when it runs."""
+"""What ``evenload bench``, its commands and the scripts in ``benchmarks/`` measure: each measurement once.
 
-from evenload.cli.bench.measure.trial import Setting, Trial
-
-# name -> (where, title, modules that it needs, the extra that brings them)
-TRIALS: dict[str, tuple[str, str, tuple[str, ...], str]] = {
-    "executor": ("executor:overhead", "What an executor costs per task that does nothing", (), ""),
-    "transport": ("executor:transport", "Arrays to workers and back", (), ""),
-    "scaling": ("scaling:scaling", "The same work on one device and on more", (), ""),
-    "unequal": ("unequal:unequal", "Scheduling on unequal devices (simulated: speeds 1 : 2 : 4 : 8)", (), ""),
-    "merkle": ("applications:merkle", "Merkle tree", ("llvmlite",), "kernels"),
-    "prove": ("applications:prove", "Groth16 proofs", ("llvmlite", "numba"), "kernels"),
-    "experts": ("experts:experts", "Expert placement and routing", ("numba", "torch"), "moe"),
-    "clients": ("clients:clients", "Many small trainings, fused", ("torch",), "torch"),
-    "pipeline": ("pipeline:pipeline", "A pipeline of two stages", ("pydantic", "yaml"), "yaml"),
-}
-
-__all__ = ["TRIALS", "Setting", "Trial"]
+Imports nothing: a benchmark that times imports takes its peers from here.
+"""

@@ -1,20 +1,21 @@
 """A federated round of many small clients: plain serial torch, evenload serial, evenload fused."""
 
-from evenload.cli.bench.measure.trial import Setting, Trial, quickest
+from evenload.cli.bench.measure.timing import least_time
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
 __all__ = ["clients"]
 
 BATCH, STEPS, LR = 16, 5, 0.05
 
 
-def clients(setting: Setting) -> Trial:
+def clients(options: BenchOptions) -> TrialReport:
     """Seconds per round, and how far the fused models are from the serial ones."""
     import torch
     from torch import nn
 
     from evenload.clients import SGD, Recipe, Trainer
 
-    n_clients = 20 if setting.is_quick else 100
+    n_clients = 20 if options.is_quick else 100
 
     def model() -> nn.Module:
         return nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
@@ -28,12 +29,12 @@ def clients(setting: Setting) -> Trial:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        n = 2 if setting.is_quick else 7
-        plain_s, _ = quickest(lambda: _plain(model(), start, data), n)
+        n = 2 if options.is_quick else 7
+        plain_s = least_time(lambda: _plain(model(), start, data), n).wall_s
         rows = [{"strategy": "plain torch loop", "clients": n_clients, "round_s": plain_s, "speed_up": 1.0}]
         for name in ("serial", f"fused:{n_clients}"):
             with Trainer(model, strategy=name) as trainer:
-                round_s, _ = quickest(lambda one=trainer: one.train(data, recipe, reduce="mean"), n)
+                round_s = least_time(lambda one=trainer: one.train(data, recipe, reduce="mean"), n).wall_s
             rows.append(
                 {"strategy": name, "clients": n_clients, "round_s": round_s, "speed_up": plain_s / round_s}
             )
@@ -42,11 +43,11 @@ def clients(setting: Setting) -> Trial:
     note = (
         f"{n_clients} clients, 2,410 parameters, {STEPS} steps of {BATCH} examples; one thread, best of {n}."
     )
-    return Trial("clients", "", rows, note)
+    return TrialReport("clients", "", rows, note)
 
 
 def _plain(model, start, data) -> None:
-    """The loop that everybody writes."""
+    """Train the clients one after the other in plain torch, the loop that everybody writes."""
     import torch.nn.functional as F
     from torch.optim import SGD
 

@@ -1,62 +1,92 @@
 """What an executor costs: tasks that do nothing, and arrays that are only sent round."""
 
+import contextlib
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenload._optional import is_installed
-from evenload.cli.bench.measure.peers import PEERS, missing_peers, same
-from evenload.cli.bench.measure.trial import Setting, Trial
+from evenload.cli.bench.measure.peers import PEERS, Peer, missing_peers
+from evenload.cli.bench.measure.timing import LeastTime, least_time, process_tree_cpu_s
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
-__all__ = ["overhead", "transport"]
+__all__ = ["overhead", "time_map", "transport"]
 
 MIB = 1 << 20
 
 
-def overhead(setting: Setting) -> Trial:
+def same(item: Any) -> Any:
+    return item
+
+
+def overhead(options: BenchOptions) -> TrialReport:
     """Microseconds per task, workers warm; every library with its own or a fair chunk size."""
-    n = 20_000 if setting.is_quick else 100_000
-    rows = _rows(setting, list(range(n)), 250, 2 if setting.is_quick else 5)
-    shown = [
-        {"executor": name, "start_s": start_s, "us_per_task": best_s / n * 1e6, "tasks_per_s": n / best_s}
-        for name, start_s, best_s in rows
+    n = 20_000 if options.is_quick else 100_000
+    rows = [
+        {
+            "executor": name,
+            "start_s": start_s,
+            "us_per_task": best.wall_s / n * 1e6,
+            "tasks_per_s": n / best.wall_s,
+        }
+        for name, start_s, best in _time_peers(options, range(n), 250, 2 if options.is_quick else 5)
     ]
     note = (
-        f"{n:,} tasks that return their argument, {setting.n_workers} workers, results in order; wall time, "
+        f"{n:,} tasks that return their argument, {options.n_workers} workers, results in order; wall time, "
         "best of the rounds. Others get chunks of 250; evenload chooses its own, joblib too."
     )
-    return Trial("executor", "", shown, note, missing=missing_peers())
+    return TrialReport("executor", "", rows, note, missing=missing_peers())
 
 
-def transport(setting: Setting) -> Trial:
+def transport(options: BenchOptions) -> TrialReport:
     """MiB a second to workers and back: what a task costs that only looks at an array."""
     import numpy as np
 
-    n_mib = 64 if setting.is_quick else 512
+    n_mib = 64 if options.is_quick else 512
     arrays = [np.full(MIB // 8, i, dtype=np.float64) for i in range(n_mib)]
-    rows = _rows(setting, arrays, 1, 1 if setting.is_quick else 3)
-    shown = [
-        {"executor": name, "mib_per_s": 2 * n_mib / best_s, "ms_per_mib": best_s / (2 * n_mib) * 1e3}
-        for name, _, best_s in rows
+    rows = [
+        {
+            "executor": name,
+            "mib_per_s": 2 * n_mib / best.wall_s,
+            "ms_per_mib": best.wall_s / (2 * n_mib) * 1e3,
+        }
+        for name, _, best in _time_peers(options, arrays, 1, 1 if options.is_quick else 3)
     ]
-    note = f"{n_mib} arrays of 1 MiB to {setting.n_workers} workers and back again, one task each."
-    return Trial("transport", "", shown, note, missing=missing_peers())
+    note = f"{n_mib} arrays of 1 MiB to {options.n_workers} workers and back again, one task each."
+    return TrialReport("transport", "", rows, note, missing=missing_peers())
 
 
-def _rows(setting: Setting, items: list[Any], chunk: int, n_rounds: int) -> list[tuple[str, float, float]]:
+def time_map(peer: Peer, fn: Callable, items: Sequence[Any], chunk: int | None, n_rounds: int) -> LeastTime:
+    """Seconds of a map over ``items`` by started workers: wall, and CPU of all processes (0 but on Linux).
+
+    Raises AssertionError if results are lost.
+    """
+    best = least_time(
+        lambda: len(list(peer.imap(fn, items, chunk))),
+        min(n_rounds, peer.most_rounds),
+        cpu_clock=process_tree_cpu_s,
+        warms_up=False,
+    )
+    if best.result != len(items):
+        raise AssertionError(f"{peer.name} lost results")
+    return best
+
+
+def _time_peers(
+    options: BenchOptions, items: Sequence[Any], chunk: int, n_rounds: int
+) -> list[tuple[str, float, LeastTime]]:
     """Name, seconds to the first result of new workers, least seconds for all items."""
-    rows = []
-    for name, (package, make) in PEERS.items():
-        if not is_installed(package) or (name != "evenload" and not setting.has_peers):
+    found = []
+    for name, kind in PEERS.items():
+        is_there = not kind.package or is_installed(kind.package)
+        if not is_there or (name != "evenload" and not options.has_peers):
             continue
         began = time.perf_counter()
-        with make(setting.n_workers) as run:
-            run(same, items[: setting.n_workers], 1)
-            start_s, spent = time.perf_counter() - began, []
-            for _ in range(n_rounds):
-                began = time.perf_counter()
-                n_results = len(run(same, items, chunk))
-                spent.append(time.perf_counter() - began)
-                if n_results != len(items):
-                    raise AssertionError(f"{name} lost results")
-        rows.append((name, start_s, min(spent)))
-    return rows
+        peer = kind()
+        peer.start(options.n_workers)
+        with contextlib.closing(peer):
+            list(peer.imap(same, items[: options.n_workers], 1))
+            start_s = time.perf_counter() - began
+            own = None if kind.has_own_chunks else chunk
+            found.append((name, start_s, time_map(peer, same, items, own, n_rounds)))
+    return found

@@ -1,25 +1,35 @@
 """Placing and routing experts: how even, against the bound, and what deciding costs."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from evenload.cli.bench.measure.trial import Setting, Trial, quickest
+from evenload.cli.bench.measure.timing import median_cpu_s
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
-__all__ = ["experts"]
+__all__ = ["DecisionTimes", "experts", "made_up_batches", "time_decisions"]
 
 
-def experts(setting: Setting) -> Trial:
+@dataclass(frozen=True, slots=True)
+class DecisionTimes:
+    """Median CPU seconds of one thread to decide for all layers."""
+
+    eplb_s: float
+    route_s: float
+    search_s: float
+
+
+def experts(options: BenchOptions) -> TrialReport:
     """A made-up trace, planned on its first batches and served on the others."""
-    from evenload.moe.generators import Popularity, generate
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.replay.replayer import replay
 
-    n_layers, n_experts, n_slots, n_gpus = (4, 64, 72, 8) if setting.is_quick else (16, 256, 288, 32)
-    made = generate(
-        Popularity(), n_windows=10, n_layers=n_layers, n_experts=n_experts, n_ids=n_gpus * 1024, seed=1
-    )
-    batches = np.ascontiguousarray(made.windows(1))
+    n_layers, n_experts, n_slots, n_gpus = (4, 64, 72, 8) if options.is_quick else (16, 256, 288, 32)
+    batches = made_up_batches(10, n_layers, n_experts, n_gpus)
     strategies = ["EPLB", "EPLB + routing", "search + routing"]
     done = replay(batches, Fleet.even(n_gpus, n_slots), history=6, strategies=strategies, name="made up")
+    spent = time_decisions(batches[:7], n_slots, n_gpus, 2 if options.is_quick else 10)
+    costs = [(spent.eplb_s, None), (spent.eplb_s, spent.route_s), (spent.search_s, spent.route_s)]
     bound = float(done.bound.mean())
     rows = [
         {
@@ -31,32 +41,43 @@ def experts(setting: Setting) -> Trial:
             "plan_ms_per_layer": plan_s / n_layers * 1e3,
             "route_us_per_layer": route_s / n_layers * 1e6 if route_s is not None else None,
         }
-        for course, (plan_s, route_s) in zip(
-            done.courses, _costs(batches, n_slots, n_gpus, setting), strict=True
-        )
+        for course, (plan_s, route_s) in zip(done.courses, costs, strict=True)
     ]
     note = (
         f"{n_layers} layers of {n_experts} experts in {n_slots} slots on {n_gpus} GPUs, made-up log-normal "
         "loads that drift; imbalance: busiest GPU over the mean, bound: least that any placement could "
         "reach. Times are CPU time of one thread."
     )
-    return Trial("experts", "", rows, note)
+    return TrialReport("experts", "", rows, note)
 
 
-def _costs(
-    batches: np.ndarray, n_slots: int, n_gpus: int, setting: Setting
-) -> list[tuple[float, float | None]]:
-    """CPU seconds to plan and to route all layers, for the three strategies in their order."""
+def made_up_batches(n_batches: int, n_layers: int, n_experts: int, n_gpus: int) -> np.ndarray:
+    """[batches, layers, experts] ids of log-normal loads that drift, 1024 ids for each GPU."""
+    from evenload.moe.generators import Popularity, generate
+
+    trace = generate(
+        Popularity(), n_windows=n_batches, n_layers=n_layers, n_experts=n_experts, n_ids=n_gpus * 1024, seed=1
+    )
+    return np.ascontiguousarray(trace.windows(1))
+
+
+def time_decisions(
+    batches: np.ndarray, n_slots: int, n_gpus: int, repeat: int, *, n_searches: int = 1
+) -> DecisionTimes:
+    """Time EPLB's placement and the search on all ``batches`` but the last, and exact routing of the last.
+
+    The search is timed on at most four layers, and its time scaled up to all of them.
+    """
     from evenload.balance.flow import ReplicaGraph, Router
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.placement.rebalance import rebalance_experts
     from evenload.moe.search.plan import place
 
-    n, total = 2 if setting.is_quick else 10, batches[:6].sum(axis=0)
-    placement = rebalance_experts(total, n_slots, 1, 1, n_gpus)
+    history, batch = batches[:-1], np.ascontiguousarray(batches[-1])
+    total, n_layers = history.sum(axis=0), batches.shape[1]
+    eplb_s, placement = median_cpu_s(lambda: rebalance_experts(total, n_slots, 1, 1, n_gpus), repeat)
     router = Router(ReplicaGraph.from_slots(placement.phy2log, batches.shape[2], n_gpus))
-    batch = np.ascontiguousarray(batches[6])
-    _, eplb_s = quickest(lambda: rebalance_experts(total, n_slots, 1, 1, n_gpus), n)
-    _, route_s = quickest(lambda: router.solve(batch), n)
-    _, search_s = quickest(lambda: place(batches[:6], Fleet.even(n_gpus, n_slots)), 1)
-    return [(eplb_s, None), (eplb_s, route_s), (search_s, route_s)]
+    route_s, _ = median_cpu_s(lambda: router.solve(batch), repeat)
+    few, fleet = history[:, :4], Fleet.even(n_gpus, n_slots)
+    search_s, _ = median_cpu_s(lambda: place(few, fleet), n_searches)
+    return DecisionTimes(eplb_s, route_s, search_s * n_layers / few.shape[1])

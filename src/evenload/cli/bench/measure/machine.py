@@ -7,35 +7,31 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from evenload.devices import DevicePool
-
-__all__ = ["device_specs", "machine_facts"]
+__all__ = ["cpu_model", "device_specs", "machine_facts", "package_versions"]
 
 PACKAGES = ("evenload", "numpy", "numba", "llvmlite", "torch", "loky", "joblib")
 
 
 def machine_facts() -> dict[str, Any]:
-    versions = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
+    from evenload.devices import DevicePool
+
     with DevicePool.discover() as pool:
         devices = [f"{device.id}: {device.name}" for device in pool]
     return {
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cores": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "devices": devices,
-        "versions": versions,
+        "versions": package_versions(*PACKAGES),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
     }
 
 
 def device_specs() -> tuple[str, ...]:
     """Selections from one device to all: of the GPUs if there are some that compute, else of CPU slots."""
+    from evenload.devices import DevicePool
+
     with DevicePool.discover() as pool:
         gpus = [
             device.id for device in pool if device.family in ("cuda", "rocm", "xpu") and not device.same_as
@@ -48,7 +44,8 @@ def device_specs() -> tuple[str, ...]:
     return tuple(f"cpu*{n}" for n in sizes)
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """The processor's name, as the system has it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -56,3 +53,14 @@ def _cpu_model() -> str:
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
     )
+
+
+def package_versions(*packages: str) -> dict[str, str]:
+    """Versions of Python and of those ``packages`` that are installed."""
+    versions = {"python": platform.python_version()}
+    for name in packages:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions

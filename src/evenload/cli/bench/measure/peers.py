@@ -1,75 +1,138 @@
-"""The executors that are compared with, those that are installed, each behind ``map(fn, items)``."""
+"""Executors that are compared, one adapter each with the same face. To add one: subclass ``Peer`` and put it
+into ``PEERS``; those of ``benchmarks/peers.py`` need more packages.
 
-import contextlib
-import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+Every adapter imports its library when it starts, so that start-up times include it.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from evenload._optional import is_installed
 
-__all__ = ["PEERS", "missing_peers", "same"]
-
-Map = Callable[[Callable[[Any], Any], Sequence[Any], int], list[Any]]
-
-
-def same(item: Any) -> Any:
-    return item
-
-
-@contextlib.contextmanager
-def evenload_(n: int) -> Iterator[Map]:
-    from evenload.executor import Executor
-
-    with Executor(f"cpu*{n}", echo=False) as executor:
-        yield lambda fn, items, chunk: list(executor.map(fn, items, policy="measured"))
+__all__ = [
+    "PEERS",
+    "Evenload",
+    "Joblib",
+    "Loky",
+    "MultiprocessingPool",
+    "Peer",
+    "ProcessPool",
+    "missing_peers",
+]
 
 
-@contextlib.contextmanager
-def process_pool(n: int) -> Iterator[Map]:
-    with ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield lambda fn, items, chunk: list(pool.map(fn, items, chunksize=chunk))
+class Peer:
+    """An executor with its workers, from ``start`` to ``close``.
+
+    package          what must be installed, if it is not in Python itself
+    has_own_default  its documented first example is something else than one item at a time
+    has_own_chunks   it chooses how many items travel together better than a number given to it
+    """
+
+    name = "?"
+    package = ""
+    has_own_default = False
+    has_own_chunks = False
+    has_one_by_one = True
+    most_rounds = 100
+
+    def start(self, n_workers: int) -> None:
+        self.n_workers = n_workers
+
+    def imap(self, fn: Callable, items: Sequence[Any], chunk: int | None) -> Iterator[Any]:
+        """Results in input order; ``chunk`` items travel together, None: what the library does by itself."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        pass
 
 
-@contextlib.contextmanager
-def multiprocessing_pool(n: int) -> Iterator[Map]:
-    with multiprocessing.get_context("spawn").Pool(n) as pool:
-        yield lambda fn, items, chunk: pool.map(fn, items, chunk)
-        pool.close()
-        pool.join()
+class Evenload(Peer):
+    name = package = "evenload"
+    has_own_default = has_own_chunks = True
+
+    def start(self, n_workers: int) -> None:
+        from evenload.executor import Executor
+
+        self.executor = Executor(f"cpu*{n_workers}", echo=False)
+        self.executor.start()
+
+    def imap(self, fn: Callable, items: Sequence[Any], chunk: int | None) -> Iterator[Any]:
+        return iter(self.executor.map(fn, items, policy=None if chunk is None else f"pull:{chunk}"))
+
+    def close(self) -> None:
+        self.executor.close()
 
 
-@contextlib.contextmanager
-def loky(n: int) -> Iterator[Map]:
-    from loky import get_reusable_executor  # type: ignore[import-not-found]
+class MultiprocessingPool(Peer):
+    name = "multiprocessing.Pool"
+    has_own_default = True
 
-    pool = get_reusable_executor(max_workers=n, timeout=60)
-    yield lambda fn, items, chunk: list(pool.map(fn, items, chunksize=chunk))
-    pool.shutdown(wait=True, kill_workers=True)
+    def start(self, n_workers: int) -> None:
+        import multiprocessing
 
+        self.pool = multiprocessing.get_context("spawn").Pool(n_workers)
 
-@contextlib.contextmanager
-def joblib(n: int) -> Iterator[Map]:
-    from joblib import Parallel, delayed  # type: ignore[import-not-found]
+    def imap(self, fn: Callable, items: Iterable[Any], chunk: int | None) -> Iterator[Any]:
+        return iter(self.pool.map(fn, items)) if chunk is None else self.pool.imap(fn, items, chunksize=chunk)
 
-    with Parallel(n, batch_size="auto") as parallel:
-        yield lambda fn, items, chunk: list(parallel(delayed(fn)(item) for item in items))
-    from joblib.externals.loky import get_reusable_executor  # type: ignore[import-not-found]
-
-    get_reusable_executor().shutdown(wait=True, kill_workers=True)
+    def close(self) -> None:
+        self.pool.terminate()
+        self.pool.join()
 
 
-# name -> (package that must be there, how)
-PEERS: dict[str, tuple[str, Callable[[int], Any]]] = {
-    "evenload": ("evenload", evenload_),
-    "ProcessPoolExecutor": ("concurrent", process_pool),
-    "multiprocessing.Pool": ("multiprocessing", multiprocessing_pool),
-    "loky": ("loky", loky),
-    "joblib": ("joblib", joblib),
+class ProcessPool(Peer):
+    name = "ProcessPoolExecutor"
+
+    def start(self, n_workers: int) -> None:
+        import concurrent.futures
+        import multiprocessing
+
+        context = multiprocessing.get_context("spawn")
+        self.pool: Any = concurrent.futures.ProcessPoolExecutor(n_workers, mp_context=context)
+
+    def imap(self, fn: Callable, items: Iterable[Any], chunk: int | None) -> Iterator[Any]:
+        return self.pool.map(fn, items, chunksize=chunk or 1)
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=True, cancel_futures=True)
+
+
+class Loky(ProcessPool):
+    name = package = "loky"
+
+    def start(self, n_workers: int) -> None:
+        import loky  # type: ignore[import-not-found]
+
+        self.pool = loky.get_reusable_executor(max_workers=n_workers, timeout=120)
+
+    def close(self) -> None:
+        self.pool.shutdown(wait=True, kill_workers=True)
+
+
+class Joblib(Peer):
+    name = package = "joblib"
+    has_own_default = has_own_chunks = True
+
+    def imap(self, fn: Callable, items: Iterable[Any], chunk: int | None) -> Iterator[Any]:
+        from joblib import Parallel, delayed  # type: ignore[import-not-found]
+
+        size: Any = chunk or "auto"
+        parallel = Parallel(self.n_workers, return_as="generator", batch_size=size)
+        return iter(parallel(delayed(fn)(item) for item in items))
+
+    def close(self) -> None:
+        from joblib.externals.loky import get_reusable_executor  # type: ignore[import-not-found]
+
+        get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+PEERS: dict[str, type[Peer]] = {
+    peer.name: peer for peer in (Evenload, ProcessPool, MultiprocessingPool, Loky, Joblib)
 }
 
 
 def missing_peers() -> list[str]:
     """Sentences on the peers that are not installed."""
-    absent = [name for name, (package, _) in PEERS.items() if not is_installed(package)]
+    absent = [name for name, peer in PEERS.items() if peer.package and not is_installed(peer.package)]
     return [f"not compared with {', '.join(absent)}: pip install {' '.join(absent)}"] if absent else []

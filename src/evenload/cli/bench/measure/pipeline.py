@@ -4,7 +4,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from evenload.cli.bench.measure.trial import Setting, Trial, compared
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first
 
 __all__ = ["pipeline"]
 
@@ -37,11 +37,11 @@ report: {html: false, trace: false}
 """
 
 
-def pipeline(setting: Setting) -> Trial:
+def pipeline(options: BenchOptions) -> TrialReport:
     """Wall time of the whole, the work's time, and the bound, for each selection."""
     from evenload.pipeline import Pipeline
 
-    n_items, n_work = (40, 150) if setting.is_quick else (200, 600)
+    n_items, n_work = (40, 150) if options.is_quick else (200, 600)
     rows = []
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
@@ -50,7 +50,7 @@ def pipeline(setting: Setting) -> Trial:
             "".join(f'{{"id": "item{i}", "path": "{i}"}}\n' for i in range(n_items))
         )
         (folder / "job.yaml").write_text(JOB)
-        for number, spec in enumerate(setting.specs):
+        for number, spec in enumerate(options.specs):
             began = time.perf_counter()
             result = Pipeline.from_yaml(folder / "job.yaml").run(spec, out=folder / f"run{number}")
             wall_s, summary = time.perf_counter() - began, result.summary
@@ -67,4 +67,4 @@ def pipeline(setting: Setting) -> Trial:
                 }
             )
     note = f"{n_items} items through two stages; in all: with starting workers, plan, journal and results."
-    return Trial("pipeline", "", compared(rows), note)
+    return TrialReport("pipeline", "", compare_with_first(rows), note)

@@ -4,7 +4,7 @@ import hashlib
 import time
 
 from evenload.balance.metrics import utilisation_deviation
-from evenload.cli.bench.measure.trial import Setting, Trial, compared
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first
 from evenload.executor import Executor
 
 __all__ = ["Hash", "scaling"]
@@ -35,14 +35,14 @@ class Hash:
         return n
 
 
-def scaling(setting: Setting) -> Trial:
+def scaling(options: BenchOptions) -> TrialReport:
     """Uneven items, dealt by measured speed, on every selection of devices."""
-    n_items = 60 if setting.is_quick else 300
+    n_items = 60 if options.is_quick else 300
     items = [2 + (37 * i) % 17 for i in range(n_items)]
-    scale = _scale(0.8 if setting.is_quick else 6.0, sum(items))
+    scale = _scale(0.8 if options.is_quick else 6.0, sum(items))
     items = [scale * item for item in items]
     rows, start_s = [], 0.0
-    for spec in setting.specs:
+    for spec in options.specs:
         with Executor(spec, echo=False) as executor:
             n = len(executor.devices)
             list(executor.map(Hash, [1] * n, repeatable=False))
@@ -70,7 +70,7 @@ def scaling(setting: Setting) -> Trial:
         "measured in the same run. A machine that does something else meanwhile is slower on all devices "
         "than on one: the bound sees that, the speed-up suffers from it."
     )
-    return Trial("scaling", "", compared(rows, start_s), note)
+    return TrialReport("scaling", "", compare_with_first(rows, start_s), note)
 
 
 def _scale(seconds: float, n: int) -> int:

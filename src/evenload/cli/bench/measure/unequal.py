@@ -7,7 +7,7 @@ from evenload.balance.metrics import utilisation_deviation
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.scenario import draw_costs
 from evenload.balance.simulate import simulate
-from evenload.cli.bench.measure.trial import Setting, Trial
+from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport
 
 __all__ = ["unequal"]
 
@@ -15,9 +15,9 @@ SPEEDS = (1.0, 2.0, 4.0, 8.0)
 POLICIES = ("measured", "guided", "factoring", "pull", "static:equal+balancer", "static:equal")
 
 
-def unequal(setting: Setting) -> Trial:
+def unequal(options: BenchOptions) -> TrialReport:
     """Mean over draws of 300 uneven items; once as it is, once with the fastest device stalling half-way."""
-    n_draws = 3 if setting.is_quick else 40
+    n_draws = 3 if options.is_quick else 40
     draws = [draw_costs("lognormal:0.5", 300, seed) for seed in range(n_draws)]
     rows = []
     for policy in POLICIES:
@@ -37,7 +37,7 @@ def unequal(setting: Setting) -> Trial:
         f"Mean of {n_draws} draws of 300 log-normal items, nothing told beforehand; 1.0 is the best "
         "possible. Stalled: the fastest device stands still from half of the best possible time on."
     )
-    return Trial("unequal", "", rows, note)
+    return TrialReport("unequal", "", rows, note)
 
 
 def _play(policy: str, costs: list[float], *, stalls: bool):

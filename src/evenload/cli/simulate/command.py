@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -12,12 +13,62 @@ from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import policy_from_name
 from evenload.balance.scenario import MOST_ITEMS, draw_costs, draw_hints, parse_fleet
 from evenload.balance.simulate import Simulation, simulate
-from evenload.cli.simulated import Outcome, as_object, page
+from evenload.cli.options import PATH, json_option, passed_as
+from evenload.cli.simulate.policy_result import PolicyResult, to_json, to_lines
 from evenload.errors import ConfigError
+
+__all__ = ["simulate_fleet"]
 
 BALANCED = "static+balancer"
 ITEMS_IN_ALL = 30_000  # as many draws as keep the answer within a second or two
 EVERYTHING = ("measured", "pull", "guided", "factoring", "static:proportional", BALANCED, "static")
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateRequest:
+    """What the command line asks of ``evenload simulate``."""
+
+    devices: str
+    items: int
+    cost: str
+    costs_file: Path | None
+    launch: float
+    names: tuple[str, ...]
+    hints: float | None
+    seed: int
+    draws: int | None
+    as_json: bool
+
+    def fleet(self) -> list[ModelDevice]:
+        """The modelled devices. Raises ConfigError for what is no fleet, or a launch time below zero."""
+        if not 0 <= self.launch < math.inf:
+            raise ConfigError(
+                f"--launch {self.launch} is below zero or not finite", hint="give seconds, such as 0.001"
+            )
+        return parse_fleet(self.devices, launch_s=self.launch)
+
+    def policies(self) -> Sequence[str]:
+        """Names of the policies to compare. Raises UnknownName, ConfigError."""
+        chosen = self.names or EVERYTHING
+        for name in chosen:
+            policy_from_name("static" if name == BALANCED else name)
+        return chosen
+
+    def drawn_costs(self) -> list[list[float]]:
+        """Seconds of every item, for each draw."""
+        if self.costs_file is not None:
+            return [read_costs(self.costs_file)]
+        return [draw_costs(self.cost, self.items, self.seed + at) for at in range(self.n_draws())]
+
+    def n_draws(self) -> int:
+        """How often to draw the costs: one draw of uneven items is mostly luck, equal costs need one."""
+        if self.draws is not None:
+            if not 1 <= self.draws <= 1000:
+                raise ConfigError(f"--draws {self.draws} is not in 1..1000", hint="use 10")
+            return self.draws
+        if self.cost.partition(":")[1] == "":
+            return 1
+        return max(1, min(10, ITEMS_IN_ALL // max(1, self.items)))
 
 
 @click.command("simulate")
@@ -29,9 +80,7 @@ EVERYTHING = ("measured", "pull", "guided", "factoring", "static:proportional", 
     metavar="COST",
     help="Seconds an item takes at speed 1, or how they are drawn.",
 )
-@click.option(
-    "--costs", "costs_file", type=click.Path(path_type=Path), help="Read the seconds from a file, one a line."
-)
+@click.option("--costs", "costs_file", type=PATH, help="Read the seconds from a file, one a line.")
 @click.option(
     "--launch", default=0.001, metavar="SECONDS", help="What every chunk costs besides its items (0.001)."
 )
@@ -43,19 +92,9 @@ EVERYTHING = ("measured", "pull", "guided", "factoring", "static:proportional", 
 @click.option(
     "--draws", type=int, metavar="N", help="Mean of N draws of the costs (10; fewer if there are many items)."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def simulate_fleet(
-    devices: str,
-    items: int,
-    cost: str,
-    costs_file: Path | None,
-    launch: float,
-    names: tuple[str, ...],
-    hints: float | None,
-    seed: int,
-    draws: int | None,
-    as_json: bool,
-) -> int:
+@json_option
+@passed_as(SimulateRequest)
+def simulate_fleet(request: SimulateRequest) -> int:
     """Ask what a fleet of devices would do with your items.
 
     Runs the very code that deals work in a real run, against modelled devices.
@@ -69,49 +108,28 @@ def simulate_fleet(
             lognormal:1.0:5  spread (sigma) 1.0, mean 5
             exponential:2    mean 2
     """
-    if not 0 <= launch < math.inf:
-        raise ConfigError(
-            f"--launch {launch} is below zero or not finite", hint="give seconds, such as 0.001"
-        )
-    fleet = parse_fleet(devices, launch_s=launch)
-    chosen = names or EVERYTHING
-    for name in chosen:
-        policy_from_name("static" if name == BALANCED else name)
-    if costs_file is not None:
-        all_costs = [read_costs(costs_file)]
-    else:
-        n_draws = n_draws_of(cost, items, draws)
-        all_costs = [draw_costs(cost, items, seed + at) for at in range(n_draws)]
-    sizes = [
-        None if hints is None else draw_hints(costs, hints, seed + at) for at, costs in enumerate(all_costs)
+    fleet, policies = request.fleet(), request.policies()
+    draws = request.drawn_costs()
+    hints = [
+        None if request.hints is None else draw_hints(costs, request.hints, request.seed + at)
+        for at, costs in enumerate(draws)
     ]
-    outcomes = {
-        name: Outcome([play(name, fleet, costs, size) for costs, size in zip(all_costs, sizes, strict=True)])
-        for name in chosen
+    results = {
+        name: PolicyResult([play(name, fleet, costs, told) for costs, told in zip(draws, hints, strict=True)])
+        for name in policies
     }
-    work_s = math.fsum(map(math.fsum, all_costs)) / len(all_costs)
-    if as_json:
-        click.echo(json.dumps(as_object(outcomes, fleet, len(all_costs[0]), work_s), allow_nan=False))
+    work_s, n_items = math.fsum(map(math.fsum, draws)) / len(draws), len(draws[0])
+    if request.as_json:
+        click.echo(json.dumps(to_json(results, fleet, n_items, work_s), allow_nan=False))
     else:
-        click.echo("\n".join(page(outcomes, fleet, len(all_costs[0]), work_s)))
-    return 1 if any(outcome.n_unfinished for outcome in outcomes.values()) else 0
-
-
-def n_draws_of(cost: str, n_items: int, asked: int | None) -> int:
-    """How often to draw the costs: one draw of uneven items is mostly luck. Costs that are equal need one."""
-    if asked is not None:
-        if not 1 <= asked <= 1000:
-            raise ConfigError(f"--draws {asked} is not in 1..1000", hint="use 10")
-        return asked
-    if cost.partition(":")[1] == "":
-        return 1
-    return max(1, min(10, ITEMS_IN_ALL // max(1, n_items)))
+        click.echo("\n".join(to_lines(results, fleet, n_items, work_s)))
+    return 1 if any(result.n_unfinished for result in results.values()) else 0
 
 
 def play(
     name: str, fleet: Sequence[ModelDevice], costs: list[float], hints: list[float] | None
 ) -> Simulation:
-    """One policy by its name; ``static+balancer`` deals up front and moves queued items while it runs."""
+    """Simulate a policy by its name; ``static+balancer`` deals up front and moves queued items in the run."""
     if name == BALANCED:
         return simulate("static:equal", fleet, costs, hints=hints, balancer=LoadBalancer())
     priors = (
@@ -121,7 +139,7 @@ def play(
 
 
 def read_costs(path: Path) -> list[float]:
-    """Seconds per item, one a line; blank lines are left out.
+    """Read seconds per item, one a line; blank lines are left out.
 
     Raises ConfigError naming the line that is not a number of at least 0, or a file that cannot be read.
     """

@@ -1,4 +1,4 @@
-"""What the commands of ``evenload moe`` have in common: the GPUs, and the trace with its layers."""
+"""Options that commands of ``evenload moe`` have in common: the trace, the GPUs, the search."""
 
 import functools
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload.cli.options import PATH
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,14 +17,14 @@ if TYPE_CHECKING:
 
     from evenload.moe.placement.fleet import Fleet
 
-__all__ = ["TraceFile", "fleet_options", "trace_options"]
+__all__ = ["TraceFile", "fleet_options", "search_options", "trace_options"]
 
 Command = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
 class TraceFile:
-    """A trace as the command line names it."""
+    """A trace as the command line names it, with the layers that are wanted."""
 
     path: Path
     layers: str
@@ -31,8 +32,8 @@ class TraceFile:
     kind: Any
 
     def windows(self, size: int) -> tuple[str, "NDArray[np.int64]", bool]:
-        """Its name, loads [windows, layers, experts], and whether ``size`` counts tokens (else: its own
-        steps).
+        """Read its name, its loads [windows, layers, experts], and whether ``size`` counts tokens (without
+        tokens each of its own steps is a window).
         """
         from evenload.moe.trace import read_trace
 
@@ -50,7 +51,7 @@ class TraceFile:
 
 
 def trace_options(command: Command) -> Command:
-    """Pass ``trace``, a TraceFile."""
+    """Add the options of a trace, and pass them as ``trace``, a TraceFile."""
 
     @functools.wraps(command)
     def run(*, trace: Path, layers: str, experts: int | None, kind: Any, **others: Any) -> Any:
@@ -60,14 +61,14 @@ def trace_options(command: Command) -> Command:
         click.option("--layers", metavar="FROM:TO:STEP", default="", help="Only these layers of the trace."),
         click.option("--kind", type=click.Choice(["ids", "counts"]), help="What an .npy file holds."),
         click.option("--experts", type=int, help="Logical experts, if the trace does not say."),
-        click.argument("trace", type=click.Path(path_type=Path)),
+        click.argument("trace", type=PATH),
     ):
         run = option(run)
     return run
 
 
 def fleet_options(command: Command) -> Command:
-    """Pass ``fleet``, a Fleet."""
+    """Add the options of the GPUs, and pass them as ``fleet``, a Fleet."""
 
     @functools.wraps(command)
     def run(*, gpus: int, slots: int, nodes: int, speeds: str, dead: str, **others: Any) -> Any:
@@ -82,6 +83,23 @@ def fleet_options(command: Command) -> Command:
     ):
         run = option(run)
     return run
+
+
+def search_options(command: Command) -> Command:
+    """Add ``--effort``, ``--expert-bytes`` and ``--seed``."""
+    for option in (
+        click.option("--seed", default=0, show_default=True, help="Of the search."),
+        click.option("--expert-bytes", default=0, help="Weights of one expert, for the estimates."),
+        click.option(
+            "--effort",
+            type=click.Choice(["online", "offline"]),
+            default="online",
+            show_default=True,
+            help="How long to search.",
+        ),
+    ):
+        command = option(command)
+    return command
 
 
 def _fleet(gpus: int, slots: int, nodes: int, speeds: str, dead: str) -> "Fleet":

@@ -1,8 +1,7 @@
-"""What ``evenload simulate`` shows: a table of policies, the timeline of the best, the same as JSON."""
+"""A policy's simulated runs; all policies as a table with the timeline of the best, or as JSON."""
 
 import math
 import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -13,19 +12,20 @@ from evenload.balance.metrics import imbalance
 from evenload.balance.simulate import Simulation
 from evenload.cli.terminal.gantt import gantt_lines
 from evenload.cli.terminal.table import format_table
+from evenload.cli.terminal.text_charts import has_blocks
 
-__all__ = ["Outcome", "as_object", "page"]
+__all__ = ["PolicyResult", "to_json", "to_lines"]
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What one policy did in every draw of the costs; figures are means over the draws."""
+class PolicyResult:
+    """One policy's simulated runs, one for each draw of the costs; figures are means over the draws."""
 
     draws: Sequence[Simulation]
 
     @property
     def n_unfinished(self) -> int:
-        """Most items that a draw left undone."""
+        """The most items that a draw left undone."""
         return max(run.n_unfinished for run in self.draws)
 
     @property
@@ -51,12 +51,12 @@ class Outcome:
         return fmean(getattr(run.counters, counter) for run in self.draws)
 
 
-def page(
-    outcomes: Mapping[str, Outcome], fleet: Sequence[ModelDevice], n_items: int, work_s: float
+def to_lines(
+    results: Mapping[str, PolicyResult], fleet: Sequence[ModelDevice], n_items: int, work_s: float
 ) -> list[str]:
-    """What a person sees: the question, a table of policies, the timeline of the best."""
-    best = min(outcomes, key=lambda name: outcomes[name].makespan_s)
-    n_draws, bound_s = len(outcomes[best].draws), outcomes[best].bound_s
+    """The page for a person: the question, a table of policies, the timeline of the best."""
+    best = min(results, key=lambda name: results[name].makespan_s)
+    n_draws, bound_s = len(results[best].draws), results[best].bound_s
     drawn = f", mean of {n_draws} draws" if n_draws > 1 else ""
     can_end = f"before {bound_s:.4g} s" if bound_s < math.inf else "at all"
     lines = [
@@ -65,60 +65,60 @@ def page(
         "",
         *format_table(
             ["policy", "makespan", "x bound", "worst", "imbalance", "chunks", "copies", "moves"],
-            [_row(name, outcome) for name, outcome in outcomes.items()],
-            right="makespan worst imbalance chunks copies moves",
+            [_row(name, result) for name, result in results.items()],
+            right=("makespan", "worst", "imbalance", "chunks", "copies", "moves"),
         ),
         "",
     ]
-    if outcomes[best].n_unfinished:
+    if results[best].n_unfinished:
         return [*lines, "no policy can finish: every device dies or stops before the work is done"]
-    run = outcomes[best].draws[0]
+    run = results[best].draws[0]
     width = min(100, shutil.get_terminal_size((80, 24)).columns)
-    picture = gantt_lines(_slices(run, fleet), run.makespan_s, width, ascii_only=not _has_blocks())
+    picture = gantt_lines(_slices(run, fleet), run.makespan_s, width, ascii_only=not has_blocks())
     title = f"{best}, first draw: " if n_draws > 1 else f"{best}: "
     return [*lines, title + _legend(), *picture] if picture else lines[:-1]
 
 
-def as_object(
-    outcomes: Mapping[str, Outcome], fleet: Sequence[ModelDevice], n_items: int, work_s: float
+def to_json(
+    results: Mapping[str, PolicyResult], fleet: Sequence[ModelDevice], n_items: int, work_s: float
 ) -> dict[str, Any]:
     """The JSON page: means over the draws; a makespan of null was never reached."""
     policies = {}
-    for name, outcome in outcomes.items():
-        times, bound_s = outcome.times_bound, outcome.bound_s
-        busy = [run.device2busy_s for run in outcome.draws]
+    for name, result in results.items():
+        times, bound_s = result.times_bound, result.bound_s
+        busy = [run.device2busy_s for run in result.draws]
         policies[name] = {
-            "makespan_s": None if outcome.n_unfinished else outcome.makespan_s,
+            "makespan_s": None if result.n_unfinished else result.makespan_s,
             "bound_s": bound_s if bound_s < math.inf else None,
             "ratio_to_bound": fmean(times) if times else None,
             "worst_ratio_to_bound": max(times) if times else None,
-            "unfinished": outcome.n_unfinished,
-            "chunks": outcome.mean("n_chunks"),
-            "duplicates": outcome.mean("n_duplicates"),
-            "moves": outcome.mean("n_moved"),
+            "unfinished": result.n_unfinished,
+            "chunks": result.mean("n_chunks"),
+            "duplicates": result.mean("n_duplicates"),
+            "moves": result.mean("n_moved"),
             "busy_s": {device.name: fmean(seconds[device.name] for seconds in busy) for device in fleet},
         }
     return {
         "schema": 1,
         "items": n_items,
         "work_s": work_s,
-        "draws": max(len(outcome.draws) for outcome in outcomes.values()),
+        "draws": max(len(result.draws) for result in results.values()),
         "devices": {device.name: device.speed for device in fleet},
         "policies": policies,
     }
 
 
-def _row(name: str, outcome: Outcome) -> list[str]:
-    if outcome.n_unfinished:
-        return [name, "never", "–", "", "–", f"{outcome.mean('n_chunks'):.0f}", "", ""]
-    times = outcome.times_bound
-    counts = (f"{outcome.mean(counter):.4g}" for counter in ("n_chunks", "n_duplicates", "n_moved"))
+def _row(name: str, result: PolicyResult) -> list[str]:
+    if result.n_unfinished:
+        return [name, "never", "–", "", "–", f"{result.mean('n_chunks'):.0f}", "", ""]
+    times = result.times_bound
+    counts = (f"{result.mean(counter):.4g}" for counter in ("n_chunks", "n_duplicates", "n_moved"))
     return [
         name,
-        f"{outcome.makespan_s:.4g} s",
+        f"{result.makespan_s:.4g} s",
         f"{fmean(times):.3f}" if times else "–",
         f"{max(times):.3f}" if len(times) > 1 else "",
-        f"{outcome.imbalance:.2f}",
+        f"{result.imbalance:.2f}",
         *counts,
     ]
 
@@ -141,14 +141,5 @@ def _kind(status: str, is_copy: bool) -> str:
 
 
 def _legend() -> str:
-    work, copy, wait = ("█▓", "▒", "·") if _has_blocks() else ("#=", "c", ".")
+    work, copy, wait = ("█▓", "▒", "·") if has_blocks() else ("#=", "c", ".")
     return f"{work} chunks in turn, {copy} copy, {wait} waiting, x lost"
-
-
-def _has_blocks() -> bool:
-    """Can this terminal show block letters?"""
-    try:
-        "█▓▒·".encode(sys.stdout.encoding or "ascii")
-    except (UnicodeEncodeError, LookupError):
-        return False
-    return True

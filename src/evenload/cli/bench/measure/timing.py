@@ -1,0 +1,91 @@
+"""Clocks: the least and the median time of calls, and the CPU time of a process with its children."""
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+__all__ = ["LeastTime", "least_in_turns", "least_time", "median_cpu_s", "process_tree_cpu_s"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LeastTime:
+    """The least wall and the least CPU seconds of several calls, and what the last call returned."""
+
+    wall_s: float
+    cpu_s: float
+    result: Any = None
+
+
+def least_time(
+    work: Callable[[], Any],
+    n: int,
+    *,
+    cpu_clock: Callable[[], float] = time.process_time,
+    for_s: float = 0.0,
+    warms_up: bool = True,
+) -> LeastTime:
+    """Time ``n`` calls of ``work``, more until ``for_s`` seconds are over; by default after one that is not
+    counted.
+    """
+    return least_in_turns({"": work}, n, cpu_clock=cpu_clock, for_s=for_s, warms_up=warms_up)[""]
+
+
+def least_in_turns(
+    works: Mapping[str, Callable[[], Any]],
+    n: int,
+    *,
+    cpu_clock: Callable[[], float] = time.process_time,
+    for_s: float = 0.0,
+    warms_up: bool = True,
+) -> dict[str, LeastTime]:
+    """Time each of ``works`` in ``n`` rounds in which all take turns, so that what disturbs the machine
+    disturbs all alike.
+    """
+    if warms_up:
+        for work in works.values():
+            work()
+    best: dict[str, LeastTime] = {}
+    n_rounds, until = 0, time.perf_counter() + for_s
+    while n_rounds < n or time.perf_counter() < until:
+        n_rounds += 1
+        for name, work in works.items():
+            cpu, wall = cpu_clock(), time.perf_counter()
+            result = work()
+            wall_s, cpu_s = time.perf_counter() - wall, cpu_clock() - cpu
+            old = best.get(name, LeastTime(wall_s, cpu_s))
+            best[name] = LeastTime(min(wall_s, old.wall_s), min(cpu_s, old.cpu_s), result)
+    return best
+
+
+def median_cpu_s(
+    call: Callable[..., T], n: int, arguments: Sequence[tuple[Any, ...]] = ((),)
+) -> tuple[float, T]:
+    """The median CPU seconds (of this process) of ``call`` in ``n`` passes over ``arguments``, after one call
+    that may compile; and its last answer.
+    """
+    answer = call(*arguments[0])
+    spent = []
+    for _ in range(max(1, n)):
+        for given in arguments:
+            began = time.process_time()
+            answer = call(*given)
+            spent.append(time.process_time() - began)
+    return statistics.median(spent), answer
+
+
+def process_tree_cpu_s() -> float:
+    """CPU seconds of this process and its living children, to the nanosecond (Linux)."""
+    total_ns = 0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        for thread in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # it has just ended
+                total_ns += int(thread.read_text().split()[0])
+    return total_ns / 1e9

@@ -1,0 +1,17 @@
+"""``evenload clients run fl.yaml``: federated rounds; ``... tune fl.yaml``: which strategy is fastest."""
+
+import click
+
+from evenload.cli.clients.run import run
+from evenload.cli.clients.tune import tune
+
+__all__ = ["clients"]
+
+
+@click.group()
+def clients() -> None:
+    """Train many small models at once: federated rounds of a job file."""
+
+
+clients.add_command(run)
+clients.add_command(tune)

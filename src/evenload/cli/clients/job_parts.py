@@ -1,0 +1,43 @@
+"""What a job file of clients names: the model, the clients' examples, the test examples."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["JobParts", "load_job"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobParts:
+    """A job file of clients with everything that it names loaded.
+
+    job       the file's values
+    model     makes the model
+    datasets  a client's examples each
+    test      examples to test the global model with, if there are some
+    """
+
+    job: Any
+    model: Any
+    datasets: Any
+    test: Any
+
+
+def load_job(path: Path) -> JobParts:
+    """Read the job file and load what it names. Raises SpecError, ConfigError."""
+    from evenload.clients.job import read_job
+    from evenload.errors import ConfigError, SpecError
+    from evenload.pipeline.job.yaml_text import parse_yaml
+    from evenload.pipeline.target import load_target, locate_target
+
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}", hint="name a job file: evenload clients run fl.yaml")
+    document, _, faults = parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    if faults:
+        raise SpecError(str(path), [(".".join(map(str, place)), message) for place, message in faults])
+    job = read_job(document, str(path))
+    made: list[Any] = [
+        load_target(locate_target(name, path.parent)) if name else None
+        for name in (job.model, job.clients, job.test)
+    ]
+    return JobParts(job, made[0], made[1](), made[2]() if made[2] else None)

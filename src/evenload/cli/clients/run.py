@@ -1,0 +1,129 @@
+"""``evenload clients run fl.yaml``: federated rounds of a job file."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from evenload.cli.clients.job_parts import JobParts, load_job
+from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded
+from evenload.cli.monitoring.step_events import Steps
+from evenload.cli.options import FOLDER, PATH, json_option, passed_as
+from evenload.errors import ConfigError
+
+if TYPE_CHECKING:
+    from evenload.clients import FederatedResult
+
+__all__ = ["run"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    """What the command line asks of ``evenload clients run``."""
+
+    job: Path
+    strategy: str | None
+    rounds: int | None
+    devices: str
+    checkpoint: Path | None
+    resume: bool
+    out: Path | None
+    folder: Path | None
+    as_json: bool
+    quiet: bool
+
+
+@click.command()
+@click.argument("job", type=PATH)
+@click.option(
+    "--strategy",
+    help="auto, serial, fused:16, threads*2/rules:10, streams*4/fused, ray/eager, ...; wins over the file.",
+)
+@click.option("--rounds", type=click.IntRange(1), help="Wins over the job file.")
+@click.option("--devices", default="all", show_default=True, help="What a strategy devices/... runs on.")
+@click.option("--checkpoint", type=PATH, help="Written after every round.")
+@click.option("--resume", is_flag=True, help="Begin after the last round of the checkpoint.")
+@click.option("-o", "--out", type=PATH, help="Write the global model here (torch.save).")
+@click.option(
+    "--run",
+    "folder",
+    metavar="FOLDER",
+    type=FOLDER,
+    help="A folder for the run: its events, and a report with the loss curves.",
+)
+@json_option
+@click.option("-q", "--quiet", is_flag=True, help="No line per round on stderr.")
+@monitor_options
+@passed_as(TrainRequest)
+def run(request: TrainRequest, monitors: Monitors) -> int:
+    """Train the global model that the file JOB describes.
+
+    Clients that fail or diverge are left out of their rounds and listed; the exit code is then 1.
+    """
+    if request.resume and request.checkpoint is None:
+        raise click.UsageError("--resume goes on from a checkpoint: name it with --checkpoint")
+    parts = load_job(request.job)
+    if request.folder is not None:
+        _make_folder(request.folder, is_resumed=request.resume)
+    result = _train(request, parts, monitors)
+    if request.out is not None:
+        import torch
+
+        torch.save(result.state, request.out)
+    if request.folder is not None:
+        from evenload.report.html import write_report
+
+        write_report(request.folder)
+        click.echo(f"report: {request.folder / 'report.html'}", err=True)
+    from evenload.cli.clients.training_report import TrainingReport
+
+    report = TrainingReport(result, parts)
+    report.print(request.as_json)
+    return 1 if report.failed else 0
+
+
+def _train(request: TrainRequest, parts: JobParts, monitors: Monitors) -> "FederatedResult":
+    """Run the rounds; each is recorded as an event, and printed on stderr unless that is not wanted."""
+    from evenload.clients import federate
+
+    asked = parts.job
+    n_rounds = request.rounds or asked.rounds
+    with (
+        recorded(str(request.job), monitors, folder=request.folder) as log,
+        Steps(log, request.job.stem, "round", n_rounds, "all clients") as steps,
+    ):
+        return federate(
+            parts.model,
+            parts.datasets,
+            asked.recipe,
+            asked.algorithm,
+            rounds=n_rounds,
+            cohort=asked.cohort,
+            test=parts.test,
+            strategy=request.strategy or asked.strategy,
+            devices=request.devices,
+            seed=asked.seed,
+            checkpoint=request.checkpoint,
+            resume=request.resume,
+            on_round=_on_round(steps, request.quiet),
+        )
+
+
+def _on_round(steps: Steps, quiet: bool) -> Callable[[Any], None]:
+    def tell(done: Any) -> None:
+        measured = {"loss": done.loss, **{f"test {name}": value for name, value in done.test.items()}}
+        steps.done(done.round, f"round {done.round + 1}", measured)
+        if not quiet:
+            scores = "".join(f", test {name} {value:.4f}" for name, value in done.test.items())
+            click.echo(f"round {done.round + 1}: loss {done.loss:.4f}{scores}", err=True)
+
+    return tell
+
+
+def _make_folder(folder: Path, *, is_resumed: bool) -> None:
+    """Make the run folder. Raises ConfigError if it holds another run that this one does not go on with."""
+    if (folder / "events.jsonl").exists() and not is_resumed:
+        raise ConfigError(f"{folder} holds another run", hint="name a new folder, or go on with --resume")
+    folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,1 @@
+"""``evenload map``: a function over the lines of a file."""

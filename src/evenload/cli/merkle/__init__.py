@@ -1,0 +1,1 @@
+"""``evenload merkle``: roots and proofs of files, checked anywhere."""

@@ -1,0 +1,148 @@
+"""A file of leaves, and the kind of tree over them, as the command line names both."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import click
+
+from evenload.cli.options import passed_as
+from evenload.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from evenload.merkle import Scheme
+
+__all__ = ["LeafFile", "TreeKind", "leaf_options", "scheme_options"]
+
+Command = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeKind:
+    """The kind of tree that the command line asks for."""
+
+    scheme: str
+    person: str
+    depth: int | None
+
+    def to_scheme(self) -> "Scheme":
+        """The same for the library. Raises UnknownName, ConfigError."""
+        from evenload.merkle import Scheme
+
+        return Scheme(self.scheme, person=self.person.encode(), depth=self.depth)
+
+
+@dataclass(frozen=True, slots=True)
+class LeafFile:
+    """A file of leaves, or - for standard input, and how the leaves are written in it."""
+
+    file: str
+    width: int
+    lines: bool
+    as_hex: bool
+    reverse: bool
+    types: str | None
+
+    @property
+    def is_text(self) -> bool:
+        """Whether a line is a leaf."""
+        return self.lines or self.as_hex
+
+    @property
+    def path(self) -> Any:
+        """What the readers of binary files take: the path, or standard input."""
+        return sys.stdin.buffer if self.file == "-" else self.file
+
+    def shown(self, digest: bytes) -> str:
+        """A digest in hexadecimal, backwards if the leaves are."""
+        return (digest[::-1] if self.reverse else digest).hex()
+
+    def require_binary(self, why: str) -> None:
+        """Raises ConfigError that says ``why`` if this is no binary file on disk."""
+        if self.file == "-" or self.is_text or self.types:
+            raise ConfigError(why, hint="leave out --lines, --hex, --types and -")
+
+    def text_leaves(self) -> Iterator[bytes]:
+        """Yield the leaves of a text file, without the ends of the lines. Raises ConfigError."""
+        from evenload.merkle.scheme import from_hex
+
+        if self.lines and self.as_hex:
+            raise ConfigError("--lines and --hex exclude each other")
+        step = -1 if self.reverse else 1
+        try:
+            with self._open() as source:
+                for number, line in enumerate(source, 1):
+                    leaf = line.rstrip(b"\r\n")
+                    if self.as_hex:
+                        leaf = from_hex(leaf.decode("ascii", "replace").strip(), f"line {number}", None)
+                    yield leaf[::step]
+        except OSError as error:
+            raise ConfigError(f"{self.file} cannot be read: {error.strerror}") from error
+
+    def blocks(self) -> "Iterator[NDArray[np.uint8]]":
+        """Yield the records of a binary file as rows [n, width]. Raises ConfigError if types are given."""
+        from evenload.merkle.stream import read_rows
+
+        if self.types:
+            raise ConfigError("--types belongs to --scheme openzeppelin")
+        yield from read_rows(self.path, self.width)
+
+    def all_leaves(self) -> Any:
+        """All leaves of an openzeppelin tree, with values encoded by their types."""
+        import numpy as np
+
+        if self.is_text:
+            return list(self.text_leaves())
+        if not self.types:
+            blocks = [rows.copy() for rows in self.blocks()]
+            return np.concatenate(blocks) if blocks else np.empty((0, self.width), np.uint8)
+        from evenload.merkle.abi import encode
+
+        try:
+            with self._open() as source:
+                values = json.loads(source.read())
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.file} is no JSON list of values: {error}") from error
+        types = [kind.strip() for kind in self.types.split(",")]
+        if not isinstance(values, list) or not all(isinstance(row, list) for row in values):
+            raise ConfigError(f"{self.file} is no list of lists", hint='write [["0x…", "5"], …]')
+        return [encode(types, row) for row in values]
+
+    def _open(self) -> IO[bytes]:
+        return cast(IO[bytes], click.open_file(self.file, "rb"))
+
+
+def scheme_options(command: Command) -> Command:
+    """Add the options of the kind of tree, and pass them as ``kind``, a TreeKind."""
+    command = passed_as(TreeKind, "kind")(command)
+    for option in (
+        click.option("--depth", type=int, help="poseidon: levels, filled up with zeros."),
+        click.option("--person", default="", help="blake2s: personalisation, up to 8 bytes of text."),
+        click.option("--scheme", default="rfc6962", show_default=True, help="Which kind of tree."),
+    ):
+        command = option(command)
+    return command
+
+
+def leaf_options(command: Command) -> Command:
+    """Add the argument FILE and how leaves are written in it, and pass them as ``leaves``, a LeafFile."""
+    command = passed_as(LeafFile, "leaves")(command)
+    for option in (
+        click.option("--types", help="openzeppelin: FILE is a JSON list of values, such as address,uint256."),
+        click.option(
+            "--reverse", is_flag=True, help="Leaves and root are written backwards, as Bitcoin shows them."
+        ),
+        click.option("--hex", "as_hex", is_flag=True, help="One leaf a line, in hexadecimal."),
+        click.option("--lines", is_flag=True, help="One leaf a line, as it stands."),
+        click.option(
+            "--width", default=32, show_default=True, help="Bytes per record of a binary file (not .npy)."
+        ),
+        click.argument("file", type=click.Path(allow_dash=True)),
+    ):
+        command = option(command)
+    return command

@@ -1,0 +1,55 @@
+"""Options that several commands have, and the decorator that hands all options on as one frozen value."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+__all__ = [
+    "FILE",
+    "FOLDER",
+    "PATH",
+    "color_option",
+    "json_option",
+    "no_progress_option",
+    "passed_as",
+    "quiet_option",
+    "set_option",
+]
+
+Command = Callable[..., Any]
+
+PATH = click.Path(path_type=Path)
+FILE = click.Path(path_type=Path, dir_okay=False)
+FOLDER = click.Path(path_type=Path, file_okay=False)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+quiet_option = click.option("-q", "--quiet", is_flag=True, help="Say nothing but the result.")
+no_progress_option = click.option("--no-progress", is_flag=True, help="No progress on stderr.")
+color_option = click.option(
+    "--color", type=click.Choice(["auto", "always", "never"]), help="Colour in the terminal."
+)
+set_option = click.option(
+    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a key of the job file."
+)
+
+
+def passed_as(kind: type, name: str = "request") -> Callable[[Command], Command]:
+    """Have a command take one ``kind``, a frozen dataclass, in place of the options that its fields name.
+
+    name  of the command's argument
+    """
+    names = [field.name for field in fields(kind)]
+
+    def wrap(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(*args: Any, **given: Any) -> Any:
+            value = kind(**{one: given.pop(one) for one in names if one in given})
+            return command(*args, **given, **{name: value})
+
+        return run
+
+    return wrap

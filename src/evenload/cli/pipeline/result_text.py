@@ -1,0 +1,48 @@
+"""What ``evenload run`` and ``evenload retry`` print of a finished run."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from evenload.events import json_text
+
+if TYPE_CHECKING:
+    from evenload.pipeline.dispatch.results import PipelineResult
+
+__all__ = ["echo_result"]
+
+MOST_SHOWN = 10
+
+
+def echo_result(result: "PipelineResult", as_json: bool) -> None:
+    """Print the result as text or as one JSON object; faults of the run as warnings on stderr."""
+    for fault in result.faults:
+        click.echo(f"warning: {fault}", err=True)
+    click.echo(json_text(result.to_json(), indent=2) if as_json else _text(result))
+
+
+def _text(result: "PipelineResult") -> str:
+    """The result for a terminal: failures, figures, and where everything is."""
+    lines = [
+        f"{name}: {failure.error.type}: {_first_line(failure.error.message)}"
+        for failure in result.failures[:MOST_SHOWN]
+        if failure.error
+        for name in [f"failed {failure.id} in {failure.error.stage}"]
+    ]
+    if len(result.failures) > MOST_SHOWN:
+        lines.append(f"... and {len(result.failures) - MOST_SHOWN} more failures, see results.jsonl")
+    lines.append(result.summary.headline())
+    if result.status in ("interrupted", "failed"):
+        lines.append(
+            f"{result.status}: {len(result) - result.n_done - len(result.failures)} items are unfinished"
+        )
+    width = max((len(name) for name in result.headline), default=0)
+    lines += [f"  {name:<{width}}  {figure}" for name, figure in result.headline.items()]
+    lines.append(f"results  {result.folder / 'results.jsonl'}")
+    if result.report is not None:
+        lines.append(f"report   {result.report}")
+    return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
+
+
+def _first_line(text: str) -> str:
+    return text.strip().splitlines()[0] if text.strip() else ""

@@ -1,0 +1,1 @@
+"""``evenload simulate``: what a fleet of devices would do with given items."""
