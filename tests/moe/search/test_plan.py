@@ -9,7 +9,7 @@ from evenload.balance.flow import route
 from evenload.errors import ConfigError, UnknownName
 from evenload.moe import Fleet, place, rebalance_experts
 from evenload.moe.placement.bound import placement_bound
-from evenload.moe.search.layer_search import Effort, Ground, LayerSearch
+from evenload.moe.search.layer_search import Effort, LayerSearch, LivingFleet
 from evenload.moe.search.scenarios import as_demand, stress
 from evenload.moe.topology import lay_out, ring
 
@@ -36,7 +36,9 @@ def tasks(draw):
 
 def search_of(windows, fleet, is_routed=True, home=None, is_strict=False):
     home = np.full(windows.shape[1], -1) if home is None else home
-    return LayerSearch(windows, Ground.of(fleet), home=home, is_strict=is_strict, is_routed=is_routed, seed=0)
+    return LayerSearch(
+        windows, LivingFleet.of(fleet), home=home, is_strict=is_strict, is_routed=is_routed, seed=0
+    )
 
 
 def exact_cost(phy2log, demand, fleet):
@@ -84,8 +86,8 @@ def test_costs_are_the_routers(task):
     search = search_of(windows, fleet)
     for _, slots in search.starts():
         phy2log = np.full(fleet.n_gpus * fleet.width, -1)
-        phy2log[search.ground.slot_index] = slots
-        costs = search.costs(slots, as_demand(windows, search.ground.speed.sum()))
+        phy2log[search.living.slot_index] = slots
+        costs = search.costs(slots, as_demand(windows, search.living.speed.sum()))
         for window, cost in zip(windows, costs, strict=True):
             # The router keeps speeds in steps of 1/4096.
             assert cost == pytest.approx(max(1.0, exact_cost(phy2log, window * 4096, fleet)), rel=2e-3)
@@ -108,16 +110,16 @@ def test_costs_stay_right_however_long_the_search(task, is_routed):
 def test_equal_split_costs_by_hand(task):
     windows, fleet = task
     search = search_of(windows, fleet, is_routed=False)
-    demand = as_demand(windows, search.ground.speed.sum())
+    demand = as_demand(windows, search.living.speed.sum())
     for _, start in search.starts():
         slots, costs = search.search(start, demand, 30)
         used = slots >= 0
         share = demand / np.bincount(slots[used], minlength=demand.shape[1])
         for t, cost in enumerate(costs):
             load = np.bincount(
-                search.ground.slot2gpu[used], share[t][slots[used]], minlength=len(search.ground.speed)
+                search.living.slot2gpu[used], share[t][slots[used]], minlength=len(search.living.speed)
             )
-            assert cost == pytest.approx((load / search.ground.speed).max(), abs=1e-9)
+            assert cost == pytest.approx((load / search.living.speed).max(), abs=1e-9)
 
 
 @settings(max_examples=40, deadline=None)
@@ -239,21 +241,21 @@ def test_an_exchange_and_a_new_label_take_off_what_they_promise():
     windows = random.lognormal(3, 0.8, (3, 1, 24))
     fleet = Fleet.even(6, 30)
     old = place(windows[:1], fleet, objective="equal").phy2log
-    ground = Ground.of(fleet)
-    layer = LayerSearch(windows[:, 0], ground, home=np.full(24, -1), is_strict=False, is_routed=False, seed=0)
+    living = LivingFleet.of(fleet)
+    layer = LayerSearch(windows[:, 0], living, home=np.full(24, -1), is_strict=False, is_routed=False, seed=0)
     demand = as_demand(windows[:, 0], 6.0)
     has = np.zeros((6, 24), np.bool_)
-    has[ground.slot2gpu, old[0]] = True
+    has[living.slot2gpu, old[0]] = True
     before = layer.costs(old[0], demand)
 
-    slots = layer._relieve(old[0], demand, has, 1.02)
+    slots = layer._repair_greedily(old[0], demand, has, 1.02)
 
     after = layer.costs(slots, demand)
     share = (demand / np.bincount(slots, minlength=24))[:, slots]
-    by_hand = [np.bincount(ground.slot2gpu, row, 6).max() for row in share]
+    by_hand = [np.bincount(living.slot2gpu, row, 6).max() for row in share]
     np.testing.assert_allclose(after, by_hand)
     assert after.mean() < before.mean()
-    assert all(len(set(slots[ground.slot2gpu == gpu])) == 5 for gpu in range(6))
+    assert all(len(set(slots[living.slot2gpu == gpu])) == 5 for gpu in range(6))
     assert set(slots) == set(range(24))
 
 

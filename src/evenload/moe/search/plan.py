@@ -1,6 +1,4 @@
-"""``place``: a placement searched for with the router as judge, for any fleet, from scratch or from an old
-one.
-"""
+"""``place``: search for a placement on any fleet, from scratch or from the one in use."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -30,13 +28,12 @@ EFFORTS: dict[str, dict[str, int]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A placement for a fleet, what it costs and what no placement could go below.
+    """A placement for a fleet, with its imbalance and a bound that no placement can go below.
 
-    imbalance  [layers] mean over the windows given: busiest GPU over the mean, loads per unit of speed
-    held_out   [layers] the same over windows that the search had not seen, when it chose (None: too few
-               windows)
-    bound      [layers] mean over the windows: the relaxed minimum over all placements and routings
-    origin     [layers] where the search began: "EPLB", "copies by load", "backbone" or "old"
+    imbalance  [layers] busiest GPU over the mean, in load per unit of speed; mean over the windows given
+    held_out   [layers] imbalance in the windows held out when the search chose; None if there were too few
+    bound      [layers] the relaxed minimum over all placements and routings; mean over the windows
+    origin     [layers] the start of the search: "EPLB", "copies by load", "backbone" or "old"
     """
 
     placement: Placement
@@ -53,7 +50,7 @@ class Plan:
         return self.placement.phy2log
 
     def transfers(self, old: ArrayLike, **options: Any) -> Schedule:
-        """What has to be fetched to get here from ``old``; options as ``schedule_transfers``."""
+        """The transfers that lead here from ``old``; options as in ``schedule_transfers``."""
         return schedule_transfers(old, self.phy2log, self.fleet, **options)
 
 
@@ -73,19 +70,18 @@ def place(
     """Place copies of experts so that batches like the recent ones can be served evenly.
 
     load_windows  [windows, layers, experts] (or [layers, experts]) loads of recent windows, oldest first;
-                  best are windows a quarter as long as the batches to come: what is even for these is even
-                  for those
+                  best are windows a quarter as long as the batches to come
     objective     "routed": each batch is routed exactly over the copies (``balance.flow``, ``Planner``);
                   "equal": each expert's load is split equally over them
-    old           [layers, GPUs * width] the placement in use. Without ``target`` it is one more place to
-                  start from
+    old           [layers, GPUs * width] the placement in use. Without ``target`` it is one more start of the
+                  search
     target        needs ``old``: fetch as few experts as will bring the mean imbalance of each layer to this
     node_limit    "base": each group of experts keeps a copy of each expert on its own node, others go
                   anywhere; "all": copies stay on their group's node
     n_groups      groups of consecutive experts for ``node_limit``, a multiple of the nodes; by default one a
                   node
     effort        "online" (tens of milliseconds a layer for 16 GPUs), "offline", or an ``Effort``
-    threads       layers searched side by side
+    threads       layers searched at the same time
 
     Raises ConfigError if loads are negative or not finite, there are fewer living slots than experts, or
     shapes or options do not fit; UnknownName for another objective, effort or limit. The same arguments give
@@ -101,53 +97,53 @@ def place(
             f"{fleet.n_living_slots} living slots are too few for {n_experts} experts",
             hint=f"give the living GPUs {n_experts} slots or more",
         )
-    before = None if old is None else _old(old, n_layers, n_experts, fleet)
-    if target is not None and before is None:
+    if target is not None and old is None:
         raise ConfigError(
             f"target {target} without old=", hint="give the placement in use as old=, or leave target= out"
         )
-    homes = _homes(windows, fleet, node_limit, n_groups)
-    one = partial(
-        _place_layer, windows=windows, fleet=fleet, before=before, target=target, homes=homes,
-        is_strict=node_limit == "all", is_routed=objective == "routed", effort=effort, seed=seed,
+    before = None if old is None else _old(old, n_layers, n_experts, fleet)
+    place_layer = partial(
+        _place_layer, windows=windows, fleet=fleet, before=before, target=target,
+        homes=_homes(windows, fleet, node_limit, n_groups), is_strict=node_limit == "all",
+        is_routed=objective == "routed", effort=effort, seed=seed,
     )  # fmt: skip
     if threads > 1:
         with ThreadPoolExecutor(threads) as pool:
-            layers = list(pool.map(one, range(n_layers)))
+            layers = list(pool.map(place_layer, range(n_layers)))
     else:
-        layers = [one(layer) for layer in range(n_layers)]
-    return _answer(windows, fleet, objective, layers)
+        layers = [place_layer(layer) for layer in range(n_layers)]
+    return _as_plan(windows, fleet, objective, layers)
 
 
 def _place_layer(
     layer: int, *, windows: NDArray, fleet: Fleet, before: NDArray | None, target: float | None,
     homes: NDArray, is_strict: bool, is_routed: bool, effort: Any, seed: int,
 ):  # fmt: skip
-    """``phy2log`` [GPUs * width], imbalance, imbalance held out or None, origin."""
-    from evenload.moe.search.layer_search import Ground, LayerSearch
+    """Search one layer: ``phy2log`` [GPUs * width], imbalance, imbalance held out or None, origin."""
+    from evenload.moe.search.layer_search import LayerSearch, LivingFleet
     from evenload.moe.search.scenarios import as_demand
 
-    ground = Ground.of(fleet)
+    living = LivingFleet.of(fleet)
     search = LayerSearch(
         windows[:, layer],
-        ground,
+        living,
         home=homes[layer],
         is_strict=is_strict,
         is_routed=is_routed,
         seed=seed + layer,
     )
-    old = None if before is None else search.complete(before[layer][ground.slot_index])
+    old = None if before is None else search.complete(before[layer][living.slot_index])
     if old is not None and target is not None:
         found = search.repair(old, target, effort)
     else:
         found = search.plan(effort, {} if old is None else {"old": old})
-    cost = search.costs(found.slots, as_demand(windows[:, layer], ground.speed.sum())).mean()
+    cost = search.costs(found.slots, as_demand(windows[:, layer], living.speed.sum())).mean()
     phy2log = np.full(fleet.n_gpus * fleet.width, -1, np.int64)
-    phy2log[ground.slot_index] = found.slots
+    phy2log[living.slot_index] = found.slots
     return phy2log, float(cost), found.held_out, found.origin
 
 
-def _answer(windows: NDArray, fleet: Fleet, objective: str, layers: list) -> Plan:
+def _as_plan(windows: NDArray, fleet: Fleet, objective: str, layers: list) -> Plan:
     phy2log = np.stack([layer[0] for layer in layers])
     log2phy, logcnt = logical_maps(phy2log, windows.shape[2])
     speeds = fleet.living_speeds()
@@ -240,9 +236,7 @@ def _homes(windows: NDArray, fleet: Fleet, node_limit: str, n_groups: int | None
 
 
 def _pack_groups(load: NDArray, group_size: int, fleet: Fleet) -> NDArray[np.int64]:
-    """Node of each group: heaviest group first, to the node that it leaves least busy, as long as its slots
-    last.
-    """
+    """[groups] node of each: heaviest group first, to the node with room that it leaves least busy."""
     speeds, nodes = fleet.living_speeds(), np.asarray(fleet.nodes)
     living = np.where(speeds > 0, fleet.slots, 0)
     names: Sequence[int] = sorted(set(fleet.nodes))

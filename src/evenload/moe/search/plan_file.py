@@ -1,4 +1,4 @@
-"""A placement on disk: what ``evenload moe place -o`` writes and engines read."""
+"""Placements on disk, as ``evenload moe place -o`` writes them and engines read them."""
 
 import json
 import os
@@ -18,7 +18,7 @@ __all__ = ["read_plan", "write_plan"]
 
 
 def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet) -> None:
-    """Write a placement [layers, GPUs * width] and its fleet; the file appears whole or not at all.
+    """Write a placement [layers, GPUs * width] and its fleet to a file that appears whole or not at all.
 
     .json  ``physical_to_logical_map`` [layers][slots], the key that SGLang's ``--init-expert-location`` reads
     .npz   ``phy2log``, ``log2phy`` and ``logcnt``

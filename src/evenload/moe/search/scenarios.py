@@ -1,4 +1,4 @@
-"""Batches that have not happened but might: recent windows, with as much noise again as they show."""
+"""Scenarios for the search: recent windows scaled to demand, and made-up ones with more noise."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +11,10 @@ def stress(
 ) -> NDArray[np.float64]:
     """``n`` made-up windows [n, experts] from ``windows`` [windows, experts] of loads.
 
-    Each is a window drawn at random with as much noise again as the windows have among themselves, and noise
-    of the kind that counts have: its variance grows with the load. How much is estimated, as the median over
-    experts of variance over mean. A plan that holds for these holds for the next batches better than one that
-    fits the windows. One window tells nothing of how loads vary: it gets ``lone_noise``, in logarithms.
+    Each is a window drawn at random plus noise as large as the windows' own, with a variance in proportion to
+    the load, as counts have it. The factor is estimated as the median over experts of variance over mean. A
+    placement that is good for these is better for the next batches than one that fits the windows alone.
+    From one window no variance can be estimated: it is multiplied by log-normal noise of ``lone_noise``.
     """
     n_windows, n_experts = windows.shape
     drawn = windows[random.integers(n_windows, size=n)]
@@ -27,9 +27,9 @@ def stress(
 
 
 def as_demand(windows: NDArray, speed: float) -> NDArray[np.float64]:
-    """Scale each of ``windows`` [windows, experts] to sum to ``speed``; windows without load are left out.
+    """Scale each of ``windows`` [windows, experts] to sum to ``speed``; windows without load are dropped.
 
-    If none has any, the answer is one window of equal loads.
+    Returns one window of equal loads if there is no load at all.
     """
     totals = windows.sum(axis=1)
     kept = windows[totals > 0]

@@ -1,15 +1,15 @@
-"""From one placement to another: which expert each GPU has to fetch, from where, in which batch.
+"""Schedules of transfers from one placement to another: which GPU fetches which expert, from where, when.
 
-A batch is a set of transfers that go on at the same time without getting in each other's way:
+A batch is a set of transfers that run at the same time and do not interfere:
 
 - a GPU sends at most one expert and receives at most one;
-- every source holds its expert when the batch begins. What is received lands in one spare buffer a GPU and
-  takes its slot when the batch is over, so nothing is overwritten that is still being read;
-- at the end of every batch each GPU holds no more experts of a layer than it has slots, and no expert is ever
-  without a copy. So serving can go on between batches.
+- every source holds its expert when the batch begins. A GPU receives into one spare buffer and fills the slot
+  when the batch is over, so nothing is overwritten while it is being read;
+- at the end of every batch each GPU holds no more experts of a layer than it has slots, and each expert has a
+  copy. So serving can go on between batches.
 
 Such batches always exist. A full GPU waits only while an expert that it alone holds is still to be sent
-elsewhere; following these from GPU to GPU closes a ring, and a ring goes in one batch.
+elsewhere. Following these from GPU to GPU closes a ring, whose transfers fit into one batch.
 """
 
 from collections import defaultdict
@@ -28,8 +28,9 @@ BYTES_PER_S = 50e9  # of a GPU's link, 400 Gbit/s
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """GPU ``target`` fetches ``expert`` of ``layer`` from GPU ``source`` (-1: no GPU has it, load it) into
-    ``slot``.
+    """A fetch of ``expert`` of ``layer`` by GPU ``target`` into ``slot``.
+
+    source  the GPU that sends it; -1 if no GPU has it, so that it must be loaded
     """
 
     layer: int
@@ -43,10 +44,10 @@ class Transfer:
 class Schedule:
     """Batches of transfers, one after the other.
 
-    phy2log    [layers, slots] the placement asked for, experts that stay on their GPU in the slots they have
+    phy2log    [layers, slots] the new placement, where experts that stay on their GPU keep their slots
     n_slots    slots that hold an expert in ``phy2log``
-    bytes      of weights fetched in all
-    seconds    estimated: each batch takes as long as its slowest transfer, plus the latency
+    bytes      weights fetched in all
+    seconds    estimate: each batch takes as long as its slowest transfer, plus the latency
     """
 
     batches: tuple[tuple[Transfer, ...], ...]
@@ -61,12 +62,12 @@ class Schedule:
 
     @property
     def moved_share(self) -> float:
-        """Transfers over slots: 1.0 is every slot newly filled."""
+        """Transfers over slots: 1.0 if every slot is filled anew."""
         return len(self.transfers) / self.n_slots if self.n_slots else 0.0
 
     @property
     def fewest_batches(self) -> int:
-        """No schedule has fewer: the most that one GPU receives."""
+        """A lower bound of the batches of any schedule: the most experts that one GPU receives."""
         received = defaultdict(int)
         for transfer in self.transfers:
             received[transfer.target] += 1
@@ -74,9 +75,7 @@ class Schedule:
 
 
 def keep_slots(old: NDArray[np.int64], new: NDArray[np.int64], n_gpus: int) -> NDArray[np.int64]:
-    """``new`` with slots reordered inside each GPU, so that experts which stay keep the slots they have in
-    ``old``.
-    """
+    """Reorder ``new`` inside each GPU so that experts that stay keep their slots of ``old``."""
     kept = new.copy()
     for layer_old, layer_new in zip(
         old.reshape(len(old), n_gpus, -1), kept.reshape(len(new), n_gpus, -1), strict=True
@@ -108,10 +107,10 @@ def schedule_transfers(
     load_bytes_per_s: float = 5e9,
     latency_s: float = 20e-6,
 ) -> Schedule:
-    """Batches of transfers that lead from ``old`` to ``new`` [layers, GPUs * width] without conflicts.
+    """Schedule the transfers that lead from ``old`` to ``new`` [layers, GPUs * width], in few batches.
 
     expert_bytes      weights of one expert in one layer
-    bytes_per_s       of a GPU's link to others; ``node_bytes_per_s`` inside a node, by default the same
+    bytes_per_s       of a GPU's link to other nodes; ``node_bytes_per_s`` inside a node, by default the same
     load_bytes_per_s  for an expert that no living GPU holds
 
     Copies on dead GPUs are no sources. Raises ConfigError if shapes differ or do not fit the fleet.
@@ -142,21 +141,21 @@ def schedule_transfers(
 
 
 class _Layer:
-    """What each GPU holds of one layer while its transfers are dealt out to batches."""
+    """The experts that each GPU holds of one layer while its transfers are put into batches."""
 
     def __init__(self, layer: int, before: NDArray[np.int64], after: NDArray[np.int64], fleet: Fleet):
         self.layer, self.fleet = layer, fleet
         self.holders: dict[int, set[int]] = defaultdict(set)  # expert -> GPUs that have it
-        self.wanted: dict[int, set[int]] = defaultdict(set)  # and are to have it in the end
+        self.wanted: dict[int, set[int]] = defaultdict(set)  # expert -> GPUs that need it in the end
         self.missing: dict[int, dict[int, int]] = {}  # GPU -> the experts it lacks -> their slots
         self.leaving: list[set[int]] = []  # GPU -> experts to be dropped
         self.used: list[int] = []  # GPU -> experts there
         rows, goals = (row.reshape(fleet.n_gpus, -1).tolist() for row in (before, after))
         for gpu in range(fleet.n_gpus):
-            self._note(gpu, set() if gpu in fleet.dead else set(rows[gpu]) - {-1}, goals[gpu])
+            self._add_gpu(gpu, set() if gpu in fleet.dead else set(rows[gpu]) - {-1}, goals[gpu])
         self._drop_spare(list(self.holders))
 
-    def _note(self, gpu: int, has: set[int], goal: list[int]) -> None:
+    def _add_gpu(self, gpu: int, has: set[int], goal: list[int]) -> None:
         self.used.append(len(has))
         self.leaving.append(has - set(goal))
         for expert in has:
@@ -171,6 +170,7 @@ class _Layer:
             self.missing[gpu] = lacks
 
     def batches(self) -> Iterable[list[Transfer]]:
+        """Yield the layer's batches, in order."""
         while self.missing:
             batch = self._batch()
             for move in batch:
@@ -183,9 +183,7 @@ class _Layer:
             yield batch
 
     def _drop_spare(self, experts: list[int]) -> None:
-        """Forget copies that are not wanted where they are, as soon as a wanted one exists or none is
-        wanted.
-        """
+        """Drop copies that their GPU does not need in the end, once one that does has its copy."""
         for expert in experts:
             if self.wanted[expert] and not self.holders[expert] & self.wanted[expert]:
                 continue
@@ -195,7 +193,7 @@ class _Layer:
                 self.used[gpu] -= 1
 
     def _batch(self) -> list[Transfer]:
-        """As many transfers as fit, GPUs that lack most first; where all are full, a ring of them."""
+        """As many transfers as fit, GPUs that lack most first; a ring of them if all GPUs are full."""
         self.sends: set[int] = set()
         self.freed: set[int] = set()  # GPUs that can drop an expert when this batch is over
         batch: list[Transfer] = []
@@ -207,7 +205,7 @@ class _Layer:
             waiting = [gpu for gpu in waiting if gpu not in served]
 
     def _serve(self, gpu: int, batch: list[Transfer]) -> bool:
-        """Let ``gpu`` receive what it lacks and can take in; sooner what frees a slot at its source."""
+        """Add a transfer to ``gpu``, if it has room: first one that frees a slot at its source."""
         if self.used[gpu] >= self.fleet.slots[gpu] and gpu not in self.freed:
             return False
         nodes = self.fleet.nodes
@@ -228,7 +226,7 @@ class _Layer:
         return True
 
     def _ring(self) -> list[Transfer]:
-        """All GPUs are full: each gives the next one what it alone holds, until the ring closes."""
+        """A ring of transfers for full GPUs: each sends an expert that it must drop to one that lacks it."""
         path: dict[int, int] = {}  # GPU -> the expert it gives, in order
         gpu = min(self.missing)
         while gpu not in path:
@@ -243,9 +241,7 @@ class _Layer:
 
 
 def _merge(layers: list[list[list[Transfer]]]) -> list[list[Transfer]]:
-    """Batches of all layers: those that share no sender and no receiver go together, each layer's own in
-    order.
-    """
+    """Merge the layers' batches that share no sender and no receiver, keeping each layer's order."""
     waiting = [iter(batches) for batches in layers]
     heads = [(layer, batch) for layer, batches in enumerate(waiting) if (batch := next(batches, None))]
     merged = []

@@ -1,8 +1,8 @@
-"""The compiled half of ``plan``: changes of a placement, drawn at random, that make it cheaper.
+"""The compiled search that ``plan`` runs: changes of a placement, drawn at random, that lower its cost.
 
-Three things make a change cheap to judge. A change that takes no load off the cuts is seen without routing
-(prospect_kernels). Each scenario keeps its flow (serving_kernels). And a change is dropped as soon as it can
-no longer pay.
+Three things make a change cheap to judge. One that takes no load off the cuts is rejected without routing
+(lower_bound.py). Each scenario keeps its flow (cost.py). And a change is rejected as soon as it can no longer
+pay.
 """
 
 from pathlib import Path
@@ -10,18 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from evenload.balance.flow.kernels.jit import compiled, fingerprint, inlined
-from evenload.moe.search.change_kernels import apply, may_exchange, may_relabel, moves
-from evenload.moe.search.prospect_kernels import least_exchange, least_relabel
-from evenload.moe.search.serving_kernels import keep_costs, set_up, try_costs
+from evenload.moe.search.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
+from evenload.moe.search.kernels.cost import keep_costs, set_up, try_costs
+from evenload.moe.search.kernels.lower_bound import exchange_bound, relabel_bound
 
 __all__ = ["PIECES", "search"]
 
-PIECES = ("change_kernels", "layer_state", "prospect_kernels", "search_kernels", "serving_kernels")
+PIECES = ("change", "cost", "lower_bound", "random_search", "state")
 
 
 @inlined
 def _draw(scratch, n):
-    """A number below ``n``; xorshift64*."""
+    """Draw a whole number below ``n``. Source: xorshift64*, Vigna, ACM TOMS 42(4), 2016."""
     x = scratch.random[0]
     x ^= x >> np.uint64(12)
     x ^= x << np.uint64(25)
@@ -32,7 +32,7 @@ def _draw(scratch, n):
 
 @inlined
 def _slot_in_a_cut(problem, state, scratch):
-    """A slot of a GPU that some scenario's cut holds, or any slot: load is to be led away from there."""
+    """Draw a slot of a GPU that is in the cut of a scenario drawn at random, or any slot if that is even."""
     t = _draw(scratch, len(state.cost))
     gpu = _draw(scratch, len(problem.speed))
     if state.cost[t] > 1.0:
@@ -46,10 +46,9 @@ def _slot_in_a_cut(problem, state, scratch):
 
 @inlined
 def _propose(problem, state, scratch):
-    """A change at random: (slot, other slot or -1, expert or -1), and the least sum of costs; infinite if
-    not allowed.
+    """Draw a change (slot, other, new), with a lower bound of its sum of costs: infinite if not allowed.
 
-    A quarter of them begin where a cut is: a slot from there is exchanged, or what it holds copied elsewhere.
+    A quarter of them start from a cut: a slot there is exchanged, or its expert copied to another slot.
     """
     slot, busy = _draw(scratch, len(state.slots)), -1
     if _draw(scratch, 4) == 0:
@@ -58,21 +57,21 @@ def _propose(problem, state, scratch):
         other = busy if busy >= 0 else _draw(scratch, len(state.slots))
         if not may_exchange(problem, state, slot, other):
             return slot, other, -1, np.inf
-        return slot, other, -1, least_exchange(problem, state, scratch, slot, other)
+        return slot, other, -1, exchange_bound(problem, state, scratch, slot, other)
     new = state.slots[busy] if busy >= 0 else _draw(scratch, len(state.n_hosts))
     if new < 0 or not may_relabel(problem, state, slot, new):
         return slot, -1, new, np.inf
-    return slot, -1, new, least_relabel(problem, state, scratch, slot, new)
+    return slot, -1, new, relabel_bound(problem, state, scratch, slot, new)
 
 
 def _sealed(seal):
     @compiled
     def search(problem, state, scratch, old_on, price, goal, n_tries):
-        """Change ``state`` for the better, one change at a time; the router prices ``n_tries`` at most.
+        """Improve ``state``, one change at a time, each drawn at random and kept if it pays.
 
-        Better is a lower sum of costs plus ``price`` for each expert that a GPU has to fetch. Ends early once
-        the costs sum to ``goal`` or less, or after 50 proposals a try. Returns the sum of the costs, which
-        stand in ``state.cost``.
+        A change pays if it lowers the sum of costs plus ``price`` for each expert that a GPU has to fetch.
+        Ends after ``n_tries`` changes were judged by their costs or 50 times as many were drawn, or once the
+        costs sum to ``goal`` or less. Returns the sum of the costs; ``state.cost`` holds them.
         """
         _ = seal  # a new one is a new key in numba's cache
         total = set_up(problem, state, scratch)
@@ -82,7 +81,7 @@ def _sealed(seal):
             slot, other, new, least = _propose(problem, state, scratch)
             if least == np.inf:
                 continue
-            fee = price * moves(problem, state, old_on, slot, other, new) if price > 0.0 else 0.0
+            fee = price * n_more_fetches(problem, state, old_on, slot, other, new) if price > 0.0 else 0.0
             if least + fee >= total - 1e-9:
                 continue
             tried += 1

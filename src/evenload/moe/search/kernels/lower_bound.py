@@ -1,15 +1,16 @@
-"""Pieces of the search: what costs can come down to at best after a change, seen without routing.
+"""Pieces of the search: lower bounds of the costs after a change, found without routing.
 
-A change that takes no load off the cuts cannot help.
+The bound is what the old cuts hold after the change, so a change that takes no load off them cannot pay.
 """
 
 from evenload.balance.flow.kernels.jit import inlined
 
-__all__ = ["least_exchange", "least_relabel"]
+__all__ = ["exchange_bound", "relabel_bound"]
 
 
 @inlined
-def _hosts_inside(problem, state, t, expert):
+def _n_copies_inside(problem, state, t, expert):
+    """Copies of ``expert`` on the GPUs of the scenario's cut."""
     n = 0
     for k in range(state.n_hosts[expert]):
         if state.cut[t, problem.slot2gpu[state.hosts[expert, k]]]:
@@ -18,11 +19,11 @@ def _hosts_inside(problem, state, t, expert):
 
 
 @inlined
-def _exchange_relief(problem, state, t, leaving, coming):
+def _exchange_change(problem, state, t, leaving, coming):
     """Load that a cut gains if a copy of ``leaving`` goes out of it and one of ``coming`` comes in.
 
-    Under routing, only an expert with all its copies inside is shut in; else the cut is one GPU, with its
-    shares.
+    Under routing, a cut must carry experts with all their copies inside. Under an equal split the cut is one
+    GPU, with its shares.
     """
     if not problem.is_routed:
         return (
@@ -30,16 +31,16 @@ def _exchange_relief(problem, state, t, leaving, coming):
             - problem.demand[t, leaving] / state.n_hosts[leaving]
         )
     change = 0.0
-    if _hosts_inside(problem, state, t, leaving) == state.n_hosts[leaving]:
+    if _n_copies_inside(problem, state, t, leaving) == state.n_hosts[leaving]:
         change -= problem.demand[t, leaving]
-    if _hosts_inside(problem, state, t, coming) == state.n_hosts[coming] - 1:
+    if _n_copies_inside(problem, state, t, coming) == state.n_hosts[coming] - 1:
         change += problem.demand[t, coming]
     return change
 
 
 @inlined
-def least_exchange(problem, state, scratch, slot, other):
-    """What the costs can sum to at best after an exchange: the old cuts, with what they then hold."""
+def exchange_bound(problem, state, scratch, slot, other):
+    """A lower bound of the sum of costs after an exchange; writes each scenario's to ``least``."""
     total = 0.0
     for t in range(len(state.cost)):
         cost = state.cost[t]
@@ -48,21 +49,21 @@ def least_exchange(problem, state, scratch, slot, other):
             a, b = (
                 (state.slots[slot], state.slots[other]) if inside else (state.slots[other], state.slots[slot])
             )
-            cost = max(1.0, cost + _exchange_relief(problem, state, t, a, b) / state.cut_speed[t])
+            cost = max(1.0, cost + _exchange_change(problem, state, t, a, b) / state.cut_speed[t])
         scratch.least[t] = cost
         total += cost
     return total
 
 
 @inlined
-def _relabel_relief(problem, state, t, slot, new):
+def _relabel_change(problem, state, t, slot, new):
     """Load that the scenario's cut gains if ``slot`` holds ``new`` instead."""
     old, is_inside = state.slots[slot], state.cut[t, problem.slot2gpu[slot]]
     change = 0.0
     if problem.is_routed:
-        if not is_inside and old >= 0 and _hosts_inside(problem, state, t, old) == state.n_hosts[old] - 1:
+        if not is_inside and old >= 0 and _n_copies_inside(problem, state, t, old) == state.n_hosts[old] - 1:
             change += problem.demand[t, old]
-        if not is_inside and _hosts_inside(problem, state, t, new) == state.n_hosts[new]:
+        if not is_inside and _n_copies_inside(problem, state, t, new) == state.n_hosts[new]:
             change -= problem.demand[t, new]
         return change
     m = state.n_hosts[new]
@@ -70,22 +71,23 @@ def _relabel_relief(problem, state, t, slot, new):
         n = state.n_hosts[old]
         if is_inside:
             change -= problem.demand[t, old] / n
-        elif _hosts_inside(problem, state, t, old) > 0:
+        elif _n_copies_inside(problem, state, t, old) > 0:
             change += problem.demand[t, old] * (1.0 / (n - 1) - 1.0 / n)
     if is_inside:
         change += problem.demand[t, new] / (m + 1)
-    elif _hosts_inside(problem, state, t, new) > 0:
+    elif _n_copies_inside(problem, state, t, new) > 0:
         change += problem.demand[t, new] * (1.0 / (m + 1) - 1.0 / m)
     return change
 
 
 @inlined
-def least_relabel(problem, state, scratch, slot, new):
+def relabel_bound(problem, state, scratch, slot, new):
+    """A lower bound of the sum of costs after a relabel; writes each scenario's to ``least``."""
     total = 0.0
     for t in range(len(state.cost)):
         cost = state.cost[t]
         if cost > 1.0:
-            cost = max(1.0, cost + _relabel_relief(problem, state, t, slot, new) / state.cut_speed[t])
+            cost = max(1.0, cost + _relabel_change(problem, state, t, slot, new) / state.cut_speed[t])
         scratch.least[t] = cost
         total += cost
     return total

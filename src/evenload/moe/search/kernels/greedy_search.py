@@ -1,9 +1,8 @@
-"""The compiled half of ``plan`` with few fetches where load is split equally: what relieves most for a fetch.
+"""The compiled search that ``repair`` runs under an equal split: at each step the change that gains most.
 
 Where several GPUs tie for the busiest, no single change lowers the maximum, and a search that looks at the
-maximum alone sticks. So every change is judged by the *burden* it takes away: what all GPUs carry beyond the
-target, plus a fixed toll for each that does, since one that is only just beyond needs a change of its own as
-well.
+maximum alone is stuck. So a change's *gain* is how much it lowers the *burden*: the load of all GPUs beyond
+the target, plus a fixed toll for each GPU beyond it, as each of these needs a change of its own.
 """
 
 from pathlib import Path
@@ -13,38 +12,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.balance.flow.kernels.jit import compiled, fingerprint, inlined
-from evenload.moe.search.change_kernels import apply, may_exchange, may_relabel, moves
-from evenload.moe.search.serving_kernels import busiest, keep_costs, set_up, split
+from evenload.moe.search.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
+from evenload.moe.search.kernels.cost import displace, keep_costs, set_up, split_cost
 
-__all__ = ["PIECES", "relieve"]
+__all__ = ["PIECES", "repair"]
 
-PIECES = ("change_kernels", "layer_state", "relief_kernels", "serving_kernels")
+PIECES = ("change", "cost", "greedy_search", "state")
 
 TOLL = 0.02  # of the mean load, for each GPU beyond the target
 LEAST_GAIN = 1e-7
 LEAST_PAY = 1e-4  # of burden, for each expert fetched and scenario
 UNKNOWN = -2
-NO_FETCH = 0.01  # what a change counts that has nothing fetched, or less than before
+NO_FETCH = 0.01  # fetches that a change counts as, at least
 
 
-class Known(NamedTuple):
-    """The best changes of each slot, and which GPUs have changed since they were looked for."""
+class BestChanges(NamedTuple):
+    """The best exchange and the best relabel of each slot, kept from step to step."""
 
-    gain: NDArray[np.float64]  # [slots] burden that goes for a fetch, by an exchange
-    other: NDArray[np.int64]  # [slots] the slot to exchange with, -1 if none relieves, or UNKNOWN
-    relief: NDArray[np.float64]  # [slots] burden that goes for a fetch, by another expert in it
-    new: NDArray[np.int64]  # [slots] that expert, -1 if none relieves, or UNKNOWN
-    is_touched: NDArray[np.bool_]  # [gpus]
+    gain: NDArray[np.float64]  # [slots] gain per fetch of the best exchange
+    other: NDArray[np.int64]  # [slots] the slot to exchange with, -1 if no exchange gains, or UNKNOWN
+    relabel_gain: NDArray[np.float64]  # [slots] gain per fetch of the best relabel
+    new: NDArray[np.int64]  # [slots] its expert, -1 if no relabel gains, or UNKNOWN
+    is_touched: NDArray[np.bool_]  # [gpus] whether the last step changed the GPU's load or slots
 
 
 @inlined
 def _burden(load, limit):
+    """The burden of one GPU."""
     return load - limit + TOLL if load > limit + LEAST_GAIN else 0.0
 
 
 @inlined
 def _exchange_gain(problem, state, target, slot, other):
-    """Burden that goes if two slots change places."""
+    """The gain of an exchange."""
     gpu, peer = problem.slot2gpu[slot], problem.slot2gpu[other]
     limit, far_limit = target * problem.speed[gpu], target * problem.speed[peer]
     gain = 0.0
@@ -58,14 +58,14 @@ def _exchange_gain(problem, state, target, slot, other):
 
 @inlined
 def _add_shares(problem, state, t, expert, change, delta):
-    """Add to ``delta`` [gpus] that each copy of ``expert`` carries so much more."""
+    """Add ``change`` to ``delta`` [gpus] for each copy of ``expert``."""
     for k in range(state.n_hosts[expert]):
         delta[problem.slot2gpu[state.hosts[expert, k]]] += change
 
 
 @inlined
 def _take_gain(problem, state, target, t, expert, delta):
-    """Burden that goes with ``delta`` on the GPUs of ``expert``; there it is back to zero after that."""
+    """The gain of adding ``delta`` [gpus] to the loads of the GPUs of ``expert``; resets it to zero there."""
     gain = 0.0
     for k in range(state.n_hosts[expert]):
         gpu = problem.slot2gpu[state.hosts[expert, k]]
@@ -77,7 +77,7 @@ def _take_gain(problem, state, target, t, expert, delta):
 
 @inlined
 def _relabel_gain(problem, state, delta, target, slot, new):
-    """Burden that goes if ``slot`` holds ``new`` instead."""
+    """The gain of putting ``new`` into ``slot``."""
     old, gpu, gain = state.slots[slot], problem.slot2gpu[slot], 0.0
     n, m = state.n_hosts[old] if old >= 0 else 0, state.n_hosts[new]
     limit = target * problem.speed[gpu]
@@ -100,6 +100,7 @@ def _relabel_gain(problem, state, delta, target, slot, new):
 
 @inlined
 def _mark_burdened(problem, state, target, is_burdened):
+    """Write which GPUs are beyond the target in any scenario."""
     for gpu in range(len(problem.speed)):
         is_burdened[gpu] = False
         for t in range(len(state.cost)):
@@ -108,7 +109,8 @@ def _mark_burdened(problem, state, target, is_burdened):
 
 
 @inlined
-def _has_host_in(problem, state, expert, chosen):
+def _has_copy_on(problem, state, expert, chosen):
+    """Whether one of the ``chosen`` [gpus] holds ``expert``."""
     found = False
     for k in range(state.n_hosts[expert]):
         found = found or chosen[problem.slot2gpu[state.hosts[expert, k]]]
@@ -117,12 +119,12 @@ def _has_host_in(problem, state, expert, chosen):
 
 @inlined
 def _per_fetch(problem, state, old_on, gain, slot, other, new):
-    return gain / max(np.float64(moves(problem, state, old_on, slot, other, new)), NO_FETCH)
+    return gain / max(np.float64(n_more_fetches(problem, state, old_on, slot, other, new)), NO_FETCH)
 
 
 @inlined
-def _look_at(problem, state, old_on, target, known, slot, other):
-    """Remember the exchange if it relieves more for a fetch than what is known for ``slot``."""
+def _consider_exchange(problem, state, old_on, target, known, slot, other):
+    """Keep the exchange if it gains more per fetch than the best known one of ``slot``."""
     if not may_exchange(problem, state, slot, other):
         return
     gain = _exchange_gain(problem, state, target, slot, other)
@@ -134,9 +136,9 @@ def _look_at(problem, state, old_on, target, known, slot, other):
 
 @inlined
 def _best_exchange(problem, state, old_on, target, is_burdened, known):
-    """(slot, other slot) that relieve most for a fetch, and how much.
+    """The exchange that gains most per fetch: (gain per fetch, slot, other slot).
 
-    Only what the last change has touched is looked at anew.
+    Only exchanges with GPUs that the last step touched are judged anew.
     """
     best, best_slot, best_other = 0.0, -1, -1
     for slot in range(len(state.slots)):
@@ -151,12 +153,12 @@ def _best_exchange(problem, state, old_on, target, is_burdened, known):
         ):
             known.gain[slot], known.other[slot] = 0.0, -1
             for peer in range(len(state.slots)):
-                _look_at(problem, state, old_on, target, known, slot, peer)
+                _consider_exchange(problem, state, old_on, target, known, slot, peer)
         else:
             for peer_gpu in range(len(problem.speed)):
                 if known.is_touched[peer_gpu]:
                     for peer in range(problem.first_slot[peer_gpu], problem.first_slot[peer_gpu + 1]):
-                        _look_at(problem, state, old_on, target, known, slot, peer)
+                        _consider_exchange(problem, state, old_on, target, known, slot, peer)
         if known.gain[slot] > best:
             best, best_slot, best_other = known.gain[slot], slot, known.other[slot]
     return best, best_slot, best_other
@@ -164,7 +166,7 @@ def _best_exchange(problem, state, old_on, target, is_burdened, known):
 
 @inlined
 def _best_relabel(problem, state, old_on, delta, target, is_burdened, known):
-    """(slot, expert) that relieve most for a fetch, and how much; like ``_best_exchange``."""
+    """The relabel that gains most per fetch: (gain per fetch, slot, expert); like ``_best_exchange``."""
     best, best_slot, best_new = 0.0, -1, -1
     for slot in range(len(state.slots)):
         old, gpu, held = state.slots[slot], problem.slot2gpu[slot], known.new[slot]
@@ -174,50 +176,36 @@ def _best_relabel(problem, state, old_on, delta, target, is_burdened, known):
         is_anew = (
             known.is_touched[gpu]
             or held == UNKNOWN
-            or (held >= 0 and _has_host_in(problem, state, held, known.is_touched))
-            or (old >= 0 and _has_host_in(problem, state, old, known.is_touched))
+            or (held >= 0 and _has_copy_on(problem, state, held, known.is_touched))
+            or (old >= 0 and _has_copy_on(problem, state, old, known.is_touched))
         )
         if is_anew:
-            known.relief[slot], known.new[slot] = 0.0, -1
+            known.relabel_gain[slot], known.new[slot] = 0.0, -1
         for new in range(len(state.n_hosts)):
-            if not (is_anew or _has_host_in(problem, state, new, known.is_touched)):
+            if not (is_anew or _has_copy_on(problem, state, new, known.is_touched)):
                 continue
-            if not (is_burdened[gpu] or _has_host_in(problem, state, new, is_burdened)):
+            if not (is_burdened[gpu] or _has_copy_on(problem, state, new, is_burdened)):
                 continue
             if not may_relabel(problem, state, slot, new):
                 continue
             gain = _relabel_gain(problem, state, delta, target, slot, new)
             if gain > LEAST_GAIN:
                 gain = _per_fetch(problem, state, old_on, gain, slot, -1, new)
-                if gain > known.relief[slot]:
-                    known.relief[slot], known.new[slot] = gain, new
-        if known.relief[slot] > best and known.new[slot] >= 0:
-            best, best_slot, best_new = known.relief[slot], slot, known.new[slot]
+                if gain > known.relabel_gain[slot]:
+                    known.relabel_gain[slot], known.new[slot] = gain, new
+        if known.relabel_gain[slot] > best and known.new[slot] >= 0:
+            best, best_slot, best_new = known.relabel_gain[slot], slot, known.new[slot]
     return best, best_slot, best_new
 
 
 @inlined
-def _settle(problem, state, scratch, slot, other, old, is_touched):
-    """Flows, loads and costs after the change that has been made, and the GPUs that it touched."""
+def _update(problem, state, scratch, slot, other, old, is_touched):
+    """Update flows, loads and costs after a change that has been applied; write the GPUs that it touched."""
     for gpu in range(len(problem.speed)):
         is_touched[gpu] = gpu == problem.slot2gpu[slot] or (other >= 0 and gpu == problem.slot2gpu[other])
     for t in range(len(state.cost)):
-        for gpu in range(len(problem.speed)):
-            scratch.load[t, gpu] = state.load[t, gpu]
-        for i in range(len(state.slots)):
-            scratch.flow[t, i] = state.flow[t, i]
-        if other < 0:
-            scratch.load[t, problem.slot2gpu[slot]] -= scratch.flow[t, slot]
-            scratch.flow[t, slot] = 0.0
-            if old >= 0:
-                split(problem, state, scratch, t, old)
-            split(problem, state, scratch, t, state.slots[slot])
-        else:
-            step = state.flow[t, slot] - state.flow[t, other]
-            scratch.flow[t, slot], scratch.flow[t, other] = state.flow[t, other], state.flow[t, slot]
-            scratch.load[t, problem.slot2gpu[slot]] -= step
-            scratch.load[t, problem.slot2gpu[other]] += step
-        scratch.cost[t] = busiest(problem, scratch, t)
+        displace(problem, state, scratch, t, slot, other)
+        scratch.cost[t] = split_cost(problem, state, scratch, t, slot, other, old)
         for gpu in range(len(problem.speed)):
             is_touched[gpu] = is_touched[gpu] or scratch.load[t, gpu] != state.load[t, gpu]
     keep_costs(state, scratch)
@@ -225,16 +213,16 @@ def _settle(problem, state, scratch, slot, other, old, is_touched):
 
 def _sealed(seal):
     @compiled
-    def relieve(problem, state, scratch, old_on, target, n_changes):
-        """Bring the mean of the costs to ``target``, by what takes off most for each expert that is fetched.
+    def repair(problem, state, scratch, old_on, target, n_changes):
+        """Bring the mean of the costs to ``target``, by the changes that gain most for each expert fetched.
 
-        Every exchange and every new label that can help is looked at before each of the ``n_changes`` changes
-        at most. Returns the sum of the costs.
+        Makes ``n_changes`` changes at most, and judges every exchange and relabel that can help before each.
+        Returns the sum of the costs.
         """
         _ = seal  # a new one is a new key in numba's cache
         delta = np.zeros(len(problem.speed))
         is_burdened = np.zeros(len(problem.speed), np.bool_)
-        known = Known(
+        known = BestChanges(
             np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
             np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
             np.zeros(len(problem.speed), np.bool_),
@@ -255,14 +243,14 @@ def _sealed(seal):
                 if other >= 0
                 else may_relabel(problem, state, slot, new)
             )
-            if not is_allowed:  # a copy elsewhere is gone, on which a node relied
+            if not is_allowed:  # a change elsewhere took away a copy that the home node relied on
                 known.other[:], known.new[:] = UNKNOWN, UNKNOWN
                 continue
             old = apply(problem, state, slot, other, new)
-            _settle(problem, state, scratch, slot, other, old, known.is_touched)
+            _update(problem, state, scratch, slot, other, old, known.is_touched)
         return state.cost.sum()
 
-    return relieve
+    return repair
 
 
-relieve = _sealed(fingerprint(str(Path(__file__).parent), *PIECES))
+repair = _sealed(fingerprint(str(Path(__file__).parent), *PIECES))

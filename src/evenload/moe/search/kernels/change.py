@@ -1,15 +1,20 @@
-"""Pieces of the search: changes of a placement, whether they are allowed, what has to be fetched."""
+"""Pieces of the searches: changes of a placement, whether they are allowed, how many experts they fetch.
+
+A change is an *exchange* of what two slots hold, or a *relabel*: another expert in one slot. It is given as
+``slot``; ``other``, the slot to exchange with, or -1; and ``new``, the expert to put into ``slot``, or -1.
+"""
 
 import numpy as np
 
 from evenload.balance.flow.kernels.jit import inlined
-from evenload.moe.search.serving_kernels import piece
+from evenload.moe.search.kernels.cost import piece
 
-__all__ = ["apply", "may_exchange", "may_relabel", "moves"]
+__all__ = ["apply", "may_exchange", "may_relabel", "n_more_fetches"]
 
 
 @inlined
-def _rehost(state, expert, old, new):
+def _replace_host(state, expert, old, new):
+    """Replace the slot ``old`` by ``new`` among the slots that hold ``expert``."""
     for k in range(state.n_hosts[expert]):
         if state.hosts[expert, k] == old:
             state.hosts[expert, k] = new
@@ -20,8 +25,8 @@ def _rehost(state, expert, old, new):
 def _exchange(problem, state, slot, other):
     a, b = state.slots[slot], state.slots[other]
     gpu, peer = problem.slot2gpu[slot], problem.slot2gpu[other]
-    _rehost(state, a, slot, other)
-    _rehost(state, b, other, slot)
+    _replace_host(state, a, slot, other)
+    _replace_host(state, b, other, slot)
     state.slots[slot], state.slots[other] = b, a
     state.on[gpu, a], state.on[peer, b] = False, False
     state.on[peer, a], state.on[gpu, b] = True, True
@@ -32,7 +37,7 @@ def _relabel(problem, state, slot, new):
     old, gpu = state.slots[slot], problem.slot2gpu[slot]
     if old >= 0:
         last = state.n_hosts[old] - 1
-        _rehost(state, old, slot, state.hosts[old, last])
+        _replace_host(state, old, slot, state.hosts[old, last])
         state.n_hosts[old] = last
         state.on[gpu, old] = False
     if new >= 0:
@@ -43,10 +48,8 @@ def _relabel(problem, state, slot, new):
 
 
 @inlined
-def _may_go(problem, state, expert, slot, gpu):
-    """Whether the copy in ``slot`` may go to ``gpu`` (-1: away altogether) as far as the home node is
-    concerned.
-    """
+def _home_allows(problem, state, expert, slot, gpu):
+    """Whether the home node's rule lets the copy in ``slot`` move to ``gpu`` (-1: be dropped)."""
     home = problem.home[expert]
     if home < 0:
         return True
@@ -64,6 +67,7 @@ def _may_go(problem, state, expert, slot, gpu):
 
 @inlined
 def may_exchange(problem, state, slot, other):
+    """Whether the exchange keeps experts at home and puts none twice on a GPU."""
     a, b = state.slots[slot], state.slots[other]
     gpu, peer = problem.slot2gpu[slot], problem.slot2gpu[other]
     return (
@@ -72,16 +76,17 @@ def may_exchange(problem, state, slot, other):
         and gpu != peer
         and not state.on[gpu, b]
         and not state.on[peer, a]
-        and _may_go(problem, state, a, slot, peer)
-        and _may_go(problem, state, b, other, gpu)
+        and _home_allows(problem, state, a, slot, peer)
+        and _home_allows(problem, state, b, other, gpu)
     )
 
 
 @inlined
 def may_relabel(problem, state, slot, new):
+    """Whether the relabel keeps experts at home and in some slot, and puts none twice on a GPU."""
     old, gpu = state.slots[slot], problem.slot2gpu[slot]
     return (
-        (old < 0 or (state.n_hosts[old] > 1 and _may_go(problem, state, old, slot, -1)))
+        (old < 0 or (state.n_hosts[old] > 1 and _home_allows(problem, state, old, slot, -1)))
         and not state.on[gpu, new]
         and not (problem.is_strict and problem.home[new] >= 0 and problem.node[gpu] != problem.home[new])
     )
@@ -89,7 +94,7 @@ def may_relabel(problem, state, slot, new):
 
 @piece
 def apply(problem, state, slot, other, new):
-    """Make a change; returns the expert that undoes it if it put another one into ``slot``."""
+    """Make a change; returns the expert that was in ``slot``, which undoes a relabel."""
     old = state.slots[slot]
     if other >= 0:
         _exchange(problem, state, slot, other)
@@ -99,18 +104,19 @@ def apply(problem, state, slot, other, new):
 
 
 @inlined
-def _fetched(old_on, gpu, coming, going):
-    """How many more experts ``gpu`` must fetch if one comes and one goes (-1: none)."""
+def _n_more_fetches_of(old_on, gpu, coming, going):
+    """How many more experts ``gpu`` must fetch if it gets ``coming`` and loses ``going`` (-1: none)."""
     return np.int64(not old_on[gpu, coming]) - np.int64(going >= 0 and not old_on[gpu, going])
 
 
 @inlined
-def moves(problem, state, old_on, slot, other, new):
-    """How many more experts must be fetched after the change; ``old_on`` [gpus, experts] is what GPUs have
-    now.
+def n_more_fetches(problem, state, old_on, slot, other, new):
+    """How many more experts must be fetched after the change, -2 to 2.
+
+    old_on  [gpus, experts] whether the GPU holds the expert today
     """
     a, gpu = state.slots[slot], problem.slot2gpu[slot]
     if other < 0:
-        return _fetched(old_on, gpu, new, a)
+        return _n_more_fetches_of(old_on, gpu, new, a)
     b = state.slots[other]
-    return _fetched(old_on, gpu, b, a) + _fetched(old_on, problem.slot2gpu[other], a, b)
+    return _n_more_fetches_of(old_on, gpu, b, a) + _n_more_fetches_of(old_on, problem.slot2gpu[other], a, b)

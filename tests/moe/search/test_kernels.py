@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from evenload.moe.search import relief_kernels, search_kernels
+from evenload.moe.search.kernels import greedy_search, random_search
 
-FOLDER = Path(search_kernels.__file__).parent
-ROOM = search_kernels.__name__.rpartition(".")[0]
+FOLDER = Path(random_search.__file__).parent
+ROOM = random_search.__name__.rpartition(".")[0]
 
 
 def neighbours(name):
@@ -20,8 +20,8 @@ def neighbours(name):
     return found
 
 
-@pytest.mark.parametrize("module", [relief_kernels, search_kernels])
+@pytest.mark.parametrize("module", [greedy_search, random_search])
 def test_a_kernel_is_sealed_with_all_its_pieces(module):
     """And with the tuples it takes: to numba those with fields in another order would be of the same type."""
     pieces = neighbours(module.__name__.rpartition(".")[2])
-    assert set(module.PIECES) == pieces | {"layer_state"}
+    assert set(module.PIECES) == pieces | {"state"}

@@ -1,7 +1,6 @@
-"""Pieces of the search: what a placement costs in each scenario, and after a change what it costs then.
+"""Pieces of the searches: a placement's cost in each scenario, from scratch or after a change.
 
-Each cost comes with its *cut*, GPUs that together must carry it. Each scenario keeps its flow: after a change
-only what it upset is led elsewhere.
+Each scenario keeps its flow, so that after a change only load that it displaced is routed again.
 """
 
 from typing import Any
@@ -11,23 +10,21 @@ from numba import njit
 
 from evenload.balance.flow.kernels.jit import inlined
 
-__all__ = ["EXACT", "busiest", "keep_costs", "piece", "set_up", "split", "try_costs"]
+__all__ = ["displace", "keep_costs", "piece", "set_up", "split_cost", "try_costs"]
 
 EXACT = 1e-7  # loads closer than this, in units of the mean, are equal
-STEPS = 1000  # of the flow at most; then its upper bound stands for the cost
+STEPS = 1000  # of routing at most; then the largest load / speed reached so far is taken as the cost
 
 
 def piece(function: Any) -> Any:
-    """Like ``inlined``, but a call where the compiler prefers one."""
+    """Compile like ``inlined``, but leave it to the compiler whether to inline."""
     options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
     return njit(nogil=True, **options)(function)
 
 
 @inlined
 def _pour(problem, state, scratch, t, expert, demand):
-    """Demand over an expert's copies, on top of what they have: the lowest GPUs are filled up to one
-    level.
-    """
+    """Add ``demand`` to an expert's copies: fill the least loaded of their GPUs up to one level."""
     load, speed, queue = scratch.load[t], problem.speed, scratch.queue
     n = state.n_hosts[expert]
     for k in range(n):
@@ -57,11 +54,10 @@ def _pour(problem, state, scratch, t, expert, demand):
 
 
 @inlined
-def _reach_room(problem, state, scratch, t, level):
-    """Walk breadth first from the GPUs above ``level``, wherever their load can be led, to the first with
-    room.
+def _find_room(problem, state, scratch, t, level):
+    """Search breadth first, from the GPUs above ``level`` along copies, for the first GPU below it.
 
-    Returns that GPU, or -1 if none is in reach, or -2 if none is above; and how many GPUs stand in ``queue``.
+    Returns that GPU, -1 if none is in reach, or -2 if no GPU is above; and how many GPUs ``queue`` holds.
     """
     parent, queue, load = scratch.parent, scratch.queue, scratch.load[t]
     n, head = 0, 0
@@ -95,8 +91,8 @@ def _reach_room(problem, state, scratch, t, level):
 
 
 @inlined
-def _lead(problem, scratch, t, target, level):
-    """Move load from the walk's root to ``target``, as much as both ends and the way allow."""
+def _augment(problem, scratch, t, target, level):
+    """Move load from the path's root to ``target``, as much as both ends and the path allow."""
     load, parent = scratch.load[t], scratch.parent
     step = level * problem.speed[target] - load[target]
     gpu = target
@@ -115,15 +111,16 @@ def _lead(problem, scratch, t, target, level):
 
 @inlined
 def _route(problem, state, scratch, t, level, limit):
-    """Lead load away until no GPU is above the level, which rises as cuts demand. Stops early above
-    ``limit``.
+    """Reroute load until no GPU is above the level, which rises as far as cuts force it to.
+
+    Returns the level reached; stops early once it is above ``limit``.
     """
     for _ in range(STEPS):
-        target, n = _reach_room(problem, state, scratch, t, level)
+        target, n = _find_room(problem, state, scratch, t, level)
         if target == -2:
             return level
         if target >= 0:
-            _lead(problem, scratch, t, target, level)
+            _augment(problem, scratch, t, target, level)
             continue
         load = speed = 0.0
         for gpu in range(len(problem.speed)):
@@ -141,8 +138,8 @@ def _route(problem, state, scratch, t, level, limit):
 
 
 @inlined
-def busiest(problem, scratch, t):
-    """Cost as the loads stand; the cut is the busiest GPU."""
+def _busiest(problem, scratch, t):
+    """The largest load / speed; writes the busiest GPU as the cut."""
     most = 0
     for gpu in range(len(problem.speed)):
         scratch.cut[t, gpu] = False
@@ -154,10 +151,8 @@ def busiest(problem, scratch, t):
 
 
 @inlined
-def _upset(problem, state, scratch, t, slot, other, old):
-    """The scenario's loads after the change that has been made: an exchange of slots, or ``old`` gone from
-    ``slot``.
-    """
+def displace(problem, state, scratch, t, slot, other):
+    """Write a scenario's flow and loads right after a change: slots exchanged, or ``slot`` emptied."""
     for gpu in range(len(problem.speed)):
         scratch.load[t, gpu] = state.load[t, gpu]
         scratch.cut[t, gpu] = state.cut[t, gpu]
@@ -175,13 +170,11 @@ def _upset(problem, state, scratch, t, slot, other, old):
     else:
         scratch.flow[t, slot] = 0.0
         scratch.load[t, gpu] -= gone
-        if problem.is_routed and old >= 0:
-            _pour(problem, state, scratch, t, old, gone)
 
 
 @inlined
-def split(problem, state, scratch, t, expert):
-    """Under an equal split: give each copy the share that it has now."""
+def _split(problem, state, scratch, t, expert):
+    """Give each copy of ``expert`` an equal share of its demand."""
     share = problem.demand[t, expert] / state.n_hosts[expert]
     for k in range(state.n_hosts[expert]):
         slot = state.hosts[expert, k]
@@ -189,23 +182,36 @@ def split(problem, state, scratch, t, expert):
         scratch.flow[t, slot] = share
 
 
+@inlined
+def split_cost(problem, state, scratch, t, slot, other, old):
+    """A scenario's cost under an equal split, after a change that has been applied and displaced its load.
+
+    old  the expert that a relabel took out of ``slot``, -1 for none
+    """
+    if other < 0:
+        if old >= 0:
+            _split(problem, state, scratch, t, old)
+        _split(problem, state, scratch, t, state.slots[slot])
+    return _busiest(problem, scratch, t)
+
+
 @piece
 def try_costs(problem, state, scratch, slot, other, old, total, limit):
-    """Costs after the change that has been made, in place of the ``least`` that ``total`` sums; stops above
-    ``limit``.
+    """Write the costs after a change that has been applied; returns their sum, or a sum above ``limit``.
+
+    ``total`` is the sum of the lower bounds ``least``, which costs replace one by one. Ends as soon as it
+    exceeds ``limit``.
     """
     for i in range(len(state.cost)):
         t = scratch.turn[i]
-        _upset(problem, state, scratch, t, slot, other, old)
+        displace(problem, state, scratch, t, slot, other)
         total -= scratch.least[t]
         if problem.is_routed:
+            if other < 0 and old >= 0:
+                _pour(problem, state, scratch, t, old, state.flow[t, slot])
             cost = _route(problem, state, scratch, t, scratch.least[t], limit - total)
         else:
-            if other < 0:
-                if old >= 0:
-                    split(problem, state, scratch, t, old)
-                split(problem, state, scratch, t, state.slots[slot])
-            cost = busiest(problem, scratch, t)
+            cost = split_cost(problem, state, scratch, t, slot, other, old)
         scratch.cost[t] = cost
         total += cost
         if total > limit:
@@ -216,6 +222,7 @@ def try_costs(problem, state, scratch, slot, other, old, total, limit):
 
 @inlined
 def keep_costs(state, scratch):
+    """Copy flow, loads, costs and cuts from ``scratch`` to ``state``."""
     for t in range(len(state.cost)):
         state.cost[t] = scratch.cost[t]
         state.cut_speed[t] = scratch.cut_speed[t]
@@ -228,7 +235,7 @@ def keep_costs(state, scratch):
 
 @inlined
 def set_up(problem, state, scratch):
-    """Everything in ``state`` from its slots. Returns the sum of the costs."""
+    """Fill ``state`` from its slots. Returns the sum of the costs."""
     for slot in range(len(state.slots)):
         expert = state.slots[slot]
         if expert >= 0:
@@ -237,11 +244,11 @@ def set_up(problem, state, scratch):
             state.on[problem.slot2gpu[slot], expert] = True
     total = 0.0
     for t in range(len(state.cost)):
-        for wave in range(2):  # what cannot be led elsewhere comes first
+        for wave in range(2):  # experts with one copy come first, as their load cannot be routed elsewhere
             for i in range(len(problem.order)):
                 expert = problem.order[i]
                 if not problem.is_routed and wave == 0:
-                    split(problem, state, scratch, t, expert)
+                    _split(problem, state, scratch, t, expert)
                 elif problem.is_routed and (state.n_hosts[expert] > 1) == (wave == 1):
                     _pour(problem, state, scratch, t, expert, problem.demand[t, expert])
         if problem.is_routed:
@@ -249,7 +256,7 @@ def set_up(problem, state, scratch):
                 scratch.cut[t, gpu] = False
             scratch.cost[t] = _route(problem, state, scratch, t, 1.0, np.inf)
         else:
-            scratch.cost[t] = busiest(problem, scratch, t)
+            scratch.cost[t] = _busiest(problem, scratch, t)
         total += scratch.cost[t]
     keep_costs(state, scratch)
     return total
