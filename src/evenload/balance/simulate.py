@@ -1,4 +1,4 @@
-"""What a policy would do with these items on these devices: a discrete-event run of the real ``Dealer``."""
+"""``simulate``: what a policy would do with items on modelled devices, with the ``Dealer`` of real runs."""
 
 import heapq
 from collections.abc import Collection, Mapping, Sequence
@@ -7,8 +7,8 @@ from itertools import accumulate, count
 from math import ceil, inf
 from typing import Any
 
-from evenload.balance.dealing.deal import Deal, Decision
-from evenload.balance.dealing.dealer import Counters, Dealer
+from evenload.balance.dealing.deal import Counters, Deal, Decision
+from evenload.balance.dealing.dealer import Dealer
 from evenload.balance.fleet import ModelDevice, fluid_bound
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
@@ -17,14 +17,17 @@ from evenload.errors import ConfigError
 
 __all__ = ["SimulatedSpan", "Simulation", "simulate"]
 
-# A balancer that has moved nothing so often in a row, while nothing happened, never will: it holds back a
-# move for one interval at most.
+# A balancer that moved nothing so often in a row, while nothing happened, never will: it postpones a move for
+# one interval at most.
 IDLE_TICKS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedSpan:
-    """A chunk on a device. ``status``: ok | superseded (the items were finished elsewhere first) | lost."""
+    """A chunk that ran on a modelled device.
+
+    status  ok | superseded (the items were finished elsewhere first) | lost | unfinished
+    """
 
     device: str
     indices: range | tuple[int, ...]
@@ -37,10 +40,9 @@ class SimulatedSpan:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """How a simulated run went.
+    """The outcome of a simulated run.
 
-    bound_s     no policy could have been faster
-    ratio       bound over makespan
+    bound_s  seconds below which no policy could have come
     """
 
     makespan_s: float
@@ -53,6 +55,7 @@ class Simulation:
 
     @property
     def ratio(self) -> float:
+        """Bound over makespan: 1 is the best possible."""
         return self.bound_s / self.makespan_s if self.makespan_s > 0 else 1.0
 
 
@@ -72,12 +75,12 @@ def simulate(
 ) -> Simulation:
     """Run ``costs`` (work per item) over ``devices`` as ``policy`` deals them.
 
-    hints       [items] sizes that the policy is told; the true costs are never shown to it
-    shows_busy  workers report the seconds inside the user's function, as real ones do; else launches are
-                seen only as part of the elapsed time
+    hints       [items] sizes that the policy knows; it never knows the true costs
+    shows_busy  whether workers report the seconds inside the user's function, as real ones do; otherwise
+                launches are part of the elapsed time
     Raises ConfigError on a negative cost or no device; as ``Dealer`` does on the rest.
     """
-    return _Run(devices, costs, shows_busy).go(
+    return _SimulatedRun(devices, costs, shows_busy).go(
         policy,
         hints,
         balancer,
@@ -89,7 +92,9 @@ def simulate(
     )
 
 
-class _Run:
+class _SimulatedRun:
+    """A discrete-event run: events by time, devices that run chunks, and idle ones."""
+
     def __init__(self, devices: Sequence[ModelDevice], costs: Sequence[float], shows_busy: bool):
         if not devices:
             raise ConfigError("there is no device to simulate", hint="give at least one")
@@ -170,12 +175,12 @@ class _Run:
         return now
 
     def _tick(self, balancer: LoadBalancer, now: float) -> None:
-        """One step of the balancer, and when the next is due: none while nothing else can change."""
+        """Step the balancer and schedule its next step, unless nothing can change any more."""
         self.n_idle_ticks = 0 if self.dealer.tick(now) else self.n_idle_ticks + 1
         wait_s = balancer.interval_s
         if self.n_idle_ticks >= IDLE_TICKS:
             if not self.events:
-                return  # what runs will never end
+                return  # the chunks in flight will never end
             pause_s = self.events[0][0] - now
             wait_s = wait_s * ceil(pause_s / wait_s) if 0 < wait_s < pause_s else pause_s
         self._at(now + max(wait_s, balancer.interval_s), "tick")

@@ -86,8 +86,8 @@ def test_costs_are_the_routers(task):
     search = search_of(windows, fleet)
     for _, slots in search.starts():
         phy2log = np.full(fleet.n_gpus * fleet.width, -1)
-        phy2log[search.living.slot_index] = slots
-        costs = search.costs(slots, as_demand(windows, search.living.speed.sum()))
+        phy2log[search.fleet.slot_index] = slots
+        costs = search.costs(slots, as_demand(windows, search.fleet.speed.sum()))
         for window, cost in zip(windows, costs, strict=True):
             # The router keeps speeds in steps of 1/4096.
             assert cost == pytest.approx(max(1.0, exact_cost(phy2log, window * 4096, fleet)), rel=2e-3)
@@ -110,16 +110,16 @@ def test_costs_stay_right_however_long_the_search(task, is_routed):
 def test_equal_split_costs_by_hand(task):
     windows, fleet = task
     search = search_of(windows, fleet, is_routed=False)
-    demand = as_demand(windows, search.living.speed.sum())
+    demand = as_demand(windows, search.fleet.speed.sum())
     for _, start in search.starts():
         slots, costs = search.search(start, demand, 30)
         used = slots >= 0
         share = demand / np.bincount(slots[used], minlength=demand.shape[1])
         for t, cost in enumerate(costs):
             load = np.bincount(
-                search.living.slot2gpu[used], share[t][slots[used]], minlength=len(search.living.speed)
+                search.fleet.slot2gpu[used], share[t][slots[used]], minlength=len(search.fleet.speed)
             )
-            assert cost == pytest.approx((load / search.living.speed).max(), abs=1e-9)
+            assert cost == pytest.approx((load / search.fleet.speed).max(), abs=1e-9)
 
 
 @settings(max_examples=40, deadline=None)

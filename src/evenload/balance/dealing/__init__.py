@@ -1,1 +1,1 @@
-"""What a free device gets next: the items, what is under way, and the policy's answer."""
+"""Dealing items to free devices: items that wait, chunks in flight, and the policy's decision."""

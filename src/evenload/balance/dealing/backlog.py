@@ -1,4 +1,4 @@
-"""The items that nobody has been given yet."""
+"""``Backlog``: items that wait to be dealt."""
 
 from bisect import bisect_left, bisect_right
 from collections import deque
@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from itertools import chain
 from math import inf
 
-__all__ = ["Backlog", "Item"]
+__all__ = ["Backlog", "QueuedItem"]
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """An item on its own: ``alone`` travels in a chunk of one, ``avoid`` names devices to keep it from."""
+class QueuedItem:
+    """An item that waits to be dealt.
+
+    cost   its size hint, None without one
+    alone  whether it needs a chunk of its own
+    avoid  devices to keep it from
+    """
 
     index: int
     cost: float | None = None
@@ -20,19 +25,19 @@ class Item:
     avoid: frozenset[str] = frozenset()
 
     def is_kept_from(self, device: str, here: Collection[str]) -> bool:
-        """Not if only such devices are ``here``."""
+        """Whether ``device`` must not get it: not if all devices ``here`` are such."""
         return device in self.avoid and not self.avoid.issuperset(here)
 
 
 class Backlog:
-    """Items to be dealt: returned ones first, then sized ones (longest first), then the rest in input order.
+    """Items that wait, in this order: returned ones, then sized ones (longest first), then the rest as added.
 
-    Ranges of items without size hints cost nothing per item.
+    Ranges of items without size hints take no time or memory per item.
     """
 
     def __init__(self) -> None:
         self.n = 0
-        self._returned: deque[Item] = deque()
+        self._returned: deque[QueuedItem] = deque()
         self._n_avoiding = 0
         self._ranges: deque[range] = deque()
         self._sizes: dict[int, float] = {}
@@ -50,27 +55,28 @@ class Backlog:
 
     @property
     def n_sized(self) -> int:
-        """Items with a size hint that were not returned."""
+        """Items with a size hint, returned ones aside."""
         return len(self._sizes)
 
     @property
     def sized_work(self) -> float:
-        """Sum of their hints."""
+        """The sum of their hints."""
         return self._sized_work if self._sizes else 0.0
 
     @property
     def shortest(self) -> float | None:
         """The least of their hints."""
-        self._tidy()
+        self._sort()
         return self._by_size[0][0] if self._by_size else None
 
     @property
     def longest(self) -> float | None:
-        self._tidy()
+        """The largest of their hints."""
+        self._sort()
         return self._by_size[-1][0] if self._by_size else None
 
     def n_for(self, device: str, here: Callable[[], Collection[str]]) -> int:
-        """Items that need not be kept from ``device``, as long as others are ``here``."""
+        """Items that ``device`` may get, given the devices that are ``here``."""
         if not self._n_avoiding:
             return self.n
         there = here()
@@ -79,6 +85,7 @@ class Backlog:
     # --- in ---------------------------------------------------------------------------------------
 
     def add(self, index: int, cost: float | None = None) -> None:
+        """Add an item, with its size hint if it has one."""
         if cost is None:
             self.add_range(index, 1)
             return
@@ -89,6 +96,7 @@ class Backlog:
         self.n += 1
 
     def add_range(self, start: int, n: int) -> None:
+        """Add items ``start`` to ``start + n - 1``."""
         if n <= 0:
             return
         if self._ranges and self._ranges[-1].stop == start:
@@ -97,8 +105,8 @@ class Backlog:
             self._ranges.append(range(start, start + n))
         self.n += n
 
-    def put_back(self, item: Item) -> None:
-        """An item that was dealt before; it goes ahead of those of its kind."""
+    def put_back(self, item: QueuedItem) -> None:
+        """Add an item that was dealt before, ahead of those of its kind."""
         if item.alone or item.avoid:
             self._returned.appendleft(item)
             self._n_avoiding += bool(item.avoid)
@@ -113,9 +121,9 @@ class Backlog:
 
     # --- out --------------------------------------------------------------------------------------
 
-    def take_returned(self, n: int, device: str, here: Collection[str]) -> list[Item]:
-        """Up to ``n`` returned items, one if it must travel alone; none that waits for others ``here``."""
-        taken: list[Item] = []
+    def take_returned(self, n: int, device: str, here: Collection[str]) -> list[QueuedItem]:
+        """Take up to ``n`` returned items that ``device`` may get; one that must be alone comes alone."""
+        taken: list[QueuedItem] = []
         for _ in range(len(self._returned)):
             item = self._returned.popleft()
             if item.is_kept_from(device, here):
@@ -132,7 +140,7 @@ class Backlog:
         return taken
 
     def take_first(self, n: int) -> range | tuple[int, ...]:
-        """Up to ``n`` items without hints, the first in order; a ``range`` if they are consecutive."""
+        """Take up to ``n`` items without hints, the first ones; a ``range`` if they are consecutive."""
         if not self._ranges:
             return range(0)
         spans: list[range] = []
@@ -146,15 +154,15 @@ class Backlog:
         self.n -= n - left
         return spans[0] if len(spans) == 1 else tuple(chain.from_iterable(spans))
 
-    def take_longest(self, n: int, work: float = inf, at_most: float = inf) -> list[Item]:
-        """The longest of the items with hints up to ``at_most``: ``n``, or those within ``work`` in all.
+    def take_longest(self, n: int, work: float = inf, at_most: float = inf) -> list[QueuedItem]:
+        """Take the longest items with hints up to ``at_most``: at most ``n``, and ``work`` in all.
 
-        At least one if there is any; the shortest if all are above ``at_most``.
+        Takes one at least, if there is any: the shortest if all are above ``at_most``.
         """
-        self._tidy()
+        self._sort()
         order, sizes = self._by_size, self._sizes
         stop = start = len(order) if at_most == inf else max(1, bisect_right(order, (at_most, 0)))
-        taken: list[Item] = []
+        taken: list[QueuedItem] = []
         total = 0.0
         while start > 0 and len(taken) < n:
             size, minus = order[start - 1]
@@ -163,7 +171,7 @@ class Backlog:
             start -= 1
             if sizes.get(-minus) == size:
                 total += sizes.pop(-minus)
-                taken.append(Item(-minus, size))
+                taken.append(QueuedItem(-minus, size))
         if not taken and sizes:  # only gone ones below at_most
             return self.take_longest(
                 n, work, next(size for size, minus in order[stop:] if sizes.get(-minus) == size)
@@ -173,9 +181,9 @@ class Backlog:
         self.n -= len(taken)
         return taken
 
-    def take_last(self, n: int) -> list[Item | range]:
-        """Up to ``n`` items from the end: unsized ones, then the shortest, then returned ones."""
-        taken: list[Item | range] = []
+    def take_last(self, n: int) -> list[QueuedItem | range]:
+        """Take up to ``n`` items from the end: unsized ones, then the shortest, then returned ones."""
+        taken: list[QueuedItem | range] = []
         left = n
         while left > 0 and self._ranges:
             span = self._ranges.pop()
@@ -197,7 +205,7 @@ class Backlog:
         return taken[::-1]
 
     def remove(self, indices: Collection[int]) -> int:
-        """Take ``indices`` out, those that are here; how many were."""
+        """Take out those of ``indices`` that are here; returns how many."""
         gone = indices if isinstance(indices, range) else set(indices)
         n_before = self.n
         if any(item.index in gone for item in self._returned):
@@ -210,20 +218,20 @@ class Backlog:
                 self._sized_work -= self._sizes.pop(index)
                 self.n -= 1
         if self._ranges:
-            self._cut(sorted(gone))
+            self._remove_from_ranges(sorted(gone))
         return n_before - self.n
 
-    def drain(self) -> Iterator[Item | range]:
+    def drain(self) -> Iterator[QueuedItem | range]:
         """Empty the backlog: returned items, then sized ones as items in input order, then ranges."""
         returned, sizes, ranges = self._returned, self._sizes, self._ranges
         self.__init__()
         yield from returned
-        yield from (Item(index, sizes[index]) for index in sorted(sizes))
+        yield from (QueuedItem(index, sizes[index]) for index in sorted(sizes))
         yield from ranges
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _tidy(self) -> None:
+    def _sort(self) -> None:
         """Sort by size; drop gone items from both ends."""
         order, sizes = self._by_size, self._sizes
         if not self._is_sorted:
@@ -236,7 +244,7 @@ class Backlog:
             n_gone += 1
         del order[:n_gone]
 
-    def _cut(self, gone: list[int]) -> None:
+    def _remove_from_ranges(self, gone: list[int]) -> None:
         kept: deque[range] = deque()
         for span in self._ranges:
             start = span.start

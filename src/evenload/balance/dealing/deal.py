@@ -1,15 +1,15 @@
-"""What a dealer answers, and the note it keeps of why."""
+"""Answers of a dealer, and its records of what it did."""
 
 from dataclasses import dataclass
 
-__all__ = ["Deal", "Decision", "Wait"]
+__all__ = ["Counters", "Deal", "Decision", "Wait"]
 
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """Run these items now. ``indices`` is a ``range`` whenever they are consecutive.
+    """Items that a device should run now. ``indices`` is a ``range`` whenever they are consecutive.
 
-    ``duplicate``: the items already run elsewhere; whoever ends first wins.
+    ``duplicate``: whether the items already run elsewhere; the first result counts.
     """
 
     chunk: int
@@ -21,7 +21,7 @@ class Deal:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing for this device now: ask again when anything changes, or at ``until`` (clock of ``now``)."""
+    """No items for a device now: ask again when anything changes, or at ``until`` (clock of ``now``)."""
 
     why: str
     until: float | None = None
@@ -29,10 +29,24 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One line of the decision log. ``kind``: deal | copy | wait; ``n_items`` is 0 for a wait."""
+    """An entry of the log of decisions. ``kind``: deal | copy | wait; ``n_items`` is 0 for a wait."""
 
     now: float
     device: str
     kind: str
     n_items: int
     why: str
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts of what a dealer has done so far."""
+
+    n_added: int = 0
+    n_done: int = 0
+    n_forgotten: int = 0
+    n_chunks: int = 0
+    n_duplicates: int = 0
+    n_duplicates_won: int = 0
+    n_returned: int = 0
+    n_moved: int = 0

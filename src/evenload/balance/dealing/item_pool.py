@@ -1,36 +1,38 @@
-"""All items that wait to be dealt, in one backlog or in a queue per device, and what their size hints say."""
+"""``ItemPool``: all items to be dealt, in one backlog or a queue per device, and the work in them."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from evenload.balance.dealing.backlog import Backlog, Item
-from evenload.balance.dealing.queues import Queues
+from evenload.balance.dealing.backlog import Backlog, QueuedItem
+from evenload.balance.dealing.queues import DeviceQueues
 from evenload.balance.policy.in_flight import Indices
 
-__all__ = ["Stock"]
+__all__ = ["ItemPool"]
 
 Here = Callable[[], Collection[str]]  # the devices that may take items now
 
 
-class Stock:
-    """Items to be dealt; ``n`` counts them.
+class ItemPool:
+    """Items to be dealt.
 
-    Work is counted in items. With size hints, an item is as much work as its hint is above the mean of those
-    that were there when the first was dealt: so what was measured without hints still holds.
+    Work is counted in average items. With size hints, an item's work is its hint over the mean of the hints
+    known when the first was dealt: so costs measured without hints stay right.
     """
 
     def __init__(self) -> None:
         self._backlog = Backlog()
-        self.queues: Queues | None = None
+        self.queues: DeviceQueues | None = None
         self._sizes: dict[int, float] = {}  # hints of items that are dealt and not finished
         self._n_hints, self._sum_of_hints = 0, 0.0
         self._unit: float | None = None  # the size that counts as one item
 
     @property
     def n(self) -> int:
+        """Items here."""
         return self._backlog.n + (self.queues.n if self.queues is not None else 0)
 
     @property
     def unit(self) -> float:
+        """The size that counts as one item."""
         if self._unit is None and self._sum_of_hints > 0:
             self._unit = self._sum_of_hints / self._n_hints
         return self._unit or 1.0
@@ -41,7 +43,7 @@ class Stock:
         return self._sum_of_hints / self._n_hints / self.unit if self._sum_of_hints else 1.0
 
     def __getitem__(self, device: str) -> Backlog:
-        """What ``device`` takes from."""
+        """The backlog that ``device`` takes from."""
         return self._backlog if self.queues is None else self.queues[device]
 
     def n_ready(self, device: str, here: Here) -> int:
@@ -50,7 +52,7 @@ class Stock:
         return store.n_for(device, here) if self.queues is None else store.n
 
     def work_left(self, device: str, n_left: int) -> float:
-        """Work of ``n_left`` items, of which those without a hint (or still to come) are average."""
+        """Work of ``n_left`` items, counting those without a hint (or still to come) as average."""
         store = self[device]
         return store.sized_work / self.unit + (n_left - store.n_sized) * self.item_work
 
@@ -60,19 +62,21 @@ class Stock:
         return None if shortest is None or longest is None else (shortest / self.unit, longest / self.unit)
 
     def add(self, index: int, size: float) -> None:
+        """Add an item with a size hint."""
         size = size if size > 1e-100 else 0.0  # below, means and ratios would leave the range of floats
         self._n_hints += 1
         self._sum_of_hints += size
         self._backlog.add(index, size)
 
     def add_range(self, start: int, n: int) -> None:
+        """Add items ``start`` to ``start + n - 1``, without hints."""
         self._backlog.add_range(start, n)
 
     def take(self, device: str, n: int, work: float, at_most: float, here: Here) -> tuple[Indices, float]:
-        """Up to ``n`` items for ``device`` and their work; ``work``, ``at_most``: as in ``policy.Take``."""
+        """Take up to ``n`` items for ``device``: their indices and work. Arguments as in ``policy.Take``."""
         store = self[device]
-        items: list[Item] = []
-        if store.has_returned:  # in a queue of its own there is only what no other could take
+        items: list[QueuedItem] = []
+        if store.has_returned:  # in a device's own queue, no item has to wait for another device
             items = store.take_returned(n, device, here() if self.queues is None else ())
         if not items and store.n_sized:
             items = store.take_longest(n, work * self.unit, at_most * self.unit * (1 + 1e-12))
@@ -84,19 +88,19 @@ class Stock:
         return tuple(item.index for item in items), total
 
     def put_back(self, indices: Sequence[int], alone: bool, avoid: frozenset[str]) -> int:
-        """Items that were taken before; how many they are."""
+        """Put back items that were taken before; returns how many they are."""
         for index in reversed(indices):
-            self._backlog.put_back(Item(index, self._sizes.pop(index, None), alone, avoid))
+            self._backlog.put_back(QueuedItem(index, self._sizes.pop(index, None), alone, avoid))
         return len(indices)
 
     def remove(self, indices: Collection[int]) -> int:
-        """Take these out for good; how many of them waited here."""
+        """Take these out for good; returns how many of them were here."""
         self.finish(indices)
         queues = () if self.queues is None else self.queues.values()
         return self._backlog.remove(indices) + sum(queue.remove(indices) for queue in queues)
 
     def finish(self, indices: Iterable[int]) -> None:
-        """These are done and never come back."""
+        """Forget the sizes of items that are done and never come back."""
         if self._sizes:
             for index in indices:
                 self._sizes.pop(index, None)
@@ -104,19 +108,19 @@ class Stock:
     def assign(
         self, partition: str | tuple[int, ...], priors: Mapping[str, float], n_left: int | None
     ) -> None:
-        """Put every item into a device's queue; ``priors`` and ``n_left`` count the first time only."""
+        """Put every item into a device's queue; ``priors`` and ``n_left`` are used the first time only."""
         if self.queues is None:
-            self.queues = Queues(partition, priors, n_left)
+            self.queues = DeviceQueues(partition, priors, n_left)
         if self._backlog.n:
             self.queues.assign(self._backlog)
 
     def leave(self, device: str) -> None:
-        """The device's queue, if it has one, goes back to the backlog."""
+        """Move the items of the device's queue, if it has one, to the backlog."""
         if self.queues is not None and device in self.queues:
             self._take_back(self.queues.leave(device))
 
     def unassign(self) -> None:
-        """No queues any more: all in one backlog."""
+        """Move all items to one backlog; there are no queues after that."""
         if self.queues is not None:
             for queue in self.queues.values():
                 self._take_back(queue)

@@ -1,4 +1,4 @@
-"""Items assigned to devices up front, each device with a queue of its own (policy ``Static``)."""
+"""``DeviceQueues``: items assigned to devices in advance, for the policy ``Static``."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,21 +6,21 @@ from evenload.balance.dealing.backlog import Backlog
 from evenload.balance.partition import proportional
 from evenload.errors import ConfigError
 
-__all__ = ["Queues"]
+__all__ = ["DeviceQueues"]
 
 
-class Queues:
+class DeviceQueues:
     """One ``Backlog`` per device, filled in the proportions of a partition.
 
-    If the number of items is known, the devices get contiguous slices of the input, in device order. If it is
-    not, each item goes to the device that has the fewest for its weight.
+    If the total of items is known, devices get contiguous slices of the input, in device order. Otherwise
+    each item goes to the device that has the fewest for its weight.
     """
 
     def __init__(self, partition: str | tuple[int, ...], priors: Mapping[str, float], total: int | None):
         self._weights = _weights(partition, priors)
         self._queues = {device: Backlog() for device in priors}
         self._n_given = dict.fromkeys(priors, 0)
-        self._plan: list[tuple[str, int]] = []  # (device, items it still gets of the plan), the next one last
+        self._plan: list[tuple[str, int]] = []  # (device, items still planned for it), the next one last
         if total is not None:
             counts = proportional(total, list(self._weights.values()))
             self._plan = [(device, count) for device, count in zip(priors, counts, strict=True) if count][
@@ -41,20 +41,20 @@ class Queues:
         return self._queues.values()
 
     def join(self, device: str, weight: float) -> None:
-        """A device that came late: no share of the plan, but moves and unplanned items may reach it."""
+        """Add a device that came late: it has no share of the plan, but can get other items."""
         self._queues.setdefault(device, Backlog())
         self._weights.setdefault(device, weight)
         self._n_given.setdefault(device, max((n for n in self._n_given.values()), default=0))
 
     def leave(self, device: str) -> Backlog:
-        """The device's queue, no longer its own; what the plan still had for it goes to the others."""
+        """Remove a device and return its queue; items still planned for it will go to others."""
         self._plan = [(name, count) for name, count in self._plan if name != device]
         self._weights.pop(device, None)
         self._n_given.pop(device, None)
         return self._queues.pop(device)
 
     def assign(self, arrivals: Backlog) -> None:
-        """Give each item of ``arrivals`` (left empty) to a device, if there is any."""
+        """Give each item of ``arrivals`` to a device, if there is any; empties ``arrivals``."""
         if not self._queues:
             return
         for entry in arrivals.drain():
@@ -66,7 +66,7 @@ class Queues:
                 self._queues[self._planned(1)[0]].put_back(entry)
 
     def move(self, source: str, target: str, n: int) -> int:
-        """Move up to ``n`` items from the end of one queue to the end of the other; how many went."""
+        """Move up to ``n`` items from the end of one queue to the end of another; returns how many."""
         n_moved = 0
         for entry in self._queues[source].take_last(n):
             if isinstance(entry, range):

@@ -1,4 +1,4 @@
-"""How items are dealt: immutable values with ``init`` and ``step``, chosen by name or made by hand."""
+"""Policies by which items are dealt: immutable values with ``init`` and ``step``, also to be had by name."""
 
 from evenload.balance.policy.base import Ask, Copy, Hold, Policy, Take
 from evenload.balance.policy.fixed import Factoring, Guided, Pull, Static

@@ -1,39 +1,41 @@
-"""What a policy is asked and what it may answer.
+"""``Policy`` and what it takes and returns.
 
-A policy is an immutable value; ``init`` makes its state, ``step`` answers one device that is free:
+A policy is an immutable value: ``init`` makes its state, ``step`` decides for one free device.
 
-    Ask(lane, lanes, now, n_left, ...) ──► step(state, ask) ──► (state, Take | Copy | Hold)
+    Ask(device, devices, now, n_left, ...) ──► step(state, ask) ──► (state, Take | Copy | Hold)
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from evenload.balance.policy.device_state import Lane
-from evenload.balance.policy.in_flight import Flight
+from evenload.balance.policy.device_state import DeviceState
+from evenload.balance.policy.in_flight import ChunkInFlight
 
 __all__ = ["Ask", "Copy", "Hold", "Policy", "Take"]
 
 
 @dataclass(slots=True)
 class Ask:
-    """A free device asks for work.
+    """A free device's request for work, with all that a policy may decide by.
 
-    lane, lanes   the one that asks; all devices that are here
-    n_ready       items that could go to this lane now
-    n_left        items not dealt yet, those still to come included; None if nobody knows
-    work_left     their work; the unit is an average item, so that this is n_left without size hints
-    item_work     work of an average item now: 1, or near to it
-    longest       work of the longest item that could be dealt, None without hints
-    shortest      of the shortest
-    may_repeat    an item may be dealt twice on purpose
-    is_uniform    all items cost about the same
-    version       counts the changes of the dealer's state
-    n_in_flight   chunks that run anywhere
+    device       the one that asks
+    devices      all that are here
+    now          seconds of any origin
+    n_ready      items that could go to this device now
+    n_left       items not dealt yet, those still to come included; None if their number is not known
+    work_left    their work in average items, so ``n_left`` without size hints
+    item_work    work of an average item now: 1, or near to it
+    longest      work of the longest item that could be dealt, None without hints
+    shortest     work of the shortest
+    may_repeat   whether an item may be dealt twice on purpose
+    is_uniform   whether all items cost about the same
+    version      counts the changes of the dealer's state
+    n_in_flight  chunks that run on any device
     """
 
-    lane: Lane
-    lanes: Sequence[Lane]
+    device: DeviceState
+    devices: Sequence[DeviceState]
     now: float
     n_ready: int
     n_left: int | None
@@ -47,17 +49,20 @@ class Ask:
     n_in_flight: int = 0
 
     def speeds(self) -> dict[str, float]:
-        """Work per second of each device: measured, or the prior in proportion to those that are measured."""
-        rates = {lane.device: lane.rate for lane in self.lanes}
-        measured = [(rate, lane.prior) for lane in self.lanes if (rate := rates[lane.device])]
+        """Work per second by device: measured, or the prior in proportion to those that are measured."""
+        rates = {device.name: device.rate for device in self.devices}
+        measured = [(rate, device.prior) for device in self.devices if (rate := rates[device.name])]
         priors = sum(prior for _, prior in measured)
         scale = sum(rate for rate, _ in measured) / priors if priors else 1.0
-        return {lane.device: rates[lane.device] or lane.prior * scale for lane in self.lanes}
+        return {device.name: rates[device.name] or device.prior * scale for device in self.devices}
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Take up to ``n`` items, of ``work`` in all, none above ``at_most`` (these two with size hints)."""
+    """The answer to run up to ``n`` new items.
+
+    With size hints, they are of ``work`` in all at most, and each of ``at_most``.
+    """
 
     n: int
     why: str
@@ -67,24 +72,28 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Run ``n`` of the items of ``flight`` here too, those that no copy of this round has, from its end."""
+    """The answer to run ``n`` items of ``chunk`` here as well: the last ones that are not copied yet."""
 
-    flight: Flight
+    chunk: ChunkInFlight
     n: int
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nothing for this device now; ask again at ``until`` at the latest."""
+    """The answer to wait; ask again at ``until`` at the latest."""
 
     why: str
     until: float | None = None
 
 
 class Policy(Protocol):
-    """How items are dealt."""
+    """A rule by which items are dealt."""
 
-    def init(self) -> Any: ...
+    def init(self) -> Any:
+        """The state before the first step."""
+        ...
 
-    def step(self, state: Any, ask: Ask) -> tuple[Any, Take | Copy | Hold]: ...
+    def step(self, state: Any, ask: Ask) -> tuple[Any, Take | Copy | Hold]:
+        """The new state, and what the device that asks should do."""
+        ...

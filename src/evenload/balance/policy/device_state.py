@@ -1,44 +1,46 @@
-"""What a dealer knows of one device: its estimate, what it runs, whether it is here."""
+"""``DeviceState``: what a dealer knows of one device."""
 
 from dataclasses import dataclass, field
 
-from evenload.balance.policy.estimate import Estimate
-from evenload.balance.policy.in_flight import Flight
+from evenload.balance.policy.estimate import CostEstimate
+from evenload.balance.policy.in_flight import ChunkInFlight
 
-__all__ = ["OVERDUE", "Lane"]
+__all__ = ["OVERDUE", "DeviceState"]
 
 OVERDUE = 3.0
 """A chunk that has run for this many times its expected seconds cannot be counted on."""
 
 
 @dataclass(slots=True, eq=False)
-class Lane:
-    """One device as the dealer sees it. Policies read it and never change it.
+class DeviceState:
+    """One device as its dealer knows it. Policies read it and never change it.
 
-    prior         relative speed before anything is measured, from a score
-    ceiling       most items that one chunk may hold, None without limit
-    last_n        items in the last chunk that came back
-    is_helper     much slower than others, probably: gets only what it surely ends in time
-    is_here       takes work (False once it has left)
-    is_up         has asked for work since it came (or came back)
-    held_version  the dealer's version when this lane was last told to wait
+    prior            relative speed before anything is measured, from a score
+    ceiling          most items that one chunk may hold, None without limit
+    last_n           items in the last chunk that came back
+    last_end_s       when that was
+    is_helper        whether it is probably much slower than others: it gets only what it will end in time
+    is_here          whether it takes work (False once it has left)
+    is_up            whether it has asked for work since it came (or came back)
+    refused_version  the dealer's version when this device was last told to wait
+    chunks           chunks in flight on it, by number
     """
 
-    device: str
+    name: str
     prior: float = 1.0
-    estimate: Estimate = field(default_factory=Estimate)
+    estimate: CostEstimate = field(default_factory=CostEstimate)
     ceiling: int | None = None
     last_n: int = 0
     last_end_s: float = float("-inf")
     is_helper: bool = False
     is_here: bool = True
     is_up: bool = False
-    held_version: int = -1
-    flights: dict[int, Flight] = field(default_factory=dict)
+    refused_version: int = -1
+    chunks: dict[int, ChunkInFlight] = field(default_factory=dict)
 
     @property
     def is_busy(self) -> bool:
-        return bool(self.flights)
+        return bool(self.chunks)
 
     @property
     def rate(self) -> float | None:
@@ -51,9 +53,20 @@ class Lane:
         cost = self.estimate.cost
         return 0.0 if cost is None else cost.launch_s
 
+    def free_at(self, now: float) -> float:
+        """When a chunk dealt at ``now`` can begin: not before the last one ended."""
+        return max(now, self.last_end_s)
+
+    def end(self, number: int, now: float) -> None:
+        """Take out the chunk ``number``, which ended ``now``: chunks behind it could not begin before."""
+        del self.chunks[number]
+        self.last_end_s = now
+        for waiting in self.chunks.values():
+            waiting.began_s = max(waiting.began_s, now)
+
     def is_overdue(self, now: float) -> bool:
-        """True if what it runs takes far longer than its estimate."""
+        """Whether a chunk that it runs takes far longer than estimated."""
         cost = self.estimate.cost
         if cost is None:
             return False
-        return any(now - f.began_s > OVERDUE * cost.seconds(f.work) for f in self.flights.values())
+        return any(now - chunk.began_s > OVERDUE * cost.seconds(chunk.work) for chunk in self.chunks.values())

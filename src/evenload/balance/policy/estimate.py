@@ -1,13 +1,13 @@
-"""What a chunk costs on a device: launch + per item, learned while results come in."""
+"""A chunk's cost on a device, launch + per item, estimated while results come in."""
 
 from dataclasses import dataclass
 
-__all__ = ["Cost", "Estimate"]
+__all__ = ["Cost", "CostEstimate"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A chunk of ``n`` items takes ``launch_s + n * per_item_s`` seconds."""
+    """The cost of chunks on a device: one of ``n`` items takes ``launch_s + n * per_item_s`` seconds."""
 
     launch_s: float
     per_item_s: float
@@ -18,11 +18,12 @@ class Cost:
         return 1.0 / self.per_item_s
 
     def seconds(self, n: float) -> float:
+        """Seconds that a chunk of ``n`` items takes."""
         return self.launch_s + n * self.per_item_s
 
 
-class Line:
-    """Running least squares of ``y = level + slope * x``; samples fade by ``keep`` each."""
+class RunningLine:
+    """A least-squares fit of ``y = level + slope * x``; each sample shrinks the weight of older ones."""
 
     __slots__ = ("keep", "w", "x", "xx", "xy", "y", "yy")
 
@@ -44,7 +45,7 @@ class Line:
         return self.y / self.w
 
     def fit(self) -> tuple[float, float] | None:
-        """(level, slope) if the slope is up and the samples lie within 3 % of the line, else None."""
+        """(level, slope) if both are above 0 and the samples lie within 3 % of the line, else None."""
         spread = self.xx - self.x * self.x / self.w if self.w else 0.0
         if self.w < 2.5 or spread <= 1e-3 * self.xx:
             return None
@@ -55,31 +56,31 @@ class Line:
         return (level, slope) if level > 0 and slope > 0 and is_exact else None
 
 
-class Hiccups:
-    """Draws in a sample that is more than ``factor`` times too long, unless the one before it was too."""
+class OutlierFilter:
+    """A limit of samples to ``factor`` times what is expected, unless the one before was above it, too."""
 
-    __slots__ = ("_factor", "_was_off")
+    __slots__ = ("_factor", "_was_above")
 
     def __init__(self, factor: float):
         self._factor = factor
-        self._was_off = False
+        self._was_above = False
 
-    def drawn_in(self, seconds: float, expected: float) -> float:
-        was_off, self._was_off = self._was_off, seconds > self._factor * expected
-        return self._factor * expected if self._was_off and not was_off else seconds
+    def limited(self, seconds: float, expected: float) -> float:
+        was_above, self._was_above = self._was_above, seconds > self._factor * expected
+        return self._factor * expected if self._was_above and not was_above else seconds
 
 
-class Estimate:
-    """Running estimate of one device's cost, per unit of work (an average item is 1).
+class CostEstimate:
+    """A running estimate of one device's cost, per unit of work (an average item is 1).
 
-    Two parts of a launch are learned: the time between sending and result that is not spent in the user's
-    function, and the part of the function's own time that does not grow with the chunk. The second is the
-    slope of seconds per item against 1 / chunk size, believed where the samples lie on a line. It is looked
-    for only if the function takes a ``whole`` chunk at once (a kernel over a slice), or if nobody says how
-    long it was busy: elsewhere a drift of speed while chunks shrink would pass for it.
+    A launch has two parts: the time between sending and result outside the user's function, and the part of
+    the function's own time that does not grow with the chunk. The second is the slope of seconds per item
+    against 1 / chunk size, if the samples lie on a line. It is estimated only if the function takes a
+    ``whole`` chunk at once (a kernel over a slice), or if busy seconds are not reported: elsewhere a drift of
+    speed while chunks shrink would be mistaken for it.
 
-    The first sample (loading, compiling, warming up) is used only until the second is there. One sample
-    far too long may be a hiccup and counts for little; two in a row are a change.
+    The first sample (loading, compiling, warming up) is used only until the second is there. One sample that
+    is far too long is limited, as it may be an exception; two in a row are taken for a change.
     """
 
     KEEP = 0.85
@@ -94,12 +95,12 @@ class Estimate:
 
     @property
     def cost(self) -> Cost | None:
-        """The best guess now; None before the first sample, unless there is a history."""
+        """The estimate now; None before the first sample, unless there is a history."""
         return self._cost
 
     @property
     def knows_launch(self) -> bool:
-        """False while a launch could hide in the elapsed time: chunks of one size only, no busy time."""
+        """Whether launch and items can be told apart: not from chunks of one size without busy seconds."""
         return (
             (self._shows_busy and not self.whole)
             or self._history is not None
@@ -108,7 +109,7 @@ class Estimate:
         )
 
     def observe(self, work: float, elapsed_s: float, busy_s: float | None = None) -> None:
-        """A chunk of ``work`` took ``elapsed_s``, ``busy_s`` of them inside the user's function."""
+        """Add a sample: a chunk of ``work`` took ``elapsed_s``, ``busy_s`` of them in the user's function."""
         busy = elapsed_s if busy_s is None else min(busy_s, elapsed_s)
         self._shows_busy = busy_s is not None
         self.n_samples += 1
@@ -119,8 +120,8 @@ class Estimate:
         overhead = elapsed_s - busy
         if self._cost is not None and self._item.w > 1.5:
             expected_s = self._in_function_s + work * self._cost.per_item_s
-            busy = self._busy_hiccups.drawn_in(busy, expected_s)
-            overhead = self._overhead_hiccups.drawn_in(overhead, self._overhead.mean)
+            busy = self._busy_filter.limited(busy, expected_s)
+            overhead = self._overhead_filter.limited(overhead, self._overhead.mean)
         self._item.add(1.0 / work, busy / work)
         self._busy.add(work, busy)
         self._overhead.add(work, overhead)
@@ -128,11 +129,11 @@ class Estimate:
 
     def _restart(self) -> None:
         self._in_function_s = 0.0
-        self._item = Line(self.KEEP)  # x = 1 / work, y = busy seconds / work
-        self._busy = Line(self.KEEP)  # x = work, y = busy seconds
-        self._overhead = Line(self.KEEP)  # x = work, y = seconds outside the function
-        self._busy_hiccups = Hiccups(8.0)  # items of one kind may well differ by that much
-        self._overhead_hiccups = Hiccups(3.0)
+        self._item = RunningLine(self.KEEP)  # x = 1 / work, y = busy seconds / work
+        self._busy = RunningLine(self.KEEP)  # x = work, y = busy seconds
+        self._overhead = RunningLine(self.KEEP)  # x = work, y = seconds outside the function
+        self._busy_filter = OutlierFilter(8.0)  # items of one kind may well differ by that much
+        self._overhead_filter = OutlierFilter(3.0)
         if self._history is not None:
             self._busy.add(1.0, self._history.per_item_s)
 

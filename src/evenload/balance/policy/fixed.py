@@ -1,4 +1,4 @@
-"""The classic policies: a share for each device up front, fixed chunks, chunks that shrink by a formula."""
+"""The classic policies: shares dealt in advance, chunks of one size, chunks that shrink by a formula."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ NO_ITEMS = Hold("no item is ready")
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """Every device gets its share up front, as contiguous slices of the input, and works through it.
+    """A policy that gives every device its share in advance, as contiguous slices of the input.
 
     partition  "equal", "proportional" (to the dealer's priors), "dynamic" (the same: the caller gives
                score x free share as priors), or a tuple of counts, one per device
@@ -46,7 +46,7 @@ class Static:
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """Whoever is free takes the next ``chunk`` items."""
+    """A policy that gives each free device the next ``chunk`` items."""
 
     chunk: int = 1
 
@@ -62,7 +62,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Guided:
-    """Guided self-scheduling: what is left over the number of devices, never below ``min_chunk``.
+    """Guided self-scheduling: chunks of the items left over the number of devices, ``min_chunk`` at least.
 
     Source: Polychronopoulos and Kuck, IEEE Transactions on Computers C-36(12), 1987.
     """
@@ -80,43 +80,43 @@ class Guided:
             return state, NO_ITEMS
         left = ask.n_ready if ask.n_left is None else ask.n_left
         return state, Take(
-            max(self.min_chunk, -(-left // len(ask.lanes))), f"1/{len(ask.lanes)} of {left} left"
+            max(self.min_chunk, -(-left // len(ask.devices))), f"1/{len(ask.devices)} of {left} left"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Factoring:
-    """Half of what is left in equal chunks, one per device, then half of the rest, and so on.
+    """Factoring: half of what is left in equal chunks, one per device, then half of the rest, and so on.
 
-    weighted  no rounds: each chunk is half of the device's share by measured speed
-    Plain: FAC2, Hummel, Schonberg and Flynn, CACM 35(8), 1992. Weighted: AWF-C, Carino and Banicescu, 2008.
+    weighted  each chunk is half of the device's share by measured speed instead
+    Sources: FAC2, Hummel, Schonberg and Flynn, CACM 35(8), 1992; weighted: AWF-C, Carino and Banicescu, 2008.
     """
 
     weighted: bool = False
 
     def init(self) -> tuple[int, int]:
-        """(chunks left in this round, their size)"""
+        """(chunks left of the current half, their size)"""
         return 0, 0
 
     def step(self, state: tuple[int, int], ask: Ask) -> tuple[tuple[int, int], Take | Hold]:
         if not ask.n_ready:
             return state, NO_ITEMS
-        n_lanes = len(ask.lanes)
+        n_devices = len(ask.devices)
         left = ask.n_ready if ask.n_left is None else ask.n_left
         if self.weighted:
             share = _share(ask)
             return state, Take(max(1, round(share * left / 2)), f"half of {share:.0%} of {left} left")
         n_chunks, size = state
         if n_chunks == 0:
-            n_chunks, size = n_lanes, max(1, -(-left // (2 * n_lanes)))
-        return (n_chunks - 1, size), Take(size, f"round of {n_lanes} chunks of {size}")
+            n_chunks, size = n_devices, max(1, -(-left // (2 * n_devices)))
+        return (n_chunks - 1, size), Take(size, f"round of {n_devices} chunks of {size}")
 
 
 def _share(ask: Ask) -> float:
-    """This lane's share of all speed: measured where it is, else the prior scaled by those that are."""
+    """This device's share of the devices' speed."""
     speeds = ask.speeds()
     total = sum(speeds.values())
-    return speeds[ask.lane.device] / total if total else 1.0 / len(speeds)
+    return speeds[ask.device.name] / total if total else 1.0 / len(speeds)
 
 
 def _check_chunk(chunk: int) -> None:

@@ -1,4 +1,4 @@
-"""The first item of a device that is probably far slower than others: a CPU slot beside GPUs."""
+"""The first item of a helper: a device that is probably far slower than others, as a CPU slot beside GPUs."""
 
 from math import inf
 
@@ -6,22 +6,24 @@ from evenload.balance.policy.base import Ask, Hold, Take
 
 __all__ = ["first_of_a_helper"]
 
-TRY_S, TRY_ONCE_S = 16.0, 64.0
-"""A helper tries an item if the others need as long for what is left as one of them for so many items."""
+TRY_ITEMS, TRY_ITEMS_ONCE = 16.0, 64.0
+"""A helper tries an item if each of the others has so many left. The second: if no item may run twice."""
 
 
 def first_of_a_helper(ask: Ask) -> Take | Hold:
-    """How much slower it is nobody knows yet: the item may well have to be run again by a fast device, or, if
-    that may not be, be waited for. So one helper tries, and not near the end."""
-    fast = [lane for lane in ask.lanes if not lane.is_helper]
-    rates = [lane.rate for lane in fast if lane.rate]
+    """Let one helper try an item while enough is left.
+
+    Its speed is unknown, so a fast device may have to run the item again, or the run may have to wait for it.
+    """
+    fast = [device for device in ask.devices if not device.is_helper]
+    rates = [device.rate for device in fast if device.rate]
     if fast and not rates:
         return Hold("the fast devices have not shown their speed yet")
-    trying = next((lane for lane in ask.lanes if lane.is_helper and lane.flights), None)
+    trying = next((device for device in ask.devices if device.is_helper and device.chunks), None)
     if trying is not None:
-        return Hold(f"{trying.device} tries first")
+        return Hold(f"{trying.name} tries first")
     left = inf if ask.work_left is None else ask.work_left
     n_rounds = left / ask.item_work / len(rates) if rates else inf
-    if n_rounds < (TRY_S if ask.may_repeat else TRY_ONCE_S):
+    if n_rounds < (TRY_ITEMS if ask.may_repeat else TRY_ITEMS_ONCE):
         return Hold("too little is left to try how fast it is")
     return Take(1, "first item of a slow device", at_most=ask.item_work)

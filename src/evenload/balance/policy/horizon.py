@@ -1,33 +1,33 @@
-"""When things would end if all went as estimated: what ``Measured`` looks at before it decides."""
+"""Estimates of when devices end their work, by which ``Measured`` decides."""
 
 from collections.abc import Iterable
 from math import inf
 
 from evenload.balance.policy.base import Ask
-from evenload.balance.policy.device_state import OVERDUE, Lane
+from evenload.balance.policy.device_state import OVERDUE, DeviceState
 from evenload.balance.policy.estimate import Cost
 
 __all__ = ["common_end", "ends_first", "free_in", "helps", "overdue_at", "overdue_devices"]
 
 
-def common_end(ask: Ask, lanes: Iterable[Lane], work: float) -> float:
-    """Seconds from now at which ``lanes`` would end together if they shared ``work`` freely (water-filling).
+def common_end(ask: Ask, devices: Iterable[DeviceState], work: float) -> float:
+    """Seconds from now at which ``devices`` would all end if they shared ``work`` freely (water-filling).
 
-    Each starts once through with what it runs and its launch. Lanes that are overdue get nothing; a lane
-    without a result is taken for as fast, by its prior, as those that have one.
+    Each starts after the chunks that it runs and a launch. Overdue devices get nothing. A device without a
+    result counts by its prior, in proportion to those that have one.
     """
     speeds = ask.speeds()
     starts: list[tuple[float, float]] = []
-    for lane in lanes:
-        cost = lane.estimate.cost
-        rate = speeds[lane.device]
+    for device in devices:
+        cost = device.estimate.cost
+        rate = speeds[device.name]
         if not rate:
             continue
         start = 0.0 if cost is None else cost.launch_s
-        if lane is not ask.lane:
-            if lane.is_overdue(ask.now):
+        if device is not ask.device:
+            if device.is_overdue(ask.now):
                 continue
-            start += free_in(lane, ask.now, cost or Cost(0.0, 1.0 / rate))
+            start += free_in(device, ask.now, cost or Cost(0.0, 1.0 / rate))
         starts.append((start, rate))
     speed = filled = 0.0
     end_s = inf
@@ -42,45 +42,50 @@ def common_end(ask: Ask, lanes: Iterable[Lane], work: float) -> float:
 
 
 def overdue_devices(ask: Ask) -> set[str]:
-    """Devices that may be lost to items that hang: what they run takes long, there or where else it runs."""
+    """Devices that run a chunk, or a copy of one, that is overdue: they may be lost to an item that hangs."""
     overdue: set[str] = set()
-    for lane in ask.lanes:
-        cost = lane.estimate.cost
-        for flight in lane.flights.values():
-            if cost is None or ask.now - flight.began_s > OVERDUE * cost.seconds(flight.work):
-                # Parts of a chunk share its fate only in part: at most one of them holds the item that hangs.
-                family = flight.family or (flight,)
-                overdue.update(other.device for other in family if len(other) >= len(flight))
+    for device in ask.devices:
+        cost = device.estimate.cost
+        for chunk in device.chunks.values():
+            if cost is None or ask.now - chunk.began_s > OVERDUE * cost.seconds(chunk.work):
+                # Shorter copies are left out: at most one of them holds the item that hangs.
+                family = chunk.family or (chunk,)
+                overdue.update(other.device for other in family if len(other) >= len(chunk))
     return overdue
 
 
 def ends_first(ask: Ask, item: float) -> bool:
-    """Would an item of this size end nowhere sooner than here, if begun as soon as each device is free?"""
+    """Whether no device would end an item of this size sooner, if each began it as soon as it is free."""
 
-    def end_s(lane: Lane) -> float:
-        cost = lane.estimate.cost
-        return inf if cost is None else free_in(lane, ask.now, cost) + cost.seconds(item)
+    def end_s(device: DeviceState) -> float:
+        cost = device.estimate.cost
+        return inf if cost is None else free_in(device, ask.now, cost) + cost.seconds(item)
 
-    mine = end_s(ask.lane)
-    others = (lane for lane in ask.lanes if lane is not ask.lane and lane.held_version != ask.version)
-    return all(mine <= end_s(lane) for lane in others if not lane.is_overdue(ask.now))
-
-
-def free_in(lane: Lane, now: float, cost: Cost) -> float:
-    """Seconds until the lane is through with what it runs, if that costs ``cost``."""
-    return sum(max(0.0, cost.seconds(f.work) - (now - f.began_s)) for f in lane.flights.values())
-
-
-def helps(lane: Lane, ask: Ask) -> bool:
-    """Can ``lane`` be counted on? Not if it is overdue, or was offered this very work and refused."""
-    if lane.flights:
-        return not lane.is_overdue(ask.now)
-    return lane.is_up and lane.held_version != ask.version
+    mine = end_s(ask.device)
+    return all(
+        mine <= end_s(device)
+        for device in ask.devices
+        if device is not ask.device
+        and device.refused_version != ask.version
+        and not device.is_overdue(ask.now)
+    )
 
 
-def overdue_at(lane: Lane) -> float:
-    """When it can no longer be counted on, if it has not answered by then."""
-    cost = lane.estimate.cost
+def free_in(device: DeviceState, now: float, cost: Cost) -> float:
+    """Seconds until the device has ended the chunks that it runs, by ``cost``."""
+    return sum(max(0.0, cost.seconds(chunk.work) - (now - chunk.began_s)) for chunk in device.chunks.values())
+
+
+def helps(device: DeviceState, ask: Ask) -> bool:
+    """Whether ``device`` can be counted on: neither overdue, nor idle because it refused this same work."""
+    if device.chunks:
+        return not device.is_overdue(ask.now)
+    return device.is_up and device.refused_version != ask.version
+
+
+def overdue_at(device: DeviceState) -> float:
+    """When the first of the chunks that ``device`` runs will be overdue."""
+    cost = device.estimate.cost
     if cost is None:
         return inf
-    return min(flight.began_s + OVERDUE * cost.seconds(flight.work) for flight in lane.flights.values())
+    return min(chunk.began_s + OVERDUE * cost.seconds(chunk.work) for chunk in device.chunks.values())

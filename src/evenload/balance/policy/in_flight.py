@@ -1,39 +1,42 @@
-"""Chunks that devices run now, copies of them included, and what becomes of their items."""
+"""Chunks in flight, copies of them included, and what becomes of their items."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-__all__ = ["Flight", "Flights", "Indices"]
+__all__ = ["ChunkInFlight", "ChunksInFlight", "Indices"]
 
 Indices = range | tuple[int, ...]
 
 
 @dataclass(slots=True, eq=False)
-class Flight:
+class ChunkInFlight:
     """A chunk that a device was given and has not answered for.
 
-    work      in average items
-    began_s   when the device could begin it
-    n_open    how many of its items nobody has finished yet
-    root      the flight this is a copy of; None if it is none, or the other has ended
-    copies    flights in the air that run some of its items again
-    family    this flight, its root, and all copies of it that are in the air; None while there are none
-    uncopied  its items that no copy of this round has; None before a round begins
-    n_rounds  how often all of it was dealt again
+    number          of the chunk, from 0
+    device          its name
+    work            in average items
+    began_s         when the device could begin it
+    n_unfinished    items of it that have no result from anywhere
+    original        the chunk that this is a copy of; None if it is no copy, or the original has ended
+    copies          chunks in flight that run some of its items again
+    family          the original and all its copies in flight; None while there are no copies
+    uncopied        items still to be copied this time; None if copying starts from the beginning
+    n_times_copied  how often all of it was dealt again
+    is_struck       whether it holds an item that killed or hung a worker: it is not copied
     """
 
-    chunk: int
+    number: int
     device: str
     indices: Indices
     work: float
     began_s: float
-    n_open: int
-    root: "Flight | None" = None
-    copies: "list[Flight]" = field(default_factory=list)
-    family: "list[Flight] | None" = None
+    n_unfinished: int
+    original: "ChunkInFlight | None" = None
+    copies: "list[ChunkInFlight]" = field(default_factory=list)
+    family: "list[ChunkInFlight] | None" = None
     uncopied: Indices | None = None
-    n_rounds: int = 0
+    n_times_copied: int = 0
     is_struck: bool = False
     _members: frozenset[int] | range | None = None
 
@@ -47,139 +50,151 @@ class Flight:
 
     @property
     def is_duplicate(self) -> bool:
-        return self.root is not None
+        """Whether it is a copy of a chunk that still runs."""
+        return self.original is not None
 
     @property
     def n_uncopied(self) -> int:
+        """Items that can be copied before any is copied once more."""
         return len(self.indices) if self.uncopied is None else len(self.uncopied)
 
 
-class Flights:
-    """All flights in the air. An item may be in several; the first to land with it finishes it.
+class ChunksInFlight:
+    """All chunks in flight. An item may be in several; the first to end with a result finishes it.
 
-    Costs per item only where an item has been in two flights; else per chunk.
+    Costs time per chunk, and per item only where an item has been in two chunks.
     """
 
     def __init__(self) -> None:
-        self._chunks: dict[int, Flight] = {}
-        self._settled: dict[int, int] = {}  # finished or forgotten, but still in so many flights
-        self._adrift: set[int] = set()  # flown without a result, not dealt again or forgotten yet
+        self._chunks: dict[int, ChunkInFlight] = {}
+        self._finished: dict[int, int] = {}  # item finished or forgotten -> chunks in flight that hold it
+        self._given_up: set[int] = set()  # items without a result that are in no chunk, until dealt again
         self._struck: set[int] = set()
-        self._n_launched = 0
+        self._n_started = 0
 
     def __len__(self) -> int:
         return len(self._chunks)
 
-    def __iter__(self) -> Iterator[Flight]:
+    def __iter__(self) -> Iterator[ChunkInFlight]:
         return iter(self._chunks.values())
 
-    def launch(
-        self, device: str, indices: Indices, work: float, began_s: float, root: Flight | None = None
-    ) -> Flight:
-        if isinstance(indices, tuple) and _is_run(indices):
+    def start(
+        self,
+        device: str,
+        indices: Indices,
+        work: float,
+        began_s: float,
+        original: ChunkInFlight | None = None,
+    ) -> ChunkInFlight:
+        """Add a chunk that ``device`` was given, as a copy of ``original`` if that is given."""
+        if isinstance(indices, tuple) and _is_consecutive(indices):
             indices = range(indices[0], indices[-1] + 1)
-        flight = Flight(self._n_launched, device, indices, work, began_s, len(indices), root)
-        self._n_launched += 1
-        if root is not None:
-            root.copies.append(flight)
-            root.family = flight.family = root.family or [root]
-            root.family.append(flight)
-        flight.is_struck = bool(self._struck) and any(index in flight for index in self._struck)
-        self._chunks[flight.chunk] = flight
-        return flight
+        chunk = ChunkInFlight(self._n_started, device, indices, work, began_s, len(indices), original)
+        self._n_started += 1
+        if original is not None:
+            original.copies.append(chunk)
+            original.family = chunk.family = original.family or [original]
+            original.family.append(chunk)
+        chunk.is_struck = bool(self._struck) and any(index in chunk for index in self._struck)
+        self._chunks[chunk.number] = chunk
+        return chunk
 
-    def copy(self, root: Flight, n: int, device: str, now: float) -> Flight:
-        """Launch ``n`` more of the root's unfinished items, from its end; over and over, round by round."""
-        todo = self._unfinished(root.indices if root.uncopied is None else root.uncopied)
-        if not todo:  # what this round had left was finished meanwhile: begin the next
-            root.n_rounds += 1
-            todo = self._unfinished(root.indices)
+    def copy(self, original: ChunkInFlight, n: int, device: str, now: float) -> ChunkInFlight:
+        """Start a copy of ``n`` unfinished items of ``original``, the last ones that are not copied yet.
+
+        Once all are copied, the next copy starts from the end again.
+        """
+        todo = self._unfinished(original.indices if original.uncopied is None else original.uncopied)
+        if not todo:  # all that was not copied yet has finished meanwhile
+            original.n_times_copied += 1
+            todo = self._unfinished(original.indices)
         cut = max(0, len(todo) - n)
-        indices, root.uncopied = todo[cut:], todo[:cut]
-        if not root.uncopied:
-            root.uncopied = None
-            root.n_rounds += 1
-        return self.launch(device, indices, root.work * len(indices) / len(root), now, root)
+        indices, original.uncopied = todo[cut:], todo[:cut]
+        if not original.uncopied:
+            original.uncopied = None
+            original.n_times_copied += 1
+        return self.start(device, indices, original.work * len(indices) / len(original), now, original)
 
-    def land(self, chunk: int) -> Flight | None:
-        """Take a flight out of the air; None if it is not there (its worker was given up)."""
-        flight = self._chunks.pop(chunk, None)
-        if flight is None:
+    def end(self, number: int) -> ChunkInFlight | None:
+        """Take out a chunk that has ended; None if it is not in flight (its worker was given up)."""
+        chunk = self._chunks.pop(number, None)
+        if chunk is None:
             return None
-        if flight.family is not None:
-            flight.family.remove(flight)
-        if flight.root is not None:
-            flight.root.copies.remove(flight)
-        for copy in flight.copies:
-            copy.root, copy.n_rounds = None, max(copy.n_rounds, 1)
-        return flight
+        if chunk.family is not None:
+            chunk.family.remove(chunk)
+        if chunk.original is not None:
+            chunk.original.copies.remove(chunk)
+        for copy in chunk.copies:
+            copy.original, copy.n_times_copied = None, max(copy.n_times_copied, 1)
+        return chunk
 
-    def settle(self, flight: Flight) -> Indices:
-        """The items of a landed flight have results: those that nobody had finished before."""
-        if flight.n_open == len(flight) and not flight.family:
-            return flight.indices
-        first = tuple(index for index in flight.indices if not self._was_settled(index))
+    def finish(self, chunk: ChunkInFlight) -> Indices:
+        """Mark the items of an ended chunk as finished; returns those that were not finished before."""
+        if chunk.n_unfinished == len(chunk) and not chunk.family:
+            return chunk.indices
+        first = tuple(index for index in chunk.indices if not self._was_finished(index))
         for index in first:
-            self._close(index, flight.family or ())
+            self._mark_finished(index, chunk.family or ())
         return first
 
-    def release(self, flight: Flight) -> None:
-        """The items of a landed flight have no results: set those adrift that no other flight has."""
-        for index in flight.indices:
-            if not self._was_settled(index) and not any(index in other for other in flight.family or ()):
-                self._adrift.add(index)
+    def give_up(self, chunk: ChunkInFlight) -> None:
+        """Keep the items of an ended chunk without results for ``take_given_up``, unless a copy has them."""
+        for index in chunk.indices:
+            if not self._was_finished(index) and not any(index in other for other in chunk.family or ()):
+                self._given_up.add(index)
 
-    def recover(self, indices: Iterable[int]) -> list[int]:
-        """Those of ``indices`` that were adrift, in order, each once: they can be dealt again."""
+    def take_given_up(self, indices: Iterable[int]) -> list[int]:
+        """Take out those of ``indices`` that were given up, in order, each once: they can be dealt again."""
         found: list[int] = []
         for index in indices:
-            if index in self._adrift:
-                self._adrift.discard(index)
+            if index in self._given_up:
+                self._given_up.discard(index)
                 found.append(index)
         return found
 
     def forget(self, indices: Collection[int]) -> int:
-        """These are finished otherwise; how many of them were adrift or in the air, and not finished."""
-        adrift = self._adrift.intersection(indices)
-        self._adrift -= adrift
+        """Mark ``indices`` as finished otherwise; returns how many were given up or in flight, unfinished."""
+        given_up = self._given_up.intersection(indices)
+        self._given_up -= given_up
         if not self._chunks:
-            return len(adrift)
-        flying = [index for index in indices if index not in self._settled]
-        return len(adrift) + sum(1 for index in flying if self._close(index, self._chunks.values()))
+            return len(given_up)
+        rest = [index for index in indices if index not in self._finished]
+        return len(given_up) + sum(1 for index in rest if self._mark_finished(index, self._chunks.values()))
 
     def strike(self, index: int) -> None:
+        """Never copy a chunk that holds this item, now or later."""
         self._struck.add(index)
-        for flight in self._chunks.values():
-            flight.is_struck = flight.is_struck or index in flight
+        for chunk in self._chunks.values():
+            chunk.is_struck = chunk.is_struck or index in chunk
 
     def _unfinished(self, indices: Indices) -> Indices:
-        if not self._settled:
+        if not self._finished:
             return indices
-        return tuple(index for index in indices if index not in self._settled)
+        return tuple(index for index in indices if index not in self._finished)
 
-    def _close(self, index: int, flights: Iterable[Flight]) -> bool:
-        """Mark ``index`` finished in ``flights``; was it in any of them?"""
-        n_flights = 0
-        for flight in flights:
-            if index in flight:
-                flight.n_open -= 1
-                n_flights += 1
-        if n_flights:
-            self._settled[index] = n_flights
-        return n_flights > 0
+    def _mark_finished(self, index: int, chunks: Iterable[ChunkInFlight]) -> bool:
+        """Mark ``index`` finished in ``chunks``; returns whether any of them holds it."""
+        n_chunks = 0
+        for chunk in chunks:
+            if index in chunk:
+                chunk.n_unfinished -= 1
+                n_chunks += 1
+        if n_chunks:
+            self._finished[index] = n_chunks
+        return n_chunks > 0
 
-    def _was_settled(self, index: int) -> bool:
-        """Was it finished before? Counts this landing."""
-        n_flights = self._settled.get(index)
-        if n_flights is None:
+    def _was_finished(self, index: int) -> bool:
+        """Whether an item of an ended chunk was finished before; counts down the chunks that hold it."""
+        n_chunks = self._finished.get(index)
+        if n_chunks is None:
             return False
-        if n_flights == 1:
-            del self._settled[index]
+        if n_chunks == 1:
+            del self._finished[index]
         else:
-            self._settled[index] = n_flights - 1
+            self._finished[index] = n_chunks - 1
         return True
 
 
-def _is_run(indices: Sequence[int]) -> bool:
+def _is_consecutive(indices: Sequence[int]) -> bool:
     n = len(indices)
     return indices[-1] - indices[0] == n - 1 and all(b - a == 1 for a, b in pairwise(indices))
