@@ -36,6 +36,18 @@ def test_every_public_name_resolves(name):
     assert getattr(evenload, name) is not None
 
 
+@pytest.mark.parametrize("package", ["evenload", "evenload.executor"])
+def test_public_names_stay_what_they_are_when_all_modules_are_imported(package):
+    """A room that had the name of a function would take its place once it is imported."""
+    home = importlib.import_module(package)
+    first = {name: getattr(home, name) for name in home.__all__}
+    for module in pkgutil.walk_packages(evenload.executor.__path__, "evenload.executor."):
+        if not module.name.startswith("evenload.executor.backends.ray"):
+            importlib.import_module(module.name)
+    assert {name: getattr(home, name) for name in home.__all__} == first
+    assert callable(home.gang)
+
+
 def test_dir_is_all_and_sorted():
     assert dir(evenload) == evenload.__all__ == sorted(evenload.__all__)
 

@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from evenload.executor.backends.ray.backend import Ray
     from evenload.executor.decide.summary import DeviceShare, Summary
     from evenload.executor.executor import Executor, Stats
-    from evenload.executor.gang.gangs import gang
-    from evenload.executor.gang.ranks import Rank
+    from evenload.executor.gangs.gang import gang
+    from evenload.executor.gangs.ranks import Rank
     from evenload.executor.loop.results import Results
     from evenload.executor.mapping import map
     from evenload.executor.partitioned import ParallelResult, run_partitioned
@@ -19,13 +19,13 @@ _HOMES = {
     "DeviceShare": "decide.summary",
     "Executor": "executor",
     "ParallelResult": "partitioned",
-    "Rank": "gang.ranks",
+    "Rank": "gangs.ranks",
     "Ray": "backends.ray.backend",
     "Results": "loop.results",
     "Stats": "executor",
     "Summary": "decide.summary",
     "Task": "task.hybrid",
-    "gang": "gang.gangs",
+    "gang": "gangs.gang",
     "map": "mapping",
     "run_partitioned": "partitioned",
 }

@@ -288,7 +288,7 @@ class Executor:
         stage: str = "gang",
     ) -> list[Any]:
         """``evenload.gang`` on this executor's devices, or some of them, in processes beside its workers."""
-        from evenload.executor.gang.gangs import gang_beside
+        from evenload.executor.gangs.gang import gang_beside
 
         self._check_open()
         pool = devices if isinstance(devices, DevicePool) else self.devices.select(devices)

@@ -18,9 +18,9 @@ import evenload
 from evenload.errors import ConfigError, GangError
 from evenload.events import EventLog, Span, StageFinished, StageStarted, WorkerStarted
 from evenload.executor import Executor, Rank
-from evenload.executor.gang import gangs
-from evenload.executor.gang.gang_fault import Fault, is_waiting, root_cause
-from evenload.executor.gang.gang_store import open_store
+from evenload.executor.gangs import gang as gang_module
+from evenload.executor.gangs.fault import Fault, is_waiting, root_cause
+from evenload.executor.gangs.store import open_store
 from evenload.executor.task.failure import Failure
 
 OTHERS: set[int] = set()
@@ -29,8 +29,8 @@ OTHERS: set[int] = set()
 @pytest.fixture(autouse=True)
 def time_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is: who is at fault is heard before it is named."""
-    monkeypatch.setattr(gangs, "SETTLE_S", 3.0)
-    monkeypatch.setattr(gangs, "ANSWER_S", 3.0)
+    monkeypatch.setattr(gang_module, "SETTLE_S", 3.0)
+    monkeypatch.setattr(gang_module, "ANSWER_S", 3.0)
 
 
 @pytest.fixture(autouse=True)

@@ -12,22 +12,20 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evenload._optional import require
 from evenload.devices import Device, DevicePool, worker_environment
+from evenload.devices.selection import Spec
 from evenload.errors import ConfigError
 from evenload.events import EventLog
 from evenload.executor.backends import Backend, BackendSettings, make_backend
 from evenload.executor.decide.record import Record
-from evenload.executor.gang.gang_fault import Fault, is_waiting, root_cause
-from evenload.executor.gang.gang_store import LOCAL, loopback_name, open_store
-from evenload.executor.gang.ranks import Meeting, join, perform, run_rank
+from evenload.executor.gangs.fault import Fault, is_waiting, root_cause
+from evenload.executor.gangs.ranks import Meeting, join, perform, run_rank
+from evenload.executor.gangs.store import LOCAL, loopback_name, open_store
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
 from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
-
-if TYPE_CHECKING:
-    from evenload.executor.executor import DeviceSpec
 
 __all__ = ["Gang", "gang", "gang_beside"]
 
@@ -42,7 +40,7 @@ def gang(
     fn: Callable[..., Any],
     args: Sequence[Any] = (),
     *,
-    devices: "DeviceSpec" = "all",
+    devices: Spec | DevicePool = "all",
     each: Sequence[Any] | None = None,
     timeout_s: float | None = None,
     backend: str | BackendSettings = "process",
