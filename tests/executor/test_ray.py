@@ -23,9 +23,9 @@ from evenload.executor import Executor, Ray
 from evenload.executor.backends import make_backend
 from evenload.executor.backends.ray import backend as ray_backend
 from evenload.executor.backends.ray import cluster as ray_cluster_module
-from evenload.executor.backends.ray.guard import Turn
-from evenload.executor.backends.ray.nodes import Seen
-from evenload.executor.backends.ray.post import Clock
+from evenload.executor.backends.ray.actor import ExchangeReply
+from evenload.executor.backends.ray.channel import Clock
+from evenload.executor.backends.ray.nodes import NodeDevices
 from evenload.executor.task.task import Answer
 
 
@@ -93,14 +93,14 @@ def test_gpus_are_those_that_ray_gives(ray_cluster: str, monkeypatch: pytest.Mon
     """The books are real; the GPUs are made up, and nothing is run on them that would notice."""
     import ray
 
-    def two_gpus() -> Seen:
+    def two_gpus() -> NodeDevices:
         gpus = tuple(
             Device(f"cuda:{n}", "discrete", "cuda", "GPU", 10**10, uuid=f"GPU-{n}") for n in range(2)
         )
         cpu = Device("cpu:0", "cpu", "cpu", "CPU", threads=2)
-        return Seen((*gpus, cpu), (), {"cuda:0": 3 * 10**9, "cuda:1": 9 * 10**9})
+        return NodeDevices((*gpus, cpu), (), {"cuda:0": 3 * 10**9, "cuda:1": 9 * 10**9})
 
-    monkeypatch.setattr(ray_cluster_module, "look", two_gpus)
+    monkeypatch.setattr(ray_cluster_module, "list_devices", two_gpus)
 
     def environment(x: int) -> tuple:
         time.sleep(0.02)
@@ -318,11 +318,11 @@ def test_two_nodes_share_the_work_and_one_may_die(tmp_path: Path) -> None:
 def test_a_clock_is_narrowed_down_by_turns_and_believed_anew_when_it_drifts() -> None:
     clock = Clock()
     assert clock.behind_s == 0
-    clock.hear(100.0, Turn(0, [], 40.5, 41.0), 102.0)  # ours is ahead by 59.5 to 61
+    clock.hear(100.0, ExchangeReply(0, [], 40.5, 41.0), 102.0)  # ours is ahead by 59.5 to 61
     assert clock.behind_s == pytest.approx(60.25)
-    clock.hear(200.0, Turn(1, [], 140.1, 150.0), 210.2)  # by 59.9 to 60.2
+    clock.hear(200.0, ExchangeReply(1, [], 140.1, 150.0), 210.2)  # by 59.9 to 60.2
     assert clock.behind_s == pytest.approx(60.05)
-    clock.hear(300.0, Turn(2, [], 235.0, 240.0), 305.2)  # by 65 to 65.2: it has drifted
+    clock.hear(300.0, ExchangeReply(2, [], 235.0, 240.0), 305.2)  # by 65 to 65.2: it has drifted
     assert clock.behind_s == pytest.approx(65.1)
     answer = Answer([], {}, 200.0, 210.0, 10.0)
     clock.translate(answer, 265.2, 275.0)

@@ -4,7 +4,7 @@ import pytest
 
 from evenload.devices import Device
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName
-from evenload.executor.backends.ray.nodes import Node, Seen, choose_on, name_nodes
+from evenload.executor.backends.ray.nodes import Node, NodeDevices, choose_on, name_nodes
 
 GB = 10**9
 
@@ -18,7 +18,7 @@ def cpu(cores: int) -> Device:
 
 
 def node(name: str, *devices: Device, free: dict[str, int] | None = None, n_cpus: float = 8, **facts) -> Node:
-    return Node(name, f"id-{name}", n_cpus, 8.0, Seen(devices, (), free or {}, None), **facts)
+    return Node(name, f"id-{name}", n_cpus, 8.0, NodeDevices(devices, (), free or {}, None), **facts)
 
 
 HERE = node("", gpu(0, "a"), gpu(1, "b"), cpu(8), free={"cuda:0": 20 * GB, "cuda:1": 130 * GB})
@@ -99,7 +99,7 @@ def test_machines_that_do_not_answer_are_told() -> None:
 
 def test_rays_gpu_numbers_mean_what_the_machine_shows_ray() -> None:
     machine = node("", gpu(0, "GPU-a"), gpu(1, "GPU-b"))
-    masked = Node("", "id", 8, 2, Seen(machine.seen.devices, (), {}, "4,6"))
+    masked = Node("", "id", 8, 2, NodeDevices(machine.found.devices, (), {}, "4,6"))
     assert machine.accelerator_of(["1"]) == gpu(1, "GPU-b")
     assert machine.accelerator_of(["GPU-a"]) == gpu(0, "GPU-a")
     assert masked.accelerator_of(["6"]) == gpu(1, "GPU-b")

@@ -29,7 +29,7 @@ from evenload.executor.run.run import Run
 from evenload.executor.run.sink import Sink
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.prepare import Tasks, pickle_callable
-from evenload.executor.task.task import Task
+from evenload.executor.task.task import PreparedTask
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -355,7 +355,13 @@ class Executor:
     # --- inside -----------------------------------------------------------------------------------
 
     def _new_run(
-        self, task: Task, source: Source, sink: Sink, policy: Policy, options: MapOptions, fn: Any = None
+        self,
+        task: PreparedTask,
+        source: Source,
+        sink: Sink,
+        policy: Policy,
+        options: MapOptions,
+        fn: Any = None,
     ) -> Run:
         ids = list(self.devices.ids)
         size, costs, is_hearsay = self._costs.of(task, source, self.devices)

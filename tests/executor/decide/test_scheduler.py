@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 from evenload.balance.dealing.dealer import Dealer
 from evenload.executor.decide.instruction import (
     Accept,
-    Answered,
-    Came,
-    Died,
-    Ended,
+    ChunkAnswered,
+    ChunkUnreadable,
+    ChunkWithdrawn,
+    DeviceFree,
+    DeviceJoined,
+    DeviceLeft,
     Fail,
-    Fed,
-    Free,
-    Known,
-    Left,
+    InputEnded,
+    ItemsRead,
+    ItemsRestored,
     Rest,
     Send,
-    Spoilt,
-    Stuck,
-    Withdrawn,
+    WorkerDied,
+    WorkerStuck,
 )
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, UNPACKING
@@ -46,7 +46,7 @@ class World:
     gone: set[str] = field(default_factory=set)
 
     def ask(self, device: str) -> None:
-        (answer,) = self.scheduler.handle(Free(device, self.now))
+        (answer,) = self.scheduler.handle(DeviceFree(device, self.now))
         if isinstance(answer, Send):
             assert answer.device == device
             assert len(set(answer.items)) == len(answer.items) > 0
@@ -59,7 +59,7 @@ class World:
         send = self.held.pop(device)
         items = list(send.items)
         if not send.singly and any(self.bad.get(item) == "spoil" for item in items):
-            self.note(self.scheduler.handle(Spoilt(send.chunk, self.now, is_run=False)))
+            self.note(self.scheduler.handle(ChunkUnreadable(send.chunk, self.now, is_run=False)))
             return
         step = 1 if send.singly else self.batch
         no_memory = []
@@ -74,14 +74,14 @@ class World:
         if accident == "dies while packing":
             self.die(device, send.chunk, PACKING, False)
         elif accident == "is dropped":
-            self.note(self.scheduler.handle(Answered(send.chunk, self.now, 0.0, (), skipped=0)), items)
+            self.note(self.scheduler.handle(ChunkAnswered(send.chunk, self.now, 0.0, (), skipped=0)), items)
         else:
-            event = Answered(send.chunk, self.now, 1e-3, tuple(no_memory))
+            event = ChunkAnswered(send.chunk, self.now, 1e-3, tuple(no_memory))
             self.note(self.scheduler.handle(event), items)
 
     def die(self, device: str, chunk: int, position: int, is_overtime: bool) -> None:
         self.n_deaths += 1
-        self.note(self.scheduler.handle(Died(chunk, device, self.now, position, is_overtime)))
+        self.note(self.scheduler.handle(WorkerDied(chunk, device, self.now, position, is_overtime)))
 
     def note(self, instructions: list, items: list[int] | None = None) -> None:
         for one in instructions:
@@ -115,8 +115,8 @@ def make(policy="measured", n=10, batch=1, feed=True, costs=None, **options) -> 
     scheduler = Scheduler(dealer, batch=batch, **options)
     if feed:
         scheduler.expect(n)
-        scheduler.handle(Fed(n, costs))
-        scheduler.handle(Ended())
+        scheduler.handle(ItemsRead(n, costs))
+        scheduler.handle(InputEnded())
     return World(scheduler, batch)
 
 
@@ -169,14 +169,14 @@ def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, ba
         if what == "ask" and device not in world.held and device not in world.gone:
             world.ask(device)
         elif what == "leave" and len(world.gone) < 2 and device not in world.gone:
-            world.scheduler.handle(Left(device, world.now))
+            world.scheduler.handle(DeviceLeft(device, world.now))
             world.gone.add(device)
         elif device in world.held:
             send = world.held[device]
             if what == "stuck" and repeatable and len(send.items) > batch and send.chunk not in stuck:
                 stuck.add(send.chunk)
                 position = data.draw(st.integers(0, len(send.items) - 1)) // batch * batch
-                world.scheduler.handle(Stuck(send.chunk, device, world.now, position))
+                world.scheduler.handle(WorkerStuck(send.chunk, device, world.now, position))
                 continue
             accidents = {"dies": "dies", "packing": "dies while packing"}
             if what == "drop" and world.scheduler.is_superseded(world.held[device].chunk):
@@ -184,7 +184,7 @@ def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, ba
             else:
                 world.finish(device, accidents.get(what))
     for device in sorted(world.gone):
-        world.scheduler.handle(Came(device, world.now))
+        world.scheduler.handle(DeviceJoined(device, world.now))
     world.gone.clear()
     world.run()
     assert sorted(world.fates) == list(range(n))
@@ -214,13 +214,13 @@ def test_what_is_known_never_runs_and_the_rest_meets_its_fate(
     for start in range(0, n, piece := 2 * batch if in_pieces else n + 1):
         stop = min(start + piece, n)
         world.scheduler.handle(
-            Fed(stop - start, [1.0 + item for item in range(start, stop)] if with_costs else None)
+            ItemsRead(stop - start, [1.0 + item for item in range(start, stop)] if with_costs else None)
         )
         there = tuple(sorted(item for item in known if start <= item < stop))
-        world.scheduler.handle(Known(there)) if there else None
+        world.scheduler.handle(ItemsRestored(there)) if there else None
         if start == 0:
             world.ask(DEVICES[0])
-    world.scheduler.handle(Ended())
+    world.scheduler.handle(InputEnded())
     world.run()
     assert set(world.fates) == set(range(n)) - known
     assert known.isdisjoint(world.begun)
@@ -306,10 +306,10 @@ def test_an_item_that_raises_is_tried_again_elsewhere_after_a_growing_pause() ->
         for device in DEVICES:
             if world.scheduler.is_finished:
                 break
-            (answer,) = world.scheduler.handle(Free(device, world.now))
+            (answer,) = world.scheduler.handle(DeviceFree(device, world.now))
             if isinstance(answer, Send):
                 tried.append((device, world.now))
-                event = Answered(answer.chunk, world.now, 1e-3, raised=(0,))
+                event = ChunkAnswered(answer.chunk, world.now, 1e-3, raised=(0,))
                 world.note(world.scheduler.handle(event), [0])
             elif answer.until is not None:
                 dues.append(answer.until)
@@ -333,7 +333,7 @@ def test_items_that_raise_now_and_then_all_meet_their_fate(n, batch, most_retrie
             send = world.held.pop(device, None)
             if send is not None:
                 raised = tuple(at for at in range(len(send.items)) if data.draw(st.booleans()))
-                event = Answered(send.chunk, world.now, 1e-3, raised=raised)
+                event = ChunkAnswered(send.chunk, world.now, 1e-3, raised=raised)
                 world.note(world.scheduler.handle(event), list(send.items))
             if world.scheduler.is_finished:
                 break
@@ -379,13 +379,13 @@ def test_a_duplicate_that_comes_second_changes_nothing() -> None:
 
 def test_items_come_late_and_in_batches() -> None:
     world = make(n=0, batch=4, feed=False)
-    world.scheduler.handle(Fed(3))
+    world.scheduler.handle(ItemsRead(3))
     world.ask("a")
     assert not world.held, "half a batch waits"
-    world.scheduler.handle(Fed(2))
+    world.scheduler.handle(ItemsRead(2))
     world.ask("a")
     assert list(world.held["a"].items) == [0, 1, 2, 3]
-    world.scheduler.handle(Ended())
+    world.scheduler.handle(InputEnded())
     world.run()
     assert sorted(world.fates) == list(range(5))
 
@@ -393,7 +393,7 @@ def test_items_come_late_and_in_batches() -> None:
 def test_neighbours_of_a_stuck_item_run_elsewhere() -> None:
     world = make("pull:4", 4)
     world.ask("a")
-    assert world.scheduler.handle(Stuck(world.held["a"].chunk, "a", 1.0, 1)) == []
+    assert world.scheduler.handle(WorkerStuck(world.held["a"].chunk, "a", 1.0, 1)) == []
     while sorted(world.fates) != [0, 2, 3]:
         world.ask("b")
         assert 1 not in world.held["b"].items
@@ -401,7 +401,7 @@ def test_neighbours_of_a_stuck_item_run_elsewhere() -> None:
     assert not world.scheduler.is_finished
     chunk = world.held["a"].chunk
     assert not world.scheduler.is_superseded(chunk)
-    event = Answered(chunk, 2.0, 1.0, (), skipped=2)
+    event = ChunkAnswered(chunk, 2.0, 1.0, (), skipped=2)
     world.note(world.scheduler.handle(event), [0, 1, 2, 3])
     assert world.fates[1] == "accepted"
     assert world.scheduler.is_finished
@@ -412,8 +412,8 @@ def test_a_stuck_item_that_ends_its_worker_is_given_up(is_overtime: bool) -> Non
     world = make("pull:4", 4)
     world.ask("a")
     chunk = world.held.pop("a").chunk
-    world.scheduler.handle(Stuck(chunk, "a", 1.0, 1))
-    world.note(world.scheduler.handle(Died(chunk, "a", 2.0, 1, is_overtime)))
+    world.scheduler.handle(WorkerStuck(chunk, "a", 1.0, 1))
+    world.note(world.scheduler.handle(WorkerDied(chunk, "a", 2.0, 1, is_overtime)))
     world.run()
     assert world.fates.pop(1) == ("overtime" if is_overtime else "died")
     assert world.fates == {0: "accepted", 2: "accepted", 3: "accepted"}
@@ -422,6 +422,6 @@ def test_a_stuck_item_that_ends_its_worker_is_given_up(is_overtime: bool) -> Non
 def test_a_chunk_that_nobody_wants_is_withdrawn() -> None:
     world = make("pull", 2)
     world.ask("a")
-    world.scheduler.handle(Withdrawn(world.held.pop("a").chunk, 0.0))
+    world.scheduler.handle(ChunkWithdrawn(world.held.pop("a").chunk, 0.0))
     world.run()
     assert world.fates == {1: "accepted"}

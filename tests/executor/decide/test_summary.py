@@ -1,10 +1,10 @@
 """The headline numbers of a run, from what its workers did."""
 
-from evenload.executor.decide.summary import Tally
+from evenload.executor.decide.summary import RunTally
 
 
 def test_counts_bound_and_shares() -> None:
-    tally = Tally(["fast", "slow", "idle"])
+    tally = RunTally(["fast", "slow", "idle"])
     for _ in range(6):
         tally.add("fast", 1.0, 1, cost=None, is_good=True)
     for _ in range(2):
@@ -25,12 +25,12 @@ def test_counts_bound_and_shares() -> None:
 
 
 def test_nothing_done_is_defined() -> None:
-    summary = Tally(["a"]).summarise(0, wall_s=0.0, startup_s=0.0)
+    summary = RunTally(["a"]).summarise(0, wall_s=0.0, startup_s=0.0)
     assert (summary.total, summary.bound_s, summary.ratio_to_bound, summary.imbalance) == (0, 0.0, None, 1.0)
 
 
 def test_reads_as_a_sentence() -> None:
-    tally = Tally(["a", "b"])
+    tally = RunTally(["a", "b"])
     tally.add("a", 2.0, 4, cost=None, is_good=True)
     tally.add("b", 2.0, 4, cost=None, is_good=True)
     sentence = str(tally.summarise(8, wall_s=2.6, startup_s=0.5))
@@ -38,4 +38,4 @@ def test_reads_as_a_sentence() -> None:
         sentence
         == "8 of 8 done in 2.6 s on 2 devices (0.5 s to start); the work took 1.05x the least possible, 2 s"
     )
-    assert str(Tally(["a"]).summarise(0, wall_s=0.0, startup_s=0.0)) == "0 of 0 done in 0 s on 1 device"
+    assert str(RunTally(["a"]).summarise(0, wall_s=0.0, startup_s=0.0)) == "0 of 0 done in 0 s on 1 device"

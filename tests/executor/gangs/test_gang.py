@@ -19,7 +19,7 @@ from evenload.errors import ConfigError, GangError
 from evenload.events import EventLog, Span, StageFinished, StageStarted, WorkerStarted
 from evenload.executor import Executor, Rank
 from evenload.executor.gangs import gang as gang_module
-from evenload.executor.gangs.fault import Fault, is_waiting, root_cause
+from evenload.executor.gangs.fault import RankFault, is_waiting, root_cause
 from evenload.executor.gangs.store import open_store
 from evenload.executor.task.failure import Failure
 
@@ -181,11 +181,11 @@ def raised(text: str) -> Failure:
 
 
 def test_the_cause_is_told_from_what_it_has_caused() -> None:
-    peer = Fault(0, "raised", raised("[../gloo/pair.cc] Connection closed by peer [127.0.0.1]:1"))
-    own = Fault(2, "raised", raised("index out of range"))
-    dead = Fault(1, "was killed by SIGSEGV")
-    late = Fault(3, "did not end within 1 s")
-    waiting = Fault(4, "did not end within 1 s", is_waiting=True)
+    peer = RankFault(0, "raised", raised("[../gloo/pair.cc] Connection closed by peer [127.0.0.1]:1"))
+    own = RankFault(2, "raised", raised("index out of range"))
+    dead = RankFault(1, "was killed by SIGSEGV")
+    late = RankFault(3, "did not end within 1 s")
+    waiting = RankFault(4, "did not end within 1 s", is_waiting=True)
     assert root_cause([peer]) is peer
     assert root_cause([peer, own]) is own
     assert root_cause([peer, own, dead]) is dead

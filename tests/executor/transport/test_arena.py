@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from evenload.executor.transport.arena import (
     Borrower,
-    Ledger,
     Lender,
+    MemoryBudget,
     Piece,
     make_arena_file,
     open_copy,
@@ -27,11 +27,11 @@ class Ends:
     """Both ends of an arena, in one process."""
 
     def __init__(self, limit: int = 64 * MIB):
-        self.ledger = Ledger.new(limit)
+        self.budget = MemoryBudget.new(limit)
         self.fd = make_arena_file("test", limit)
-        cell = self.ledger.open_cell()
+        cell = self.budget.open_cell()
         assert cell is not None
-        self.lender = Lender(self.fd, self.ledger, cell)
+        self.lender = Lender(self.fd, self.budget, cell)
         self.borrower = Borrower(self.fd)
 
     def put(self, array: np.ndarray) -> Piece | None:
@@ -42,7 +42,7 @@ class Ends:
 
     def __exit__(self, *_: object) -> None:
         os.close(self.fd)
-        os.close(self.ledger.fd)
+        os.close(self.budget.fd)
 
 
 def test_a_piece_is_read_in_place_and_comes_back_with_its_last_view() -> None:
@@ -71,7 +71,7 @@ def test_memory_is_used_again_and_not_taken_anew() -> None:
             offsets.add(piece.offset)
             ends.borrower.open(piece)
         assert len(offsets) == 1
-        assert ends.ledger.n_bytes <= 2 * MIB
+        assert ends.budget.n_bytes <= 2 * MIB
 
 
 def test_the_limit_holds_and_what_comes_back_makes_room() -> None:
@@ -84,24 +84,24 @@ def test_the_limit_holds_and_what_comes_back_makes_room() -> None:
         assert ends.put(np.zeros(5 * MIB, np.uint8)) is None
         del views[1], piece
         assert ends.put(array) is not None
-        assert ends.ledger.n_bytes <= 4 * MIB
+        assert ends.budget.n_bytes <= 4 * MIB
 
 
 def test_free_memory_goes_back_to_the_system_when_another_arena_needs_it() -> None:
     with Ends(8 * MIB) as ends:
         fd = make_arena_file("other", 8 * MIB)
-        cell = ends.ledger.open_cell()
+        cell = ends.budget.open_cell()
         assert cell is not None
-        other = Lender(fd, ends.ledger, cell)
+        other = Lender(fd, ends.budget, cell)
         for _ in range(2):
             piece = ends.put(np.ones(6 * MIB, np.uint8))
             assert piece is not None
             ends.borrower.open(piece)
         assert other.put(memoryview(bytes(6 * MIB))) is None
-        # It cannot take what the other end of the ledger holds, but that end lets go of what it does not use.
+        # It cannot take what the other end of the budget holds, but that end lets go of what it does not use.
         small = ends.put(np.ones(7 * MIB, np.uint8))
         assert small is not None
-        assert ends.ledger.n_bytes <= 8 * MIB
+        assert ends.budget.n_bytes <= 8 * MIB
         os.close(fd)
 
 
@@ -143,7 +143,7 @@ def test_pieces_never_overlap_whatever_comes_back_when(steps: list[tuple[int, in
                 held.append((array, np.frombuffer(ends.borrower.open(piece), np.uint8)))
             del held[:n_drop]
             assert all(np.array_equal(sent, got) for sent, got in held)
-            assert ends.ledger.n_bytes <= 2 * MIB
+            assert ends.budget.n_bytes <= 2 * MIB
         held.clear()
         assert ends.lender.n_lent == 0
 
@@ -188,7 +188,7 @@ def test_too_little_memory_is_told_before_anything_is_written(monkeypatch: pytes
     with Ends() as ends:
         os.ftruncate(ends.fd, 4 * MIB)  # as good as a full file system: nothing can be backed beyond
         assert ends.put(np.zeros(16 * MIB, np.uint8)) is None
-        assert ends.ledger.n_bytes == 0
+        assert ends.budget.n_bytes == 0
 
 
 def test_no_more_memory_is_usable_than_there_is() -> None:

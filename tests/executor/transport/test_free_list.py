@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.executor.transport.free_list import Extents
+from evenload.executor.transport.free_list import FreeList
 
 SIZE = 40
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 12)), max_size=40))
 def test_ranges_are_taken_lowest_first_and_merge_when_given_back(steps: list[tuple[bool, int]]) -> None:
-    extents = Extents(5, SIZE)
+    extents = FreeList(5, SIZE)
     free = set(range(5, 5 + SIZE))
     taken: list[tuple[int, int]] = []
     for is_give, n in steps:
@@ -35,6 +35,6 @@ def test_ranges_are_taken_lowest_first_and_merge_when_given_back(steps: list[tup
 
 
 def test_what_is_given_back_twice_is_a_bug() -> None:
-    extents = Extents(0, 10)
+    extents = FreeList(0, 10)
     with pytest.raises(AssertionError):
         extents.give(4, 2)

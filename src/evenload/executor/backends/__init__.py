@@ -9,7 +9,7 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor.task.messages import Message
-from evenload.executor.task.task import Task
+from evenload.executor.task.task import PreparedTask
 
 __all__ = ["BACKENDS", "Backend", "BackendSettings", "WorkerOptions", "make_backend"]
 
@@ -55,7 +55,7 @@ class Backend(Protocol):
         """Begin to start a worker: Up, or Gone. Raises OSError if not even that is possible."""
         ...
 
-    def load(self, worker: int, task: Task) -> None:
+    def load(self, worker: int, task: PreparedTask) -> None:
         """Build ``task`` there: Loaded or Refused."""
         ...
 
@@ -72,8 +72,8 @@ class Backend(Protocol):
         """Skip what is not begun of ``chunk`` and of those before it: answers come sooner, and shorter."""
         ...
 
-    def place(self, worker: int) -> tuple[int, float]:
-        """Position in the first chunk it holds, and seconds since it got there; see ``place.Place.of``."""
+    def position(self, worker: int) -> tuple[int, float]:
+        """Position in the first chunk it holds, and seconds since it got there; see ``progress_cell``."""
         ...
 
     def stop(self, worker: int) -> None:

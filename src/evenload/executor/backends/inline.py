@@ -15,8 +15,8 @@ from evenload.devices.selection import Spec
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
-from evenload.executor.task.task import Runner, Task
-from evenload.executor.transport.progress_cell import NOT_BEGUN, Place
+from evenload.executor.task.task import PreparedTask, Runner
+from evenload.executor.transport.progress_cell import NOT_BEGUN, ProgressCell
 
 __all__ = ["InlineBackend"]
 
@@ -24,7 +24,7 @@ MOST_SLEEP_S = 0.01
 
 
 @dataclass(slots=True)
-class _Desk:
+class _InlineWorker:
     device: Device
     pool: DevicePool
     runners: dict[int, Runner] = field(default_factory=dict)
@@ -35,18 +35,18 @@ class InlineBackend:
     is_threaded = False
 
     def __init__(self, options: WorkerOptions | None = None) -> None:
-        self._desks: dict[int, _Desk] = {}
+        self._workers: dict[int, _InlineWorker] = {}
         self._todo: deque[Callable[[], Message | None]] = deque()
-        self._place = Place()
+        self._progress = ProgressCell()
 
     def devices(self, spec: Spec) -> DevicePool:
         return DevicePool.discover().select(spec)
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
-        self._desks[worker] = _Desk(device, pool)
+        self._workers[worker] = _InlineWorker(device, pool)
         self._todo.append(lambda: Up(worker))
 
-    def load(self, worker: int, task: Task) -> None:
+    def load(self, worker: int, task: PreparedTask) -> None:
         self._todo.append(lambda: self._load(worker, task))
 
     def unload(self, worker: int, task: int) -> None:
@@ -58,7 +58,7 @@ class InlineBackend:
     def drop(self, worker: int, chunk: int) -> None:
         pass  # whoever could ask for it waits until the chunk is done
 
-    def place(self, worker: int) -> tuple[int, float]:
+    def position(self, worker: int) -> tuple[int, float]:
         return NOT_BEGUN, 0.0
 
     def stop(self, worker: int) -> None:
@@ -83,33 +83,33 @@ class InlineBackend:
 
     def close(self, grace_s: float) -> list[Message]:
         self._todo.clear()
-        for worker, desk in self._desks.items():
-            for task in tuple(desk.runners):
+        for worker, inline in self._workers.items():
+            for task in tuple(inline.runners):
                 self._unload(worker, task)
-        self._desks.clear()
+        self._workers.clear()
         return []
 
-    def _load(self, worker: int, task: Task) -> Message:
-        desk = self._desks[worker]
+    def _load(self, worker: int, task: PreparedTask) -> Message:
+        inline = self._workers[worker]
         try:
-            with as_current(desk.device, desk.pool) as view:
-                desk.runners[task.id] = Runner(task, lambda: view, inline=True)
+            with as_current(inline.device, inline.pool) as view:
+                inline.runners[task.id] = Runner(task, lambda: view, inline=True)
         except Exception as error:
             return Refused(worker, task.id, Failure.of(error, travels=False))
         return Loaded(worker, task.id, 0.0)
 
     def _unload(self, worker: int, task: int) -> None:
-        desk = self._desks[worker]
-        runner = desk.runners.pop(task, None)
+        inline = self._workers[worker]
+        runner = inline.runners.pop(task, None)
         if runner is not None:
-            with as_current(desk.device, desk.pool):
+            with as_current(inline.device, inline.pool):
                 runner.close()
 
     def _run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> Message:
-        desk = self._desks[worker]
+        inline = self._workers[worker]
         try:
-            with as_current(desk.device, desk.pool):
-                answer = desk.runners[task].run(items, chunk, self._place, singly=singly)
+            with as_current(inline.device, inline.pool):
+                answer = inline.runners[task].run(items, chunk, self._progress, singly=singly)
         except KeyboardInterrupt as error:
             spoilt = Spoilt(worker, chunk, Failure.of(error, travels=False), is_run=True)
             self._todo.appendleft(lambda: spoilt)
@@ -117,10 +117,10 @@ class InlineBackend:
         return Answered(worker, chunk, answer)
 
     def _stop(self, worker: int) -> Message:
-        for task in tuple(self._desks[worker].runners):
+        for task in tuple(self._workers[worker].runners):
             self._unload(worker, task)
         return self._end(worker)
 
     def _end(self, worker: int) -> Message:
-        del self._desks[worker]
+        del self._workers[worker]
         return Gone(worker, 0, NOT_BEGUN)

@@ -19,11 +19,11 @@ from evenload.errors import ConfigError, UnknownName
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.task.item_packing import pack_apart
 from evenload.executor.task.messages import Loaded, Message
-from evenload.executor.task.task import Task, dump
+from evenload.executor.task.task import PreparedTask, dump
 from evenload.executor.transport.wire import Frame, hold, pack
-from evenload.executor.worker import worker as protocol
+from evenload.executor.worker import protocol
 from evenload.executor.worker.child import Child
-from evenload.executor.worker.fork_server import Forked, ForkServer, Spawned, can_fork, imports_of
+from evenload.executor.worker.fork_server import ForkedWorker, ForkServer, SpawnedWorker, can_fork, imports_of
 from evenload.executor.worker.memory import SharedMemory, limit_from
 from evenload.executor.worker.replies import message_of
 from evenload.executor.worker.threads import ONE_THREAD
@@ -89,7 +89,7 @@ class ProcessBackend:
         fds: Sequence[int],
         log: int,
         cell: int | None,
-    ) -> Spawned | Forked:
+    ) -> SpawnedWorker | ForkedWorker:
         path = [entry or os.getcwd() for entry in sys.path]
         whole = {**os.environ, **environment}
         if self._server is not None and self._server.refuses:
@@ -99,7 +99,7 @@ class ProcessBackend:
         if self._forks and self._server is not None:
             with contextlib.suppress(OSError):
                 return self._server.fork(device, whole, path, fds, log, cell)
-        return Spawned(device, whole, path, fds, log, cell)
+        return SpawnedWorker(device, whole, path, fds, log, cell)
 
     def _renew_server(self, path: list[str]) -> None:
         """Another fork server, unless the last one never worked, or they end again and again."""
@@ -112,7 +112,7 @@ class ProcessBackend:
             self._n_servers += 1
             self._server = ForkServer(path, {**os.environ, **ONE_THREAD})
 
-    def load(self, worker: int, task: Task) -> None:
+    def load(self, worker: int, task: PreparedTask) -> None:
         if self._server is not None:
             self._to_preload = imports_of(task.fn)
         body, buffers = dump(task)
@@ -139,9 +139,9 @@ class ProcessBackend:
         child.send(frame)
 
     def drop(self, worker: int, chunk: int) -> None:
-        self._children[worker].place.drop(chunk)
+        self._children[worker].cell.drop(chunk)
 
-    def place(self, worker: int) -> tuple[int, float]:
+    def position(self, worker: int) -> tuple[int, float]:
         return self._children[worker].where()
 
     def stop(self, worker: int) -> None:

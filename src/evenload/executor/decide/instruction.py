@@ -1,53 +1,54 @@
-"""What a scheduler is told (events), and what it answers (instructions): values without behaviour."""
+"""The scheduler's events (what has happened) and its instructions (what to do): values without behaviour."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
     "Accept",
-    "Answered",
-    "Came",
-    "Died",
-    "Ended",
+    "ChunkAnswered",
+    "ChunkUnreadable",
+    "ChunkWithdrawn",
+    "DeviceFree",
+    "DeviceJoined",
+    "DeviceLeft",
     "Event",
     "Fail",
-    "Fed",
-    "Free",
     "Indices",
+    "InputEnded",
     "Instruction",
-    "Known",
-    "Left",
+    "ItemsRead",
+    "ItemsRestored",
     "Rest",
     "Send",
-    "Spoilt",
-    "Stuck",
-    "Withdrawn",
+    "WorkerDied",
+    "WorkerStuck",
 ]
 
 Indices = range | tuple[int, ...]
 
 
-class Fed(NamedTuple):
-    """``n`` more items are there; ``costs`` are their size hints, all or none."""
+class ItemsRead(NamedTuple):
+    """``n`` more items have been read; ``costs`` are their size hints, for all of them or None."""
 
     n: int
     costs: Sequence[float] | None = None
 
 
-class Known(NamedTuple):
-    """The results of these items, which were fed, are there from an earlier run."""
+class ItemsRestored(NamedTuple):
+    """The results of these items, which were read, come from an earlier run's journal."""
 
     items: Indices
 
 
-class Ended(NamedTuple):
-    """No more items will come."""
+class InputEnded(NamedTuple):
+    """All items have been read."""
 
 
-class Free(NamedTuple):
-    """``device`` has a worker that is ready and has nothing to do, or is about to have nothing.
+class DeviceFree(NamedTuple):
+    """A worker of ``device`` is ready and has nothing to do, or is about to have nothing.
 
-    ``bundle``: so many chunks may travel together; ``most``: so many items, if there is a limit.
+    bundle  the most chunks that may be sent as one
+    most    the most items to send; None for no limit
     """
 
     device: str
@@ -56,11 +57,12 @@ class Free(NamedTuple):
     most: int | None = None
 
 
-class Answered(NamedTuple):
-    """A chunk came back. ``no_memory``: positions that need more memory than the device has.
+class ChunkAnswered(NamedTuple):
+    """A chunk came back with results.
 
-    ``skipped``: from this position on nothing was run, because it was told to drop the chunk.
-    ``raised``: positions where the task raised something else, if that is ever tried again.
+    no_memory  positions in the chunk that need more memory than the device has
+    skipped    from this position on nothing was run, because the chunk was dropped; None: all was run
+    raised     positions where the task raised something else and may be tried again
     """
 
     chunk: int
@@ -71,18 +73,21 @@ class Answered(NamedTuple):
     raised: tuple[int, ...] = ()
 
 
-class Spoilt(NamedTuple):
-    """A chunk came back without results: items or results could not be pickled or unpickled."""
+class ChunkUnreadable(NamedTuple):
+    """A chunk came back without results: its items or results could not be pickled or unpickled.
+
+    ``is_run`` is False if none of its items was begun.
+    """
 
     chunk: int
     now: float
     is_run: bool
 
 
-class Died(NamedTuple):
-    """The worker that held ``chunk`` has ended while it was at ``position`` of it (see ``place``).
+class WorkerDied(NamedTuple):
+    """The worker that held ``chunk`` ended while it was at ``position`` of it (see ``progress_cell``).
 
-    ``is_overtime``: it was killed because the item there had run for too long.
+    ``is_overtime``: it was killed because the item there ran for too long.
     """
 
     chunk: int
@@ -92,8 +97,8 @@ class Died(NamedTuple):
     is_overtime: bool = False
 
 
-class Stuck(NamedTuple):
-    """The item at ``position`` takes very long: all that waits behind it shall run elsewhere meanwhile."""
+class WorkerStuck(NamedTuple):
+    """The item at ``position`` takes very long; run elsewhere what waits behind it."""
 
     chunk: int
     device: str
@@ -101,15 +106,15 @@ class Stuck(NamedTuple):
     position: int
 
 
-class Left(NamedTuple):
+class DeviceLeft(NamedTuple):
     """``device`` gets no more work."""
 
     device: str
     now: float
 
 
-class Came(NamedTuple):
-    """``device`` is new, or back."""
+class DeviceJoined(NamedTuple):
+    """``device`` is new, or back. ``prior`` is its score, ``is_helper`` as in the dealer."""
 
     device: str
     now: float
@@ -117,18 +122,30 @@ class Came(NamedTuple):
     is_helper: bool = False
 
 
-class Withdrawn(NamedTuple):
-    """This chunk was not sent after all: nobody wants its items any more."""
+class ChunkWithdrawn(NamedTuple):
+    """The chunk was not sent after all: its items are not wanted any more."""
 
     chunk: int
     now: float
 
 
-Event = Stuck | Withdrawn | Fed | Known | Ended | Free | Answered | Spoilt | Died | Left | Came
+Event = (
+    ItemsRead
+    | ItemsRestored
+    | InputEnded
+    | DeviceFree
+    | ChunkAnswered
+    | ChunkUnreadable
+    | ChunkWithdrawn
+    | WorkerDied
+    | WorkerStuck
+    | DeviceLeft
+    | DeviceJoined
+)
 
 
 class Send(NamedTuple):
-    """Run ``items`` on ``device``. ``singly``: keep them apart, one of them may bring workers down."""
+    """Run ``items`` on ``device``. ``singly``: one by one, as one of them may bring workers down."""
 
     chunk: int
     device: str
@@ -139,7 +156,7 @@ class Send(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """Nothing for ``device`` now: ask again when something has changed, or at ``until``."""
+    """Send nothing to ``device`` now: ask again when something has changed, or at ``until``."""
 
     device: str
     why: str
@@ -147,14 +164,14 @@ class Rest(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """Of the chunk's answer, what stands at ``positions`` counts (None: all of it); the rest came second."""
+    """Take the results at ``positions`` of the chunk (None: all); those of its other items came before."""
 
     items: Indices
     positions: tuple[int, ...] | None
 
 
 class Fail(NamedTuple):
-    """These items are given up. ``why``: died | overtime | spoilt | unknown (began, must not run twice)."""
+    """Give these items up. ``why``: died | overtime | spoilt | unknown (began, must not be run twice)."""
 
     items: tuple[int, ...]
     why: str

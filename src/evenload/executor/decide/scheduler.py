@@ -18,23 +18,23 @@ from evenload.balance.dealing.deal import Deal
 from evenload.balance.dealing.dealer import Dealer
 from evenload.executor.decide.instruction import (
     Accept,
-    Answered,
-    Came,
-    Died,
-    Ended,
+    ChunkAnswered,
+    ChunkUnreadable,
+    ChunkWithdrawn,
+    DeviceFree,
+    DeviceJoined,
+    DeviceLeft,
     Event,
     Fail,
-    Fed,
-    Free,
     Indices,
+    InputEnded,
     Instruction,
-    Known,
-    Left,
+    ItemsRead,
+    ItemsRestored,
     Rest,
     Send,
-    Spoilt,
-    Stuck,
-    Withdrawn,
+    WorkerDied,
+    WorkerStuck,
 )
 from evenload.executor.decide.spans import Spans
 from evenload.executor.transport.progress_cell import PACKING, QUEUED
@@ -96,17 +96,17 @@ class Scheduler:
         self._memory_bytes = memory_bytes or {}
         self._short_of_memory: dict[int, int] = {}  # item -> memory of the largest device that had too little
         self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
-            Fed: self._fed,
-            Ended: self._ended,
-            Known: self._known,
-            Free: self._free,
-            Answered: self._answered,
-            Spoilt: self._spoilt,
-            Died: self._died,
-            Left: self._left,
-            Came: self._came,
-            Withdrawn: self._withdrawn,
-            Stuck: self._stuck,
+            ItemsRead: self._fed,
+            InputEnded: self._ended,
+            ItemsRestored: self._known,
+            DeviceFree: self._free,
+            ChunkAnswered: self._answered,
+            ChunkUnreadable: self._spoilt,
+            WorkerDied: self._died,
+            DeviceLeft: self._left,
+            DeviceJoined: self._came,
+            ChunkWithdrawn: self._withdrawn,
+            WorkerStuck: self._stuck,
         }
 
     def handle(self, event: Event) -> list[Instruction]:
@@ -127,7 +127,7 @@ class Scheduler:
 
     # --- items come -------------------------------------------------------------------------------
 
-    def _fed(self, event: Fed) -> list[Instruction]:
+    def _fed(self, event: ItemsRead) -> list[Instruction]:
         if self._batch == 1 and event.costs is None:
             self.dealer.add_range(self.n_fed, event.n)
             self.n_fed += event.n
@@ -146,7 +146,7 @@ class Scheduler:
                 self._add_unit()
         return []
 
-    def _ended(self, event: Ended) -> list[Instruction]:
+    def _ended(self, event: InputEnded) -> list[Instruction]:
         if self.n_fed > self._n_units * self._batch:
             self._add_unit()
             if not self._open_in(self._n_units - 1):
@@ -155,7 +155,7 @@ class Scheduler:
         self.dealer.close()
         return []
 
-    def _known(self, event: Known) -> list[Instruction]:
+    def _known(self, event: ItemsRestored) -> list[Instruction]:
         for item in event.items:
             self.fated.add(item, item + 1)
         units = {item // self._batch for item in event.items}
@@ -171,7 +171,7 @@ class Scheduler:
 
     # --- devices ask ------------------------------------------------------------------------------
 
-    def _free(self, event: Free) -> list[Instruction]:
+    def _free(self, event: DeviceFree) -> list[Instruction]:
         while self._later and self._later[0][0] <= event.now:
             _, unit, device = heappop(self._later)
             self.dealer.requeue([unit], avoid=device)
@@ -202,7 +202,7 @@ class Scheduler:
 
     # --- chunks come back -------------------------------------------------------------------------
 
-    def _answered(self, event: Answered) -> list[Instruction]:
+    def _answered(self, event: ChunkAnswered) -> list[Instruction]:
         if event.chunk in self._hung:
             return self._answered_late(event)
         flight = self._flights.pop(event.chunk, None)
@@ -222,7 +222,7 @@ class Scheduler:
             return [Accept(flight.items, None)]
         return self._accept(flight, [at for at, item in enumerate(flight.items) if item not in self.fated])
 
-    def _answered_late(self, event: Answered) -> list[Instruction]:
+    def _answered_late(self, event: ChunkAnswered) -> list[Instruction]:
         """A chunk that was stuck: some of its items may have been dealt to others meanwhile."""
         flight, _ = self._hung.pop(event.chunk)
         n = len(flight.items) if event.skipped is None else event.skipped
@@ -260,7 +260,7 @@ class Scheduler:
         return n <= self._most_retries
 
     def _accept_part(
-        self, event: Answered, flight: _Flight, retry: list[int], again: list[int]
+        self, event: ChunkAnswered, flight: _Flight, retry: list[int], again: list[int]
     ) -> list[Instruction]:
         """``retry`` where there is more memory, ``again`` after a while; the rest has come."""
         short = {flight.items[position] for position in retry}
@@ -285,7 +285,7 @@ class Scheduler:
                 later.discard(item // self._batch)
         return accepted
 
-    def _spoilt(self, event: Spoilt) -> list[Instruction]:
+    def _spoilt(self, event: ChunkUnreadable) -> list[Instruction]:
         if event.chunk in self._hung:
             return self._fail(self._open(self._hung.pop(event.chunk)[1]), "spoilt")
         flight = self._flights.pop(event.chunk, None)
@@ -306,7 +306,7 @@ class Scheduler:
         self.dealer.failed(chunk, now, ())
         return failed
 
-    def _withdrawn(self, event: Withdrawn) -> list[Instruction]:
+    def _withdrawn(self, event: ChunkWithdrawn) -> list[Instruction]:
         flight = self._flights.pop(event.chunk)
         self._fail(self._open(flight.items), "withdrawn")
         self.dealer.failed(event.chunk, event.now, ())
@@ -314,7 +314,7 @@ class Scheduler:
 
     # --- workers die ------------------------------------------------------------------------------
 
-    def _died(self, event: Died) -> list[Instruction]:
+    def _died(self, event: WorkerDied) -> list[Instruction]:
         instructions: list[Instruction] = []
         if event.chunk in self._hung:
             _, items = self._hung.pop(event.chunk)
@@ -331,7 +331,7 @@ class Scheduler:
             self.dealer.requeue(again)
         return instructions
 
-    def _stuck(self, event: Stuck) -> list[Instruction]:
+    def _stuck(self, event: WorkerStuck) -> list[Instruction]:
         """Give up what the device holds, but for the answers: they still count, as far as they come first."""
         for deal in self.dealer.lost(event.device, event.now):
             flight = self._flights.pop(deal.chunk)
@@ -385,10 +385,10 @@ class Scheduler:
 
     # --- devices come and go ----------------------------------------------------------------------
 
-    def _left(self, event: Left) -> list[Instruction]:
+    def _left(self, event: DeviceLeft) -> list[Instruction]:
         self.dealer.leave(event.device, event.now)
         return []
 
-    def _came(self, event: Came) -> list[Instruction]:
+    def _came(self, event: DeviceJoined) -> list[Instruction]:
         self.dealer.join(event.device, event.now, event.prior, event.is_helper)
         return []

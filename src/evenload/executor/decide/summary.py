@@ -7,7 +7,7 @@ from typing import Any
 from evenload.balance.bound import StageWork
 from evenload.balance.metrics import imbalance
 
-__all__ = ["DeviceShare", "Summary", "Tally"]
+__all__ = ["DeviceShare", "RunTally", "Summary"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class _Share:
     busy_s: float = 0.0
 
 
-class Tally:
+class RunTally:
     """Counts what the workers of one run did, while it runs. ``has_costs``: chunks come with size hints."""
 
     def __init__(self, devices: list[str]):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from evenload.errors import GangError
 from evenload.executor.task.failure import Failure
 
-__all__ = ["Fault", "is_waiting", "root_cause"]
+__all__ = ["RankFault", "is_waiting", "root_cause"]
 
 # How torch.distributed tells a rank that another is gone, or late; its own mistakes have other words.
 SECOND_HAND = (
@@ -24,7 +24,7 @@ INSIDE_TORCH = ("torch/distributed/",)
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class RankFault:
     """``what`` goes after the rank's name. ``is_waiting``: it was late since it waited for others."""
 
     rank: int
@@ -51,7 +51,7 @@ class Fault:
         return error
 
 
-def root_cause(faults: list[Fault]) -> Fault:
+def root_cause(faults: list[RankFault]) -> RankFault:
     """The one nearest to the cause; among those, the one that was told first."""
     return min(faults, key=lambda fault: fault.distance)
 

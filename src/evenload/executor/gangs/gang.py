@@ -21,8 +21,8 @@ from evenload.errors import ConfigError
 from evenload.events import EventLog
 from evenload.executor.backends import Backend, BackendSettings, make_backend
 from evenload.executor.decide.record import Record
-from evenload.executor.gangs.fault import Fault, is_waiting, root_cause
-from evenload.executor.gangs.ranks import Meeting, join, perform, run_rank
+from evenload.executor.gangs.fault import RankFault, is_waiting, root_cause
+from evenload.executor.gangs.ranks import Rendezvous, call_function, join, run_rank
 from evenload.executor.gangs.store import LOCAL, loopback_name, open_store
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
 from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
@@ -125,10 +125,10 @@ class Gang:
         self._pids: dict[int, int | None] = {}
         self._joined: set[int] = set()
         self._results: dict[int, Any] = {}
-        self._faults: list[Fault] = []
+        self._faults: list[RankFault] = []
         self._stacks: dict[int, list[str]] = {number: [] for number in range(len(pool))}
         self._is_asking = False
-        self._task = Tasks().prepare(perform)
+        self._task = Tasks().prepare(call_function)
 
     def run(
         self,
@@ -143,15 +143,15 @@ class Gang:
         host = self._backend.host if self._is_spread else LOCAL
         limit_s = None if timeout_s is None else timeout_s + EXTRA_S
         with open_store(host) as port:
-            meeting = Meeting(host, port, size, self._group, limit_s)
+            rendezvous = Rendezvous(host, port, size, self._group, limit_s)
             self._record.stage_started(self._stage, size)
             for number, device in enumerate(self._devices):
                 self._backend.start(number, device, self._pool, self._environment(device))
-            self._wait_for(self._joined, lambda number: (join, meeting, number))
+            self._wait_for(self._joined, lambda number: (join, rendezvous, number))
             self._began_s = time.monotonic()
             for number in range(size) if not self._faults else ():
                 own = () if each is None else (each[number],)
-                call = (run_rank, pickled, (*own, *args), meeting, number)
+                call = (run_rank, pickled, (*own, *args), rendezvous, number)
                 self._send(number, RUN, call)
             until = None if timeout_s is None else self._began_s + timeout_s
             self._wait_for(self._results, None, until)
@@ -195,10 +195,10 @@ class Gang:
         if isinstance(message, Answered):
             self._answered(number, message)
         elif isinstance(message, Spoilt | Refused):
-            self._faults.append(Fault(number, f"failed: {message.failure.summary}", message.failure))
+            self._faults.append(RankFault(number, f"failed: {message.failure.summary}", message.failure))
         elif isinstance(message, Gone) and number not in self._results:
             self._record.worker_exited(self._devices[number].id, self._worker(number), message.reason)
-            self._faults.append(Fault(number, message.reason, last_words=message.last_words))
+            self._faults.append(RankFault(number, message.reason, last_words=message.last_words))
         elif isinstance(message, Said) and self._is_asking:
             self._stacks[number].append(message.line)
         elif isinstance(message, Said):
@@ -210,7 +210,7 @@ class Gang:
         answer, device = message.answer, self._devices[number].id
         failure = answer.failures.get(0)
         if failure is not None:
-            self._faults.append(Fault(number, f"raised {failure.summary}", failure))
+            self._faults.append(RankFault(number, f"raised {failure.summary}", failure))
         if message.chunk == JOIN:
             self._joined.add(number)
             startup_s = answer.stop_s - answer.start_s
@@ -245,7 +245,7 @@ class Gang:
         for number in late if not self._faults else ():
             stack = self._stacks[number]
             self._faults.append(
-                Fault(number, what, last_words="\n".join(stack), is_waiting=is_waiting(stack))
+                RankFault(number, what, last_words="\n".join(stack), is_waiting=is_waiting(stack))
             )
 
     def _listen(self, seconds: float, is_enough: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from evenload.balance import partition
 from evenload.devices import CurrentDevice, current
 
-__all__ = ["Meeting", "Rank", "join", "perform", "run_rank"]
+__all__ = ["Rank", "Rendezvous", "call_function", "join", "run_rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class Rendezvous:
     """Where the ranks meet: a store that the parent keeps. ``timeout_s`` is torch's, for each exchange."""
 
     host: str
@@ -47,40 +47,42 @@ class Meeting:
     timeout_s: float | None
 
 
-def perform(call: tuple) -> Any:
+def call_function(call: tuple) -> Any:
     """Do what the parent asks for next: a function and its arguments."""
     function, *arguments = call
     return function(*arguments)
 
 
-def join(meeting: Meeting, number: int) -> None:
+def join(rendezvous: Rendezvous, number: int) -> None:
     """Become rank ``number``. Returns when all have joined."""
     import torch
     import torch.distributed as dist
 
     faulthandler.register(signal.SIGUSR1, all_threads=False)  # the parent asks a late rank where it is
-    os.environ |= {"RANK": str(number), "WORLD_SIZE": str(meeting.size), "LOCAL_RANK": "0"}
+    os.environ |= {"RANK": str(number), "WORLD_SIZE": str(rendezvous.size), "LOCAL_RANK": "0"}
     options: dict[str, Any] = {}
-    if meeting.timeout_s is not None:
-        options["timeout"] = timedelta(seconds=meeting.timeout_s)
+    if rendezvous.timeout_s is not None:
+        options["timeout"] = timedelta(seconds=rendezvous.timeout_s)
     tcp_store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage] - public by its documentation
     store = tcp_store(
-        meeting.host, meeting.port, meeting.size, is_master=False, wait_for_workers=False, **options
+        rendezvous.host, rendezvous.port, rendezvous.size, is_master=False, wait_for_workers=False, **options
     )
-    if meeting.backend == "nccl":
+    if rendezvous.backend == "nccl":
         torch.cuda.set_device(0)
         options["device_id"] = torch.device("cuda", 0)
-    dist.init_process_group(meeting.backend, store=store, rank=number, world_size=meeting.size, **options)
+    dist.init_process_group(
+        rendezvous.backend, store=store, rank=number, world_size=rendezvous.size, **options
+    )
     dist.barrier()
 
 
-def run_rank(pickled: tuple[bytes, list], args: tuple, meeting: Meeting, number: int) -> Any:
+def run_rank(pickled: tuple[bytes, list], args: tuple, rendezvous: Rendezvous, number: int) -> Any:
     """Call the function, and leave the group when all have. One that raises is not waited for."""
     import torch.distributed as dist
 
     body, buffers = pickled
     fn: Callable = pickle.loads(body, buffers=buffers)
-    result = fn(Rank(number, meeting.size, current(), meeting.backend), *args)
+    result = fn(Rank(number, rendezvous.size, current(), rendezvous.backend), *args)
     dist.barrier()
     dist.destroy_process_group()
     return result

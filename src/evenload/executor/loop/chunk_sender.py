@@ -15,7 +15,7 @@ from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
-from evenload.executor.task.task import Task
+from evenload.executor.task.task import PreparedTask
 
 __all__ = ["ChunkSender"]
 
@@ -99,7 +99,7 @@ class ChunkSender:
         """A device may get work then, whatever happens until then."""
         self.ask_again_s = at_s if self.ask_again_s is None else min(self.ask_again_s, at_s)
 
-    def _load(self, worker: Worker, task: Task, runs: Sequence[Run]) -> None:
+    def _load(self, worker: Worker, task: PreparedTask, runs: Sequence[Run]) -> None:
         """Have ``task`` built; what no run needs and may hold a model makes room for it."""
         wanted = {run.task.id for run in runs}
         for other in tuple(worker.tasks.values()):
@@ -173,7 +173,7 @@ class ChunkSender:
             for device, worker in self._supervisor.workers.items()
         }
 
-    def remember_ceiling(self, task: Task, device: str, ceiling: int | None) -> None:
+    def remember_ceiling(self, task: PreparedTask, device: str, ceiling: int | None) -> None:
         """So many items in one call fit there; None if nothing is known to be too much."""
         if ceiling is not None:
             self.ceilings[task.id, device] = ceiling

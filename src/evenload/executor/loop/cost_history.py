@@ -9,7 +9,7 @@ from evenload.executor.decide.source import Source
 from evenload.executor.decide.summary import Summary
 from evenload.executor.loop.cost_cache import CostCache, Learned, size_bucket, user_cache
 from evenload.executor.run.run import Run
-from evenload.executor.task.task import Task
+from evenload.executor.task.task import PreparedTask
 from evenload.settings import resolve
 
 __all__ = ["CostHistory"]
@@ -33,7 +33,7 @@ class CostHistory:
         self._cache = CostCache(user_cache() / "learned.json") if is_kept else None
 
     def of(
-        self, task: Task, source: Source, devices: DevicePool
+        self, task: PreparedTask, source: Source, devices: DevicePool
     ) -> tuple[str | None, Mapping[str, Cost], bool]:
         """The size of the items (None: not to be remembered), costs by device, whether they are hearsay."""
         size = None
@@ -44,7 +44,7 @@ class CostHistory:
             return size, self._costs[task.id], False
         return size, {} if size is None else self._heard(task, size, devices), True
 
-    def _heard(self, task: Task, size: str, devices: DevicePool) -> dict[str, Cost]:
+    def _heard(self, task: PreparedTask, size: str, devices: DevicePool) -> dict[str, Cost]:
         """What other programs have found out."""
         cache = self._cache
         if cache is None or not cache.path.exists():
@@ -75,7 +75,7 @@ class CostHistory:
         if self._cache is not None:
             self._cache.save()
 
-    def _print_of(self, task: Task) -> str:
+    def _print_of(self, task: PreparedTask) -> str:
         if task.id not in self._prints:
             from evenload.executor.task.fingerprint import fingerprint_code
 

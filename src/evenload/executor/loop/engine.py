@@ -24,7 +24,7 @@ from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Spoilt
-from evenload.executor.task.task import Task
+from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import QUEUED
 
 __all__ = ["Engine", "serve"]
@@ -238,7 +238,7 @@ class Engine:
     def loaded(self, worker: Worker) -> None:
         pass  # it is idle now, and served with the others
 
-    def refused(self, worker: Worker, task: Task, failure: Failure) -> None:
+    def refused(self, worker: Worker, task: PreparedTask, failure: Failure) -> None:
         self._slot(worker).refusals[task.id] = failure.summary
         if failure.traceback:
             self._record.note("debug", f"{worker.slot}: {failure.traceback}")

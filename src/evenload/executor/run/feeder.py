@@ -58,9 +58,9 @@ class Feeder:
             is_last = is_ended and scheduler.n_fed + n_new == n_ready
             is_known = self._feed_from_journal(self._journal, n_new, is_last)
         elif n_new > 0:
-            scheduler.handle(ins.Fed(n_new, source.costs(scheduler.n_fed, n_new)))
+            scheduler.handle(ins.ItemsRead(n_new, source.costs(scheduler.n_fed, n_new)))
         if is_ended and scheduler.n_fed == n_ready:
-            scheduler.handle(ins.Ended())
+            scheduler.handle(ins.InputEnded())
         sink.is_waiting_for_room = not scheduler.is_ended and scheduler.n_fed >= limit
         return is_known
 
@@ -74,11 +74,11 @@ class Feeder:
         if n_new <= 0:
             return False
         start = scheduler.n_fed
-        scheduler.handle(ins.Fed(n_new, source.costs(start, n_new)))
+        scheduler.handle(ins.ItemsRead(n_new, source.costs(start, n_new)))
         blocks = journal.known(range(start, start + n_new))
         if blocks:
             items = tuple(item for block in blocks for item in block.items)
-            scheduler.handle(ins.Known(items))
+            scheduler.handle(ins.ItemsRestored(items))
             self._sizing.restored(len(items))
             self._account.restored(blocks, items)
             source.release(items)

@@ -27,7 +27,7 @@ from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.run.sink import Sink
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone
-from evenload.executor.task.task import Answer, Task
+from evenload.executor.task.task import Answer, PreparedTask
 from evenload.executor.transport.progress_cell import QUEUED
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Run:
 
     def __init__(
         self,
-        task: Task,
+        task: PreparedTask,
         source: Source,
         dealer: Dealer,
         scheduler: Scheduler,
@@ -171,7 +171,7 @@ class Run:
         """``device`` takes part from now on."""
         if not self.is_over and device not in self.devices:
             self.devices.add(device)
-            self._scheduler.handle(ins.Came(device, now, prior, is_helper))
+            self._scheduler.handle(ins.DeviceJoined(device, now, prior, is_helper))
 
     def leave(self, device: str, why: str, now: float) -> None:
         """``device`` can do nothing for this run. Ends the run if it was the last."""
@@ -179,7 +179,7 @@ class Run:
             return
         self.devices.discard(device)
         self._causes[device] = why
-        self._scheduler.handle(ins.Left(device, now))
+        self._scheduler.handle(ins.DeviceLeft(device, now))
         if not self.devices and not self._scheduler.is_finished:
             self.end(NoUsableDevice(f"no device can run {self.task.name}", causes=self._causes))
 
@@ -196,7 +196,7 @@ class Run:
             self._sink.is_waiting_for_room = True
             return Rest(device, "results wait to be fetched", None)
         bundle = 1 if self.source.is_apart else self.bundle(device)
-        event = ins.Free(device, now, bundle, self.sizing.most_items(self.source))
+        event = ins.DeviceFree(device, now, bundle, self.sizing.most_items(self.source))
         (instruction,) = self._scheduler.handle(event)
         assert isinstance(instruction, Send | Rest)
         if isinstance(instruction, Send):
@@ -220,7 +220,7 @@ class Run:
     def items_to_send(self, send: Send, now: float) -> list[Any] | None:
         """The items of ``send``, which are sent now; None if nobody wants them any more."""
         if not self.source.claim(send.items):
-            self._scheduler.handle(ins.Withdrawn(send.chunk, now))
+            self._scheduler.handle(ins.ChunkWithdrawn(send.chunk, now))
             return None
         items = self.source.take(send.items)
         if self.journal is not None:
@@ -239,7 +239,7 @@ class Run:
         raised: tuple[int, ...] = ()
         if self.options.retries:
             raised = tuple(at for at, failure in answer.failures.items() if failure.kind == "raised")
-        event = ins.Answered(chunk.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
+        event = ins.ChunkAnswered(chunk.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
         instructions = self._scheduler.handle(event)
         self._count(chunk, device, answer, instructions)
         self.sizing.answered(device, len(answer.values), answer.busy_s, message.n_bytes)
@@ -250,7 +250,7 @@ class Run:
     def spoilt(self, chunk: "Sent", device: str, failure: Failure, is_run: bool, now: float) -> None:
         """``chunk`` came back without results, or could not be sent."""
         self._account.ended(chunk, device, now, "failed")
-        for fail in self._scheduler.handle(ins.Spoilt(chunk.send.chunk, now, is_run)):
+        for fail in self._scheduler.handle(ins.ChunkUnreadable(chunk.send.chunk, now, is_run)):
             assert isinstance(fail, Fail)
             for item in fail.items:
                 error = failure.to_error(item, device)
@@ -264,7 +264,9 @@ class Run:
             self._account.worker_lost()
         is_overtime = chunk.overtime_at is not None and chunk.overtime_at == position
         self._account.ended(chunk, device, now, "lost")
-        for fail in self._scheduler.handle(ins.Died(chunk.send.chunk, device, now, position, is_overtime)):
+        for fail in self._scheduler.handle(
+            ins.WorkerDied(chunk.send.chunk, device, now, position, is_overtime)
+        ):
             assert isinstance(fail, Fail)
             for item in fail.items:
                 error = error_of_lost_item(item, fail.why, device, gone, self.options.timeout_s)
@@ -276,7 +278,7 @@ class Run:
         has_rest = has_queue or len(chunk.send.items) > self.sizing.n_per_call
         if self.is_over or not self.options.repeatable or not has_rest:
             return False
-        self._scheduler.handle(ins.Stuck(chunk.send.chunk, device, now, position))
+        self._scheduler.handle(ins.WorkerStuck(chunk.send.chunk, device, now, position))
         return True
 
     def abandoned(self, chunk: "Sent", device: str, now: float) -> None:

@@ -7,7 +7,7 @@ from evenload.balance.migrate import Move
 from evenload.errors import TaskError
 from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.record import Record
-from evenload.executor.decide.summary import Summary, Tally
+from evenload.executor.decide.summary import RunTally, Summary
 from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.task.task import Answer
 
@@ -24,7 +24,7 @@ class RunAccount:
     def __init__(self, record: Record, stage: str, devices: Sequence[str]):
         self.n_duplicates = self.n_failed = 0
         self._record, self._stage = record, stage
-        self._tally = Tally(list(devices))
+        self._tally = RunTally(list(devices))
 
     def begin(self, total: int | None) -> None:
         self._record.stage_started(self._stage, total)

@@ -18,7 +18,7 @@ from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
-from evenload.executor.task.task import Task
+from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import NOT_BEGUN
 
 __all__ = ["Driver", "Supervisor"]
@@ -33,7 +33,7 @@ class Driver(Protocol):
         """The task that ``worker`` was building is built."""
         ...
 
-    def refused(self, worker: Worker, task: Task, failure: Failure) -> None:
+    def refused(self, worker: Worker, task: PreparedTask, failure: Failure) -> None:
         """``task`` could not be built there."""
         ...
 
@@ -139,12 +139,12 @@ class Supervisor:
 
     # --- work -------------------------------------------------------------------------------------
 
-    def load(self, worker: Worker, task: Task) -> None:
+    def load(self, worker: Worker, task: PreparedTask) -> None:
         """Have ``task`` built there: ``Driver.loaded``, ``refused`` or ``gone``."""
         worker.loading = task
         self._backend.load(worker.number, task)
 
-    def unload(self, worker: Worker, task: Task) -> None:
+    def unload(self, worker: Worker, task: PreparedTask) -> None:
         del worker.tasks[task.id]
         self._backend.unload(worker.number, task.id)
 
@@ -153,7 +153,9 @@ class Supervisor:
         self._n_chunks += 1
         return self._n_chunks
 
-    def send(self, worker: Worker, chunk: Any, task: Task, items: Sequence[Any], singly: bool = False) -> int:
+    def send(
+        self, worker: Worker, chunk: Any, task: PreparedTask, items: Sequence[Any], singly: bool = False
+    ) -> int:
         """Have ``items`` run, after what was sent before: ``Driver.answered``, ``spoilt`` or ``gone``.
 
         chunk   the driver's own value for them, with a ``number`` from ``next_chunk``
@@ -169,7 +171,7 @@ class Supervisor:
 
     def progress(self, worker: Worker) -> tuple[int, float]:
         """Position in the first chunk it holds, and seconds since it got there; see ``progress_cell``."""
-        return self._backend.place(worker.number)
+        return self._backend.position(worker.number)
 
     # --- news -------------------------------------------------------------------------------------
 

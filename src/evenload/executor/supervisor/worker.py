@@ -4,7 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenload.executor.task.task import Task
+from evenload.executor.task.task import PreparedTask
 
 __all__ = ["Worker"]
 
@@ -37,8 +37,8 @@ class Worker:
     is_ready: bool = False
     has_worked: bool = False
     is_removed: bool = False
-    tasks: dict[int, Task] = field(default_factory=dict)
-    loading: Task | None = None
+    tasks: dict[int, PreparedTask] = field(default_factory=dict)
+    loading: PreparedTask | None = None
     chunks: deque[Any] = field(default_factory=deque)
     leave_by_s: float | None = None
     why_killed: str = ""

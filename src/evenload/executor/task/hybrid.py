@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from evenload.errors import ConfigError
 
-__all__ = ["Choice", "Part", "Task"]
+__all__ = ["Implementation", "Implementations", "Task"]
 
 
 class Task:
@@ -40,7 +40,7 @@ class Task:
         return f"Task(cpu={_name(self.cpu)}, gpu={_name(self.gpu)})"
 
 
-class Part(NamedTuple):
+class Implementation(NamedTuple):
     """One implementation: itself, or pickled with its buffers. ``device_as``: as in ``task.Task``."""
 
     fn: Any
@@ -58,10 +58,10 @@ class Part(NamedTuple):
         return fn(**{self.device_as: device}) if self.device_as else fn(device)
 
 
-class Choice:
+class Implementations:
     """What a worker gets: called with its device, it builds the implementation for it."""
 
-    def __init__(self, name: str, cpu: Part | None, gpu: Part | None):
+    def __init__(self, name: str, cpu: Implementation | None, gpu: Implementation | None):
         self._name = name
         self._parts = {"cpu": cpu, "gpu": gpu}
 

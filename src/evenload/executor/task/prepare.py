@@ -11,9 +11,9 @@ from types import ModuleType
 from typing import Any
 
 from evenload.errors import ConfigError
-from evenload.executor.task.hybrid import Choice, Part
+from evenload.executor.task.hybrid import Implementation, Implementations
 from evenload.executor.task.hybrid import Task as HybridTask
-from evenload.executor.task.task import Task
+from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.wire import pack
 
 __all__ = ["Tasks", "is_stateful", "name_of", "pickle_callable"]
@@ -25,37 +25,39 @@ class Tasks:
     """Numbers tasks; the same function with the same options is the same task, and stays built in workers."""
 
     def __init__(self) -> None:
-        self._tasks: dict[tuple, Task] = {}
+        self._tasks: dict[tuple, PreparedTask] = {}
         self._n_tasks = 0
 
     def prepare(
         self, fn: Any, *, batch: int | None = None, may_split: bool = True, sends: bool = True
-    ) -> Task:
+    ) -> PreparedTask:
         """``sends``: to another process.
 
         Raises ConfigError if ``fn`` cannot be called, built or sent, or if ``batch`` is below 1.
         """
         given = fn
         if isinstance(given, HybridTask):
-            fn = Choice(str(given), _part(given.cpu, sends), _part(given.gpu, sends))
+            fn = Implementations(
+                str(given), _implementation(given.cpu, sends), _implementation(given.gpu, sends)
+            )
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
         key = (_digest(pickled) if sends else id(given), batch, may_split)
         task = self._tasks.get(key)
         if task is None:
             self._n_tasks += 1
-            is_class = isinstance(fn, Choice) or is_stateful(fn)
-            device_as = _device_parameter(fn) if is_class and not isinstance(fn, Choice) else ""
-            name = str(given) if isinstance(fn, Choice) else name_of(fn)
+            is_class = isinstance(fn, Implementations) or is_stateful(fn)
+            device_as = _device_parameter(fn) if is_class and not isinstance(fn, Implementations) else ""
+            name = str(given) if isinstance(fn, Implementations) else name_of(fn)
             device_as = device_as if is_class else None
-            task = Task(self._n_tasks, name, fn, pickled, is_class, device_as, batch, may_split)
+            task = PreparedTask(self._n_tasks, name, fn, pickled, is_class, device_as, batch, may_split)
             self._tasks[key] = task
             if len(self._tasks) > MOST_TASKS:
                 del self._tasks[next(iter(self._tasks))]
         return task
 
 
-def _part(fn: Any, sends: bool) -> Part | None:
+def _implementation(fn: Any, sends: bool) -> Implementation | None:
     """An implementation, to be built where it is needed. Raises as ``Tasks.prepare`` does."""
     if fn is None:
         return None
@@ -63,9 +65,9 @@ def _part(fn: Any, sends: bool) -> Part | None:
     is_class = is_stateful(fn)
     device_as = _device_parameter(fn) if is_class else None
     if not sends:
-        return Part(fn, None, is_class, device_as)
+        return Implementation(fn, None, is_class, device_as)
     body, buffers = pickle_callable(fn)
-    return Part(None, (body, [bytes(buffer) for buffer in buffers]), is_class, device_as)
+    return Implementation(None, (body, [bytes(buffer) for buffer in buffers]), is_class, device_as)
 
 
 def is_stateful(fn: Any) -> bool:

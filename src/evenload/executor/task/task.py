@@ -14,15 +14,15 @@ from typing import Any
 
 from evenload.errors import ConfigError
 from evenload.executor.task.failure import Failure, is_memory_error
-from evenload.executor.transport.progress_cell import PACKING, Place
+from evenload.executor.transport.progress_cell import PACKING, ProgressCell
 
-__all__ = ["Answer", "Runner", "Task", "dump", "load"]
+__all__ = ["Answer", "PreparedTask", "Runner", "dump", "load"]
 
 N_GOOD = 20  # batches after which a slightly larger one is tried
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class PreparedTask:
     """A function or class, ready to be sent.
 
     pickled    bytes and out-of-band buffers of ``fn``
@@ -63,7 +63,7 @@ class Answer:
 class Runner:
     """The task on one device."""
 
-    def __init__(self, task: Task, device: Callable[[], Any], *, inline: bool = False):
+    def __init__(self, task: PreparedTask, device: Callable[[], Any], *, inline: bool = False):
         """Builds the instance if the task is a class. Raises whatever its constructor raises.
 
         ``inline``: exceptions need not travel, and a Ctrl-C is the user's and not the item's.
@@ -86,7 +86,7 @@ class Runner:
                     f"{task.name} has no __call__", hint="give the class a method __call__(self, item)"
                 )
 
-    def run(self, items: Sequence[Any], chunk: int, place: Place, *, singly: bool = False) -> Answer:
+    def run(self, items: Sequence[Any], chunk: int, cell: ProgressCell, *, singly: bool = False) -> Answer:
         """Run the task on every item. An exception of one item is that item's failure.
 
         ``singly``: one item per batch, to find out which of them brings the worker down. An item may then be
@@ -95,13 +95,13 @@ class Runner:
         start_s = time.monotonic()
         answer = Answer([], {}, start_s, start_s, 0.0)
         if self._task.batch is None:
-            self._run_each(self._call, items, chunk, place, answer)
+            self._run_each(self._call, items, chunk, cell, answer)
         elif singly:
-            self._run_each(self._call_one, items, chunk, place, answer)
+            self._run_each(self._call_one, items, chunk, cell, answer)
         else:
-            self._run_batches(items, chunk, place, answer, self._task.batch)
+            self._run_batches(items, chunk, cell, answer, self._task.batch)
             answer.ceiling = self._ceiling if self._ceiling != self._task.batch else None
-        place.at(PACKING)
+        cell.at(PACKING)
         answer.stop_s = time.monotonic()
         answer.busy_s = answer.stop_s - start_s
         return answer
@@ -115,9 +115,9 @@ class Runner:
                 close()
 
     def _run_each(
-        self, call: Callable, items: Sequence[Any], chunk: int, place: Place, answer: Answer
+        self, call: Callable, items: Sequence[Any], chunk: int, cell: ProgressCell, answer: Answer
     ) -> None:
-        at, is_dropped, values = place.at, place.is_dropped, answer.values
+        at, is_dropped, values = cell.at, cell.is_dropped, answer.values
         for position, item in enumerate(items):
             if is_dropped(chunk):
                 answer.skipped = position
@@ -135,7 +135,9 @@ class Runner:
                 answer.failures[position] = Failure.of(error, travels=self._travels)
                 values.append(None)
 
-    def _run_batches(self, items: Sequence[Any], chunk: int, place: Place, answer: Answer, most: int) -> None:
+    def _run_batches(
+        self, items: Sequence[Any], chunk: int, cell: ProgressCell, answer: Answer, most: int
+    ) -> None:
         todo = [(0, len(items))]
         while todo:
             start, stop = todo.pop()
@@ -143,10 +145,10 @@ class Runner:
             if stop - start > n:
                 todo.append((start + n, stop))
                 stop = start + n
-            if place.is_dropped(chunk):
+            if cell.is_dropped(chunk):
                 answer.skipped = start
                 return
-            place.at(start)
+            cell.at(start)
             try:
                 answer.values.extend(self._call_batch(items[start:stop]))
                 if stop - start == self._ceiling != most:
@@ -197,14 +199,14 @@ def _gone(_: Any) -> Any:
     raise RuntimeError("this task was closed")
 
 
-def load(spec: bytes, buffers: list | None, task_id: int) -> Task:
+def load(spec: bytes, buffers: list | None, task_id: int) -> PreparedTask:
     """The task from a message of ``dump``. Raises whatever the function's module raises on import."""
     name, body, is_class, device_as, batch, may_split, ceiling = pickle.loads(spec)
     fn = pickle.loads(body, buffers=buffers or ())
-    return Task(task_id, name, fn, (b"", []), is_class, device_as, batch, may_split, ceiling)
+    return PreparedTask(task_id, name, fn, (b"", []), is_class, device_as, batch, may_split, ceiling)
 
 
-def dump(task: Task) -> tuple[bytes, list]:
+def dump(task: PreparedTask) -> tuple[bytes, list]:
     """A message that ``load`` reads: bytes, and the buffers that belong to it."""
     body, buffers = task.pickled
     fields = (task.name, body, task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)

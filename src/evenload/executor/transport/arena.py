@@ -17,15 +17,15 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenload.executor.transport.free_list import Extents
+from evenload.executor.transport.free_list import FreeList
 
 if TYPE_CHECKING:
     import ctypes
 
 __all__ = [
     "Borrower",
-    "Ledger",
     "Lender",
+    "MemoryBudget",
     "Piece",
     "make_arena_file",
     "make_shared_file",
@@ -80,7 +80,7 @@ def usable_memory() -> int:
     return most
 
 
-class Ledger:
+class MemoryBudget:
     """How much memory each arena of an executor takes; all ends see it, and keep to the limit together.
 
     Everybody writes cells of their own. Two that grow at the same moment may exceed the limit by what one of
@@ -97,8 +97,8 @@ class Ledger:
         self.limit = self._cells[LIMIT_CELL]
 
     @classmethod
-    def new(cls, limit: int) -> "Ledger":
-        return cls(make_shared_file("ledger", N_CELLS * 8), limit)
+    def new(cls, limit: int) -> "MemoryBudget":
+        return cls(make_shared_file("budget", N_CELLS * 8), limit)
 
     @property
     def n_bytes(self) -> int:
@@ -132,7 +132,7 @@ def make_arena_file(name: str, limit: int) -> int:
 class Lender:
     """The end that writes. Not for several threads."""
 
-    def __init__(self, fd: int, ledger: Ledger, cell: int):
+    def __init__(self, fd: int, budget: MemoryBudget, cell: int):
         """Raises OSError or ValueError if the file cannot be mapped."""
         self._fd = os.dup(fd)
         try:
@@ -146,10 +146,10 @@ class Lender:
             raise OSError(errno.ENOMEM, "no memory for an arena")
         self._returns = memoryview(self._map)[:FIRST_SLOT].cast("q")
         self._n_returns = 0
-        self._ledger, self._cell = ledger, cell
-        self._warm = Extents()  # free, and backed by memory
-        self._cold = Extents(LARGE_PAGE, len(self._map) - LARGE_PAGE)
-        self._step = max(PAGE, min(LARGE_PAGE, ledger.limit // 64 // PAGE * PAGE))
+        self._budget, self._cell = budget, cell
+        self._warm = FreeList()  # free, and backed by memory
+        self._cold = FreeList(LARGE_PAGE, len(self._map) - LARGE_PAGE)
+        self._step = max(PAGE, min(LARGE_PAGE, budget.limit // 64 // PAGE * PAGE))
         self._lent: dict[int, tuple[int, int]] = {}
         self._slots = list(range(HEADER_BYTES - 1, FIRST_SLOT - 1, -1))
 
@@ -198,15 +198,15 @@ class Lender:
     def _grow(self, size: int) -> bool:
         """Have more memory, enough for ``size`` bytes."""
         size = -(-size // self._step) * self._step
-        if not self._ledger.take(self._cell, size):
+        if not self._budget.take(self._cell, size):
             return False
         offset = self._cold.take(size)
         if offset is None:
-            self._ledger.give(self._cell, size)
+            self._budget.give(self._cell, size)
             return False
         if not self._back(offset, size):
             self._cold.give(offset, size)
-            self._ledger.give(self._cell, size)
+            self._budget.give(self._cell, size)
             return False
         self._warm.give(offset, size)
         return True
@@ -240,7 +240,7 @@ class Lender:
         """Let the system have the memory that is free, where it takes it."""
         if not hasattr(mmap, "MADV_REMOVE"):
             return
-        kept = Extents()
+        kept = FreeList()
         for start, stop in self._warm:
             try:
                 self._map.madvise(mmap.MADV_REMOVE, start, stop - start)
@@ -248,7 +248,7 @@ class Lender:
                 kept.give(start, stop - start)
             else:
                 self._cold.give(start, stop - start)
-        self._ledger.give(self._cell, self._warm.n_bytes - kept.n_bytes)
+        self._budget.give(self._cell, self._warm.n_bytes - kept.n_bytes)
         self._warm = kept
 
 

@@ -2,10 +2,10 @@
 
 from bisect import bisect_left
 
-__all__ = ["Extents"]
+__all__ = ["FreeList"]
 
 
-class Extents:
+class FreeList:
     """``n_bytes`` is their sum. Ranges never touch: neighbours are one."""
 
     def __init__(self, start: int = 0, n: int = 0):

@@ -10,7 +10,7 @@ import time
 
 from evenload.executor.transport.arena import make_shared_file
 
-__all__ = ["NOT_BEGUN", "PACKING", "QUEUED", "UNPACKING", "Place", "make_place_file"]
+__all__ = ["NOT_BEGUN", "PACKING", "QUEUED", "UNPACKING", "ProgressCell", "make_progress_file"]
 
 UNPACKING = -1  # the chunk's items are being read
 PACKING = -2  # all its items have run, the results are being written
@@ -21,12 +21,12 @@ _SINCE, _CHUNK, _ITEM, _DROP = range(4)
 _BYTES = 4 * 8
 
 
-def make_place_file() -> int:
+def make_progress_file() -> int:
     """A file descriptor of shared memory that vanishes with its last user."""
     return make_shared_file("place", _BYTES)
 
 
-class Place:
+class ProgressCell:
     """The view of it, on either side."""
 
     def __init__(self, fd: int | None = None):
@@ -56,7 +56,7 @@ class Place:
         """Ask the worker to skip what it has not begun of ``chunk`` and of those before it."""
         self.cells[_DROP] = max(chunk, self.cells[_DROP])
 
-    def of(self, chunk: int) -> tuple[int, float]:
+    def position_in(self, chunk: int) -> tuple[int, float]:
         """Position in ``chunk`` (or NOT_BEGUN, UNPACKING, PACKING), and for how many seconds."""
         if self.cells[_CHUNK] != chunk:
             return NOT_BEGUN, 0.0

@@ -10,11 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evenload.executor.task.messages import Gone, Said, Warned
-from evenload.executor.transport.progress_cell import NOT_BEGUN, Place, make_place_file
+from evenload.executor.transport.progress_cell import NOT_BEGUN, ProgressCell, make_progress_file
 from evenload.executor.transport.wire import Frame, Inbox, Outbox
-from evenload.executor.worker.fork_server import Forked, Spawned
+from evenload.executor.worker import protocol
+from evenload.executor.worker.fork_server import ForkedWorker, SpawnedWorker
 from evenload.executor.worker.memory import SharedMemory
-from evenload.executor.worker.replies import ENDS_A_CHUNK, message_of
+from evenload.executor.worker.replies import message_of
 
 __all__ = ["Child"]
 
@@ -24,7 +25,7 @@ MOST_LINE_BYTES = 64 * 1024
 N_LAST_LINES = 30
 
 
-Start = Callable[[str, Mapping[str, str], Sequence[int], int, int | None], Spawned | Forked]
+Start = Callable[[str, Mapping[str, str], Sequence[int], int, int | None], SpawnedWorker | ForkedWorker]
 """Device, its environment, file descriptors for the worker, one for its output, cell of its arena."""
 
 
@@ -76,14 +77,14 @@ class Child:
                 os.close(fd)
 
     def _start(self, device: str, environment: Mapping[str, str], theirs: list[int], start: Start) -> None:
-        place_fd = make_place_file()
-        theirs.append(place_fd)
-        self.place = Place(place_fd)
+        cell_fd = make_progress_file()
+        theirs.append(cell_fd)
+        self.cell = ProgressCell(cell_fd)
         their_in, self._out_fd = self._pipe(theirs, they_read=True)
         their_out, self._in_fd = self._pipe(theirs, they_read=False)
         their_log, self._log_fd = self._pipe(theirs, they_read=False)
         their_life, _ = self._pipe(theirs, they_read=True)
-        passed = (their_in, their_out, their_life, place_fd)
+        passed = (their_in, their_out, their_life, cell_fd)
         arenas = self._memory.open()
         if arenas is not None:
             theirs.extend(arenas.own)
@@ -96,7 +97,7 @@ class Child:
         self._outbox = Outbox(self._out_fd, arenas.lender if arenas is not None else None)
         self._selector.register(self._in_fd, selectors.EVENT_READ, self._on_frames)
         self._selector.register(self._log_fd, selectors.EVENT_READ, self._on_output)
-        if isinstance(self._process, Forked):
+        if isinstance(self._process, ForkedWorker):
             self._fds.append(self._process.status_fd)
             self._selector.register(self._process.status_fd, selectors.EVENT_READ, self._on_status)
         else:
@@ -111,7 +112,7 @@ class Child:
 
     def _on_status(self) -> None:
         """The fork server has started it, or never will."""
-        assert isinstance(self._process, Forked)
+        assert isinstance(self._process, ForkedWorker)
         if self.pid is not None:
             return  # learned already: a frame was faster, and both were seen in the same look
         self._unwatch(self._process.status_fd)
@@ -171,7 +172,7 @@ class Child:
 
     def where(self) -> tuple[int, float]:
         """Position in the chunk that it is at, and for how many seconds."""
-        return self.place.of(self.chunks[0]) if self.chunks else (NOT_BEGUN, 0.0)
+        return self.cell.position_in(self.chunks[0]) if self.chunks else (NOT_BEGUN, 0.0)
 
     def kill(self) -> None:
         """End it and all that it has started."""
@@ -196,7 +197,7 @@ class Child:
         position = self.where()[0]
         self._news.append(Gone(self.worker, exit_code, position, "\n".join(self._last_lines)))
         self._close_fds()
-        self.place.close()
+        self.cell.close()
         self._inbox.close()
         self._outbox.close()
 
@@ -227,7 +228,7 @@ class Child:
         return False
 
     def _message(self, frame: Frame) -> Any:
-        if frame.kind in ENDS_A_CHUNK:
+        if frame.kind in protocol.CHUNK_ENDS:
             self.chunks.popleft()
         assert self.pid is not None
         return self._read(self.worker, self.pid, frame)

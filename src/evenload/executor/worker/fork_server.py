@@ -22,7 +22,7 @@ from typing import Any
 
 from evenload.executor.worker.fork_main import STATUS
 
-__all__ = ["PRELOADABLE", "ForkServer", "Forked", "Spawned", "can_fork", "imports_of"]
+__all__ = ["PRELOADABLE", "ForkServer", "ForkedWorker", "SpawnedWorker", "can_fork", "imports_of"]
 
 PRELOADABLE = ("numpy", "torch")  # whose import starts nothing that a fork would break
 SEND_BYTES = 1024 * 1024
@@ -56,7 +56,7 @@ def _home(value: Any) -> str:
     return home if isinstance(home, str) else ""
 
 
-class Spawned:
+class SpawnedWorker:
     """A worker in an interpreter of its own, as a child of this process.
 
     death_fd  readable when the process has ended; None if the system cannot tell
@@ -94,7 +94,7 @@ class Spawned:
         return self._process.wait()
 
 
-class Forked:
+class ForkedWorker:
     """A worker that the fork server was asked for. ``pid`` is known as soon as ``learn`` has read it.
 
     status_fd  readable when there is something to learn
@@ -173,7 +173,7 @@ class ForkServer:
         fds: Sequence[int],
         log: int,
         cell: int | None,
-    ) -> Forked:
+    ) -> ForkedWorker:
         """Ask for a worker. Raises OSError if the server is gone."""
         how = {
             "device": device,
@@ -191,7 +191,7 @@ class ForkServer:
             raise
         finally:
             os.close(theirs)
-        return Forked(self, status_fd)
+        return ForkedWorker(self, status_fd)
 
     def is_running(self) -> bool:
         return self._process.poll() is None

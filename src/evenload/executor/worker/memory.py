@@ -1,4 +1,4 @@
-"""The shared memory of one executor: a ledger, an arena per worker and direction, and one that all read.
+"""The shared memory of one executor: a budget, an arena per worker and direction, and one that all read.
 
 What every worker needs, such as the weights that a function was bound to, stands in the common arena once.
 """
@@ -9,10 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenload.errors import ConfigError
-from evenload.executor.transport.arena import Borrower, Ledger, Lender, Piece, make_arena_file, usable_memory
+from evenload.executor.transport.arena import (
+    Borrower,
+    Lender,
+    MemoryBudget,
+    Piece,
+    make_arena_file,
+    usable_memory,
+)
 from evenload.executor.transport.wire import COMMON, OUT_OF_BAND_BYTES
 
-__all__ = ["Arenas", "SharedMemory", "limit_from"]
+__all__ = ["SharedMemory", "WorkerArenas", "limit_from"]
 
 UNITS = {
     "": 1,
@@ -24,7 +31,7 @@ COMMON_SHARE = 0.5  # of the limit that the common arena may take
 
 
 @dataclass(slots=True, eq=False)
-class Arenas:
+class WorkerArenas:
     """A worker's two arenas, seen from the executor.
 
     theirs  what the worker is told of them: four file descriptors and a cell; see ``worker.main``
@@ -62,38 +69,38 @@ class SharedMemory:
         self.limit = limit
         self._why_not: str | None = None
         self._is_warned = False
-        self._ledger: Ledger | None = None
+        self._budget: MemoryBudget | None = None
         self._common: Lender | None = None
         self._common_fd = -1
         self._tasks: dict[int, list[Any]] = {}
         self._n_common = 0
 
-    def open(self) -> Arenas | None:
-        """Arenas for one more worker; None if it must do without."""
+    def open(self) -> WorkerArenas | None:
+        """WorkerArenas for one more worker; None if it must do without."""
         if self.limit <= 0:
             return None
         fds: list[int] = []
         cells: list[int] = []
         try:
-            ledger = self._open_ledger()
+            budget = self._open_budget()
             for name in ("in", "out"):
                 fds.append(make_arena_file(name, self.limit))
-                cell = ledger.open_cell()
+                cell = budget.open_cell()
                 if cell is None:
                     raise OSError("too many arenas")
                 cells.append(cell)
-            lender, borrower = Lender(fds[0], ledger, cells[0]), Borrower(fds[1])
+            lender, borrower = Lender(fds[0], budget, cells[0]), Borrower(fds[1])
         except (OSError, ValueError) as error:
             for fd in fds:
                 os.close(fd)
             for cell in cells:
-                self._ledger.close_cell(cell)  # type: ignore[union-attr]
+                self._budget.close_cell(cell)  # type: ignore[union-attr]
             self._give_up(f"no shared memory: {error}")
             return None
-        lender.when_gone(ledger.close_cell, cells[0])
-        borrower.when_gone(ledger.close_cell, cells[1])
-        theirs = (fds[0], fds[1], self._common_fd, ledger.fd, cells[1])
-        return Arenas(lender, borrower, theirs, (fds[0], fds[1]))
+        lender.when_gone(budget.close_cell, cells[0])
+        borrower.when_gone(budget.close_cell, cells[1])
+        theirs = (fds[0], fds[1], self._common_fd, budget.fd, cells[1])
+        return WorkerArenas(lender, borrower, theirs, (fds[0], fds[1]))
 
     def share(self, task: int, buffers: list[Any]) -> list[Any]:
         """``buffers`` of a task, or the pieces of the common arena that hold them."""
@@ -106,7 +113,7 @@ class SharedMemory:
 
     def refused(self) -> str | None:
         """Something went through a pipe for want of room: what to tell a person about it, once."""
-        if self._ledger is not None:
+        if self._budget is not None:
             self._give_up(
                 f"shared memory is full ({self.limit / 2**20:.0f} MiB): what is large travels through pipes "
                 "meanwhile, which is slower; keep fewer results, or raise shared_memory_limit"
@@ -120,27 +127,27 @@ class SharedMemory:
 
     def close(self) -> None:
         """Views of results outlive it."""
-        for fd in (self._common_fd, self._ledger.fd if self._ledger is not None else -1):
+        for fd in (self._common_fd, self._budget.fd if self._budget is not None else -1):
             if fd >= 0:
                 os.close(fd)
-        self._ledger = self._common = None
+        self._budget = self._common = None
         self._tasks.clear()
         self._common_fd = -1
         self.limit = 0
 
-    def _open_ledger(self) -> Ledger:
-        if self._ledger is None:
-            ledger = Ledger.new(self.limit)
+    def _open_budget(self) -> MemoryBudget:
+        if self._budget is None:
+            budget = MemoryBudget.new(self.limit)
             try:
                 self._common_fd = make_arena_file("common", self.limit)
-                cell = ledger.open_cell()
+                cell = budget.open_cell()
                 assert cell is not None
-                self._common = Lender(self._common_fd, ledger, cell)
+                self._common = Lender(self._common_fd, budget, cell)
             except (OSError, ValueError):
-                os.close(ledger.fd)
+                os.close(budget.fd)
                 raise
-            self._ledger = ledger
-        return self._ledger
+            self._budget = budget
+        return self._budget
 
     def _share(self, buffer: memoryview) -> Any:
         assert self._common is not None

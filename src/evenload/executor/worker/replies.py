@@ -5,11 +5,9 @@ from evenload.executor.task.item_packing import unpack_apart
 from evenload.executor.task.messages import Answered, Loaded, Message, Refused, Spoilt, Up
 from evenload.executor.task.task import Answer
 from evenload.executor.transport.wire import Frame, unpack
-from evenload.executor.worker import worker as protocol
+from evenload.executor.worker import protocol
 
-__all__ = ["ENDS_A_CHUNK", "message_of"]
-
-ENDS_A_CHUNK = frozenset((protocol.DONE, protocol.DONE_SINGLY, protocol.SPOILT))
+__all__ = ["message_of"]
 
 
 def message_of(worker: int, pid: int | None, frame: Frame) -> Message:

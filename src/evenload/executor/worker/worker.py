@@ -21,40 +21,27 @@ from typing import Any
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.item_packing import pack_apart, unpack_apart
 from evenload.executor.task.task import Answer, Runner, load
-from evenload.executor.transport.arena import Borrower, Ledger, Lender
-from evenload.executor.transport.progress_cell import Place
+from evenload.executor.transport.arena import Borrower, Lender, MemoryBudget
+from evenload.executor.transport.progress_cell import ProgressCell
 from evenload.executor.transport.wire import Frame, Inbox, Outbox, hold, pack, unpack
+from evenload.executor.worker import protocol
 
-__all__ = [
-    "DONE",
-    "DONE_SINGLY",
-    "LOAD",
-    "LOADED",
-    "REFUSED",
-    "RUN",
-    "SINGLY",
-    "SPOILT",
-    "STOP",
-    "UNLOAD",
-    "UP",
-    "main",
-]
-
-# To the worker. SINGLY is RUN with items that are pickled and called one by one.
-LOAD, RUN, SINGLY, UNLOAD, STOP = range(1, 6)
-# From the worker. DONE_SINGLY answers SINGLY. SPOILT: the chunk's items could not be read.
-UP, LOADED, REFUSED, DONE, DONE_SINGLY, SPOILT = range(11, 17)
+__all__ = ["main"]
 
 F_SETSIG = 10  # Linux: which signal to send instead of SIGIO; not in the fcntl module
 PARENT_CHECK_MS = 500
 
 
 def main(
-    inbox_fd: int, outbox_fd: int, life_fd: int, place_fd: int, arenas: tuple[int, int, int, int, int] | None
+    inbox_fd: int,
+    outbox_fd: int,
+    life_fd: int,
+    progress_fd: int,
+    arenas: tuple[int, int, int, int, int] | None,
 ) -> None:
     """Serve until told to stop or left alone. Never returns to a caller that could run anything else.
 
-    ``arenas``: file descriptors of the arena to read, the one to write, the common one and the ledger, and
+    ``arenas``: file descriptors of the arena to read, the one to write, the common one and the budget, and
     the cell in it of the second; None without shared memory.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to everybody; the executor decides
@@ -69,11 +56,11 @@ def main(
     sys.modules["__main__"] = ModuleType("__main__")  # the user's own arrives by value
     borrower, lender, common_fd = None, None, -1
     if arenas is not None:
-        borrowed_fd, lent_fd, common_fd, ledger_fd, cell = arenas
-        borrower, lender = Borrower(borrowed_fd), Lender(lent_fd, Ledger(ledger_fd), cell)
-    worker = Worker(Outbox(outbox_fd, lender), Place(place_fd))
+        borrowed_fd, lent_fd, common_fd, budget_fd, cell = arenas
+        borrower, lender = Borrower(borrowed_fd), Lender(lent_fd, MemoryBudget(budget_fd), cell)
+    worker = WorkerProcess(Outbox(outbox_fd, lender), ProgressCell(progress_fd))
     inbox = Inbox(inbox_fd, borrower, common_fd)
-    worker.reply(UP)
+    worker.reply(protocol.UP)
     with contextlib.suppress(EOFError, BrokenPipeError):
         while worker.is_serving:
             for frame in inbox.read() or ():
@@ -82,13 +69,13 @@ def main(
     os._exit(0)  # threads that the task has left behind shall not keep the device
 
 
-class Worker:
+class WorkerProcess:
     """What the process does with each frame."""
 
-    def __init__(self, outbox: Outbox, place: Place):
+    def __init__(self, outbox: Outbox, progress: ProgressCell):
         self.is_serving = True
         self._outbox = outbox
-        self._place = place
+        self._progress = progress
         self._runners: dict[int, Runner] = {}
 
     def reply(
@@ -97,15 +84,15 @@ class Worker:
         self._outbox.send(Frame(kind, task, chunk, body, buffers))
 
     def obey(self, frame: Frame) -> None:
-        if frame.kind == RUN:
+        if frame.kind == protocol.RUN:
             self._run(frame)
-        elif frame.kind == SINGLY:
+        elif frame.kind == protocol.SINGLY:
             self._run_singly(frame)
-        elif frame.kind == LOAD:
+        elif frame.kind == protocol.LOAD:
             self._load(frame)
-        elif frame.kind == UNLOAD:
+        elif frame.kind == protocol.UNLOAD:
             self._unload(frame.task)
-        elif frame.kind == STOP:
+        elif frame.kind == protocol.STOP:
             for task in tuple(self._runners):
                 self._unload(task)
             self.is_serving = False
@@ -117,9 +104,9 @@ class Worker:
             self._runners[frame.task] = Runner(task, _device)
         except BaseException as error:
             body, buffers = pack(Failure.of(error))
-            self.reply(REFUSED, frame.task, body=body, buffers=buffers)
+            self.reply(protocol.REFUSED, frame.task, body=body, buffers=buffers)
         else:
-            self.reply(LOADED, frame.task, body=pack(time.monotonic() - began_s)[0])
+            self.reply(protocol.LOADED, frame.task, body=pack(time.monotonic() - began_s)[0])
 
     def _unload(self, task: int) -> None:
         runner = self._runners.pop(task, None)
@@ -130,28 +117,28 @@ class Worker:
             print(Failure.of(error).traceback, file=sys.stderr)  # noqa: T201 - reaches the executor as a note
 
     def _run(self, frame: Frame) -> None:
-        self._place.begin(frame.chunk)
+        self._progress.begin(frame.chunk)
         task, chunk = frame.task, frame.chunk
         try:
             items = unpack(frame)
         except BaseException as error:
             body, _ = pack(Failure.of(error, "input"))
-            return self.reply(SPOILT, task, chunk, body)
+            return self.reply(protocol.SPOILT, task, chunk, body)
         frame.body, frame.buffers = b"", None
-        answer = self._runners[task].run(items, chunk, self._place)
+        answer = self._runners[task].run(items, chunk, self._progress)
         del items
         body, buffers = _pack_answer(answer)
         _flush()
-        self.reply(DONE, task, chunk, body, buffers)
+        self.reply(protocol.DONE, task, chunk, body, buffers)
 
     def _run_singly(self, frame: Frame) -> None:
-        self._place.begin(frame.chunk)
+        self._progress.begin(frame.chunk)
         items = unpack_apart(unpack(frame), "input")
-        answer = self._runners[frame.task].run(items, frame.chunk, self._place, singly=True)
+        answer = self._runners[frame.task].run(items, frame.chunk, self._progress, singly=True)
         answer.values = pack_apart(answer.values, "result")
         body, buffers = pack(_fields(answer))
         _flush()
-        self.reply(DONE_SINGLY, frame.task, frame.chunk, body, buffers)
+        self.reply(protocol.DONE_SINGLY, frame.task, frame.chunk, body, buffers)
 
 
 def _pack_answer(answer: Answer) -> tuple[bytes, list]:

@@ -16,7 +16,7 @@ from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
 from evenload.executor.task.prepare import Tasks
-from evenload.executor.task.task import Task as Sendable
+from evenload.executor.task.task import PreparedTask
 from evenload.pipeline.dispatch.actions import Action, Load, Run, Start, Stop
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.item_flow import Task
@@ -72,7 +72,7 @@ class Driver:
         self._stages = tuple(stages)
         self._job_for, self._park_bytes = job_for, park_bytes
         self._tasks = Tasks()
-        self._sendable: dict[int, Sendable] = {}
+        self._sendable: dict[int, PreparedTask] = {}
         self._workers: dict[int, Worker] = {}
         self._of_group: dict[str, Worker] = {}
         self._n_workers = self._n_chunks = 0
@@ -222,7 +222,7 @@ class Driver:
             del self._workers[worker.number], self._of_group[group_id]
             self.dispatcher.lost(group_id, now, f"could not be started: {error}")
 
-    def _host_for(self, n_devices: int) -> Sendable:
+    def _host_for(self, n_devices: int) -> PreparedTask:
         if n_devices not in self._sendable:
             spec = HostSpec(self._stages, n_devices, self._park_bytes)
             host = functools.partial(StageHost, spec)

@@ -20,7 +20,7 @@ from evenload.devices.selection import Spec
 from evenload.errors import ConfigError
 from evenload.executor.backends import Backend, WorkerOptions, make_backend
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
-from evenload.executor.task.task import Task
+from evenload.executor.task.task import PreparedTask
 from evenload.pipeline.dispatch.item_flow import Task as StageTask
 from evenload.pipeline.dispatch.worker_protocol import ADOPT, Order
 
@@ -143,7 +143,7 @@ class _Lent:
         self._owner.kept[kept.number] = self._of_run[worker] = kept
         return None
 
-    def load(self, worker: int, task: Task) -> None:
+    def load(self, worker: int, task: PreparedTask) -> None:
         kept = self._of_run[worker]
         self._task_of[worker] = task.id
         kept.n_open += 1
@@ -173,8 +173,8 @@ class _Lent:
             if number == kept.number and theirs == chunk:
                 self._backend.drop(number, ours)
 
-    def place(self, worker: int) -> tuple[int, float]:
-        return self._backend.place(self._of_run[worker].number)
+    def position(self, worker: int) -> tuple[int, float]:
+        return self._backend.position(self._of_run[worker].number)
 
     def stop(self, worker: int) -> None:
         kept = self._of_run[worker]

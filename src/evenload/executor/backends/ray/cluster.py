@@ -13,18 +13,18 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec, families
 from evenload.errors import ConfigError, NoUsableDevice
 from evenload.executor.backends import WorkerOptions
-from evenload.executor.backends.ray.guard import Guard
-from evenload.executor.backends.ray.nodes import Node, choose_on, look, name_nodes
+from evenload.executor.backends.ray.actor import WorkerActor
+from evenload.executor.backends.ray.nodes import Node, choose_on, list_devices, name_nodes
 
 __all__ = ["Cluster"]
 
 PROBE_S = 120.0  # for a machine to say what it has; the first process there has to start
 CLAIM_S = 60.0  # for the actor on a GPU that Ray's books call free
 BOOKS_S = 2.0  # for the books to be true
-THREADS_OF_GUARD = 8
+THREADS_OF_ACTOR = 8
 
 
-class Session:
+class RayConnection:
     """Our use of Ray in this process, of which there is one: the last user ends it, if we began it."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Session:
                 ray.shutdown()
 
 
-_SESSION = Session()  # ray itself is one per process
+_CONNECTION = RayConnection()  # ray itself is one per process
 
 
 class Cluster:
@@ -83,15 +83,15 @@ class Cluster:
         self._options = options
         self._is_joined = True
         self._claims: dict[str, Any] = {}  # actors that already hold a GPU, by device
-        _SESSION.join(ray, address)
+        _CONNECTION.join(ray, address)
         self._nodes = self._find_nodes()
 
     def leave(self) -> None:
         if self._is_joined:
             self._is_joined = False
-            for guard in self._claims.values():
-                self._ray.kill(guard)
-            _SESSION.leave(self._ray)
+            for actor in self._claims.values():
+                self._ray.kill(actor)
+            _CONNECTION.leave(self._ray)
 
     def devices(self, spec: Spec) -> DevicePool:
         """What ``spec`` means in this cluster; see ``ray_nodes.choose_on``."""
@@ -104,10 +104,10 @@ class Cluster:
             self._ray.kill(self._claims.pop(device))
         return pool
 
-    def guard(self, device: Device) -> Any:
+    def actor(self, device: Device) -> Any:
         """An actor for ``device``, on its machine. It may take a while to be there; see ``needs``."""
         claimed = self._claims.pop(device.id, None)
-        return claimed if claimed is not None else self._start_guard(device.node, *self._share(device))
+        return claimed if claimed is not None else self._start_actor(device.node, *self._share(device))
 
     def needs(self, device: Device) -> str:
         """In words, what Ray has to find for ``device``'s actor."""
@@ -123,7 +123,7 @@ class Cluster:
             return 0, 0
         return (device.threads or 1, 0) if device.family == "cpu" else (0, 1)
 
-    def _start_guard(self, node: str, n_cpus: float, n_gpus: int) -> Any:
+    def _start_actor(self, node: str, n_cpus: float, n_gpus: int) -> Any:
         if node not in self._nodes:
             raise NoUsableDevice(
                 f"{node!r} is no machine of this cluster", hint=f"its machines: {', '.join(self._nodes)}"
@@ -132,12 +132,12 @@ class Cluster:
             "num_cpus": n_cpus,
             "num_gpus": n_gpus,
             "max_restarts": 0,
-            "max_concurrency": THREADS_OF_GUARD,
+            "max_concurrency": THREADS_OF_ACTOR,
             "scheduling_strategy": self._on(self._nodes[node]),
             "runtime_env": self._runtime_env,
         }
         path = [entry or os.getcwd() for entry in sys.path]
-        return self._ray.remote(Guard).options(**options).remote(path, os.getcwd(), self._options)
+        return self._ray.remote(WorkerActor).options(**options).remote(path, os.getcwd(), self._options)
 
     def _on(self, node: Node) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -152,7 +152,7 @@ class Cluster:
 
     def _ask_nodes(self) -> None:
         """Each machine looks at its own devices, through evenload, all at the same time."""
-        probe = self._ray.remote(look)
+        probe = self._ray.remote(list_devices)
         asked = {
             name: probe.options(
                 num_cpus=0, max_retries=0, scheduling_strategy=self._on(node), runtime_env=self._runtime_env
@@ -163,10 +163,10 @@ class Cluster:
         for name, answer in asked.items():
             node = self._nodes[name]
             try:
-                self._nodes[name] = replace(node, seen=self._ray.get(answer, timeout=0))
+                self._nodes[name] = replace(node, found=self._ray.get(answer, timeout=0))
             except self._ray.exceptions.RayError as error:
                 reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-                self._nodes[name] = replace(node, silence=reason)
+                self._nodes[name] = replace(node, no_answer=reason)
 
     def _n_free_gpus(self, n_most: int) -> int:
         """How many Ray can give. Its books are a moment late: who has just left may still be in them."""
@@ -184,19 +184,19 @@ class Cluster:
         n_free = self._n_free_gpus(sum(wanted.values()))
         for name, n in wanted.items() if n_free else ():
             for _ in range(n):
-                guard = self._start_guard(name, 0, 1)
-                held[guard.hello.remote()] = (name, guard)
+                actor = self._start_actor(name, 0, 1)
+                held[actor.hello.remote()] = (name, actor)
         n_likely = min(len(held), n_free)
         ready = self._ray.wait(list(held), num_returns=n_likely, timeout=CLAIM_S)[0] if n_likely else []
         given: dict[str, set[str]] = {name: set() for name in self._nodes}
-        for answer, (name, guard) in held.items():
+        for answer, (name, actor) in held.items():
             device = None
             if answer in ready:
                 device = self._nodes[name].accelerator_of(self._ray.get(answer)["gpus"])
             if device is None:
-                self._ray.kill(guard)
+                self._ray.kill(actor)
                 continue
-            self._claims[device.id] = guard
+            self._claims[device.id] = actor
             given[name].add(device.id)
         for name, node in self._nodes.items():
             self._nodes[name] = replace(node, given=frozenset(given[name]))

@@ -12,11 +12,11 @@ from evenload.devices import Device, DevicePool, ProbeReport
 from evenload.devices.selection import NATIVE, Spec
 from evenload.errors import ConfigError, EvenloadError, NoUsableDevice, UnknownName
 
-__all__ = ["Node", "Seen", "choose_on", "look", "name_nodes"]
+__all__ = ["Node", "NodeDevices", "choose_on", "list_devices", "name_nodes"]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NodeDevices:
     """What a machine says of itself. ``free_bytes`` by device id, where the driver tells."""
 
     devices: tuple[Device, ...]
@@ -31,7 +31,7 @@ class Node:
 
     name     as in device ids; "" for the one that this program runs on
     n_cpus, n_gpus  what Ray may hand out there
-    seen     what it has; ``silence`` says why that is not known
+    found    what it has; ``no_answer`` says why that is not known
     given    the GPUs that Ray has given to us; None: we do not ask Ray
     """
 
@@ -39,33 +39,33 @@ class Node:
     ray_id: str
     n_cpus: float = 0.0
     n_gpus: float = 0.0
-    seen: Seen | None = None
-    silence: str = "it was not asked"
+    found: NodeDevices | None = None
+    no_answer: str = "it was not asked"
     given: frozenset[str] | None = None
 
     @property
     def accelerators(self) -> tuple[Device, ...]:
         """Those that Ray hands out, with this machine's name."""
-        if self.seen is None:
+        if self.found is None:
             return ()
-        return tuple(self.named(device) for device in self.seen.devices if device.family in NATIVE)
+        return tuple(self.named(device) for device in self.found.devices if device.family in NATIVE)
 
     def named(self, device: Device) -> Device:
         return replace(device, id=f"{self.name}/{device.id}") if self.name else device
 
     def accelerator_of(self, gpu_ids: Sequence[str]) -> Device | None:
         """The device that Ray means: by UUID, or by its place among those that the machine shows Ray."""
-        if not gpu_ids or self.seen is None:
+        if not gpu_ids or self.found is None:
             return None
         for device in self.accelerators:
             if device.uuid == gpu_ids[0]:
                 return device
-        shown = [entry.strip() for entry in (self.seen.mask or "").split(",") if entry.strip()]
+        shown = [entry.strip() for entry in (self.found.mask or "").split(",") if entry.strip()]
         index = shown.index(gpu_ids[0]) if gpu_ids[0] in shown else int(gpu_ids[0])
         return next((device for device in self.accelerators if device.index == index), None)
 
 
-def look() -> Seen:
+def list_devices() -> NodeDevices:
     """What is here, and how much memory of it is free. Runs on the machine in question."""
     import os
 
@@ -75,7 +75,7 @@ def look() -> Seen:
             reading = pool.load(device.id).reading
             if reading.memory_total_bytes is not None and reading.memory_used_bytes is not None:
                 free_bytes[device.id] = reading.memory_total_bytes - reading.memory_used_bytes
-        return Seen(tuple(pool), pool.reports, free_bytes, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        return NodeDevices(tuple(pool), pool.reports, free_bytes, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
 def name_nodes(alive: Sequence[Mapping[str, Any]], here: str) -> list[Node]:
@@ -106,12 +106,12 @@ def choose_on(nodes: Sequence[Node], spec: Spec, min_free_bytes: int = 0) -> Dev
     the most free memory or, where there is none, n CPU slots spread over the machines.
     Raises as ``DevicePool.select``; the causes are told by machine.
     """
-    pools = {node.name: _usable(node, min_free_bytes) for node in nodes if node.seen is not None}
+    pools = {node.name: _usable(node, min_free_bytes) for node in nodes if node.found is not None}
     pools = _each_once(pools)
     if not pools:
         raise NoUsableDevice(
             "no machine of the cluster says what it has",
-            causes={node.name or "this machine": node.silence for node in nodes},
+            causes={node.name or "this machine": node.no_answer for node in nodes},
             hint="evenload must be installed on each machine, for the same Python",
         )
     n_wanted = _as_number(spec)
@@ -136,11 +136,11 @@ def choose_on(nodes: Sequence[Node], spec: Spec, min_free_bytes: int = 0) -> Dev
 
 def _usable(node: Node, min_free_bytes: int) -> DevicePool:
     """The machine's devices that Ray lets us use and that have memory, under the ids that they have there."""
-    assert node.seen is not None
+    assert node.found is not None
     kept: list[Device] = []
-    reasons: list[ProbeReport] = list(node.seen.reports)
-    for device in node.seen.devices:
-        free = node.seen.free_bytes.get(device.id)
+    reasons: list[ProbeReport] = list(node.found.reports)
+    for device in node.found.devices:
+        free = node.found.free_bytes.get(device.id)
         if device.family == "cpu":
             cores = min(device.threads or 1, int(node.n_cpus))
             if cores:
@@ -215,10 +215,10 @@ def _known(name: str, pools: Mapping[str, DevicePool]) -> str:
 
 def _most_free(nodes: Sequence[Node], pools: Mapping[str, DevicePool], n: int) -> DevicePool:
     free = {
-        node.named(device).id: node.seen.free_bytes.get(device.id, device.memory_bytes or 0)
+        node.named(device).id: node.found.free_bytes.get(device.id, device.memory_bytes or 0)
         for node in nodes
-        if node.seen is not None
-        for device in node.seen.devices
+        if node.found is not None
+        for device in node.found.devices
     }
     found = [
         _named(name, device) for name, pool in pools.items() for device in pool if device.family in NATIVE

@@ -1,12 +1,12 @@
 """The actor: keeps a worker process beside it and passes frames on. Runs in a process of Ray's.
 
-The worker is the one that the process back end starts, and the guard is its only parent. So a task that
+The worker is the one that the process back end starts, and the actor is its only parent. So a task that
 crashes, hangs or holds the interpreter's lock does to the worker what it does everywhere, and the actor lives
 on to tell of it and to start the next one. When Ray ends the actor, or its driver or its
 machine is gone, the worker leaves with it.
 
-    driver ──turn(commands)──► Guard ──frames over pipes──► worker
-    driver ◄────── news ────── Guard ◄──────────────────── worker
+    driver ──exchange(commands)──► WorkerActor ──frames over pipes──► worker
+    driver ◄────── news ────── WorkerActor ◄──────────────────── worker
 """
 
 import contextlib
@@ -30,20 +30,20 @@ from evenload.executor.task.messages import Gone, Said
 from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.executor.transport.wire import Frame
 
-__all__ = ["Command", "Guard", "Letter", "Turn", "boot_id"]
+__all__ = ["ActorCommand", "ExchangeReply", "RayFrame", "WorkerActor", "boot_id"]
 
 Piece = bytes | np.ndarray  # what Ray carries: large pieces as arrays, which travel through its object store
 LARGE_BYTES = 64 * 1024
 
 
-class Command(NamedTuple):
+class ActorCommand(NamedTuple):
     """What the back end wants: a method of ``ProcessBackend`` by name, and its arguments."""
 
     verb: str
     arguments: tuple
 
 
-class Letter(NamedTuple):
+class RayFrame(NamedTuple):
     """A frame while it is with Ray."""
 
     worker: int
@@ -55,7 +55,7 @@ class Letter(NamedTuple):
     pid: int | None = None
 
     @classmethod
-    def of(cls, worker: int, pid: int | None, frame: Frame) -> "Letter":
+    def of(cls, worker: int, pid: int | None, frame: Frame) -> "RayFrame":
         buffers = tuple(map(_piece, frame.buffers or ()))
         return cls(worker, frame.kind, frame.task, frame.chunk, _piece(frame.body), buffers, pid)
 
@@ -66,29 +66,32 @@ class Letter(NamedTuple):
         return Frame(self.kind, self.task, self.chunk, body, buffers or None)
 
 
-class Turn(NamedTuple):
-    """The answer to one ``turn``. ``number`` orders them; ``came_s`` and ``left_s`` are the guard's clock."""
+class ExchangeReply(NamedTuple):
+    """The reply to one ``exchange``. ``number`` is its place in the order.
+
+    ``came_s`` and ``left_s``: when the exchange came and the reply left, by the actor's clock.
+    """
 
     number: int
-    news: list[Letter | Said | Gone]
+    news: list[RayFrame | Said | Gone]
     came_s: float
     left_s: float
 
 
-class Guard:
+class WorkerActor:
     """``path`` (of imports) and ``folder`` are the driver's; what of them is not here is passed over."""
 
     def __init__(self, path: Sequence[str], folder: str, options: WorkerOptions):
         sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
         with contextlib.suppress(OSError):  # another machine has another tree
             os.chdir(folder)
-        self._backend = ProcessBackend(options, Letter.of)
+        self._backend = ProcessBackend(options, RayFrame.of)
         self._changed = threading.Condition()
-        self._commands: deque[tuple[Command, Future | None]] = deque()
+        self._commands: deque[tuple[ActorCommand, Future | None]] = deque()
         self._news: list[Any] = []
         self._n_begun = self._n_ended = 0
         self._is_closed = False
-        threading.Thread(target=self._serve, name="evenload-guard", daemon=True).start()
+        threading.Thread(target=self._serve, name="evenload-actor", daemon=True).start()
 
     def hello(self) -> dict[str, Any]:
         """Who this is: the machine's run, and the accelerators that Ray has given it."""
@@ -96,10 +99,10 @@ class Guard:
 
         return {"boot": boot_id(), "pid": os.getpid(), "gpus": [str(gpu) for gpu in ray.get_gpu_ids()]}
 
-    def turn(self, number: int, commands: Sequence[Command]) -> Turn:
+    def exchange(self, number: int, commands: Sequence[ActorCommand]) -> ExchangeReply:
         """Do ``commands``, wait for news, and tell it. Turns may come in any order: ``number`` tells it.
 
-        Returns as soon as the next turn has come, so that one is waiting at any time.
+        Returns as soon as the next exchange has come, so that one is waiting at any time.
         """
         came_s = time.monotonic()
         with self._changed:
@@ -116,15 +119,15 @@ class Guard:
             news, self._news = self._news, []
             self._n_ended += 1
             self._changed.notify_all()
-        return Turn(number, news, came_s, time.monotonic())
+        return ExchangeReply(number, news, came_s, time.monotonic())
 
-    def place(self, worker: int) -> tuple[int, float]:
-        """Where the worker is: see ``Backend.place``."""
+    def position(self, worker: int) -> tuple[int, float]:
+        """Where the worker is: see ``Backend.position``."""
         answer: Future = Future()
         with self._changed:
             if self._is_closed:
                 return NOT_BEGUN, 0.0
-            self._commands.append((Command("place", (worker,)), answer))
+            self._commands.append((ActorCommand("position", (worker,)), answer))
             self._wake()
         return answer.result()
 
@@ -165,14 +168,14 @@ class Guard:
         except OSError as error:
             news.append(Gone(worker, None, NOT_BEGUN, cause=f"could not be started: {error}"))
 
-    def _send(self, letter: Letter, news: list[Any]) -> None:
-        self._backend.forward(letter.worker, letter.open())
+    def _send(self, sent: RayFrame, news: list[Any]) -> None:
+        self._backend.forward(sent.worker, sent.open())
 
     def _drop(self, worker: int, chunk: int, news: list[Any]) -> None:
         self._backend.drop(worker, chunk)
 
-    def _place(self, worker: int, news: list[Any]) -> tuple[int, float]:
-        return self._backend.place(worker)
+    def _position(self, worker: int, news: list[Any]) -> tuple[int, float]:
+        return self._backend.position(worker)
 
     def _kill(self, worker: int, news: list[Any]) -> None:
         self._backend.kill(worker)

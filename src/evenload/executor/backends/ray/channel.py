@@ -6,50 +6,51 @@ import time
 from typing import Any
 
 from evenload.devices import Device
-from evenload.executor.backends.ray.guard import Command, Turn, boot_id
+from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, boot_id
 from evenload.executor.task.task import Answer
 
-__all__ = ["Clock", "Post"]
+__all__ = ["ActorChannel", "Clock"]
 
-MOST_TURNS = 4  # under way; each holds a thread of the actor until the next has come
+MOST_EXCHANGES = 4  # under way; each holds a thread of the actor until the next has come
 
 
-class Post:
-    """A line to one guard: commands are written, and go with the next ``flush``.
+class ActorChannel:
+    """A line to one actor: commands are written, and go with the next ``flush``.
 
-    One turn at least is always under way, so that the guard can tell news at any time.
-    n_silent       times in a row that it did not say where its worker is
+    One exchange at least is always under way, so that the actor can tell news at any time.
+    n_unanswered       times in a row that it did not say where its worker is
     ready_until_s  until when its first answer must be here; None: it has come
     """
 
-    def __init__(self, device: Device, guard: Any, arrived: queue.SimpleQueue, ready_until_s: float):
+    def __init__(self, device: Device, actor: Any, arrived: queue.SimpleQueue, ready_until_s: float):
         self.device = device
-        self.guard = guard
+        self.actor = actor
         self.clock = Clock()
         self.is_lost = False
-        self.n_silent = 0
+        self.n_unanswered = 0
         self.ready_until_s: float | None = ready_until_s
         self._arrived = arrived
-        self._commands: list[Command] = []
+        self._commands: list[ActorCommand] = []
         self._sent_s: dict[int, float] = {}
-        self._early: dict[int, Turn] = {}
+        self._early: dict[int, ExchangeReply] = {}
         self._n_sent = self._n_taken = 0
-        guard.hello.remote().future().add_done_callback(lambda future: self._deliver(-1, future))
+        actor.hello.remote().future().add_done_callback(lambda future: self._deliver(-1, future))
 
-    def write(self, command: Command) -> None:
+    def write(self, command: ActorCommand) -> None:
         self._commands.append(command)
 
     def flush(self) -> None:
         under_way = self._n_sent - self._n_taken
-        if self.is_lost or under_way >= MOST_TURNS or (under_way and not self._commands):
+        if self.is_lost or under_way >= MOST_EXCHANGES or (under_way and not self._commands):
             return
         number, self._n_sent = self._n_sent, self._n_sent + 1
         commands, self._commands = self._commands, []
         self._sent_s[number] = time.monotonic()
-        turn = self.guard.turn.remote(number, commands)
-        turn.future().add_done_callback(lambda future: self._deliver(number, future))
+        self.actor.exchange.remote(number, commands).future().add_done_callback(
+            lambda future: self._deliver(number, future)
+        )
 
-    def take(self, number: int, answer: Any) -> list[Turn]:
+    def take(self, number: int, answer: Any) -> list[ExchangeReply]:
         """An answer has arrived: those that can be read now, in order."""
         if number < 0:
             self.ready_until_s = None
@@ -57,17 +58,17 @@ class Post:
             return []
         self.clock.hear(self._sent_s.pop(number), answer, time.monotonic())
         self._early[number] = answer
-        turns = []
+        replies = []
         while self._n_taken in self._early:
-            turns.append(self._early.pop(self._n_taken))
+            replies.append(self._early.pop(self._n_taken))
             self._n_taken += 1
-        return turns
+        return replies
 
     def end(self) -> None:
         """Have Ray end the actor, and so its worker."""
         import ray
 
-        ray.kill(self.guard, no_restart=True)
+        ray.kill(self.actor, no_restart=True)
 
     def _deliver(self, number: int, future: Any) -> None:
         """In a thread of Ray's."""
@@ -76,17 +77,20 @@ class Post:
 
 
 class Clock:
-    """How far the guard's clock is behind ours. A message left before it came: each turn narrows it down."""
+    """An estimate of how far the actor's clock is behind this process's.
+
+    A message leaves before it arrives, so each exchange gives a lower and an upper bound.
+    """
 
     def __init__(self) -> None:
         self.is_ours = False  # the same machine, the same clock
         self._least_s, self._most_s = -math.inf, math.inf
 
-    def hear(self, sent_s: float, turn: Turn, heard_s: float) -> None:
-        least_s, most_s = sent_s - turn.came_s, heard_s - turn.left_s
+    def hear(self, sent_s: float, reply: ExchangeReply, heard_s: float) -> None:
+        least_s, most_s = sent_s - reply.came_s, heard_s - reply.left_s
         if least_s <= self._most_s and most_s >= self._least_s:
             least_s, most_s = max(least_s, self._least_s), min(most_s, self._most_s)
-        self._least_s, self._most_s = least_s, most_s  # or they have drifted apart: believe the last turn
+        self._least_s, self._most_s = least_s, most_s  # or they have drifted apart: believe the last exchange
 
     @property
     def behind_s(self) -> float:

@@ -1,0 +1,22 @@
+"""The kinds of frames that the executor and a worker process send each other (``Frame.kind``)."""
+
+__all__ = [
+    "CHUNK_ENDS",
+    "DONE",
+    "DONE_SINGLY",
+    "LOAD",
+    "LOADED",
+    "REFUSED",
+    "RUN",
+    "SINGLY",
+    "SPOILT",
+    "STOP",
+    "UNLOAD",
+    "UP",
+]
+
+# To the worker. SINGLY is RUN with items that are pickled and called one by one.
+LOAD, RUN, SINGLY, UNLOAD, STOP = range(1, 6)
+# From the worker. DONE_SINGLY answers SINGLY. SPOILT: the chunk's items could not be unpickled.
+UP, LOADED, REFUSED, DONE, DONE_SINGLY, SPOILT = range(11, 17)
+CHUNK_ENDS = frozenset((DONE, DONE_SINGLY, SPOILT))  # the worker does not hold the chunk any more
