@@ -1,0 +1,59 @@
+"""One record of what happened: typed events, where they go, and how they are read back.
+
+Progress bars, reports, traces, the journal's views and tests all read these events and nothing else.
+Times are seconds since the run began (``t``, ``start_s``, ``stop_s``); ``RunStarted.unix_s`` says when that
+was.
+
+    emit ──► EventLog ──► sinks: a list in memory, events.jsonl, a progress bar, ...
+"""
+
+from evenload.events.event_file import EventFile, read_events
+from evenload.events.event_log import EventLog
+from evenload.events.json_lines import decode, encode, json_text
+from evenload.events.kinds import (
+    DeviceSample,
+    Event,
+    Idle,
+    ItemFailed,
+    ItemFinished,
+    Moved,
+    Note,
+    Planned,
+    Queued,
+    Replanned,
+    Restored,
+    RunFinished,
+    RunStarted,
+    Span,
+    StageFinished,
+    StageStarted,
+    WorkerExited,
+    WorkerStarted,
+)
+
+__all__ = [
+    "DeviceSample",
+    "Event",
+    "EventFile",
+    "EventLog",
+    "Idle",
+    "ItemFailed",
+    "ItemFinished",
+    "Moved",
+    "Note",
+    "Planned",
+    "Queued",
+    "Replanned",
+    "Restored",
+    "RunFinished",
+    "RunStarted",
+    "Span",
+    "StageFinished",
+    "StageStarted",
+    "WorkerExited",
+    "WorkerStarted",
+    "decode",
+    "encode",
+    "json_text",
+    "read_events",
+]

@@ -1,0 +1,66 @@
+"""The file ``events.jsonl`` of a run: written as events come, and read back."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from evenload.events.json_lines import decode, encode
+from evenload.events.kinds import Event
+
+__all__ = ["EventFile", "read_events"]
+
+
+class EventFile:
+    """A sink that appends events to ``events.jsonl``; flushed at least every ``flush_s`` and by ``close()``.
+
+    ``error`` says why the file stops early (a full disk); None if it has all events.
+    """
+
+    def __init__(
+        self, path: str | Path, *, flush_s: float = 0.5, clock: Callable[[], float] = time.monotonic
+    ):
+        self._file = Path(path).open("a", encoding="utf-8", errors="backslashreplace")  # noqa: SIM115
+        self.error: BaseException | None = None
+        self._flush_s = flush_s
+        self._clock = clock
+        self._flushed = clock()
+
+    def __call__(self, event: Event) -> None:
+        try:
+            self._file.write(encode(event) + "\n")
+            now = self._clock()
+            if now - self._flushed >= self._flush_s:
+                self._file.flush()
+                self._flushed = now
+        except Exception as error:
+            self.error = error
+            raise
+
+    def close(self) -> None:
+        """Flush and close. A failure to write is not raised but kept in ``error``."""
+        try:
+            self._file.close()
+        except OSError as error:
+            self.error = self.error or error
+
+    def __enter__(self) -> "EventFile":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_events(path: str | Path) -> Iterator[Event]:
+    """Yield the events of ``path`` (events.jsonl, or a run folder that has one) in bounded memory.
+
+    Lines that are damaged, half-written or from a newer version are left out.
+    Raises FileNotFoundError if there is no such file.
+    """
+    path = Path(path)
+    if path.is_dir():
+        path = path / "events.jsonl"
+    with path.open(encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            event = decode(line)
+            if event is not None:
+                yield event

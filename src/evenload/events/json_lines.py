@@ -1,0 +1,68 @@
+"""Events as lines of JSON, and JSON that can be written whatever the values are."""
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from evenload.events.kinds import Event
+
+__all__ = ["decode", "encode", "json_text"]
+
+_MOST_DEPTH = 50
+_MOST_BITS = 14_280  # 4299 digits: Python neither prints nor reads integers of more
+_TYPES: dict[str, type] = {cls.__name__: cls for cls in Event.__args__}
+_FIELDS = {name: frozenset(f.name for f in dataclasses.fields(cls)) for name, cls in _TYPES.items()}
+
+
+def encode(event: Event) -> str:
+    """Write ``event`` as one line of JSON without the line end: its type under ``event``, then its fields."""
+    row = {"event": type(event).__name__}
+    row.update((f.name, getattr(event, f.name)) for f in dataclasses.fields(event))
+    return json_text(row, separators=(",", ":"))
+
+
+def json_text(value: Any, **layout: Any) -> str:
+    """Write any value as strict JSON that any UTF-8 file can hold; ``layout`` as for ``json.dumps``.
+
+    What JSON cannot express becomes the nearest thing that it can: numbers that are not finite become null,
+    halves of surrogate pairs their escapes, everything else its text.
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str, **layout)
+    except Exception:  # for example raised by the str() of a user's object
+        text = json.dumps(_nearest_json(value), ensure_ascii=False, allow_nan=False, **layout)
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _nearest_json(value: Any, depth: int = 0) -> Any:
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, int):
+        return value if value.bit_length() < _MOST_BITS else f"an integer of {value.bit_length()} bits"
+    if depth < _MOST_DEPTH and isinstance(value, Mapping):
+        return {_str_of(key): _nearest_json(one, depth + 1) for key, one in value.items()}
+    if depth < _MOST_DEPTH and isinstance(value, list | tuple):
+        return [_nearest_json(one, depth + 1) for one in value]
+    return "..." if depth >= _MOST_DEPTH else _str_of(value)
+
+
+def _str_of(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception as error:
+        return f"<{type(value).__name__}: {type(error).__name__}>"
+
+
+def decode(line: str) -> Event | None:
+    """Read the event on one line; None for a type of event or a line that this version does not know."""
+    try:
+        row = json.loads(line)
+        name = row.pop("event")
+        known = _FIELDS[name]
+        return _TYPES[name](**{key: value for key, value in row.items() if key in known})
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
