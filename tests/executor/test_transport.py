@@ -21,7 +21,7 @@ from evenload.events import EventLog, Note, Span
 from evenload.executor import Executor
 from evenload.executor.loop import watchdog as watch
 from evenload.executor.run.chunk_sizing import CHUNK_BYTES
-from evenload.executor.transport.wire import OUT_OF_BAND_BYTES, Frame, Inbox, Outbox, hold, pack, unpack
+from evenload.executor.transport.wire import OUT_OF_BAND_BYTES, Frame, Inbox, Outbox, mark_large, pack, unpack
 from evenload.executor.worker.memory import SharedMemory, limit_from
 
 LIMIT = 64 * 1024 * 1024
@@ -123,14 +123,14 @@ def test_bytes_arrive_as_they_were(line: Line, sizes: list[Any], is_array: bool)
     values: list[Any] = [size if isinstance(size, bytes) else os.urandom(size) for size in sizes]
     if is_array:
         values = [bytearray(value) for value in values]
-    got = line.carry(hold(values))
+    got = line.carry(mark_large(values))
     assert list(map(type, got)) == list(map(type, values))
     assert got == values
     assert line.carry({"within": tuple(values)}) == {"within": tuple(values)}
 
 
 def test_large_bytes_stay_out_of_the_pickle() -> None:
-    body, buffers = pack(hold([b"x" * 100_000, bytearray(100_000), b"small"]))
+    body, buffers = pack(mark_large([b"x" * 100_000, bytearray(100_000), b"small"]))
     assert len(body) < 1000
     assert len(buffers) == 2
     assert pickle.loads(body, buffers=buffers) == [b"x" * 100_000, bytearray(100_000), b"small"]

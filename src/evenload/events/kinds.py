@@ -32,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RunStarted:
-    """The first event of a run. ``devices``: what is known of each device, by id (name, kind, memory_bytes, ...)."""
+    """The first event of a run. ``devices``: by id, what is known of each (name, kind, memory_bytes, ...)."""
 
     t: float
     name: str
@@ -77,7 +77,7 @@ class StageFinished:
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted:
-    """The moment at which a worker is ready. ``startup_s``: from the decision to start it, constructor included."""
+    """A worker that is ready, ``startup_s`` after the decision to start it, constructor included."""
 
     t: float
     device: str
@@ -101,8 +101,8 @@ class Span:
     """A chunk that ran on one worker from ``start_s`` to ``stop_s``.
 
     It has items ``index`` .. ``index + n_items - 1`` (a chunk of one when items are heavy), or ``items`` if
-    they do not follow one another; ``cost`` is the sum of their size hints, if there are any. ``busy_s`` is the time
-    inside the task. ``status``: ok | failed (some item raised) | lost (the worker died) |
+    they do not follow one another; ``cost`` is the sum of their size hints, if there are any. ``busy_s``:
+    seconds inside the task. ``status``: ok | failed (some item raised) | lost (the worker died) |
     superseded (a duplicate elsewhere was faster).
     """
 
@@ -203,7 +203,7 @@ class ItemFailed:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSample:
-    """One reading of a device's load. ``utilization`` is a share, 0..1; None where the driver does not say."""
+    """One reading of a device's load. ``utilization`` is a share, 0..1; None: the driver does not say."""
 
     t: float
     device: str
@@ -243,7 +243,7 @@ class Replanned:
 
 @dataclass(frozen=True, slots=True)
 class RunFinished:
-    """The last event of a run. ``status``: done | failures | interrupted | failed; ``facts``: its main figures."""
+    """The last event of a run. ``status``: done | failures | interrupted | failed; ``facts``: figures."""
 
     t: float
     status: str

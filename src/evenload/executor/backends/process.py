@@ -20,7 +20,7 @@ from evenload.executor.backends import WorkerOptions
 from evenload.executor.task.item_packing import pack_apart
 from evenload.executor.task.messages import Loaded, Message
 from evenload.executor.task.task import PreparedTask, dump
-from evenload.executor.transport.wire import Frame, hold, pack
+from evenload.executor.transport.wire import Frame, mark_large, pack
 from evenload.executor.worker import protocol
 from evenload.executor.worker.child import Child
 from evenload.executor.worker.fork_server import ForkedWorker, ForkServer, SpawnedWorker, can_fork, imports_of
@@ -122,7 +122,7 @@ class ProcessBackend:
         self.forward(worker, Frame(protocol.UNLOAD, task))
 
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
-        body, buffers = pack(pack_apart(items, "input") if singly else hold(items))
+        body, buffers = pack(pack_apart(items, "input") if singly else mark_large(items))
         frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
         self.forward(worker, frame)
         return frame.n_bytes

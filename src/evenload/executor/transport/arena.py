@@ -1,11 +1,11 @@
-"""Memory that the executor and one worker both see: large buffers are copied into it once, and read in place.
+"""Shared memory of the executor and one worker: large buffers are copied into it once and read in place.
 
     Lender.put(buffer) ──► Piece ──pipe──► Borrower.open(piece) ──► views ··· the last one dies ──► free again
 
-An arena is a file without a name (``memfd``, or a temporary file that is deleted at once), as long as the
-limit allows and with memory only where something was written. Both ends map it once. The system frees it with
-the last of them, however they end: there is nothing to clean up, and no size of ``/dev/shm`` to run into.
-What was written stays in memory to be used again: fresh pages cost several times as much as the copy.
+An arena is a file without a name (``memfd``, or a temporary file that is deleted at once), as large as the
+limit allows, with memory only where something was written. Both ends map it once. The system frees it when
+both have ended, however they end: nothing has to be cleaned up, and the size of ``/dev/shm`` is no limit.
+Pages that were written once are kept for reuse: fresh ones cost several times as much as the copy.
 """
 
 import contextlib
@@ -35,8 +35,8 @@ __all__ = [
 
 PAGE = 4096
 HEADER_BYTES = 64 * 1024
-FIRST_SLOT = 8  # the header: a count of what was given back, then one byte per slot that is lent
-LARGE_PAGE = 2 * 1024 * 1024  # what is lent begins there, and the arena grows by so much
+FIRST_SLOT = 8  # the header: how many pieces were given back, then one byte per slot that is lent
+LARGE_PAGE = 2 * 1024 * 1024  # pieces begin at this offset, and the arena grows by so much
 N_CELLS = 512
 LIMIT_CELL = 0
 LARGE_BYTES = 256 * 1024  # copied without the interpreter's lock
@@ -44,7 +44,7 @@ MADV_POPULATE_WRITE = 23  # Linux 5.14; not in the mmap module
 
 
 class Piece(NamedTuple):
-    """``n`` bytes at ``offset`` of an arena, lent under the number ``slot``."""
+    """A range of an arena: ``n`` bytes at ``offset``, lent under the number ``slot``."""
 
     slot: int
     offset: int
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
 
 
 def make_shared_file(name: str, n_bytes: int) -> int:
-    """A file descriptor of memory that vanishes with its last user. Raises OSError."""
+    """Make memory that is freed with its last user; returns its file descriptor. Raises OSError."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(f"evenload-{name}", os.MFD_CLOEXEC)
     else:
@@ -69,7 +69,7 @@ def make_shared_file(name: str, n_bytes: int) -> int:
 
 
 def usable_memory() -> int:
-    """The memory that this process may use, in bytes."""
+    """Return the memory that this process may use, in bytes."""
     most = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -81,14 +81,14 @@ def usable_memory() -> int:
 
 
 class MemoryBudget:
-    """How much memory each arena of an executor takes; all ends see it, and keep to the limit together.
+    """The memory that an executor's arenas take, counted in shared memory, and its limit.
 
-    Everybody writes cells of their own. Two that grow at the same moment may exceed the limit by what one of
-    them asked for.
+    Each arena has a cell that only its lender writes. Two that grow at the same moment may exceed the limit
+    by what one of them asked for.
     """
 
     def __init__(self, fd: int, limit: int | None = None):
-        """``limit`` in bytes is given by the executor, and read by its workers."""
+        """Map the file ``fd``. The executor gives ``limit`` in bytes; workers leave it out and read it."""
         self.fd = fd
         self._cells = memoryview(mmap.mmap(fd, N_CELLS * 8)).cast("q")
         self._free = list(range(N_CELLS - 1, LIMIT_CELL, -1))
@@ -98,39 +98,42 @@ class MemoryBudget:
 
     @classmethod
     def new(cls, limit: int) -> "MemoryBudget":
+        """Make a budget of ``limit`` bytes in new shared memory. Raises OSError."""
         return cls(make_shared_file("budget", N_CELLS * 8), limit)
 
     @property
     def n_bytes(self) -> int:
-        """What all arenas take now."""
+        """The bytes that all arenas take now."""
         return sum(self._cells[LIMIT_CELL + 1 :])
 
     def open_cell(self) -> int | None:
-        """A cell for one more arena; None if there are too many. Only for the executor."""
+        """Return a cell for one more arena; None if there are too many. Only the executor may call it."""
         return self._free.pop() if self._free else None
 
     def close_cell(self, cell: int) -> None:
+        """Give back the cell of an arena that is gone."""
         self._cells[cell] = 0
         self._free.append(cell)
 
     def take(self, cell: int, n: int) -> bool:
-        """May the arena with this cell grow by ``n`` bytes?"""
+        """Count ``n`` bytes more for the arena with this cell. Returns False if the limit forbids it."""
         if self.n_bytes + n > self.limit:
             return False
         self._cells[cell] += n
         return True
 
     def give(self, cell: int, n: int) -> None:
+        """Count ``n`` bytes less for the arena with this cell."""
         self._cells[cell] -= n
 
 
 def make_arena_file(name: str, limit: int) -> int:
-    """A file descriptor of an arena that may take ``limit`` bytes. Raises OSError."""
+    """Make the file of an arena of up to ``limit`` bytes; returns its descriptor. Raises OSError."""
     return make_shared_file(name, LARGE_PAGE + -(-limit // PAGE) * PAGE)
 
 
 class Lender:
-    """The end that writes. Not for several threads."""
+    """The writing end of an arena. May be used by one thread only."""
 
     def __init__(self, fd: int, budget: MemoryBudget, cell: int):
         """Raises OSError or ValueError if the file cannot be mapped."""
@@ -154,17 +157,17 @@ class Lender:
         self._slots = list(range(HEADER_BYTES - 1, FIRST_SLOT - 1, -1))
 
     def when_gone(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call ``function`` when this end is gone."""
+        """Call ``function`` when this end is freed."""
         weakref.finalize(self._map, function, *arguments).atexit = False
 
     @property
     def n_lent(self) -> int:
-        """Pieces that are in use, as far as this end knows."""
+        """The number of pieces that the other end has not given back."""
         self._collect()
         return len(self._lent)
 
     def put(self, buffer: memoryview) -> Piece | None:
-        """Copy ``buffer`` (of bytes) into the arena and lend it. None if there is no room."""
+        """Copy ``buffer`` (of bytes) into the arena and lend it. Returns None if there is no room."""
         n = buffer.nbytes
         size = -(-n // PAGE) * PAGE
         offset = self._allocate(size)
@@ -177,7 +180,7 @@ class Lender:
         return Piece(slot, offset, n)
 
     def take_back(self, piece: Piece) -> None:
-        """It was not sent after all."""
+        """Free a piece that was not sent after all."""
         self._map[piece.slot] = 0
         self._free(piece.slot)
 
@@ -190,13 +193,13 @@ class Lender:
         if offset is not None:
             return offset
         if not self._grow(size):
-            self._collect()  # a return that is not counted may hide behind one that is
+            self._collect()  # two returns at one moment may have been counted as one
             self._trim()
             self._grow(size)
         return self._warm.take(size)
 
     def _grow(self, size: int) -> bool:
-        """Have more memory, enough for ``size`` bytes."""
+        """Add memory for at least ``size`` bytes. Returns False if the budget or the system refuses."""
         size = -(-size // self._step) * self._step
         if not self._budget.take(self._cell, size):
             return False
@@ -212,6 +215,7 @@ class Lender:
         return True
 
     def _collect(self) -> None:
+        """Free what the other end has given back."""
         self._n_returns = self._returns[0]
         for slot in [slot for slot in self._lent if not self._map[slot]]:
             self._free(slot)
@@ -221,7 +225,7 @@ class Lender:
         self._slots.append(slot)
 
     def _back(self, offset: int, size: int) -> bool:
-        """Have memory there now. To find out while writing that there is none would be a SIGBUS."""
+        """Allocate the pages now: without memory, writing to them would be a SIGBUS."""
         try:
             if sys.platform == "linux":
                 try:
@@ -237,7 +241,7 @@ class Lender:
         return True
 
     def _trim(self) -> None:
-        """Let the system have the memory that is free, where it takes it."""
+        """Return free memory to the system, where the file system supports it."""
         if not hasattr(mmap, "MADV_REMOVE"):
             return
         kept = FreeList()
@@ -253,7 +257,7 @@ class Lender:
 
 
 class Borrower:
-    """The end that reads."""
+    """The reading end of an arena."""
 
     def __init__(self, fd: int):
         """Raises OSError or ValueError if the file cannot be mapped."""
@@ -264,7 +268,7 @@ class Borrower:
         self._pid = os.getpid()
 
     def when_gone(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Call ``function`` when neither this nor any view is left."""
+        """Call ``function`` when this end and all views of its pieces are freed."""
         weakref.finalize(self._map, function, *arguments).atexit = False
 
     @property
@@ -272,7 +276,7 @@ class Borrower:
         return len(self._leases)
 
     def open(self, piece: Piece) -> "ctypes.Array":
-        """What was lent, in place and writable. It is given back when the last view of it dies."""
+        """Map a piece in place, writable. It is given back when the last view of it is freed."""
         import ctypes  # takes a while, and not every worker needs it
 
         slot = piece.slot
@@ -281,7 +285,7 @@ class Borrower:
 
         def give_back(_: weakref.ref) -> None:
             del leases[slot]
-            if os.getpid() == pid:  # in a forked child it is not ours to give back
+            if os.getpid() == pid:  # a forked child must not give it back
                 arena[slot] = 0
                 returns[0] += 1
 
@@ -290,7 +294,7 @@ class Borrower:
 
 
 def open_copy(fd: int, piece: Piece) -> mmap.mmap:
-    """What many workers share, as memory that each may write to for itself: pages are copied when written."""
+    """Map a piece that many workers share; each may write to it for itself (copy on write)."""
     return mmap.mmap(fd, piece.n, access=mmap.ACCESS_COPY, offset=piece.offset)
 
 

@@ -1,4 +1,4 @@
-"""Free ranges of an address space: taken from the lowest that fits, merged when given back."""
+"""Free ranges of an address space: first fit, merged when given back."""
 
 from bisect import bisect_left
 
@@ -6,7 +6,7 @@ __all__ = ["FreeList"]
 
 
 class FreeList:
-    """``n_bytes`` is their sum. Ranges never touch: neighbours are one."""
+    """A set of free ranges; ``n_bytes`` is their sum. Ranges that touch are merged."""
 
     def __init__(self, start: int = 0, n: int = 0):
         self.n_bytes = 0
@@ -19,7 +19,7 @@ class FreeList:
         return zip(self._starts, self._stops, strict=True)
 
     def take(self, n: int) -> int | None:
-        """The start of ``n`` bytes that are free no longer; None if no range is as long."""
+        """Take ``n`` bytes from the lowest range that has as many; returns their start, or None."""
         for at, start in enumerate(self._starts):
             left = self._stops[at] - start - n
             if left < 0:
@@ -33,7 +33,7 @@ class FreeList:
         return None
 
     def give(self, start: int, n: int) -> None:
-        """``n`` bytes from ``start`` are free."""
+        """Free ``n`` bytes from ``start``."""
         stop = start + n
         at = bisect_left(self._starts, start)
         joins_left = at > 0 and self._stops[at - 1] == start

@@ -1,8 +1,8 @@
-"""torch tensors in pickles: their memory as out-of-band buffers, where torch itself would copy it in.
+"""Pickling of torch tensors with their memory as out-of-band buffers; torch itself would copy it.
 
-Only storages are reduced differently; everything else about a tensor is torch's own business. Tensors that
-share memory share it after the journey, too, except for a small view of much memory that nothing else in the
-same message needs: the view alone travels then.
+Only storages are reduced differently; torch does the rest. Tensors that share memory still share it after
+unpickling, except for a small view of a large storage that nothing else in the message uses: only the view
+is sent then.
 """
 
 import pickle
@@ -12,11 +12,11 @@ from typing import Any
 
 __all__ = ["reducers"]
 
-LEAST_SHARE = 0.5  # of its memory that a view must cover for all of it to travel
+LEAST_SHARE = 0.5  # of its storage that a view must cover for all of it to be sent
 
 
 def reducers() -> dict[type, Callable[[Any], Any]]:
-    """What to put into a pickler's dispatch table, for one message. Empty as long as nobody uses torch."""
+    """Return entries for a pickler's dispatch table, for one message. Empty if torch is not imported."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "frombuffer"):  # or it is being imported just now
         return {}

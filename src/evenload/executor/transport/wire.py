@@ -1,13 +1,12 @@
-"""Frames over pipes: how objects travel between the executor and one worker.
+"""Frames over pipes: how objects are sent between the executor and one worker.
 
     pack(object) ──► body + buffers ──► Outbox ──pipe──► Inbox ──► Frame ──► unpack ──► object
 
-Each worker has a pipe of its own in each direction, so that what happens to one worker touches no other.
-The same classes serve both ends: the worker's pipes block, the executor's do not.
+Each worker has its own pipe in each direction, so that a fault of one worker affects no other. Both ends
+use the same classes: the worker's pipes block, the executor's do not.
 
-Large buffers (of arrays, tensors, bytes; ``pickle.PickleBuffer``) are kept out of the pickle stream by
-protocol 5. Where both ends have an arena they travel in it, and the frame says where; else they follow in the
-frame.
+Protocol 5 keeps large buffers (of arrays, tensors, bytes; ``pickle.PickleBuffer``) out of the pickle stream.
+They are put into an arena if both ends have one, and the frame says where; else they follow in the frame.
 """
 
 import copyreg
@@ -24,16 +23,16 @@ from typing import TYPE_CHECKING, Any
 from evenload.executor.transport.arena import Borrower, Lender, Piece, open_copy
 from evenload.executor.transport.tensors import reducers
 
-__all__ = ["COMMON", "OUT_OF_BAND_BYTES", "Frame", "Inbox", "Outbox", "hold", "pack", "unpack"]
+__all__ = ["COMMON", "OUT_OF_BAND_BYTES", "Frame", "Inbox", "Outbox", "mark_large", "pack", "unpack"]
 
 OUT_OF_BAND_BYTES = 64 * 1024
 READ_BYTES = 256 * 1024
-MOST_BUFFERS = 4096  # in one frame; what is beyond travels inside the pickle
+MOST_BUFFERS = 4096  # in one frame; more of them go into the pickle
 MOST_PIECES = 64  # buffers per system call; IOV_MAX is at least 1024 on Linux, 16 by POSIX
 HEADER = Struct("<BBHIQQ")  # kind, is the body the first piece, number of pieces, task, chunk, bytes of body
-PIECE = Struct("<IQQ")  # slot, offset, bytes; slot 0: they follow in the frame
+PIECE = Struct("<IQQ")  # slot, offset, bytes; slot 0: the bytes follow in the frame
 COMMON = 1 << 31  # in a slot: a piece of the arena that all workers share
-MOST_HELD = 256  # values in a message that are looked at one by one
+MOST_MARKED = 256  # values in a message that are checked one by one
 
 if TYPE_CHECKING:
     import ctypes
@@ -46,14 +45,14 @@ else:
 
 @dataclass(slots=True)
 class Frame:
-    """One message. ``kind`` is for both ends to agree on; ``task`` and ``chunk`` are 0 for none."""
+    """One message. ``kind`` is one of ``worker.protocol``; ``task`` and ``chunk`` are 0 for none."""
 
     kind: int
     task: int = 0
     chunk: int = 0
     body: Buffer = b""
     buffers: list[Any] | None = None
-    """What ``pack`` gave, or pieces of the common arena; on arrival, whatever has the bytes."""
+    """What ``pack`` returned, or pieces of the common arena; on arrival, any objects that hold the bytes."""
 
     @property
     def n_bytes(self) -> int:
@@ -61,13 +60,12 @@ class Frame:
 
 
 def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[memoryview]]:
-    """Pickle ``obj``; buffers of 64 KiB and more stay outside and are not copied.
+    """Pickle ``obj``; returns the bytes, and buffers of 64 KiB and more, which are not copied.
 
-    ``by_name``: functions and classes may go as their module's name and their own.
+    ``by_name``: functions and classes may be pickled as the name of their module and their own.
 
-    What belongs to ``__main__`` (a script, a notebook) cannot be imported on the other side, and what plain
-    pickle refuses (a lambda) may still be sent by value: both go through cloudpickle.
-    Raises whatever cloudpickle raises if even that cannot.
+    Objects of ``__main__`` (a script, a notebook) cannot be imported by the other process, and plain pickle
+    refuses some (a lambda): cloudpickle sends both by value. Raises what cloudpickle raises if it cannot.
     """
     buffers: list[memoryview] = []
 
@@ -85,7 +83,7 @@ def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[memoryview]]:
         try:
             body = _dumps(obj, stays_inside)
         except Exception:
-            pass  # cloudpickle below either can, or raises with a message of its own
+            pass  # cloudpickle below can do it, or raises with its own message
         else:
             if b"__main__" not in body:
                 return body, buffers
@@ -122,14 +120,14 @@ def _reducers() -> dict[type, Callable[[Any], Any]]:
 
 
 def _reduce_array(array: Any) -> Any:
-    """As numpy does it. One with gaps is closed up first, or numpy would do it inside the pickle."""
+    """Reduce as numpy does, but copy an array with gaps first: numpy would copy it into the pickle."""
     if array.nbytes >= OUT_OF_BAND_BYTES and not array.flags.forc and not array.dtype.hasobject:
         array = sys.modules["numpy"].ascontiguousarray(array)
     return array.__reduce_ex__(5)
 
 
-class _Held:
-    """Large bytes that are to stay out of the pickle."""
+class _OutOfBand:
+    """Large bytes that pickle as an out-of-band buffer."""
 
     def __init__(self, value: bytes | bytearray):
         self.value = value
@@ -138,20 +136,20 @@ class _Held:
         return type(self.value), (pickle.PickleBuffer(self.value),)
 
 
-def hold(values: Sequence[Any]) -> Sequence[Any]:
-    """The same, for ``pack``, with large bytes among them marked to travel as buffers."""
-    if len(values) > MOST_HELD or not any(
+def mark_large(values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values for ``pack``, with large bytes among them marked to be sent as buffers."""
+    if len(values) > MOST_MARKED or not any(
         type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES for value in values
     ):
         return values
     return [
-        _Held(value) if type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES else value
+        _OutOfBand(value) if type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES else value
         for value in values
     ]
 
 
 def unpack(frame: Frame) -> Any:
-    """The object in ``frame``. Raises whatever its classes raise."""
+    """Return the object in ``frame``. Raises what its classes raise."""
     return pickle.loads(frame.body, buffers=frame.buffers or ())
 
 
@@ -160,10 +158,10 @@ def _size(buffer: Any) -> int:
 
 
 class Outbox:
-    """Writes frames to a pipe; what the pipe does not take yet waits here.
+    """The writing end of a pipe for frames; bytes that the pipe does not take yet wait here.
 
-    lender    where large buffers go instead, if there is one
-    refused   bytes of them that went through the pipe, as there was no room
+    lender    the arena for large buffers, if there is one
+    refused   bytes of large buffers that went through the pipe, as the arena had no room
     """
 
     def __init__(self, fd: int, lender: Lender | None = None):
@@ -174,18 +172,18 @@ class Outbox:
         self.refused = 0
 
     def send(self, frame: Frame) -> bool:
-        """Write, or queue behind what waits. Returns True if nothing waits. Raises BrokenPipeError."""
+        """Write, or queue behind earlier frames. Returns True if nothing waits. Raises BrokenPipeError."""
         self.add(frame)
         return self.flush()
 
     def close(self) -> None:
-        """Let go of the arena and of what waits."""
+        """Release the arena and drop what waits."""
         self._lender = None
         self._pieces.clear()
         self._small.clear()
 
     def add(self, frame: Frame) -> None:
-        """Queue it for the next ``flush``: many small frames are one write."""
+        """Queue a frame for the next ``flush``: many small frames are one write."""
         body, buffers = frame.body, frame.buffers or ()
         is_large = len(body) >= OUT_OF_BAND_BYTES
         if not buffers and not is_large:
@@ -211,7 +209,7 @@ class Outbox:
         self._pieces.extend(inline)
 
     def _lend(self, buffer: memoryview, entries: list[bytes], inline: list[memoryview] | None) -> bool:
-        """Put ``buffer`` into the arena, or else behind the frame's body. Returns True for the arena."""
+        """Put ``buffer`` into the arena (returns True), or else behind the frame's body."""
         piece = None
         if self._lender is not None and buffer.nbytes >= OUT_OF_BAND_BYTES:
             piece = self._lender.put(buffer)
@@ -230,7 +228,7 @@ class Outbox:
             self._small.clear()
 
     def flush(self) -> bool:
-        """Write what waits, as far as the pipe takes it. Returns True if nothing waits any more.
+        """Write as much as the pipe takes. Returns True if nothing waits any more.
 
         Raises BrokenPipeError.
         """
@@ -252,7 +250,7 @@ class Outbox:
 
 
 class Inbox:
-    """Puts frames together from what a pipe brings, in whatever pieces.
+    """The reading end of a pipe for frames, which come in pieces of any size.
 
     borrower    the arena that the other end lends from
     common_fd   the arena that all workers share
@@ -264,15 +262,15 @@ class Inbox:
         self._borrower = borrower
         self._common_fd = common_fd
         self._view = memoryview(bytearray(READ_BYTES))
-        self._start = self._stop = 0  # what is read and not yet used
-        self._large: Frame | None = None  # a frame that does not fit the view: read straight to where it goes
+        self._start = self._stop = 0  # the part of the view that is read and not yet used
+        self._large: Frame | None = None  # a frame larger than the view is read into its own buffers
         self._missing: list[memoryview] = []
         self.refused = 0
 
     def read(self) -> list[Frame] | None:
-        """The frames that one read completes, maybe none. Raises EOFError when the other end is gone.
+        """Read once and return the frames that are complete. Raises EOFError when the other end is gone.
 
-        Returns None if the pipe does not block and there is nothing.
+        Returns None if the pipe does not block and has nothing.
         """
         try:
             if self._large is not None:
@@ -292,7 +290,7 @@ class Inbox:
         return self._take_frames()
 
     def close(self) -> None:
-        """Let go of the arena. Views of what came in it stay."""
+        """Release the arena. Views of its pieces stay valid."""
         self._borrower = None
         self._large = None
 
@@ -337,7 +335,7 @@ class Inbox:
         return self._borrower.open(piece)
 
     def _fill(self, targets: list[memoryview], at: int, stop: int) -> int:
-        """Copy what is read into ``targets`` and remove those that are full. Returns where it ends."""
+        """Copy from the view into ``targets`` and remove those that are full. Returns the new position."""
         while targets and at < stop:
             n = min(stop - at, len(targets[0]))
             targets[0][:n] = self._view[at : at + n]

@@ -23,7 +23,7 @@ from evenload.executor.task.item_packing import pack_apart, unpack_apart
 from evenload.executor.task.task import Answer, Runner, load
 from evenload.executor.transport.arena import Borrower, Lender, MemoryBudget
 from evenload.executor.transport.progress_cell import ProgressCell
-from evenload.executor.transport.wire import Frame, Inbox, Outbox, hold, pack, unpack
+from evenload.executor.transport.wire import Frame, Inbox, Outbox, mark_large, pack, unpack
 from evenload.executor.worker import protocol
 
 __all__ = ["main"]
@@ -158,7 +158,7 @@ def _pack_answer(answer: Answer) -> tuple[bytes, list]:
 
 def _fields(answer: Answer) -> tuple:
     return (
-        hold(answer.values),
+        mark_large(answer.values),
         answer.failures,
         answer.start_s,
         answer.stop_s,

@@ -25,7 +25,7 @@ from evenload.executor.task.item_packing import pack_apart
 from evenload.executor.task.messages import Answered, Gone, Message
 from evenload.executor.task.task import PreparedTask, dump
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
-from evenload.executor.transport.wire import Frame, hold, pack
+from evenload.executor.transport.wire import Frame, mark_large, pack
 from evenload.executor.worker import protocol
 from evenload.executor.worker.replies import message_of
 
@@ -116,7 +116,7 @@ class RayBackend:
         self._send(worker, Frame(protocol.UNLOAD, task))
 
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int:
-        body, buffers = pack(pack_apart(items, "input") if singly else hold(items))
+        body, buffers = pack(pack_apart(items, "input") if singly else mark_large(items))
         frame = Frame(protocol.SINGLY if singly else protocol.RUN, task, chunk, body, buffers)
         self._workers[worker].sent_s[chunk] = time.monotonic()
         self._send(worker, frame)
