@@ -19,10 +19,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "clients.md"
 STRATEGIES = ("clients_small", "clients_larger", "clients_larger_100", "clients_batch8")
 BATCH = 32  # rows in a step, unless a result says another number
 SOURCES = {"clients_auto": STRATEGIES, "clients_tuning": STRATEGIES}
-Row = Mapping[str, Any]
+StateRow = Mapping[str, Any]
 
 
-def table(columns: Mapping[str, Callable[[Row], str]], rows: Iterable[Row], n_words: int) -> str:
+def table(columns: Mapping[str, Callable[[StateRow], str]], rows: Iterable[StateRow], n_words: int) -> str:
     """Markdown: the first ``n_words`` columns to the left, numbers to the right."""
     marks = ["---"] * n_words + ["--:"] * (len(columns) - n_words)
     lines = [[cell(row) for cell in columns.values()] for row in rows]
@@ -30,29 +30,29 @@ def table(columns: Mapping[str, Callable[[Row], str]], rows: Iterable[Row], n_wo
     return "\n".join([*head, *(f"| {' | '.join(line)} |" for line in lines)])
 
 
-def figure(name: str, digits: int) -> Callable[[Row], str]:
+def figure(name: str, digits: int) -> Callable[[StateRow], str]:
     return lambda row: "" if row.get(name) is None else f"{row[name]:,.{digits}f}"
 
 
-def words(name: str) -> Callable[[Row], str]:
+def words(name: str) -> Callable[[StateRow], str]:
     return lambda row: str(row[name])
 
 
-def strategies(pages: list[Row]) -> str:
+def strategies(pages: list[StateRow]) -> str:
     columns = {name: words(name) for name in ("model", "clients", "strategy", "ran")}
     columns |= {name: figure(name, 1) for name in ("cpu, ms", "clock, ms")}
     columns |= {name: figure(name, 2) for name in ("x cpu", "x clock", "first, s")}
     return table(columns, pages[0]["rows"], 4)
 
 
-def auto(pages: list[Row]) -> str:
+def auto(pages: list[StateRow]) -> str:
     """How far "auto" is from the best strategy picked by hand, and from serial training.
 
     By pairs of rounds, one right after the other, where a result has these; else by the least of all samples.
     """
     rows = []
     for page in pages:
-        cases: dict[tuple, dict[str, Row]] = {}
+        cases: dict[tuple, dict[str, StateRow]] = {}
         for row in page["rows"]:
             cases.setdefault((row["model"], row["clients"]), {})[row["strategy"]] = row
         pairs = {(pair["model"], pair["clients"]): pair for pair in page.get("pairs", ())}
@@ -79,7 +79,7 @@ def auto(pages: list[Row]) -> str:
     return table(columns, rows, 4)
 
 
-def _model(page: Row, model: str) -> str:
+def _model(page: StateRow, model: str) -> str:
     """The model, and what is not as in most results."""
     batch, cores = page.get("batch", BATCH), page.get("used_cores", page["machine"]["cores"])
     facts = [f"batch {batch}"] if batch != BATCH else []
@@ -87,7 +87,7 @@ def _model(page: Row, model: str) -> str:
     return ", ".join([model, *facts])
 
 
-def tuning(pages: list[Row]) -> str:
+def tuning(pages: list[StateRow]) -> str:
     columns = {name: words(name) for name in ("model", "clients", "ran")}
     rows = [{**row, "model": _model(page, row["model"])} for page in pages for row in page.get("tuning", ())]
     columns |= {"tuning, s": figure("tuning, s", 2), "100 rounds, s": figure("100 rounds, s", 1)}
@@ -95,14 +95,14 @@ def tuning(pages: list[Row]) -> str:
     return table(columns, rows, 3)
 
 
-def digits(pages: list[Row]) -> str:
+def digits(pages: list[StateRow]) -> str:
     columns = {"strategy": words("strategy"), "cpu per round, ms": figure("cpu per round, ms", 1)}
     columns |= {"x serial": figure("x serial", 1), "accuracy": figure("accuracy", 3)}
     columns |= {"apart from serial": words("apart from serial"), "first, s": figure("first, s", 2)}
     return table(columns, pages[0]["rows"], 1)
 
 
-def cold_warm(pages: list[Row]) -> str:
+def cold_warm(pages: list[StateRow]) -> str:
     columns = {"model": words("model"), "strategy": words("strategy")}
     columns |= {"cold, ms": figure("cold, ms", 0), "warm, ms": figure("warm, ms", 1)}
     columns |= {"x serial, cold": figure("x serial, cold", 2), "x serial, warm": figure("x serial, warm", 2)}
@@ -110,21 +110,21 @@ def cold_warm(pages: list[Row]) -> str:
     return table(columns, pages[0]["rows"], 2)
 
 
-def peers(pages: list[Row]) -> str:
+def peers(pages: list[StateRow]) -> str:
     columns = {name: words(name) for name in ("model", "clients", "peer", "note")}
     columns |= {name: figure(name, 1) for name in ("clock, ms", "cpu, ms")}
     columns["times evenload"] = figure("times evenload", 2)
     return table(columns, pages[0]["rows"], 4)
 
 
-def convolutions(pages: list[Row]) -> str:
+def convolutions(pages: list[StateRow]) -> str:
     columns = {"layer": words("layer"), "used": lambda row: "yes" if row["used"] else "no"}
     kinds = ("forward", "inputs", "weights")
     columns |= {name: figure(name, 0) for kind in kinds for name in (kind, f"{kind}, torch")}
     return table(columns, pages[0]["rows"], 2)
 
 
-TABLES: Mapping[str, Callable[[list[Row]], str]] = {
+TABLES: Mapping[str, Callable[[list[StateRow]], str]] = {
     "clients_peers": peers,
     "clients_auto": auto,
     "clients_tuning": tuning,

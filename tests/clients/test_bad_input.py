@@ -17,11 +17,11 @@ from torch import nn
 from torch.utils.data import Dataset, Subset, TensorDataset
 
 from evenload.clients import SGD, AdamW, Constant, Cosine, Recipe, Rows, Strategy, Trainer, train
-from evenload.clients.load.load import Reader, Wanted, load_tasks
-from evenload.clients.spread.dispatch_clients import Spread
+from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
+from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.spread.remote import (
-    RemoteBench,
+    RemoteClientWorker,
     SentModel,
     _arrays,
     _tensors,
@@ -30,7 +30,7 @@ from evenload.clients.spread.remote import (
     sent_task,
 )
 from evenload.clients.step.dropout import with_keyed_dropout
-from evenload.clients.step.model_probe import survey_model
+from evenload.clients.step.model_traits import find_traits
 from evenload.devices import CurrentDevice
 from evenload.errors import ConfigError, EvenloadError, TaskError, UnknownName, WorkerLost
 
@@ -91,14 +91,14 @@ def test_a_reducer_leaves_out_what_is_not_usable():
 
 @pytest.mark.parametrize("said", ["MemoryError: ", "_ArrayMemoryError: Unable to allocate 3 GiB", "boom"])
 def test_what_a_worker_says_of_its_memory_is_understood(monkeypatch, said):
-    real = Spread.run
+    real = ClientDispatcher.run
 
     def small(self, strategy, *args):
         if strategy.rows > 2:
             raise RuntimeError(said)
         yield from real(self, strategy, *args)
 
-    monkeypatch.setattr(Spread, "run", small)
+    monkeypatch.setattr(ClientDispatcher, "run", small)
     run = train(model, [pair(seed=k) for k in range(5)], RECIPE, strategy="fused:4")
     assert [r.status for r in run] == ["ok"] * 5
     assert ("went on as inline/fused:2" in run.plan.explain()) == (said != "boom")
@@ -493,13 +493,13 @@ def test_what_ends_a_whole_strategy_loses_no_client(strategy):
     "strategy", ["threads*2/fused:2", pytest.param("processes*2/fused:2", marks=pytest.mark.slow)]
 )
 def test_one_workers_trouble_costs_no_other_worker_what_it_finished(monkeypatch, strategy):
-    runs, real = [], Spread.run
+    runs, real = [], ClientDispatcher.run
 
-    def run(self, strategy, survey, tasks, n_workers):
+    def run(self, strategy, traits, tasks, n_workers):
         runs.append((str(strategy), {task.client for task in tasks}))
-        yield from real(self, strategy, survey, tasks, n_workers)
+        yield from real(self, strategy, traits, tasks, n_workers)
 
-    monkeypatch.setattr(Spread, "run", run)
+    monkeypatch.setattr(ClientDispatcher, "run", run)
     recipe = Recipe(optimizer=SGD(0.1), batch_size=4, loss=own_loss)
     data = [pair(n, seed=n + i) for i, n in enumerate((16, 8, 8, 8, 8, 8, 8, 8, 4))]
     data[3] = (data[3][0], data[3][1] + 1000)
@@ -540,20 +540,20 @@ def test_a_group_in_another_process_sends_back_who_ended_before_the_trouble():
     recipe = Recipe(optimizer=SGD(0.1), batch_size=4, loss=own_loss)
     net, data = with_keyed_dropout(model()), [pair(8, seed=i) for i in range(3)]
     data[1] = (data[1][0], data[1][1] + 1000)
-    wanted = Wanted(data, [recipe] * 3, range(3), [net.state_dict()] * 3, [None] * 3, [None] * 3)
-    tasks = load_tasks(Reader(net), wanted, 0, 0).tasks
-    bench = RemoteBench(
+    wanted = ClientInputs(data, [recipe] * 3, range(3), [net.state_dict()] * 3, [None] * 3, [None] * 3)
+    tasks = load_tasks(DatasetReader(net), wanted, 0, 0).tasks
+    worker = RemoteClientWorker(
         CurrentDevice("cpu:0", "cpu", 1),
         model=SentModel(net),
         strategy=Strategy(inner="fused", chunk=1),
-        survey=survey_model(net, tasks[0]),
+        traits=find_traits(net, tasks[0]),
         threads=1,
     )
-    ended, trouble = bench([sent_task(task, sent_recipe(task.recipe)) for task in tasks])
+    ended, trouble = worker([sent_task(task, sent_recipe(task.recipe)) for task in tasks])
     assert [received(*one).client for one in ended] == [0]
     assert "out of bounds" in str(trouble)
     with pytest.raises(RuntimeError, match="out of bounds"):  # nobody ended: it is the executor's to tell
-        bench([sent_task(tasks[1], sent_recipe(tasks[1].recipe))])
+        worker([sent_task(tasks[1], sent_recipe(tasks[1].recipe))])
 
 
 def test_devices_that_are_not_there_are_not_trained_around():
@@ -582,18 +582,18 @@ def test_groups_in_another_process_share_an_engine_for_a_loss_that_cannot_be_imp
     net = with_keyed_dropout(model())
     data = [pair(8, seed=i) for i in range(4)]
     recipes = [recipe, recipe, slower, slower]
-    wanted = Wanted(data, recipes, range(4), [net.state_dict()] * 4, [None] * 4, [None] * 4)
-    tasks = load_tasks(Reader(net), wanted, 0, 0).tasks
-    strategy, survey = Strategy(inner="fused", chunk=2), survey_model(net, tasks[0])
-    bench = RemoteBench(
-        CurrentDevice("cpu:0", "cpu", 1), model=SentModel(net), strategy=strategy, survey=survey, threads=1
+    wanted = ClientInputs(data, recipes, range(4), [net.state_dict()] * 4, [None] * 4, [None] * 4)
+    tasks = load_tasks(DatasetReader(net), wanted, 0, 0).tasks
+    strategy, traits = Strategy(inner="fused", chunk=2), find_traits(net, tasks[0])
+    worker = RemoteClientWorker(
+        CurrentDevice("cpu:0", "cpu", 1), model=SentModel(net), strategy=strategy, traits=traits, threads=1
     )
     groups = [[sent_task(task, sent_recipe(task.recipe)) for task in part] for part in (tasks[:2], tasks[2:])]
-    found = [received(*r) for group in groups for r in bench(cloudpickle.loads(cloudpickle.dumps(group)))[0]]
+    found = [received(*r) for group in groups for r in worker(cloudpickle.loads(cloudpickle.dumps(group)))[0]]
     truth = train(net, data, recipes, strategy="serial")
     assert [r.client for r in found] == [0, 1, 2, 3]
     assert max(difference(a.state, b.state) for a, b in zip(found, truth, strict=True)) <= 1e-6
-    assert len(bench._bench._engines) == 1
+    assert len(worker._worker._engines) == 1
 
 
 @pytest.mark.slow

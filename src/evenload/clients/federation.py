@@ -22,6 +22,7 @@ from evenload.clients.algorithms.cohort import Cohort
 from evenload.clients.evaluation import evaluate
 from evenload.clients.tune.trainer import Trainer
 from evenload.clients.values.data import size_of
+from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Plan, Strategy
@@ -99,7 +100,7 @@ def federate(
             hint=f"give PrivateFedAvg(expected=...): {rule.size} x {len(datasets)} clients",
         )
     with Trainer(model, strategy=strategy, devices=devices, seed=seed, rounds=rounds) as trainer:
-        run = _Run(trainer, datasets, recipe, algorithm, rule, seed)
+        run = _FederatedRun(trainer, datasets, recipe, algorithm, rule, seed)
         server, history = run.begin(), []
         mark = run.mark(server)
         if checkpoint is not None and resume and Path(checkpoint).exists():
@@ -119,7 +120,7 @@ def federate(
 
 
 @dataclass(slots=True)
-class _Run:
+class _FederatedRun:
     trainer: Trainer
     datasets: Sequence[Any]
     recipe: Recipe
@@ -143,7 +144,7 @@ class _Run:
         began = time.perf_counter()
         if isinstance(self.algorithm, FedBuff):
             server = self.algorithm.fill(server, {i: self._seconds(i) for i in range(server.n_clients)})
-            ids = [entry[2] for entry in self.algorithm.landing(server)]
+            ids = [entry[2] for entry in self.algorithm.next_to_return(server)]
             back = ids
         else:
             ids = self.rule.draw(server.n_clients, self.seed, server.round)
@@ -176,9 +177,7 @@ class _Run:
 
     def _train(self, order: Orders, ids: list[int], round: int) -> Any:
         reducer = _Tolerant(order.reduce) if order.reduce is not None else None
-        return self.trainer.train(
-            [self.datasets[i] for i in ids],
-            order.recipe,
+        options = TrainOptions(
             start=order.start,
             ids=ids,
             anchor=order.anchor,
@@ -187,6 +186,7 @@ class _Run:
             reduce=reducer,
             on_error="return",
         )
+        return self.trainer.run([self.datasets[i] for i in ids], order.recipe, options)
 
     def _steps(self, client: int) -> int:
         return self.recipe.n_steps(size_of(self.datasets[client]) or 1)

@@ -17,7 +17,7 @@ from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
 from evenload.errors import ConfigError, SpecError, UnknownName
 
-__all__ = ["Job", "read_job"]
+__all__ = ["FederatedJob", "read_job"]
 
 OPTIMIZERS = {"SGD": SGD, "Adam": Adam, "AdamW": AdamW}
 SCHEDULES = {"Constant": Constant, "Cosine": Cosine, "Exponential": Exponential, "StepDecay": StepDecay}
@@ -25,8 +25,11 @@ KEYS = ("model", "clients", "test", "recipe", "algorithm", "rounds", "cohort", "
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """model, clients, test: "file.py:name" of functions without arguments."""
+class FederatedJob:
+    """A federated job as read from its file.
+
+    model, clients, test  "file.py:name" of functions without arguments
+    """
 
     model: str
     clients: str
@@ -39,8 +42,8 @@ class Job:
     seed: int = 0
 
 
-def read_job(document: Any, source: str) -> Job:
-    """Raises SpecError with every fault and its path."""
+def read_job(document: Any, source: str) -> FederatedJob:
+    """The job in a parsed document. Raises SpecError with every fault and its path."""
     if not isinstance(document, Mapping):
         raise SpecError(source, [("(file)", "is not a mapping of keys to values")])
     faults: list[tuple[str, str]] = [
@@ -75,7 +78,7 @@ def read_job(document: Any, source: str) -> Job:
         for key in ("model", "clients", "test", "rounds", "strategy", "seed")
         if key in document
     }
-    return Job(recipe=recipe, algorithm=algorithm, cohort=cohort, **given)
+    return FederatedJob(recipe=recipe, algorithm=algorithm, cohort=cohort, **given)
 
 
 def _recipe(entry: Any) -> Recipe:
@@ -107,7 +110,7 @@ def _cohort(entry: Any) -> Cohort:
 
 
 def _named(what: str, entry: Any, known: Mapping[str, Any]) -> Any:
-    """A value of the class that ``name`` says; the entry's other keys are its arguments."""
+    """An object of the class called ``name``; the entry's other keys are its arguments."""
     entry = {"name": entry} if isinstance(entry, str) else entry
     if not isinstance(entry, Mapping) or "name" not in entry:
         raise ConfigError(f"{what} has no name; names: {', '.join(known)}")

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 
 from evenload.clients.algorithms.reduce import Reducer
-from evenload.clients.load.load import State
 from evenload.clients.tune.trainer import Trainer
+from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import TrainResult
 from evenload.clients.values.strategy import Strategy
@@ -54,23 +54,16 @@ def train(
     on_error     "raise" a TaskError when all others are through (they are its ``result``), or "return"
     Raises ConfigError or UnknownName at once for arguments that cannot be used.
     """
+    options = TrainOptions(
+        start=start,
+        ids=ids,
+        anchor=anchor,
+        corrections=corrections,
+        round=round,
+        reduce=reduce,
+        on_error=on_error,
+    )
     with Trainer(
-        model,
-        strategy=strategy,
-        devices=devices,
-        seed=seed,
-        rounds=rounds,
-        threads=threads,
-        cache=cache,
+        model, strategy=strategy, devices=devices, seed=seed, rounds=rounds, threads=threads, cache=cache
     ) as trainer:
-        return trainer.train(
-            datasets,
-            recipe,
-            start=start,
-            ids=ids,
-            anchor=anchor,
-            corrections=corrections,
-            round=round,
-            reduce=reduce,
-            on_error=on_error,
-        )
+        return trainer.run(datasets, recipe, options)

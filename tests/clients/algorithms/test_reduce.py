@@ -7,7 +7,7 @@ from torch import nn
 
 from evenload.clients import SGD, Recipe, train
 from evenload.clients.algorithms.reduce import Mean
-from evenload.clients.values.result import ClientResult, Row
+from evenload.clients.values.result import ClientResult, StateRow
 
 
 def make(dtype, freezes):
@@ -44,7 +44,7 @@ def test_the_mean_is_that_of_the_states(freezes, dtype, within):
 @pytest.mark.parametrize("n_rows", [257, 100_003])
 def test_no_number_of_rows_is_rounded_or_too_large(dtype, n_rows):
     stack, names = {"w": torch.linspace(1, 2, 12).to(dtype).view(3, 4)}, {"w": "w"}
-    results = [ClientResult(k, Row(stack, k, names), np.zeros(1), n_rows=n_rows) for k in range(3)]
+    results = [ClientResult(k, StateRow(stack, k, names), np.zeros(1), n_rows=n_rows) for k in range(3)]
     mean = Mean()
     mean.take(results)
     truth = stack["w"].double().mean(0).to(dtype)

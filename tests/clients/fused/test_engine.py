@@ -10,11 +10,11 @@ from torch import nn
 from evenload.clients import SGD, Recipe, Trainer
 from evenload.clients.fused import engine
 from evenload.clients.fused.engine import CompiledSteps, longest_first
-from evenload.clients.load.load import Reader, Wanted, load_tasks
-from evenload.clients.spread.engine_cache import Bench
+from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
+from evenload.clients.spread.client_worker import ClientWorker
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.step.dropout import with_keyed_dropout
-from evenload.clients.step.model_probe import survey_model
+from evenload.clients.step.model_traits import find_traits
 from evenload.clients.values.strategy import Strategy
 
 RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4)
@@ -35,9 +35,9 @@ def compiled(monkeypatch):
     """Numbers of rows that were compiled for, as it happens."""
     rows, real = [], engine.compile_step
 
-    def counted(traced, lane, *args):
-        rows.append(len(lane.alive))
-        return real(traced, lane, *args)
+    def counted(traced, clients, *args):
+        rows.append(len(clients.alive))
+        return real(traced, clients, *args)
 
     monkeypatch.setattr(engine, "compile_step", counted)
     return rows
@@ -49,24 +49,24 @@ def test_four_threads_compile_once_and_get_one_threads_bits(compiled):
     model, steps, n_threads = with_keyed_dropout(net()), CompiledSteps(), 4
     data = clients((30, 17, 22, 9, 30))
     n = len(data)
-    wanted = Wanted(data, [RECIPE] * n, range(n), [model.state_dict()] * n, [None] * n, [None] * n)
-    tasks = load_tasks(Reader(model), wanted, 0, 0).tasks
-    survey, strategy = survey_model(model, tasks[0]), Strategy("inline", "fused-compiled", 2)
+    wanted = ClientInputs(data, [RECIPE] * n, range(n), [model.state_dict()] * n, [None] * n, [None] * n)
+    tasks = load_tasks(DatasetReader(model), wanted, 0, 0).tasks
+    traits, strategy = find_traits(model, tasks[0]), Strategy("inline", "fused-compiled", 2)
     start = threading.Barrier(n_threads)
 
-    def train(bench):
-        batches = bench.run(strategy, survey, tasks, longest_first(tasks))
+    def train(worker):
+        batches = worker.run(strategy, traits, tasks, longest_first(tasks))
         return {result.client: result for batch in batches for result in batch}
 
-    def work(bench):
+    def work(worker):
         start.wait(PATIENCE_S)
-        return [train(bench) for _ in range(10)]
+        return [train(worker) for _ in range(10)]
 
-    benches = [Bench(model, compiled=steps) for _ in range(n_threads)]
+    workers = [ClientWorker(model, compiled=steps) for _ in range(n_threads)]
     with ThreadPoolExecutor(n_threads) as pool:
-        runs = [run for found in pool.map(work, benches) for run in found]
+        runs = [run for found in pool.map(work, workers) for run in found]
     assert sorted(compiled) == [1, 2]
-    truth = train(Bench(model, compiled=steps))
+    truth = train(ClientWorker(model, compiled=steps))
     for run in runs:
         for client, result in run.items():
             assert difference(truth[client].state, result.state) == 0

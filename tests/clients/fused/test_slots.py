@@ -13,15 +13,15 @@ from torch import nn
 from evenload.clients import SGD, Adam, Recipe, train
 from evenload.clients.fused import slots
 from evenload.clients.fused.engine import longest_first
-from evenload.clients.load.load import Reader, Wanted, load_tasks
-from evenload.clients.spread.engine_cache import Bench
+from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
+from evenload.clients.spread.client_worker import ClientWorker
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.step.dropout import with_keyed_dropout
 from evenload.clients.step.fuse import StackedStep
-from evenload.clients.step.model_probe import survey_model
+from evenload.clients.step.model_traits import find_traits
 from evenload.clients.step.serial import train_one
 from evenload.clients.values.data import Rows
-from evenload.clients.values.result import SideBySide
+from evenload.clients.values.result import FlatStates
 from evenload.clients.values.strategy import Strategy, halves
 
 with torch.random.fork_rng():  # the same in every run: what diverges must
@@ -43,14 +43,17 @@ def tasks_of(sizes, shared=False, recipe=None):
         data = [(a.clone(), b.clone()) for a, b in data]
     n = len(sizes)
     return load_tasks(
-        Reader(MODEL), Wanted(data, [recipe] * n, range(n), [START] * n, [None] * n, [None] * n), 0, 0
+        DatasetReader(MODEL),
+        ClientInputs(data, [recipe] * n, range(n), [START] * n, [None] * n, [None] * n),
+        0,
+        0,
     ).tasks
 
 
 def run(tasks, chunk, inner="fused"):
-    bench = Bench(MODEL)
-    survey = survey_model(MODEL, tasks[0])
-    engine = bench.engine(survey, Strategy("inline", inner, chunk), tasks)
+    worker = ClientWorker(MODEL)
+    traits = find_traits(MODEL, tasks[0])
+    engine = worker.engine(traits, Strategy("inline", inner, chunk), tasks)
     results = [r for batch in engine.run(tasks, longest_first(tasks), chunk) for r in batch]
     return engine, {r.client: r for r in results}
 
@@ -63,7 +66,7 @@ def test_rows_stepped_are_client_steps_and_the_results_serial(sizes, chunk, shar
     assert engine.row_steps == engine.client_steps == sum(task.batches.n_steps for task in tasks)
     assert sorted(results) == list(range(len(sizes)))
     for task in tasks:
-        truth = train_one(Bench(MODEL).model, task)
+        truth = train_one(ClientWorker(MODEL).model, task)
         assert difference(truth.state, results[task.client].state) <= 1e-6
         assert results[task.client].losses == pytest.approx(truth.losses, abs=1e-5)
 
@@ -74,7 +77,7 @@ def test_a_client_that_diverges_leaves_and_the_others_do_not_notice():
     x[tasks[1].batches.rows[2, 0]] = float("inf")
     bad = dataclasses.replace(tasks[1], rows=dataclasses.replace(tasks[1].rows, x=x))
     _, results = run([tasks[0], bad, *tasks[2:]], 3)
-    truth = train_one(Bench(MODEL).model, bad)
+    truth = train_one(ClientWorker(MODEL).model, bad)
     assert (results[1].status, truth.status) == ("diverged", "diverged")
     assert len(results[1].losses) == len(truth.losses) == 2
     assert difference(results[1].state, truth.state) <= 1e-6
@@ -100,7 +103,7 @@ def test_states_side_by_side_are_the_states(optimizer, monkeypatch):
     _, small = run(tasks, 3)
     monkeypatch.setattr(slots, "SIDE_BY_SIDE_BYTES", 0)
     _, large = run(tasks, 3)
-    assert {type(r.state.stack) for r in small.values()} == {SideBySide}
+    assert {type(r.state.stack) for r in small.values()} == {FlatStates}
     assert {type(r.state.stack) for r in large.values()} == {dict}
     for client, result in small.items():
         assert list(result.state) == list(START)
@@ -137,11 +140,11 @@ def test_clients_of_some_rows_and_of_all_rows_share_a_pool():
     x, y = torch.randn(30, 3, generator=torch.Generator().manual_seed(2)), torch.arange(30) % 2
     data = [Rows(x, y, np.array([7, 3, 29, 11, 5])), Rows(x, y), Rows(x, y, np.arange(20, 29))]
     recipe = Recipe(optimizer=SGD(0.1), batch_size=4, epochs=2)
-    wanted = Wanted(data, [recipe] * 3, range(3), [START] * 3, [None] * 3, [None] * 3)
-    tasks = load_tasks(Reader(MODEL), wanted, 0, 0).tasks
+    wanted = ClientInputs(data, [recipe] * 3, range(3), [START] * 3, [None] * 3, [None] * 3)
+    tasks = load_tasks(DatasetReader(MODEL), wanted, 0, 0).tasks
     _, results = run(tasks, 2)
     for task in tasks:
-        truth = train_one(Bench(MODEL).model, task)
+        truth = train_one(ClientWorker(MODEL).model, task)
         assert difference(truth.state, results[task.client].state) <= 1e-6
 
 
@@ -163,7 +166,7 @@ class Raced(deque):
 
 def test_threads_may_take_the_last_client_from_one_another():
     tasks = tasks_of([4, 12, 8])
-    engine = Bench(MODEL).engine(survey_model(MODEL, tasks[0]), Strategy("inline", "fused", 2), tasks)
+    engine = ClientWorker(MODEL).engine(find_traits(MODEL, tasks[0]), Strategy("inline", "fused", 2), tasks)
     results = [r for batch in engine.run(tasks, Raced(longest_first(tasks)), 2) for r in batch]
     assert sorted(r.client for r in results) == [0, 1, 2]
 
@@ -172,7 +175,7 @@ def test_rows_beyond_the_live_ones_hold_a_live_clients_examples():
     """The first row of the pool may be a client's that was refused for its labels."""
     tasks = tasks_of([4, 12, 8], shared=True)
     tasks[0].rows.y[:] = 99
-    engine = Bench(MODEL).engine(survey_model(MODEL, tasks[1]), Strategy("inline", "fused", 4), tasks)
+    engine = ClientWorker(MODEL).engine(find_traits(MODEL, tasks[1]), Strategy("inline", "fused", 4), tasks)
     results = [r for batch in engine.run(tasks[1:], longest_first(tasks[1:]), 4, pads=True) for r in batch]
     assert [r.status for r in results] == ["ok", "ok"]
 
@@ -205,9 +208,9 @@ def test_what_clients_share_lies_in_order_whatever_the_memory_of_their_start(mon
     """A compiled step takes tensors of one layout only, and may serve starts of any."""
     seen, step = [], StackedStep.__call__
 
-    def noted(self, lane, *others):
-        seen.append(lane.frozen["0.weight"].stride())
-        return step(self, lane, *others)
+    def noted(self, clients, *others):
+        seen.append(clients.frozen["0.weight"].stride())
+        return step(self, clients, *others)
 
     monkeypatch.setattr(StackedStep, "__call__", noted)
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))

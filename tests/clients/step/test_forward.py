@@ -8,7 +8,7 @@ from torch.func import functional_call, vmap
 from evenload.clients import SGD, Recipe, Trainer, train
 from evenload.clients.fused.memory import bytes_per_client
 from evenload.clients.fused.rules import with_rules
-from evenload.clients.load.load import Reader, Wanted, load_tasks
+from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
 from evenload.clients.step.forward import Draws
 from evenload.errors import ConfigError
 
@@ -111,8 +111,8 @@ def test_an_augmentation_may_change_the_shape():
     assert "the model's classes are 0 to 2" in str(fused[2].error)
     assert apart(serial, fused) < 1e-12
     with Trainer(net) as trainer:
-        wanted = Wanted(data, [recipe] * 5, range(5), [trainer.start] * 5, [None] * 5, [None] * 5)
-        task = load_tasks(Reader(trainer.model), wanted, 0, 0).tasks[0]
+        wanted = ClientInputs(data, [recipe] * 5, range(5), [trainer.start] * 5, [None] * 5, [None] * 5)
+        task = load_tasks(DatasetReader(trainer.model), wanted, 0, 0).tasks[0]
         assert bytes_per_client(trainer.model, task) > 0
 
 

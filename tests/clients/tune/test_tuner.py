@@ -14,14 +14,14 @@ from torch import nn
 from evenload.clients import SGD, Recipe, Trainer, train
 from evenload.clients.fused.memory import bytes_per_client, most_clients
 from evenload.clients.fused.slots import SlotRun
-from evenload.clients.load.load import Reader, Wanted, load_tasks
-from evenload.clients.spread.dispatch_clients import Spread
-from evenload.clients.spread.equivalence_check import Trial
+from evenload.clients.load.load import ClientInputs, DatasetReader, load_tasks
+from evenload.clients.spread.dispatch_clients import ClientDispatcher
+from evenload.clients.spread.equivalence_check import CheckResult
 from evenload.clients.spread.streams import Streams
 from evenload.clients.step.dropout import with_keyed_dropout
-from evenload.clients.step.model_probe import survey_model
+from evenload.clients.step.model_traits import find_traits
+from evenload.clients.tune.engine_checks import EngineChecks, why_not_compiled
 from evenload.clients.tune.probe_timer import MOST_STEPS, STEPS, SURE, Probe
-from evenload.clients.tune.strategy_selector import why_not_compiled
 from evenload.clients.tune.tuner import LIGHT_S, MOST_COMPILED, START_S, Tuner
 from evenload.clients.values.strategy import Strategy
 
@@ -33,8 +33,8 @@ def tasks_of(n, model=None):
     g = torch.Generator().manual_seed(0)
     data = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(n)]
     start = model.state_dict()
-    wanted = Wanted(data, [RECIPE] * n, range(n), [start] * n, [None] * n, [None] * n)
-    return model, load_tasks(Reader(model), wanted, 0, 0).tasks
+    wanted = ClientInputs(data, [RECIPE] * n, range(n), [start] * n, [None] * n, [None] * n)
+    return model, load_tasks(DatasetReader(model), wanted, 0, 0).tasks
 
 
 COLD_S = 0.002  # of what runs for the first time, on top
@@ -54,7 +54,7 @@ class Modelled:
     def clock(self):
         return self.now
 
-    def run(self, strategy, survey, tasks, workers):
+    def run(self, strategy, traits, tasks, workers):
         self.ran.append(str(strategy))
         launch_s, per_client_s = self._cost(strategy)
         if strategy not in self.cold:  # the first call of anything is slow, and must not be believed
@@ -71,16 +71,28 @@ class Modelled:
         yield []
 
 
+class ModelledChecks:
+    """Engine checks whose results are given: inner strategies to refuse, and operations of a step."""
+
+    def __init__(self, traits, refuse, n_ops):
+        self._traits, self._refuse, self._n_ops = traits, refuse, n_ops
+
+    def traits(self, tasks):
+        return self._traits
+
+    def check(self, strategy, tasks):
+        return CheckResult("it cannot" if strategy.inner in self._refuse else None, 0.0)
+
+    def n_operations(self, strategy, tasks):
+        return self._n_ops
+
+
 def tuner(cost, n=64, rounds=100, compile_s=0.0, refuse=(), n_ops=100, model=None):
     model, tasks = tasks_of(n, model)
     spread = Modelled(model, cost, compile_s)
 
-    def trial(strategy, _):
-        reason = "it cannot" if strategy.inner in refuse else None
-        return Trial(reason, 0.0)
-
-    survey = survey_model(model, tasks[0])
-    return Tuner(spread, survey, trial, lambda *_: n_ops, tasks, rounds, spread.clock, spread.clock), spread
+    checks = ModelledChecks(find_traits(model, tasks[0]), refuse, n_ops)
+    return Tuner(spread, checks, tasks, rounds, spread.clock, spread.clock), spread
 
 
 @pytest.fixture
@@ -96,7 +108,7 @@ def test_chunks_grow_while_they_gain():
     made, _ = tuner(launch_bound, rounds=10_000, refuse=("fused-compiled",))
     verdict = made.decide()
     assert verdict.strategy.is_fused
-    inline = [p.strategy.chunk for p in made.meter.probes if p.strategy.outer == "inline"]
+    inline = [p.strategy.chunk for p in made.timer.probes if p.strategy.outer == "inline"]
     assert inline[1:] == [4, 16, 64, 32]
     assert verdict.reasons["fused-compiled"] == "it cannot"
     assert [row["picked"] for row in verdict.probes].count("<-") == 1
@@ -113,7 +125,7 @@ def test_the_search_turns_round_where_the_cache_ends():
     made, _ = tuner(cost, rounds=1000, refuse=("fused-compiled",))
     verdict = made.decide()
     assert verdict.strategy.chunk <= 16
-    assert [p.strategy.chunk for p in made.meter.probes if p.strategy.is_fused][:5] == [4, 16, 64, 8, 32]
+    assert [p.strategy.chunk for p in made.timer.probes if p.strategy.is_fused][:5] == [4, 16, 64, 8, 32]
 
 
 @pytest.mark.parametrize(("rounds", "compiles"), [(50, False), (500, False), (1500, True)])
@@ -147,9 +159,9 @@ def test_too_little_work_is_not_measured():
 def test_all_measuring_together_takes_its_share_of_the_job_at_most(rounds, share, cost):
     made, spread = tuner(cost, rounds=rounds, compile_s=3.0, n_ops=10)
     made.decide()
-    best = made.meter.best()
-    assert len(made.meter.probes) > 2
-    assert 0 < spread.now - best.first_s <= share * made.meter.job_s()
+    best = made.timer.best()
+    assert len(made.timer.probes) > 2
+    assert 0 < spread.now - best.first_s <= share * made.timer.job_s()
 
 
 def test_what_was_compiled_in_vain_is_little_of_what_it_could_have_saved():
@@ -157,7 +169,7 @@ def test_what_was_compiled_in_vain_is_little_of_what_it_could_have_saved():
     for rounds in (20, 100, 500):
         made, spread = tuner(launch_bound, rounds=rounds, compile_s=4.0)
         made.decide()
-        assert spread.now <= (0.6 / SURE + 0.08) * made.meter.job_s()
+        assert spread.now <= (0.6 / SURE + 0.08) * made.timer.job_s()
 
 
 def test_what_was_compiled_in_vain_leaves_enough_for_samples(two_cores):
@@ -170,7 +182,7 @@ def test_what_was_compiled_in_vain_leaves_enough_for_samples(two_cores):
     best = made.decide().strategy
     assert spread.compiled
     assert not best.is_compiled
-    assert made.meter.left_s() < 0 < made.meter.left_s(is_sample=True)
+    assert made.timer.left_s() < 0 < made.timer.left_s(is_sample=True)
     assert (64, 10) in spread.sizes[str(best)]
 
 
@@ -190,9 +202,9 @@ def test_threads_that_others_disturbed_are_compared_again(two_cores, monkeypatch
     """Their sample is timed by the clock, that of one thread by what it computed."""
     real = Modelled.run
 
-    def run(self, strategy, survey, tasks, workers):
+    def run(self, strategy, traits, tasks, workers):
         began = self.now
-        yield from real(self, strategy, survey, tasks, workers)
+        yield from real(self, strategy, traits, tasks, workers)
         if strategy.outer == "threads" and tasks[0].batches.n_steps < RECIPE.steps:
             self.now += 2 * (self.now - began)
 
@@ -211,11 +223,11 @@ def test_a_long_job_pays_for_more_samples():
             rounds=rounds,
             refuse=("fused-compiled",),
         )
-        made.meter.probe(Strategy())
+        made.timer.probe(Strategy())
         serial = len(spread.sizes["inline/eager"])
-        made.meter.probe(Strategy(inner="fused", chunk=16))
+        made.timer.probe(Strategy(inner="fused", chunk=16))
         assert len(spread.sizes["inline/fused:16"]) == 1 + fused
-        made.meter.probe(Strategy("threads", "eager", workers=1))
+        made.timer.probe(Strategy("threads", "eager", workers=1))
         cold, *samples = (n_clients for n_clients, _ in spread.sizes["threads*1/eager"])
         assert (cold, samples) == (1, [turns])
         assert serial <= 1 + 4
@@ -258,8 +270,8 @@ def test_what_is_compiled_serves_all_threads(two_cores):
     verdict = made.decide()
     assert spread.compiled == {("fused-compiled", 10)}
     assert str(verdict.strategy) == "threads*2/fused-compiled:10"
-    assert made.meter.best().first_s == pytest.approx(50, rel=0.01)
-    assert made.meter.left_s() < 0.05 * made.meter.job_s()  # it is not given back twice
+    assert made.timer.best().first_s == pytest.approx(50, rel=0.01)
+    assert made.timer.left_s() < 0.05 * made.timer.job_s()  # it is not given back twice
 
 
 def test_a_shape_that_threads_would_have_to_compile_must_be_repaid(two_cores):
@@ -288,7 +300,7 @@ def test_small_chunks_are_found(best):
     )
     verdict = made.decide()
     assert (verdict.strategy.inner, verdict.strategy.chunk) == ("rules", best)
-    fused = [p.strategy.chunk for p in made.meter.probes if p.strategy.inner == "fused"]
+    fused = [p.strategy.chunk for p in made.timer.probes if p.strategy.inner == "fused"]
     assert fused == [best]  # far slower there: no other chunk is looked at
 
 
@@ -302,7 +314,7 @@ def test_compiled_chunks_are_followed_to_the_best():
 
     made, _ = tuner(cost, rounds=100_000, compile_s=0.5)
     made.decide()
-    compiled = [p for p in made.meter.probes if p.strategy.is_compiled and p.strategy.outer == "inline"]
+    compiled = [p for p in made.timer.probes if p.strategy.is_compiled and p.strategy.outer == "inline"]
     assert max(p.strategy.chunk for p in compiled) == 64
     assert len(compiled) <= MOST_COMPILED
 
@@ -311,8 +323,8 @@ def test_small_chunks_of_light_steps_are_not_measured():
     """Where a step is starting operations, more clients are better: the first chunk is not the smallest."""
     made, _ = tuner(lambda s: tuple(t / 20 for t in launch_bound(s)), n=100, rounds=2000)
     made.decide()
-    assert made.meter.probes[0].step_s < LIGHT_S
-    chunks = [p.strategy.chunk for p in made.meter.probes if p.strategy.inner == "fused"]
+    assert made.timer.probes[0].step_s < LIGHT_S
+    chunks = [p.strategy.chunk for p in made.timer.probes if p.strategy.inner == "fused"]
     assert chunks[0] == 20
 
 
@@ -330,7 +342,7 @@ def test_threads_go_on_to_smaller_chunks_while_these_are_about_as_fast(two_cores
 def test_rows_divide_clients_of_equal_length():
     made, _ = tuner(launch_bound, n=100, rounds=2000)
     made.decide()
-    chunks = [p.strategy.chunk for p in made.meter.probes if str(p.strategy).startswith("inline/fused:")]
+    chunks = [p.strategy.chunk for p in made.timer.probes if str(p.strategy).startswith("inline/fused:")]
     assert chunks == [4, 20, 50, 100]
 
 
@@ -448,7 +460,7 @@ def test_a_chunk_that_found_no_memory_is_freed_before_the_next_is_tried(monkeypa
 
     def small(self):
         assert all(run() is None for run in failed)
-        if self.n_slots > 2 and len(self._lane.params["weight"]) == 8:
+        if self.n_slots > 2 and len(self._clients.params["weight"]) == 8:
             failed.append(weakref.ref(self))
             raise MemoryError
         return real(self)
@@ -480,12 +492,12 @@ def test_a_strategy_that_fails_is_a_reason_and_not_the_end():
 def test_starting_processes_counts_what_the_best_strategy_took_to_compile():
     """Not what the last one did that was measured."""
     made, _ = tuner(lambda s: (1e-4, 1e-3), rounds=1)
-    made.meter.probes = [
+    made.timer.probes = [
         Probe(Strategy("inline", "fused-compiled", 4), 1e-3, 50.0),
         Probe(Strategy("inline", "fused", 4), 2e-3, 0.0),
     ]
     made._try_processes()
-    assert f"would take {START_S + 50:.2g} s" in " ".join(made.meter.reasons.values())
+    assert f"would take {START_S + 50:.2g} s" in " ".join(made.timer.reasons.values())
 
 
 @pytest.mark.parametrize(("rounds", "outer"), [(3, "inline"), (4000, "processes")])
@@ -510,7 +522,7 @@ def linear_clients(n, width=3):
 
 def test_auto_is_tuned_once_for_cohorts_of_about_one_size(monkeypatch):
     tuned, real = [], Tuner.decide
-    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(len(self.meter.tasks)) or real(self))
+    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(len(self.timer.tasks)) or real(self))
     with Trainer(nn.Linear(3, 2)) as trainer:
         for n in (4, 5, 7, 6, 9):
             trainer.train(linear_clients(n), RECIPE)
@@ -519,7 +531,7 @@ def test_auto_is_tuned_once_for_cohorts_of_about_one_size(monkeypatch):
 
 def test_a_choice_for_a_small_job_is_made_anew_for_a_far_larger_one(monkeypatch):
     tuned, real = [], Tuner.decide
-    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(self.meter.job_steps) or real(self))
+    monkeypatch.setattr(Tuner, "decide", lambda self: tuned.append(self.timer.job_steps) or real(self))
     recipe = dataclasses.replace(RECIPE, batch_size=4, steps=None, epochs=1)
     with Trainer(nn.Linear(3, 2)) as trainer:
         for times in (1, 8, 9, 1, 70, 73):
@@ -569,7 +581,7 @@ def test_a_strategy_that_failed_is_not_tried_again(monkeypatch):
         raise RuntimeError("boom")
         yield
 
-    monkeypatch.setattr(Spread, "_in_threads", broken)
+    monkeypatch.setattr(ClientDispatcher, "_in_threads", broken)
     serial = train(nn.Linear(3, 2), linear_clients(4), RECIPE, strategy="serial", seed=1)
     with Trainer(nn.Linear(3, 2), strategy="threads*2/eager", seed=1) as trainer:
         first, second = (trainer.train(linear_clients(4), RECIPE, start=serial[0].state) for _ in "12")
@@ -597,19 +609,19 @@ def test_the_next_best_is_taken_for_one_that_failed(tmp_path):
     cache = tmp_path / "tuning.json"
     with Trainer(nn.Linear(3, 2), cache=cache) as trainer:
         tasks = tasks_of(4, trainer.model)[1]
-        chooser = trainer._chooser
-        chooser.plan(tasks)
+        selector = trainer._selector
+        selector.plan(tasks)
         took = {"inline/eager": 3, "inline/fused:4": 2}
         rows = [{"strategy": name, "ms per client-step": ms} for name, ms in took.items()]
-        key = next(iter(chooser._plans))
-        chooser._plans[key] = dataclasses.replace(chooser._plans[key], probes=tuple(rows))
-        chooser.learn(tasks, Strategy.parse("threads*2/eager"), "it broke")
-        assert str(chooser.plan(tasks).strategy) == "inline/fused:4"
-        chooser.learn(tasks, Strategy.parse("fused:4"), "it broke, too")
-        assert chooser.plan(tasks).strategy == Strategy()
-        assert "not threads*2/eager: it broke" in chooser.plan(tasks).explain()
+        key = next(iter(selector._plans))
+        selector._plans[key] = dataclasses.replace(selector._plans[key], probes=tuple(rows))
+        selector.replace(tasks, Strategy.parse("threads*2/eager"), "it broke")
+        assert str(selector.plan(tasks).strategy) == "inline/fused:4"
+        selector.replace(tasks, Strategy.parse("fused:4"), "it broke, too")
+        assert selector.plan(tasks).strategy == Strategy()
+        assert "not threads*2/eager: it broke" in selector.plan(tasks).explain()
     with Trainer(nn.Linear(3, 2), cache=cache) as later:
-        assert later._chooser.plan(tasks_of(4, later.model)[1]).strategy == Strategy()
+        assert later._selector.plan(tasks_of(4, later.model)[1]).strategy == Strategy()
 
 
 def test_one_odd_client_in_front_does_not_make_the_others_odd():
@@ -633,8 +645,8 @@ def test_operations_of_a_step_are_counted():
     counts = []
     for deep in (1, 2):
         net = nn.Sequential(*[nn.Linear(3, 3) for _ in range(deep)], nn.Linear(3, 2))
-        with Trainer(net) as trainer:
-            tasks = tasks_of(5, trainer.model)[1]
-            counts += [trainer._chooser._n_ops(Strategy(inner="fused", chunk=c), tasks) for c in (2, 5)]
+        model, tasks = tasks_of(5, with_keyed_dropout(net))
+        checks = EngineChecks(model, ClientDispatcher(model))
+        counts += [checks.n_operations(Strategy(inner="fused", chunk=c), tasks) for c in (2, 5)]
     assert counts[0] == pytest.approx(counts[1], rel=0.1)  # whatever the chunk
     assert counts[2] > 1.1 * counts[0] > 20

@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from evenload.clients.algorithms.reduce import Mean, Reducer
+from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 
 __all__ = ["Algorithm", "Orders", "Server", "State", "combine", "mean_of", "minus", "usable"]
-
-State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,18 +65,18 @@ class FedBuff:
             server, memory={**server.memory, "flying": sorted(flying, key=lambda e: e[:2]), "turn": turn}
         )
 
-    def landing(self, server: Server) -> list[tuple]:
+    def next_to_return(self, server: Server) -> list[tuple]:
         """The next ``buffer`` clients to come back, in the order of their clock."""
         return heapq.nsmallest(self.buffer, server.memory["flying"], key=lambda entry: entry[:2])
 
     def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
-        """For ``ids`` = the clients of ``landing``, each from the model that it began with."""
+        """For ``ids`` = the clients of ``next_to_return``, each from the model that it began with."""
         starts = {entry[2]: entry[4] for entry in server.memory["flying"]}
         return [Orders(recipe, [starts[i] for i in ids])]
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         results: list[ClientResult] = passes[0] if passes else []
-        landed = self.landing(server)
+        landed = self.next_to_return(server)
         began = {client: (version, start) for _, _, client, version, start in landed}
         total = {n: torch.zeros_like(server.state[n]) for n in server.params}
         for r in results:

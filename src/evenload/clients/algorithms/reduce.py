@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from evenload.clients.values.result import ClientResult, Row, SideBySide
+from evenload.clients.values.result import ClientResult, FlatStates, StateRow
 from evenload.errors import ConfigError
 
 __all__ = ["Mean", "Reducer", "make_reducer"]
@@ -67,7 +67,9 @@ class Mean:
 def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> list[Tensor]:
     """Of the states' tensors in their order, flat."""
     first = states[0]
-    if isinstance(first, Row) and all(isinstance(s, Row) and s.stack is first.stack for s in states):
+    if isinstance(first, StateRow) and all(
+        isinstance(s, StateRow) and s.stack is first.stack for s in states
+    ):
         return _stacked_sums(first, [s.row for s in states], weights)  # pyright: ignore
     sums = {name: torch.zeros(t.numel(), dtype=torch.float64) for name, t in first.items()}
     for state, weight in zip(states, weights, strict=True):
@@ -76,8 +78,8 @@ def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> 
     return list(sums.values())
 
 
-def _stacked_sums(first: Row, rows: list[int], weights: list[float]) -> list[Tensor]:
-    if isinstance(first.stack, SideBySide):
+def _stacked_sums(first: StateRow, rows: list[int], weights: list[float]) -> list[Tensor]:
+    if isinstance(first.stack, FlatStates):
         tensors = [first.stack.flat]  # its columns are in the order of a state's names
     else:
         tensors = [first.stack[own] for own in first.names.values()]

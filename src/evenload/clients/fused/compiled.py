@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from evenload.clients.fused.speedups import CompilerOptions, Speedups, find_speedups
-from evenload.clients.step.fuse import Lane, StepFn, StepOutput, Tensors
+from evenload.clients.step.fuse import StackedClients, StepFn, StepOutput, Tensors
 
 __all__ = ["compile_step"]
 
@@ -31,31 +31,35 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def compile_step(
-    traced: StepFn, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+    traced: StepFn, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
 ) -> StepFn:
     """``traced`` compiled for arguments of these very shapes; raises whatever tracing or compiling raises."""
-    layout = tree_flatten((lane.tables(), draw, x, y, w, dict(s)))[1]
+    layout = tree_flatten((clients.tables(), draw, x, y, w, dict(s)))[1]
     names: list[str] = []
 
     def flat(*tensors: Tensor) -> list[Tensor]:
         tables, *rest = tree_unflatten(list(tensors), layout)
-        out = traced(Lane(*tables), *rest)
+        out = traced(StackedClients(*tables), *rest)
         names[:] = out.metrics
         return [out.losses, *out.metrics.values()]
 
-    def arguments(lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> list[Tensor]:
-        return [*lane.flat(), draw, x, y, w, *s.values()]
+    def arguments(
+        clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+    ) -> list[Tensor]:
+        return [*clients.flat(), draw, x, y, w, *s.values()]
 
     # The trace runs once on copies: in-place operations are recorded, and change nothing of the clients.
-    example = [t.clone() for t in arguments(lane, draw, x, y, w, s)]
+    example = [t.clone() for t in arguments(clients, draw, x, y, w, s)]
     speedups = find_speedups()
     with _ONE_AT_A_TIME, speedups.inside():
         graph, finish = speedups.rewrite(make_fx(flat)(*example), example)
         run = _compile(graph, example, speedups)
     n_own = 1 + len(names)
 
-    def step(lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
-        given = arguments(lane, draw, x, y, w, s)
+    def step(
+        clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+    ) -> StepOutput:
+        given = arguments(clients, draw, x, y, w, s)
         out = run(*given)
         if finish is not None:
             finish(given, out[n_own:])

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from evenload.clients.fused.compiled import compile_step
 from evenload.clients.fused.rules import with_rules
 from evenload.clients.fused.slots import SlotRun
-from evenload.clients.step.fuse import Form, Lane, StackedStep, StepFn, StepOutput, Tensors
-from evenload.clients.step.model_probe import Survey
+from evenload.clients.step.fuse import StackedClients, StackedStep, StepFn, StepForm, StepOutput, Tensors
+from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, halves
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 
-__all__ = ["CompiledSteps", "Engine", "longest_first"]
+__all__ = ["CompiledSteps", "FusedEngine", "longest_first"]
 
 SETTLING_BYTES = (32 << 20) - (64 << 10)  # the largest block that changes what glibc's malloc gives back
 
@@ -48,7 +48,7 @@ class CompiledSteps:
             return self._steps[key]
 
 
-class Engine:
+class FusedEngine:
     """Trains tasks in fused chunks. One thread at a time.
 
     model     with keyed dropout; it is copied, never changed
@@ -60,14 +60,14 @@ class Engine:
         self,
         model: nn.Module,
         recipe: Recipe,
-        form: Form,
-        survey: Survey,
+        form: StepForm,
+        traits: ModelTraits,
         strategy: Strategy,
         device: str,
         compiled: CompiledSteps,
         key: Hashable,
     ):
-        self.form, self._recipe, self._survey = form, recipe, survey
+        self.form, self._recipe, self._traits = form, recipe, traits
         self._is_compiled = strategy.is_compiled
         self._model = with_rules(model) if strategy.inner.startswith("rules") else model
         self._device = device
@@ -78,32 +78,34 @@ class Engine:
         _settle_allocator(device)
 
     def run(
-        self, tasks: Sequence[Task], queue: deque[Task], n_rows: int, *, pads: bool = False
+        self, tasks: Sequence[ClientTask], queue: deque[ClientTask], n_rows: int, *, pads: bool = False
     ) -> Iterator[list[ClientResult]]:
         """Results as clients end. ``tasks`` are all that ``queue`` holds at first, and give the shapes.
 
         n_rows  most clients in a step; ``pads``: step so many rows always, even for fewer clients
         """
         sizes = [n_rows] if pads else halves(n_rows) if self._is_compiled else range(1, n_rows + 1)
-        run = SlotRun(tasks, queue, self.form, self._step, dict(self._survey.names), sizes, self._device)
+        run = SlotRun(tasks, queue, self.form, self._step, dict(self._traits.names), sizes, self._device)
         yield from run.results()
         self.client_steps += run.client_steps
         self.row_steps += run.row_steps
 
-    def _step(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
+    def _step(
+        self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+    ) -> StepOutput:
         if not self._is_compiled:
             if self._eager is None:
                 self._eager = StackedStep(self._model, self._recipe, self.form).move(self._device)
-            return self._eager(lane, draw, x, y, w, s)
-        shape = (lane.alive.shape[0], x.shape, x.dtype, y.shape, y.dtype)
+            return self._eager(clients, draw, x, y, w, s)
+        shape = (clients.alive.shape[0], x.shape, x.dtype, y.shape, y.dtype)
         if shape not in self._steps:
 
             def make() -> StepFn:
                 traced = StackedStep(self._model, self._recipe, self.form).move(self._device).traced
-                return compile_step(traced, lane, draw, x, y, w, s)
+                return compile_step(traced, clients, draw, x, y, w, s)
 
             self._steps[shape] = self._compiled.get((self._key, shape), make)
-        return self._steps[shape](lane, draw, x, y, w, s)
+        return self._steps[shape](clients, draw, x, y, w, s)
 
 
 def _settle_allocator(device: str) -> None:
@@ -118,5 +120,5 @@ def _settle_allocator(device: str) -> None:
         torch.empty(SETTLING_BYTES, dtype=torch.uint8)
 
 
-def longest_first(tasks: Sequence[Task]) -> deque[Task]:
+def longest_first(tasks: Sequence[ClientTask]) -> deque[ClientTask]:
     return deque(sorted(tasks, key=lambda task: -task.batches.n_steps))

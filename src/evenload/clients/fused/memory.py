@@ -12,7 +12,7 @@ from torch import nn
 
 from evenload.clients.step.forward import augmented, precision_of
 from evenload.clients.values.losses import loss_of
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 
 __all__ = ["bytes_per_client", "most_clients"]
 
@@ -20,7 +20,7 @@ SHARE = 0.5  # of the free memory that may be used
 SLACK = 2.0  # grouped convolutions keep copies, kernels take work space: measured at most 1.6
 
 
-def bytes_per_client(model: nn.Module, task: Task) -> int:
+def bytes_per_client(model: nn.Module, task: ClientTask) -> int:
     """Bytes of one client in a fused step. Raises whatever the model raises."""
     trial = copy.deepcopy(model).train()
     params = sum(p.numel() * p.element_size() for p in trial.parameters())
@@ -45,7 +45,7 @@ def bytes_per_client(model: nn.Module, task: Task) -> int:
     return int(SLACK * (params * (2 + slots) + 2 * buffers + sum(kept.values()) + batch))
 
 
-def most_clients(model: nn.Module, task: Task, free_bytes: int | None = None) -> int:
+def most_clients(model: nn.Module, task: ClientTask, free_bytes: int | None = None) -> int:
     """Clients that fit into a share of the free memory; 1 if the model cannot even be asked."""
     free = psutil.virtual_memory().available if free_bytes is None else free_bytes
     try:

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 
 __all__ = ["RowPool", "make_pool"]
 
 
 class RowPool(Protocol):
-    def places(self, tasks: Sequence[Task]) -> np.ndarray:
+    def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
         """Where all tasks' batches have their rows, one task behind the other: int64 [steps, batch]. Relative
         to where a client is loaded, if the pool ``is_loaded``."""
         ...
@@ -26,7 +26,7 @@ class RowPool(Protocol):
         """Must a client be loaded when it takes a slot?"""
         ...
 
-    def load(self, slot: int, task: Task) -> int:
+    def load(self, slot: int, task: ClientTask) -> int:
         """Make the client's rows available while it holds ``slot``; where they begin."""
         ...
 
@@ -38,11 +38,11 @@ class RowPool(Protocol):
     def row_bytes(self) -> int: ...
 
 
-def make_pool(tasks: Sequence[Task], n_slots: int, device: str) -> RowPool:
+def make_pool(tasks: Sequence[ClientTask], n_slots: int, device: str) -> RowPool:
     whole = _whole(tasks)
     if whole is not None:
-        return _Whole(*whole, device)
-    return _Arena(tasks, n_slots, device)
+        return _SharedRows(*whole, device)
+    return _CopiedRows(tasks, n_slots, device)
 
 
 class _Pool:
@@ -60,13 +60,13 @@ class _Pool:
         return x.view(*places.shape, *self.x.shape[1:]), y.view(*places.shape, *self.y.shape[1:])
 
 
-class _Whole(_Pool):
+class _SharedRows(_Pool):
     """Every client's examples are rows of the same two tensors: nothing is copied."""
 
     def __init__(self, x: Tensor, y: Tensor, offsets: dict[int, int], device: str):
         self.x, self.y, self._offsets = x.to(device), y.to(device), offsets
 
-    def places(self, tasks: Sequence[Task]) -> np.ndarray:
+    def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
         rows, n_steps = _rows(tasks), [task.batches.n_steps for task in tasks]
         chosen = [task.rows.rows for task in tasks]
         if all(own is None for own in chosen):
@@ -75,11 +75,11 @@ class _Whole(_Pool):
         begin = np.cumsum([0, *(len(own) for own in chosen[:-1])])
         return np.concatenate(chosen)[rows + np.repeat(begin, n_steps)[:, None]]
 
-    def load(self, slot: int, task: Task) -> int:
+    def load(self, slot: int, task: ClientTask) -> int:
         return 0
 
 
-class _Arena(_Pool):
+class _CopiedRows(_Pool):
     """Room for the longest client in every slot; a client's examples are copied in when it takes the slot.
 
     Room that no client fills is never touched, so it costs address space, not memory.
@@ -87,16 +87,16 @@ class _Arena(_Pool):
 
     is_loaded = True
 
-    def __init__(self, tasks: Sequence[Task], n_slots: int, device: str):
+    def __init__(self, tasks: Sequence[ClientTask], n_slots: int, device: str):
         self._room = max(len(task.rows) for task in tasks)
         x, y = tasks[0].rows.x, tasks[0].rows.y
         self.x = torch.empty((n_slots * self._room, *x.shape[1:]), dtype=x.dtype, device=device)
         self.y = torch.empty((n_slots * self._room, *y.shape[1:]), dtype=y.dtype, device=device)
 
-    def places(self, tasks: Sequence[Task]) -> np.ndarray:
+    def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
         return _rows(tasks)
 
-    def load(self, slot: int, task: Task) -> int:
+    def load(self, slot: int, task: ClientTask) -> int:
         offset, own = slot * self._room, task.rows
         x, y = (own.x, own.y) if own.rows is None else own.at(np.arange(len(own)))
         self.x[offset : offset + len(x)] = x
@@ -104,11 +104,11 @@ class _Arena(_Pool):
         return offset
 
 
-def _rows(tasks: Sequence[Task]) -> np.ndarray:
+def _rows(tasks: Sequence[ClientTask]) -> np.ndarray:
     return np.concatenate([task.batches.rows for task in tasks])
 
 
-def _whole(tasks: Sequence[Task]) -> tuple[Tensor, Tensor, dict[int, int]] | None:
+def _whole(tasks: Sequence[ClientTask]) -> tuple[Tensor, Tensor, dict[int, int]] | None:
     """The two tensors that all clients' rows lie in, and where each client's begin; None if they do not."""
     first = tasks[0].rows
     if all(t.rows.x is first.x and t.rows.y is first.y for t in tasks):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from evenload.clients.step.convolution import CONVOLUTIONS, autocast, is_plain
 from evenload.clients.step.pooling import PoolingRule
-from evenload.clients.step.replace_modules import swapped
+from evenload.clients.step.replace_modules import replace_modules
 
 __all__ = ["RecurrentRule", "has_rules", "with_rules"]
 
@@ -32,7 +32,7 @@ def with_rules(model: nn.Module) -> nn.Module:
             child.__class__ = CONVOLUTIONS[type(child)]  # pyright: ignore
         return None
 
-    found = swapped(copy.deepcopy(model), rule)
+    found = replace_modules(copy.deepcopy(model), rule)
     if any(type(m) in CONVOLUTIONS.values() for m in found.modules()):
         found.__class__ = type(f"Pooled{type(found).__name__}", (_Pooled, type(found)), {})
     return found

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenload.clients.step.fuse import Form
+from evenload.clients.step.fuse import StepForm
 from evenload.clients.values.schedule import Constant
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 
 __all__ = ["Scalars"]
 
@@ -16,13 +16,13 @@ __all__ = ["Scalars"]
 class Scalars:
     """Of clients among ``tasks``. Numbers that never change are made once."""
 
-    def __init__(self, tasks: Sequence[Task], form: Form, dtype: torch.dtype, device: str):
+    def __init__(self, tasks: Sequence[ClientTask], form: StepForm, dtype: torch.dtype, device: str):
         self._form, self._dtype, self._device = form, dtype, device
         self._has_one_recipe = all(task.recipe is tasks[0].recipe for task in tasks)
         self._is_constant = all(isinstance(task.recipe.schedule, Constant) for task in tasks)
         self._known: dict[int, dict[str, Tensor]] = {}
 
-    def lines(self, clients: list[tuple[Task, int]], length: int, q: int) -> list[dict[str, Tensor]]:
+    def lines(self, clients: list[tuple[ClientTask, int]], length: int, q: int) -> list[dict[str, Tensor]]:
         """For each of ``length`` steps name -> [q], of ``clients`` and the steps that each has taken so far;
         rows beyond them repeat the first client's."""
         if q in self._known:
@@ -43,11 +43,11 @@ class Scalars:
             self._known[q] = lines[0]
         return lines * length if is_fixed else lines
 
-    def _are_alike(self, clients: list[tuple[Task, int]]) -> bool:
+    def _are_alike(self, clients: list[tuple[ClientTask, int]]) -> bool:
         """Are they as far, and is as much before them?"""
         return len({(step, self._is_constant or task.batches.n_steps) for task, step in clients}) == 1
 
-    def _numbers(self, tasks: list[Task], steps: np.ndarray) -> dict[str, np.ndarray]:
+    def _numbers(self, tasks: list[ClientTask], steps: np.ndarray) -> dict[str, np.ndarray]:
         """Each broadcasts to [steps, clients]."""
         recipes = [task.recipe for task in (tasks[:1] if self._has_one_recipe else tasks)]
         optimizers = [recipe.optimizer for recipe in recipes]
@@ -60,7 +60,7 @@ class Scalars:
         return numbers
 
 
-def _factors(tasks: Sequence[Task], steps: np.ndarray) -> np.ndarray:
+def _factors(tasks: Sequence[ClientTask], steps: np.ndarray) -> np.ndarray:
     """What each client's learning rate is multiplied by in its ``steps`` [length, clients], from 0."""
     schedules = [task.recipe.schedule for task in tasks]
     sizes = [task.batches.n_steps for task in tasks]

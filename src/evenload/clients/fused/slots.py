@@ -20,9 +20,9 @@ from torch import Tensor
 from evenload.clients.fused.pool import RowPool, make_pool
 from evenload.clients.fused.scalars import Scalars
 from evenload.clients.fused.steps import StepTable
-from evenload.clients.step.fuse import Form, Lane, StepFn, StepOutput
-from evenload.clients.values.result import ClientResult, Row, SideBySide
-from evenload.clients.values.task import Task
+from evenload.clients.step.fuse import StackedClients, StepFn, StepForm, StepOutput
+from evenload.clients.values.result import ClientResult, FlatStates, StateRow
+from evenload.clients.values.task import ClientTask
 
 __all__ = ["SlotRun"]
 
@@ -36,7 +36,7 @@ class _Occupant:
     """The client in a slot: its first line in the table, its next one and the one after its last; where its
     rows begin in the pool."""
 
-    task: Task
+    task: ClientTask
     first: int
     next: int
     end: int
@@ -54,9 +54,9 @@ class SlotRun:
 
     def __init__(
         self,
-        tasks: Sequence[Task],
-        queue: deque[Task],
-        form: Form,
+        tasks: Sequence[ClientTask],
+        queue: deque[ClientTask],
+        form: StepForm,
         step: StepFn,
         names: dict[str, str],
         sizes: Sequence[int],
@@ -70,8 +70,8 @@ class SlotRun:
         self._pool: RowPool = make_pool(tasks, self.n_slots, device)
         self._table = StepTable(tasks, self._pool, dtype, device)
         self._scalars = Scalars(tasks, form, dtype, device)
-        self._lane = self._make_lane(tasks)
-        self._windows: dict[int, Lane] = {}
+        self._clients = self._make_clients(tasks)
+        self._windows: dict[int, StackedClients] = {}
         self._columns = self._side_by_side()
         self._slots: list[_Occupant] = []  # the live prefix
         self.client_steps = 0  # rows stepped that belonged to a client
@@ -88,7 +88,7 @@ class SlotRun:
 
     # --- tables -----------------------------------------------------------------------------------
 
-    def _make_lane(self, tasks: Sequence[Task]) -> Lane:
+    def _make_clients(self, tasks: Sequence[ClientTask]) -> StackedClients:
         start = tasks[0].start
         source = {own: start[name] for name, own in self._names.items()}
 
@@ -105,7 +105,7 @@ class SlotRun:
             if not form.shares_frozen
             else {n: source[n].to(self._device).contiguous() for n in form.frozen}
         )
-        return Lane(
+        return StackedClients(
             params=empty(form.trained),
             state={slot: empty(form.trained) for slot in slots},
             buffers=empty(form.buffers),
@@ -116,9 +116,9 @@ class SlotRun:
         )
 
     def _tables(self) -> list[Tensor]:
-        lane = self._lane
-        others = [lane.anchor, lane.correction, *([] if self._form.shares_frozen else [lane.frozen])]
-        return [*lane.changing(), *(t for table in others for t in table.values())]
+        clients = self._clients
+        others = [clients.anchor, clients.correction, *([] if self._form.shares_frozen else [clients.frozen])]
+        return [*clients.changing(), *(t for table in others for t in table.values())]
 
     def _enter(self, slots: list[int]) -> int:
         """Give the next waiting clients these slots, behind the live prefix or freed; says how many."""
@@ -131,22 +131,22 @@ class SlotRun:
         if not entering:
             return 0
         slots = slots[: len(entering)]
-        lane, places = self._lane, _runs(slots)
+        clients, places = self._clients, _runs(slots)
         own = {own: name for name, own in self._names.items()}
         starts = [t.start for t in entering]
-        self._put({**lane.params, **lane.buffers}, places, starts, own)
+        self._put({**clients.params, **clients.buffers}, places, starts, own)
         if not self._form.shares_frozen:
-            self._put(lane.frozen, places, starts, own)
+            self._put(clients.frozen, places, starts, own)
         if self._form.prox:
-            self._put(lane.anchor, places, [t.anchor or t.start for t in entering], own)
+            self._put(clients.anchor, places, [t.anchor or t.start for t in entering], own)
         if self._form.correction:
             ones = {n: n for n in self._form.trained}
-            self._put(lane.correction, places, [t.correction or {} for t in entering], ones)
-        for at, _ in places if self._slots else ():  # those of a new lane are zero
-            for table in lane.state.values():
+            self._put(clients.correction, places, [t.correction or {} for t in entering], ones)
+        for at, _ in places if self._slots else ():  # those of a new clients are zero
+            for table in clients.state.values():
                 for t in table.values():
                     t[at] = 0
-            lane.alive[at] = True
+            clients.alive[at] = True
         for k, task in zip(slots, entering, strict=True):
             first = self._table.first(task)
             occupant = _Occupant(task, first, first, first + task.batches.n_steps)
@@ -179,12 +179,12 @@ class SlotRun:
             begin = [o.begin for o in self._slots] + [self._slots[0].begin] * (q - live)
             rows += torch.tensor(begin, device=self._device)[:, None]
         scalars = self._scalars.lines([(o.task, o.next - o.first) for o in self._slots], length, q)
-        lane = self._window(q)
+        clients = self._window(q)
         outs = []
         for batch, draw, weight, s in zip(
             self._gathered(rows), draws.unbind(0), weights.unbind(0), scalars, strict=True
         ):
-            outs.append(self._step(lane, draw, *batch, weight, s))
+            outs.append(self._step(clients, draw, *batch, weight, s))
         self.client_steps += live * length
         self.row_steps += q * length
         self._note(lines, outs)
@@ -196,23 +196,23 @@ class SlotRun:
             x, y = self._pool.gather(rows[at : at + size])
             yield from zip(x.unbind(0), y.unbind(0), strict=True)
 
-    def _window(self, q: int) -> Lane:
+    def _window(self, q: int) -> StackedClients:
         """The first ``q`` rows of everything."""
         if q in self._windows:
             return self._windows[q]
-        lane = self._lane
+        clients = self._clients
 
         def cut(table: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: t[:q] for name, t in table.items()}
 
-        window = self._windows[q] = Lane(
-            cut(lane.params),
-            {slot: cut(table) for slot, table in lane.state.items()},
-            cut(lane.buffers),
-            lane.frozen if self._form.shares_frozen else cut(lane.frozen),
-            cut(lane.anchor),
-            cut(lane.correction),
-            lane.alive[:q],
+        window = self._windows[q] = StackedClients(
+            cut(clients.params),
+            {slot: cut(table) for slot, table in clients.state.items()},
+            cut(clients.buffers),
+            clients.frozen if self._form.shares_frozen else cut(clients.frozen),
+            cut(clients.anchor),
+            cut(clients.correction),
+            clients.alive[:q],
         )
         return window
 
@@ -247,32 +247,32 @@ class SlotRun:
             seen = examples[o.next] - examples[o.first]
             losses, metrics = self._table.losses[o.first : o.next], self._metrics(o, seen)
             status = "ok" if usable[row] and not o.is_dead else "diverged"
-            state = Row(stack, row, self._names)
+            state = StateRow(stack, row, self._names)
             results.append(
                 ClientResult(o.task.client, state, losses, metrics, seen, len(o.task.rows), status)
             )
         return results
 
-    def _stack(self, at: Tensor | None) -> tuple[Mapping[str, Tensor] | SideBySide, list[bool]]:
-        """The tensors of slots ``at``, and which rows are finite. Those of all slots (None) are the lane's
+    def _stack(self, at: Tensor | None) -> tuple[Mapping[str, Tensor] | FlatStates, list[bool]]:
+        """The tensors of slots ``at``, and which rows are finite. Those of all slots (None) are the clients's
         own, unless they are small."""
-        lane = self._lane
+        clients = self._clients
         if self._columns is not None:
             flat = torch.cat(self._columns, 1)
             flat = flat if at is None else flat.index_select(0, at)
-            return SideBySide(flat.cpu(), self._shapes), _finite_rows([flat])
-        changing = {**lane.params, **lane.buffers}
-        tables = changing if self._form.shares_frozen else changing | lane.frozen
+            return FlatStates(flat.cpu(), self._shapes), _finite_rows([flat])
+        changing = {**clients.params, **clients.buffers}
+        tables = changing if self._form.shares_frozen else changing | clients.frozen
         stack = tables if at is None else {n: t.index_select(0, at) for n, t in tables.items()}
         usable = _finite_rows([_flattened(stack[n]) for n in changing])
         if self._form.shares_frozen:
-            stack = stack | {n: t.expand(len(usable), *t.shape) for n, t in lane.frozen.items()}
+            stack = stack | {n: t.expand(len(usable), *t.shape) for n, t in clients.frozen.items()}
         return {n: t.cpu() for n, t in stack.items()}, usable
 
     def _side_by_side(self) -> list[Tensor] | None:
         """A state's tensors as [slots, numbers] each; None unless they are all of one dtype, may all change,
         and all slots' are small."""
-        tables = {**self._lane.params, **self._lane.buffers}
+        tables = {**self._clients.params, **self._clients.buffers}
         size = sum(t.numel() * t.element_size() for t in tables.values())
         is_mixed = len({t.dtype for t in tables.values()}) > 1 or len(tables) < len(self._names)
         if is_mixed or self._form.frozen or size > SIDE_BY_SIDE_BYTES:
@@ -296,7 +296,7 @@ class SlotRun:
         source = sorted(set(range(live, len(self._slots))).difference(gaps))
         if into:
             moved = torch.tensor(source, device=self._device)
-            for t in [*self._tables(), self._lane.alive]:
+            for t in [*self._tables(), self._clients.alive]:
                 t[into] = t.index_select(0, moved)
             for gap, k in zip(into, source, strict=True):
                 self._slots[gap] = self._slots[k]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from evenload.clients.fused.pool import RowPool
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 
 __all__ = ["StepTable"]
 
@@ -20,7 +20,7 @@ __all__ = ["StepTable"]
 class StepTable:
     """counts, losses [steps]; metrics [steps, metrics]; examples, those before each step."""
 
-    def __init__(self, tasks: Sequence[Task], pool: RowPool, dtype: torch.dtype, device: str):
+    def __init__(self, tasks: Sequence[ClientTask], pool: RowPool, dtype: torch.dtype, device: str):
         plans, recipe = [task.batches for task in tasks], tasks[0].recipe
         ends = list(itertools.accumulate([len(plan.counts) for plan in plans]))
         self._first = dict(zip(map(id, tasks), [0, *ends], strict=False))
@@ -37,7 +37,7 @@ class StepTable:
         self._weights = torch.from_numpy(_row_weights(recipe.batch_size)[self.counts]).to(device, dtype)
         self._draws = torch.from_numpy(draws).to(device)
 
-    def first(self, task: Task) -> int:
+    def first(self, task: ClientTask) -> int:
         """The line of the client's first step."""
         return self._first[id(task)]
 

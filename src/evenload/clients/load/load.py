@@ -6,30 +6,39 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from evenload.clients.step.dropout import keyed_layers
-from evenload.clients.step.model_probe import ask, class_count
+from evenload.clients.step.model_traits import ask, class_count
 from evenload.clients.step.serial import failed, untouched
 from evenload.clients.values.batches import plan_batches
 from evenload.clients.values.data import Rows, as_rows
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.losses import refuse_labels
+from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe, check_together
 from evenload.clients.values.result import ClientResult
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
-__all__ = ["Loaded", "Reader", "Wanted", "is_lazy", "load_tasks", "recipes_for", "states_for", "with_seeds"]
+__all__ = [
+    "ClientInputs",
+    "DatasetReader",
+    "LoadedClients",
+    "is_lazy",
+    "load_tasks",
+    "recipes_for",
+    "states_for",
+    "with_seeds",
+]
 
-State = Mapping[str, Tensor]
-Known = tuple[Any, Rows, Exception | None]
-ROWS = 256  # that the model is asked about at once
+ReadDataset = tuple[Any, Rows, Exception | None]
+ROWS = 256  # rows whose outputs the model is asked for at once
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a caller asks for, one entry per client."""
+class ClientInputs:
+    """What a caller gives for training, one entry per client."""
 
     datasets: Sequence[Any]
     recipes: Sequence[Recipe]
@@ -43,26 +52,26 @@ class Wanted:
 
 
 @dataclass(slots=True)
-class Loaded:
-    """Tasks that can run, and results of the clients that cannot."""
+class LoadedClients:
+    """Clients that were read: tasks that can run, and results of those that cannot."""
 
-    tasks: list[Task] = field(default_factory=list)
+    tasks: list[ClientTask] = field(default_factory=list)
     ended: list[ClientResult] = field(default_factory=list)
 
 
-class Reader:
-    """Reads datasets for one model, and remembers those that were there already (not those of functions)."""
+class DatasetReader:
+    """A reader of datasets for one model, which remembers what it read (but not what functions returned)."""
 
     def __init__(self, model: nn.Module):
         self._model = model
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-        self._known: dict[tuple, dict[int, Known]] = {}  # what matters of a recipe -> id of a dataset
+        self._known: dict[tuple, dict[int, ReadDataset]] = {}  # what matters of a recipe -> id of a dataset
         self._n_classes: dict[tuple, int | None] = {}
         self.has_dropout = bool(keyed_layers(model))
 
     def read(self, datasets: Sequence[Any], recipes: Sequence[Recipe]) -> list[tuple[Rows, Exception | None]]:
-        """Rows, and what is wrong with them. A dataset is known by identity: it must not change."""
-        known_for: dict[int, dict[int, Known]] = {}
+        """Rows of each dataset, and what is wrong with them. A dataset is known by identity, so must not change."""
+        known_for: dict[int, dict[int, ReadDataset]] = {}
         read = []
         for dataset, recipe in zip(datasets, recipes, strict=True):
             known = known_for.get(id(recipe))
@@ -95,21 +104,21 @@ class Reader:
 
 
 def is_lazy(dataset: Any) -> bool:
-    """A function that loads when it is called."""
+    """Is it a function that loads when it is called?"""
     return callable(dataset) and not hasattr(dataset, "__getitem__")
 
 
-def load_tasks(reader: Reader, wanted: Wanted, seed: int, round: int) -> Loaded:
-    """Read every dataset. What raises, has no rows or labels out of range is in ``ended``."""
-    read = reader.read(wanted.datasets, wanted.recipes)
+def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: int) -> LoadedClients:
+    """Read every dataset; one that raises, has no rows or labels out of range is in ``ended``."""
+    read = reader.read(inputs.datasets, inputs.recipes)
     sizes = [len(rows) for rows, _ in read]
-    draws = reader.has_dropout or any(recipe.augment for recipe in wanted.recipes)
-    plans = plan_batches(sizes, wanted.ids, wanted.recipes, seed, round, draws=draws)
-    loaded = Loaded()
-    columns = (wanted.ids, wanted.recipes, wanted.starts, wanted.anchors, wanted.corrections)
+    draws = reader.has_dropout or any(recipe.augment for recipe in inputs.recipes)
+    plans = plan_batches(sizes, inputs.ids, inputs.recipes, seed, round, draws=draws)
+    loaded = LoadedClients()
+    columns = (inputs.ids, inputs.recipes, inputs.starts, inputs.anchors, inputs.corrections)
     for (rows, error), n, batches, *own in zip(read, sizes, plans, *columns, strict=True):
         client, recipe, start, anchor, correction = own
-        task = Task(client, recipe, rows, batches, start, anchor, correction)
+        task = ClientTask(client, recipe, rows, batches, start, anchor, correction)
         if error is not None:
             loaded.ended.append(failed(task, error))
         elif not n:
@@ -119,8 +128,8 @@ def load_tasks(reader: Reader, wanted: Wanted, seed: int, round: int) -> Loaded:
     return loaded
 
 
-def with_seeds(tasks: Sequence[Task], seed: int, round: int) -> list[Task]:
-    """The same tasks, for a model that draws from torch's own generator."""
+def with_seeds(tasks: Sequence[ClientTask], seed: int, round: int) -> list[ClientTask]:
+    """The same tasks with a seed each, for a model that draws from torch's own generator."""
     return [replace(task, seed=key(MODEL, seed, round, task.client)) for task in tasks]
 
 
@@ -146,9 +155,9 @@ def states_for(
     default: State | None,
     needed: Iterable[str] | None = None,
 ) -> list[Any]:
-    """One state per client of one for all, one each, or none; each has the names that are ``needed`` (all by
-    default) of those in ``like``.
+    """One state per client, from one for all, one each, or none (then ``default``).
 
+    needed  the names of ``like`` that each state must have; all by default
     Raises ConfigError naming the client and the tensor if shapes or names are not the model's.
     """
     if given is None:
@@ -191,8 +200,8 @@ def _n_classes(model: nn.Module, recipe: Recipe, rows: Rows) -> int | None:
 def _bad_indices(model: nn.Module, recipe: Recipe, rows: Rows) -> Exception | None:
     """What the model raises on the rows that hold the least and the largest whole numbers, or None.
 
-    Whole numbers may index a table, and in a fused step one table lies behind another: an index beyond a
-    client's own would read and train its neighbour's, and nothing would say so.
+    Whole numbers may index a table, and in a fused step all clients' tables are one tensor: an index beyond a
+    client's own table would silently read and train its neighbour's.
     """
     if rows.x.is_floating_point() or rows.x.is_complex() or rows.x.dtype == torch.bool or not rows.x.numel():
         return None

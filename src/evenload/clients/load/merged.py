@@ -13,13 +13,13 @@ from torch import nn
 from evenload.clients.values.losses import loss_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
 __all__ = ["train_merged"]
 
 
-def train_merged(model: nn.Module, tasks: Sequence[Task]) -> list[ClientResult]:
+def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientResult]:
     """Every client gets the one state; losses are those of the merged batch.
 
     Raises ConfigError for what only clients that are trained one by one can have.
@@ -47,7 +47,7 @@ def train_merged(model: nn.Module, tasks: Sequence[Task]) -> list[ClientResult]:
     ]
 
 
-def _refuse(tasks: Sequence[Task]) -> None:
+def _refuse(tasks: Sequence[ClientTask]) -> None:
     first, start = tasks[0].recipe, tasks[0].start
     plain = Recipe()
     names = ("schedule", "clip", "prox", "augment", "precision", "metrics", "step")

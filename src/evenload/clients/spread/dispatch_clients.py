@@ -1,9 +1,9 @@
-"""The outer strategies: how tasks reach workers, and results come back. Each yields lists of results.
+"""The outer strategies: how clients' tasks reach workers, and how their results come back.
 
 inline      this thread
-threads     one bench per thread, all taking from one queue: torch lets go of the interpreter in its kernels;
+threads     a worker per thread, all taking from one queue: torch's kernels release the interpreter's lock;
             compiled steps are shared
-streams     the same, each thread in a CUDA stream of its own with its bench on the GPU
+streams     the same, each thread in a CUDA stream of its own with its worker on the GPU
 processes   the executor over CPU slots
 devices     the executor over the devices asked for
 ray         the executor over a Ray cluster's devices, or so many CPU slots of it
@@ -22,25 +22,25 @@ from torch import nn
 
 from evenload.balance.pack import pack_lpt
 from evenload.clients.fused.engine import CompiledSteps, longest_first
-from evenload.clients.spread.engine_cache import Bench, intra_op
-from evenload.clients.spread.remote import RemoteBench, SentModel, received, sent_recipe, sent_task
+from evenload.clients.spread.client_worker import ClientWorker, intra_op
+from evenload.clients.spread.remote import RemoteClientWorker, SentModel, received, sent_recipe, sent_task
 from evenload.clients.spread.streams import Streams, gpu_of
-from evenload.clients.step.model_probe import Survey
+from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.step.serial import failed
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, n_workers
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 from evenload.errors import TaskError, WorkerLost
 from evenload.executor import Executor
 
-__all__ = ["Spread"]
+__all__ = ["ClientDispatcher"]
 
 GROUPS_PER_WORKER = 2  # how finely clients are dealt to processes: more balance, fewer rows per step
 
 
 @dataclass
-class Spread:
-    """Workers of all kinds for one model, made when first needed and kept until ``close``.
+class ClientDispatcher:
+    """The workers of all kinds for one model, made when first needed and kept until ``close``.
 
     threads   torch's own threads per worker
     devices   what "devices" and "ray" run on; the first GPU in it is that of "streams"
@@ -49,7 +49,7 @@ class Spread:
     model: nn.Module
     devices: Any = "all"
     threads: int = 1
-    _benches: dict[tuple[str, int], Bench] = field(default_factory=dict)
+    _workers: dict[tuple[str, int], ClientWorker] = field(default_factory=dict)
     _compiled: CompiledSteps = field(default_factory=CompiledSteps)
     _executors: dict[tuple[str, str], Executor] = field(default_factory=dict)
     _streams: Streams | None = None
@@ -61,39 +61,39 @@ class Spread:
             self._streams = Streams(gpu_of(self.devices))
         return self._streams
 
-    def bench(self, worker: int = 0, device: str = "cpu") -> Bench:
-        """Of a worker in this process. Model and engines stay warm in it.
+    def worker(self, worker: int = 0, device: str = "cpu") -> ClientWorker:
+        """The worker of that number in this process; its model and engines stay warm.
 
         Compiled steps are shared on the CPU only: on a GPU each stream has memory and launches of its own.
         """
-        if (device, worker) not in self._benches:
-            self._benches[device, worker] = Bench(
+        if (device, worker) not in self._workers:
+            self._workers[device, worker] = ClientWorker(
                 self.model, device, self._compiled if device == "cpu" else None
             )
-        return self._benches[device, worker]
+        return self._workers[device, worker]
 
     def device_of(self, strategy: Strategy) -> str:
-        """Where the benches of this process train by the strategy."""
+        """Where workers of this process train by the strategy: "cpu" or a GPU's name."""
         return self.streams.device if strategy.outer == "streams" else "cpu"
 
     def open(self, strategy: Strategy) -> None:
-        """Make what the strategy runs on. Raises as ``Executor`` does for devices that cannot be had."""
+        """Start the executor that the strategy needs. Raises as ``Executor`` does for missing devices."""
         if strategy.outer in ("processes", "devices", "ray"):
             self._executor(strategy, n_workers(strategy))
 
     def run(
-        self, strategy: Strategy, survey: Survey | None, tasks: Sequence[Task], n_workers: int
+        self, strategy: Strategy, traits: ModelTraits | None, tasks: Sequence[ClientTask], n_workers: int
     ) -> Iterator[list[ClientResult]]:
-        """Train ``tasks``; ``n_workers`` threads or CPU slots."""
+        """Train ``tasks`` on ``n_workers`` threads or CPU slots; yields clients as they end."""
         if not tasks:
             return
         if strategy.outer == "inline":
             with intra_op(self.threads):
-                yield from self.bench().run(strategy, survey, tasks, longest_first(tasks))
+                yield from self.worker().run(strategy, traits, tasks, longest_first(tasks))
         elif strategy.outer in ("threads", "streams"):
-            yield from self._in_threads(strategy, survey, tasks, n_workers)
+            yield from self._in_threads(strategy, traits, tasks, n_workers)
         else:
-            yield from self._in_processes(strategy, survey, tasks, n_workers)
+            yield from self._in_processes(strategy, traits, tasks, n_workers)
 
     def close(self) -> None:
         for executor in self._executors.values():
@@ -101,18 +101,18 @@ class Spread:
         self._executors.clear()
 
     def _in_threads(
-        self, strategy: Strategy, survey: Survey | None, tasks: Sequence[Task], n_workers: int
+        self, strategy: Strategy, traits: ModelTraits | None, tasks: Sequence[ClientTask], n_workers: int
     ) -> Iterator[list[ClientResult]]:
         waiting, results = longest_first(tasks), queue.SimpleQueue()
         device, streams = self.device_of(strategy), self.streams if strategy.outer == "streams" else None
-        benches = [self.bench(i, device) for i in range(n_workers)]
+        workers = [self.worker(i, device) for i in range(n_workers)]
         if streams is not None:
             streams.make(n_workers)
 
         def work(worker: int) -> None:
             try:
                 with nullcontext() if streams is None else streams.inside(worker):
-                    for batch in benches[worker].run(strategy, survey, tasks, waiting, n_workers):
+                    for batch in workers[worker].run(strategy, traits, tasks, waiting, n_workers):
                         results.put(batch)
                 results.put(None)
             except BaseException as error:
@@ -132,15 +132,19 @@ class Spread:
                     thread.join()
 
     def _in_processes(
-        self, strategy: Strategy, survey: Survey | None, tasks: Sequence[Task], n_slots: int
+        self, strategy: Strategy, traits: ModelTraits | None, tasks: Sequence[ClientTask], n_slots: int
     ) -> Iterator[list[ClientResult]]:
         executor = self._executor(strategy, n_slots)
         fn: Any = functools.partial(
-            RemoteBench, model=SentModel(self.model), strategy=strategy, survey=survey, threads=self.threads
+            RemoteClientWorker,
+            model=SentModel(self.model),
+            strategy=strategy,
+            traits=traits,
+            threads=self.threads,
         )
         known = {id(task.recipe): task.recipe for task in tasks}
         recipes = {at: sent_recipe(recipe) for at, recipe in known.items()}
-        groups = _dealt(tasks, GROUPS_PER_WORKER * len(executor.devices))
+        groups = _groups_of(tasks, GROUPS_PER_WORKER * len(executor.devices))
         trouble: Exception | None = None
         while groups:
             alone: list[list[int]] = []
@@ -175,12 +179,12 @@ class Spread:
         return self._executors[backend, str(spec)]
 
 
-def _cost(task: Task) -> int:
+def _cost(task: ClientTask) -> int:
     return max(1, task.batches.n_steps)
 
 
-def _dealt(tasks: Sequence[Task], n_groups: int) -> list[list[int]]:
-    """Places in ``tasks`` in about so many groups of about as many steps."""
+def _groups_of(tasks: Sequence[ClientTask], n_groups: int) -> list[list[int]]:
+    """Positions in ``tasks``, in at most ``n_groups`` groups of about equally many steps."""
     n_groups = min(len(tasks), n_groups)
     groups: list[list[int]] = [[] for _ in range(n_groups)]
     for at, group in enumerate(pack_lpt([_cost(task) for task in tasks], [1.0] * n_groups)):
@@ -189,7 +193,7 @@ def _dealt(tasks: Sequence[Task], n_groups: int) -> list[list[int]]:
 
 
 def _until_all_end(results: "queue.SimpleQueue[Any]", n: int) -> Iterator[list[ClientResult]]:
-    """What ``n`` threads put there; the first trouble of one is raised when the others are through."""
+    """What ``n`` threads put into the queue; raises the first exception of one when all have ended."""
     trouble: BaseException | None = None
     while n:
         item = results.get()

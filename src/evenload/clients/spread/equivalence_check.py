@@ -1,4 +1,4 @@
-"""A short run of a fused engine on the user's own clients, held against serial: may it be trusted here?"""
+"""A short run of a fused engine on the user's own clients, compared with serial training of the same."""
 
 import dataclasses
 import warnings
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from evenload.clients.fused.engine import Engine, longest_first
+from evenload.clients.fused.engine import FusedEngine, longest_first
 from evenload.clients.step.serial import train_one
 from evenload.clients.values.batches import Batches
 from evenload.clients.values.result import ClientResult
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 
-__all__ = ["Trial", "count_operations", "difference", "sample", "try_engine"]
+__all__ = ["CheckResult", "check_engine", "clients_to_check", "count_operations", "difference"]
 
 # Largest share of the way a client has gone that rounding may account for, by kind of number.
 ALLOWED = {torch.float64: 1e-8, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}
@@ -33,43 +33,49 @@ MEANINGS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """refusal: why the engine cannot be used, or None; difference: the largest from serial that was seen."""
+class CheckResult:
+    """What comparing an engine with serial training gave.
+
+    refusal     why the engine cannot be used, or None
+    difference  the largest absolute difference of a number from serial training; None if it was not compared
+    """
 
     refusal: str | None
     difference: float | None = None
 
 
-def sample(tasks: Sequence[Task]) -> list[Task]:
-    """The clients of most and of fewest steps and that of the shortest batch, each cut to a few batches."""
+def clients_to_check(tasks: Sequence[ClientTask]) -> list[ClientTask]:
+    """The clients of most steps, of fewest and of the shortest batch, each cut to a few batches."""
     ranked = longest_first(tasks)
     shortest = min(tasks, key=lambda task: task.batches.counts.min() / task.recipe.batch_size)
     chosen = {task.client: task for task in (ranked[0], ranked[-1], shortest)}
     return [_cut(task) for task in chosen.values()]
 
 
-def try_engine(engine: Engine, model: nn.Module, tasks: Sequence[Task], n_rows: int | None = None) -> Trial:
-    """``model`` is a private copy for the serial side. What the engine raises is the reason.
+def check_engine(
+    engine: FusedEngine, model: nn.Module, tasks: Sequence[ClientTask], n_rows: int | None = None
+) -> CheckResult:
+    """Train ``tasks`` by ``engine``, and compare them with serial training of ``model``, a private copy.
 
-    Steps ``n_rows`` rows (one per client by default), which these few clients need not fill: what is compiled
-    is the graph that is then used.
+    Steps ``n_rows`` rows (one per client by default), which these few clients need not fill: the graph that is
+    compiled is then the one used later. An exception of the engine is the reason for a refusal.
     """
     try:
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             batches = list(engine.run(tasks, longest_first(tasks), n_rows or len(tasks), pads=True))
     except Exception as error:
-        return Trial(_meaning(error))
+        return CheckResult(_meaning(error))
     slow = [str(w.message) for w in said if "batching rule" in str(w.message)]
     if slow:
         name = slow[0].partition("implemented the batching rule for ")[2].partition(". ")[0]
-        return Trial(f"vmap would run {name or 'an operation'} client by client")
+        return CheckResult(f"vmap would run {name or 'an operation'} client by client")
     fused = {result.client: result for batch in batches for result in batch}
     return _compare(fused, tasks, lambda task: train_one(model, task))
 
 
-def count_operations(engine: Engine, tasks: Sequence[Task]) -> int:
-    """Torch's operations in one step of all ``tasks``, of an engine that is not compiled."""
+def count_operations(engine: FusedEngine, tasks: Sequence[ClientTask]) -> int:
+    """Count torch's operations in one step of all ``tasks`` by an engine that is not compiled."""
     before = engine.row_steps
     with _Counter() as counter:
         for _ in engine.run(tasks, longest_first(tasks), len(tasks), pads=True):
@@ -97,15 +103,17 @@ def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 
 
 def _compare(
-    fused: Mapping[int, ClientResult], tasks: Sequence[Task], serial: Callable[[Task], ClientResult]
-) -> Trial:
+    fused: Mapping[int, ClientResult],
+    tasks: Sequence[ClientTask],
+    serial: Callable[[ClientTask], ClientResult],
+) -> CheckResult:
     worst = 0.0
     for task in tasks:
         truth, ours = serial(task), fused[task.client]
         if truth.status == "failed":
-            return Trial(f"serial training fails: {truth.error}")
+            return CheckResult(f"serial training fails: {truth.error}")
         if (truth.status, truth.steps) != (ours.status, ours.steps):
-            return Trial(
+            return CheckResult(
                 f"client {task.client} is {ours.status} after {ours.steps} steps, serial {truth.status}"
             )
         if truth.status != "ok":
@@ -116,20 +124,20 @@ def _compare(
         if task.recipe.precision:
             dtype = torch.bfloat16
         if gap > ALLOWED.get(dtype, 1e-3) * way + 1e-12:
-            return Trial(
+            return CheckResult(
                 f"client {task.client} ends {gap:.1e} away from serial, of a way of {way:.1e}", worst
             )
-    return Trial(None, worst)
+    return CheckResult(None, worst)
 
 
 def _norms(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
     return float(np.sqrt(sum(float(((a[n].double() - b[n].double()) ** 2).sum()) for n in a)))
 
 
-def _cut(task: Task) -> Task:
-    """Its first, its shortest and its last batch: what mixes rows is seen only where some are padding.
+def _cut(task: ClientTask) -> ClientTask:
+    """The task with its first, its shortest and its last batch: where one is padded, a model that mixes rows shows.
 
-    Padding is another row than the batch's first: a batch of one row and copies of it would show nothing.
+    Padding is another row than the batch's first: a batch of copies of one row would show nothing.
     """
     b = task.batches
     steps = sorted({0, int(b.counts.argmin()), b.n_steps - 1})

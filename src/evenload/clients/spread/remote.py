@@ -1,4 +1,4 @@
-"""A bench in another process, and how clients travel there and back.
+"""A worker in another process, and how clients travel there and back.
 
 Tensors travel as arrays: those go out of band, without a copy.
 """
@@ -13,21 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.fused.engine import longest_first
-from evenload.clients.spread.engine_cache import Bench
-from evenload.clients.step.model_probe import Survey
+from evenload.clients.spread.client_worker import ClientWorker
+from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.values.data import Rows
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 from evenload.devices import CurrentDevice
 from evenload.executor.task.prepare import pickle_callable
 
-__all__ = ["RemoteBench", "SentModel", "received", "sent_recipe", "sent_task"]
+__all__ = ["RemoteClientWorker", "SentModel", "received", "sent_recipe", "sent_task"]
 
 
-class RemoteBench:
-    """A bench in a worker process. Called with a group of tasks as ``sent_task`` makes them."""
+class RemoteClientWorker:
+    """A client worker in another process, called with a group of tasks as ``sent_task`` makes them."""
 
     def __init__(
         self,
@@ -35,20 +35,20 @@ class RemoteBench:
         *,
         model: "SentModel",
         strategy: Strategy,
-        survey: Survey | None,
+        traits: ModelTraits | None,
         threads: int,
     ):
         torch.set_num_threads(threads)
-        self._strategy, self._survey = strategy, survey
+        self._strategy, self._traits = strategy, traits
         self._functions: dict[tuple[bytes, ...], Any] = {}
-        self._bench = Bench(model.model, device.torch)
+        self._worker = ClientWorker(model.model, device.torch)
 
     def __call__(self, sent: Sequence[tuple]) -> tuple[list[tuple], Exception | None]:
-        """Clients that ended, and what kept the others from it."""
+        """The clients that ended, and the exception that kept the others from it, if any."""
         tasks = [_task(self._recipe(*recipe), *fields) for recipe, *fields in sent]
         ended: list[tuple] = []
         try:
-            for batch in self._bench.run(self._strategy, self._survey, tasks, longest_first(tasks)):
+            for batch in self._worker.run(self._strategy, self._traits, tasks, longest_first(tasks)):
                 ended += map(_sent_back, batch)
         except Exception as error:
             if not ended:
@@ -69,7 +69,7 @@ class RemoteBench:
 
 
 class SentModel:
-    """A model, pickled once: by value if it lives where a worker cannot import it from."""
+    """A model pickled once: by value if a worker process cannot import its module."""
 
     def __init__(self, model: nn.Module, pickled: tuple[bytes, list] | None = None):
         self.model = model
@@ -115,7 +115,7 @@ def _writable(array: np.ndarray) -> np.ndarray:
 def sent_recipe(recipe: Recipe) -> "SentRecipe":
     """The recipe without the caller's own functions, and the bytes of these, which a worker loads once.
 
-    Else a function would arrive as another one with every group of clients, and each want its own engine.
+    Otherwise a function would be another one for each group of clients, and each group need its own engine.
     """
     own: dict[str, tuple[bytes, ...]] = {}
     for name in ("loss", "augment", "step"):
@@ -125,7 +125,7 @@ def sent_recipe(recipe: Recipe) -> "SentRecipe":
     return (dataclasses.replace(recipe, **dict.fromkeys(own)) if own else recipe), own
 
 
-def sent_task(task: Task, recipe: SentRecipe) -> tuple:
+def sent_task(task: ClientTask, recipe: SentRecipe) -> tuple:
     rows = task.rows.own()
     return (
         recipe,
@@ -139,11 +139,13 @@ def sent_task(task: Task, recipe: SentRecipe) -> tuple:
     )
 
 
-def _task(recipe, client, xy, batches, start, anchor, correction, seed) -> Task:
+def _task(recipe, client, xy, batches, start, anchor, correction, seed) -> ClientTask:
     x, y = (_tensor(part) for part in xy)
     state = _tensors(start)
     assert state is not None
-    return Task(client, recipe, Rows(x, y), batches, state, _tensors(anchor), _tensors(correction), seed)
+    return ClientTask(
+        client, recipe, Rows(x, y), batches, state, _tensors(anchor), _tensors(correction), seed
+    )
 
 
 def _sent_back(r: ClientResult) -> tuple:

@@ -1,8 +1,8 @@
 """CUDA streams: workers of one process whose kernels run side by side on one GPU.
 
-A worker has a stream, and a bench on the GPU that is used in this stream only. So nothing has to be handed
-from one stream to another: a bench's memory comes from its stream's own pool, and is used in the order in
-which that stream runs. Results leave as copies on the host, which waits for them.
+A worker has a stream, and a copy of the model on the GPU that is used in this stream only. So nothing has to
+be handed from one stream to another: the copy's memory comes from its stream's own pool, and is used in the
+order in which that stream runs. Results leave as copies on the host, which waits for them.
 """
 
 import re
@@ -35,19 +35,19 @@ def n_gpus() -> int:
 
 
 def free_bytes(device: str) -> int:
-    """Of the GPU's memory, in bytes."""
+    """Free bytes of the GPU's memory."""
     return torch.cuda.mem_get_info(device)[0]
 
 
 class Streams:
-    """One stream of the GPU ``device`` per worker, made when first needed."""
+    """The streams of the GPU ``device``, one per worker, made when first needed."""
 
     def __init__(self, device: str):
         self.device = device
         self._streams: dict[int, torch.cuda.Stream] = {}
 
     def make(self, n: int) -> None:
-        """Streams for workers 0 to n-1, before threads ask for them."""
+        """Make the streams of workers 0 to n-1, before threads ask for them."""
         for worker in range(n):
             self._of(worker)
 
@@ -55,7 +55,7 @@ class Streams:
     def inside(self, worker: int) -> Iterator[None]:
         """What this thread starts on the GPU inside the block runs in the worker's stream.
 
-        It begins behind what the GPU's current stream holds (the bench was made there), and is through when
+        It begins after what the GPU's current stream holds (the model was copied there), and has ended when
         the block ends.
         """
         stream = self._of(worker)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenload.clients.step.replace_modules import swapped
+from evenload.clients.step.replace_modules import replace_modules
 
 __all__ = ["KEY", "KeyedDropout", "keyed_layers", "uniform_of", "with_keyed_dropout"]
 
@@ -58,7 +58,7 @@ def with_keyed_dropout(model: nn.Module) -> nn.Module:
             return None
         return KeyedDropout(child.p, next(layers), kinds[type(child)])  # pyright: ignore
 
-    return swapped(model, keyed)
+    return replace_modules(model, keyed)
 
 
 def keyed_layers(model: nn.Module) -> dict[str, KeyedDropout]:

@@ -21,13 +21,13 @@ from evenload.clients.step.norm import ROW_WEIGHT, MaskedBatchNorm, with_masked_
 from evenload.clients.values.losses import loss_of, metrics_of
 from evenload.clients.values.recipe import Recipe
 
-__all__ = ["Form", "Lane", "StackedStep", "StepOutput"]
+__all__ = ["StackedClients", "StackedStep", "StepForm", "StepOutput"]
 
 Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class StepForm:
     """What a fused step has to do at all, the same for every client in it.
 
     trained    parameters that get gradients
@@ -45,7 +45,7 @@ class Form:
 
 
 @dataclass(slots=True)
-class Lane:
+class StackedClients:
     """What a step works on: rows [K, ...] of everything that belongs to a client; changed in place."""
 
     params: dict[str, Tensor]
@@ -70,7 +70,7 @@ class Lane:
         )
 
     def flat(self) -> list[Tensor]:
-        """All tensors, in the order of ``tables``; made once, as a lane serves many steps."""
+        """All tensors, in the order of ``tables``; made once, as a clients serves many steps."""
         if self._flat is None:
             others = (self.frozen, self.anchor, self.correction)
             self._flat = [*self.changing(), *(t for table in others for t in table.values()), self.alive]
@@ -97,7 +97,7 @@ class StackedStep:
     """The fused step of one model and recipe form. Not for two threads at once: ``functional_call`` swaps
     the parameters of the one module."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, form: Form):
+    def __init__(self, model: nn.Module, recipe: Recipe, form: StepForm):
         self._base = with_masked_norm(copy.deepcopy(model)).train()
         self._recipe, self._form = recipe, form
         self._loss, self._metrics = loss_of(recipe), metrics_of(recipe)
@@ -114,42 +114,46 @@ class StackedStep:
         self._base.to(device)
         return self
 
-    def __call__(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
-        """Step every client of ``lane`` in place.
+    def __call__(
+        self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+    ) -> StepOutput:
+        """Step every client of ``clients`` in place.
 
         draw int64 [K] dropout keys; x [K, rows, ...]; y [K, rows, ...]; w [K, rows] 1/n for the n real rows,
         0 for padding; s the optimiser's scalars, and "prox", "clip" if there are any, each [K]
         """
-        grads, losses, buffers, metrics = self._forward_backward(lane, draw, x, y, w)
-        lane.alive &= losses.isfinite()
-        if bool(lane.alive.all()):
-            self._update(lane.params, lane.state, self._terms(lane, grads, s), s)
-            _copy(lane.buffers, buffers)
+        grads, losses, buffers, metrics = self._forward_backward(clients, draw, x, y, w)
+        clients.alive &= losses.isfinite()
+        if bool(clients.alive.all()):
+            self._update(clients.params, clients.state, self._terms(clients, grads, s), s)
+            _copy(clients.buffers, buffers)
         else:
-            dead = (~lane.alive).nonzero().flatten()
-            kept = [t[dead] for t in lane.changing()]
-            self._update(lane.params, lane.state, self._terms(lane, grads, s), s)
-            _copy(lane.buffers, buffers)
-            for t, rows in zip(lane.changing(), kept, strict=True):
+            dead = (~clients.alive).nonzero().flatten()
+            kept = [t[dead] for t in clients.changing()]
+            self._update(clients.params, clients.state, self._terms(clients, grads, s), s)
+            _copy(clients.buffers, buffers)
+            for t, rows in zip(clients.changing(), kept, strict=True):
                 t[dead] = rows
         return StepOutput(losses, metrics)
 
-    def traced(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
+    def traced(
+        self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+    ) -> StepOutput:
         """The same without a look at the numbers, so that it is one graph: ``where`` puts dead rows back.
 
         ``inductor.product_updates`` finds plain descent in the graph by this very form: clone, ``addcmul_``,
         where, copy.
         """
-        grads, losses, buffers, metrics = self._forward_backward(lane, draw, x, y, w)
-        alive = lane.alive & losses.isfinite()
-        params = {name: t.clone() for name, t in lane.params.items()}
-        state = {slot: {name: t.clone() for name, t in ts.items()} for slot, ts in lane.state.items()}
-        self._update(params, state, self._terms(lane, grads, s), s)
-        _copy_where(alive, lane.params, params)
-        for slot, tensors in lane.state.items():
+        grads, losses, buffers, metrics = self._forward_backward(clients, draw, x, y, w)
+        alive = clients.alive & losses.isfinite()
+        params = {name: t.clone() for name, t in clients.params.items()}
+        state = {slot: {name: t.clone() for name, t in ts.items()} for slot, ts in clients.state.items()}
+        self._update(params, state, self._terms(clients, grads, s), s)
+        _copy_where(alive, clients.params, params)
+        for slot, tensors in clients.state.items():
             _copy_where(alive, tensors, state[slot])
-        _copy_where(alive, lane.buffers, buffers)
-        lane.alive.copy_(alive)
+        _copy_where(alive, clients.buffers, buffers)
+        clients.alive.copy_(alive)
         return StepOutput(losses, metrics)
 
     def _objective(
@@ -174,18 +178,18 @@ class StackedStep:
         metrics = {name: (metric(outputs.detach(), y) * w).sum() for name, metric in self._metrics.items()}
         return value, (fresh, metrics)
 
-    def _forward_backward(self, lane: Lane, draw: Tensor, x: Tensor, y: Tensor, w: Tensor):
+    def _forward_backward(self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor):
         grads, (losses, (buffers, metrics)) = self._gradients(
-            lane.params, lane.frozen, lane.buffers, draw, x, y, w
+            clients.params, clients.frozen, clients.buffers, draw, x, y, w
         )
         return grads, losses, buffers, metrics
 
-    def _terms(self, lane: Lane, grads: dict[str, Tensor], s: Tensors) -> dict[str, Tensor]:
+    def _terms(self, clients: StackedClients, grads: dict[str, Tensor], s: Tensors) -> dict[str, Tensor]:
         if self._form.prox:
-            for name, p in lane.params.items():
-                grads[name] = grads[name] + (p - lane.anchor[name]) * _along(s["prox"], p)
+            for name, p in clients.params.items():
+                grads[name] = grads[name] + (p - clients.anchor[name]) * _along(s["prox"], p)
         if self._form.correction:
-            grads = {name: g + lane.correction[name] for name, g in grads.items()}
+            grads = {name: g + clients.correction[name] for name, g in grads.items()}
         if self._recipe.clip is not None:
             norms = torch.stack([g.flatten(1).norm(dim=1) for g in grads.values()]).norm(dim=0)
             scale = (s["clip"] / (norms + 1e-6)).clamp(max=1.0)
@@ -196,7 +200,7 @@ class StackedStep:
         self._recipe.optimizer.update(self._form.optimizer, params, grads, state, s)
 
 
-StepFn = Callable[[Lane, Tensor, Tensor, Tensor, Tensor, Tensors], StepOutput]
+StepFn = Callable[[StackedClients, Tensor, Tensor, Tensor, Tensor, Tensors], StepOutput]
 
 
 def _along(values: Tensor, like: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from evenload.clients.step.replace_modules import swapped
+from evenload.clients.step.replace_modules import replace_modules
 
 __all__ = ["ROW_WEIGHT", "MaskedBatchNorm", "with_masked_norm"]
 
@@ -63,4 +63,4 @@ def with_masked_norm(model: nn.Module) -> nn.Module:
         is_norm = isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
         return MaskedBatchNorm(child) if is_norm else None
 
-    return swapped(model, masked)
+    return replace_modules(model, masked)

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 from torch import nn
 
-__all__ = ["swapped"]
+__all__ = ["replace_modules"]
 
 
-def swapped(model: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
+def replace_modules(model: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
     """``model`` itself, every submodule replaced that ``make`` gives another one for.
 
     A module that is used in several places, or under several names, is replaced by one and the same.

@@ -15,14 +15,14 @@ from evenload.clients.step.forward import augmented, precision_of
 from evenload.clients.values.losses import mean_loss_of, metrics_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 
 __all__ = ["failed", "train_one", "untouched"]
 
 BLOCK = 64  # steps whose rows are gathered at once
 
 
-def train_one(model: nn.Module, task: Task, device: str = "cpu") -> ClientResult:
+def train_one(model: nn.Module, task: ClientTask, device: str = "cpu") -> ClientResult:
     """Train ``model`` (a private copy on ``device``, with keyed dropout) on one client.
 
     An exception is in the result. A task with a seed uses torch's own generator: one such at a time.
@@ -39,17 +39,17 @@ def train_one(model: nn.Module, task: Task, device: str = "cpu") -> ClientResult
         return failed(task, error)
 
 
-def untouched(task: Task, status: str, error: Exception | None = None) -> ClientResult:
+def untouched(task: ClientTask, status: str, error: Exception | None = None) -> ClientResult:
     return ClientResult(
         task.client, task.start, np.zeros(0), n_rows=len(task.rows), status=status, error=error
     )
 
 
-def failed(task: Task, error: Exception) -> ClientResult:
+def failed(task: ClientTask, error: Exception) -> ClientResult:
     return untouched(task, "failed", error)
 
 
-def _train(model: nn.Module, task: Task, device: str) -> ClientResult:
+def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     recipe, batches = task.recipe, task.batches
     model.load_state_dict(task.start)
     model.train()
@@ -100,7 +100,7 @@ def _train(model: nn.Module, task: Task, device: str) -> ClientResult:
     return ClientResult(task.client, state, np.array(losses), means, seen, len(task.rows), status)
 
 
-def _batches(task: Task, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(task: ClientTask, device: str) -> Iterator[tuple[Tensor, Tensor]]:
     """The client's batches in order, gathered a block of steps at a time."""
     rows, counts = task.batches.rows, task.batches.counts
     size = rows.shape[1]
@@ -112,7 +112,7 @@ def _batches(task: Task, device: str) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 @torch.no_grad()
-def _add_terms(params: dict[str, nn.Parameter], task: Task, recipe: Recipe) -> None:
+def _add_terms(params: dict[str, nn.Parameter], task: ClientTask, recipe: Recipe) -> None:
     """The proximal term's gradient, and the correction."""
     for name, p in params.items():
         if p.grad is None:

@@ -1,11 +1,10 @@
 """Warm, timed samples of strategies on the user's own clients, and a budget for taking them.
 
-No cold sample counts: a strategy runs once unmeasured, then the least of some repetitions is taken. All
-that is spent on the way counts against the budget, but for what the fastest strategy needs to get going:
-that is part of its work.
+No cold sample counts: a strategy runs once unmeasured, then the least of some repetitions is taken. All the
+time spent counts against the budget, except for starting the fastest strategy, which the job needs anyway.
 
-What trains in this thread alone is timed by what the thread computes, as others may use the machine, too;
-what has several workers by the clock, and so is all that is compared with it in the end.
+A strategy in this thread alone is timed by the thread's CPU time, as other programs may use the machine, too;
+one with several workers by the clock, and so are all strategies that are compared with it in the end.
 """
 
 import dataclasses
@@ -13,60 +12,66 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenload.clients.fused.engine import longest_first
-from evenload.clients.spread.dispatch_clients import Spread
-from evenload.clients.spread.equivalence_check import Trial
-from evenload.clients.step.model_probe import Survey
+from evenload.clients.spread.dispatch_clients import ClientDispatcher
+from evenload.clients.tune.engine_checks import EngineChecks
 from evenload.clients.values.batches import Batches
 from evenload.clients.values.strategy import Strategy, n_workers
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 
-__all__ = ["Meter", "Probe"]
+__all__ = ["Probe", "ProbeTimer"]
 
-SHARE = 0.018  # of the job's time, by the best strategy so far, that finding it may take
-WORTH_S = 0.05  # less than this may always be spent
-STEPS, MOST_STEPS = 3, 10  # of each client in a short sample, as far as the job pays for these
-SAMPLE_SHARE = 0.0002  # of the steps of the job, that a sample may have
-CONFIRM_SHARE = 0.008  # of the job's time, that comparing the best may take whatever was spent before
-REPEATS, MOST_REPEATS = 2, 4  # more than two as far as the job pays for these
-REPEAT_SHARE = 0.001  # of the job's time, that the samples of one strategy may then take
-TURNS_SHARE = 0.0004  # and one sample, with rows that are filled several times
-ENOUGH_S = 0.03  # a sample so long is not repeated otherwise
-SURE = 4.0  # times its cost must something dear be expected to save
-SEARCH = 0.5  # of the budget may go to looking for a chunk
-WHOLE_REPEATS, MOST_WHOLE = 3, 6  # of whole rounds, which decide
-CLOSE = 1.3  # strategies within this factor of the best are compared again
-DISTURBED = 1.3
-MOST_CLOSE = 4
-TIE = 1.02  # of two that are so near, the one that was thought of first: it needs less
+# Shares are of the time that the job takes by the fastest strategy so far, if nothing else is said.
+SHARE = 0.018  # the budget for finding the fastest strategy
+WORTH_S = 0.05  # a budget of at least so many seconds
+STEPS, MOST_STEPS = 3, 10  # of each client in a short sample: the least, and the most if the job is long
+SAMPLE_SHARE = 0.0002  # of the job's steps, in a short sample of more than STEPS
+CONFIRM_SHARE = 0.008  # for comparing the fastest, whatever was spent before
+REPEATS, MOST_REPEATS = 2, 4  # of a short sample: the usual, and the most if the job is long
+REPEAT_SHARE = 0.001  # for all samples of one strategy, if there are more than REPEATS
+TURNS_SHARE = 0.0004  # for one sample of threads that fill their rows several times
+ENOUGH_S = 0.03  # a sample of so many seconds is repeated in a long job only
+SURE = 4.0  # a strategy that exceeds the budget must be expected to save so many times its cost
+SEARCH = 0.5  # of the budget, for the search of a chunk
+WHOLE_REPEATS, MOST_WHOLE = 3, 6  # of whole rounds, when the fastest are compared; the most in a long job
+CLOSE = 1.3  # strategies within this factor of the fastest are compared with it again
+DISTURBED = 1.3  # times CLOSE, if a strategy was timed by the clock: other programs may have slowed it
+MOST_CLOSE = 4  # strategies that are compared again
+TIE = 1.02  # within this factor of the fastest, the one that was measured first is taken: it needs less
 
 
 @dataclass(slots=True)
 class Probe:
+    """A measured strategy.
+
+    step_s   seconds per client and step
+    first_s  seconds before the first warm step: tracing, compiling, starting threads
+    """
+
     strategy: Strategy
-    step_s: float  # per client and step
-    first_s: float  # before the first warm step: tracing, compiling, starting threads
+    step_s: float
+    first_s: float
     is_confirmed: bool = False
 
 
-class Meter:
-    """For one kind of tasks, of which ``rounds`` rounds are to come.
+class ProbeTimer:
+    """The measurements of strategies on one kind of tasks, and the budget for them.
 
-    clock    gives seconds;  thread_clock  those that this thread has computed
-    probes   what was measured, in order
+    rounds   rounds of these tasks that are to come: the job
+    clock    gives seconds;  thread_clock  this thread's CPU seconds
+    probes   the measured strategies, in order
     reasons  strategy or inner name -> why it was not measured, or not to the end
     """
 
     def __init__(
         self,
-        spread: Spread,
-        survey: Survey | None,
-        trial: Callable[[Strategy, Sequence[Task]], Trial],
-        tasks: Sequence[Task],
+        dispatcher: ClientDispatcher,
+        checks: EngineChecks,
+        tasks: Sequence[ClientTask],
         rounds: int,
         clock: Callable[[], float],
         thread_clock: Callable[[], float],
     ):
-        self._spread, self._survey, self._trial = spread, survey, trial
+        self._dispatcher, self._checks, self._traits = dispatcher, checks, checks.traits(tasks)
         self._clock, self._thread_clock = clock, thread_clock
         self.tasks = list(longest_first(tasks))
         self._rounds = rounds
@@ -74,27 +79,28 @@ class Meter:
         self.probes: list[Probe] = []
         self.reasons: dict[str, str] = {}
         self._spent_s = 0.0
-        self._compiled_s = 0.0  # of that, for what was compiled
+        self._compiled_s = 0.0  # of that, for compiled strategies
 
-    # --- what it costs ----------------------------------------------------------------------------
+    # --- cost and budget --------------------------------------------------------------------------
 
     def best(self) -> Probe:
-        """The fastest, of those that were confirmed if any was; of nearly equal ones the first."""
+        """The fastest strategy (of the confirmed ones if there are any); the first of nearly equal ones."""
         probes = [p for p in self.probes if p.is_confirmed] or self.probes
         least_s = min(p.step_s for p in probes)
         return next(p for p in probes if p.step_s <= TIE * least_s)
 
     def least_s(self) -> float:
-        """Seconds per client and step of the fastest."""
+        """Seconds per client and step of the fastest strategy."""
         return min(p.step_s for p in self.probes)
 
     def job_s(self) -> float:
-        """All rounds by the fastest so far."""
+        """Seconds that all rounds take by the fastest strategy so far."""
         return self.job_steps * self.least_s()
 
     def left_s(self, share: float = 1.0, *, is_sample: bool = False) -> float:
-        """Of such a share of the budget. What was compiled in vain is paid for by what it was expected to
-        save, and leaves no less for mere samples.
+        """Seconds left of such a share of the budget.
+
+        Time spent compiling in vain does not count for samples: what it was expected to save has paid for it.
         """
         fastest = min(self.probes, key=lambda p: p.step_s)
         own_s = 0.0 if _starts_with_torch(fastest.strategy) else fastest.first_s
@@ -104,10 +110,10 @@ class Meter:
     def can_afford(
         self, strategy: Strategy, *, start_s: float = 0.0, gain: float = 0.0, share: float = 1.0
     ) -> bool:
-        """``start_s``, a cold step and the timed samples; else the reason is noted.
+        """Does the budget pay for ``start_s``, a cold step and timed samples? Else notes the reason.
 
-        They may take ``share`` of the budget, or more if ``gain`` is the part of the job that the strategy is
-        expected to save.
+        share  of the budget that may be used
+        gain   the part of the job that the strategy is expected to save, which may pay for more
         """
         timed_s = self._sample_s(self._short(strategy))
         cost_s = start_s + self._sample_s(self._short(strategy, 1))
@@ -119,25 +125,25 @@ class Meter:
             self.reasons[str(strategy)] = f"to start and measure it would take {cost_s:.2g} s, {job_s}"
         return is_enough
 
-    def _sample_s(self, tasks: Sequence[Task]) -> float:
+    def _sample_s(self, tasks: Sequence[ClientTask]) -> float:
         return sum(t.batches.n_steps for t in tasks) * self.least_s()
 
     # --- measuring --------------------------------------------------------------------------------
 
-    def may(self, strategy: Strategy) -> bool:
-        """Does its engine do what serial training does? Else the reason is noted."""
+    def is_usable(self, strategy: Strategy) -> bool:
+        """Does its engine do what serial training does? Else notes the reason."""
         began = self._clock()
-        refusal = self._trial(strategy, self.tasks).refusal
+        refusal = self._checks.check(strategy, self.tasks).refusal
         if not _starts_with_torch(strategy):
             self._spent_s += self._clock() - began
         if refusal is not None:
             self.reasons[strategy.inner] = refusal
         return refusal is None
 
-    def probe(self, strategy: Strategy, *, has_trial: bool = False) -> Probe | None:
-        """None if the strategy may not be used or fails. ``has_trial``: let its engine be tried first."""
+    def probe(self, strategy: Strategy, *, is_checked: bool = False) -> Probe | None:
+        """Measure the strategy; None if it may not be used or fails. ``is_checked``: its engine first."""
         began = self._clock()
-        is_usable = not has_trial or self.may(strategy)
+        is_usable = not is_checked or self.is_usable(strategy)
         is_usable = is_usable and self._time(strategy, self._short(strategy, 1), self._clock) is not None
         cold_s, samples = self._clock() - began, []
         if strategy.is_compiled:
@@ -157,8 +163,8 @@ class Meter:
         self.probes.append(probe)
         return probe
 
-    def _is_enough(self, samples: Sequence[float], tasks: Sequence[Task], steps: int) -> bool:
-        """Is it clearly not the best, or does the job not pay for another sample?"""
+    def _is_enough(self, samples: Sequence[float], tasks: Sequence[ClientTask], steps: int) -> bool:
+        """Is the strategy clearly not the fastest, or does the job not pay for another sample?"""
         spent_s, n = samples[-1], len(samples)
         job_s = self.job_s() if self.probes else self.job_steps * spent_s / steps
         is_far = bool(self.probes) and min(samples) > CLOSE * self._sample_s(tasks)
@@ -171,9 +177,9 @@ class Meter:
         return 2 * spent_s > self.left_s(is_sample=True)
 
     def confirm(self, share: float = 1.0) -> None:
-        """The best again, in turns: what disturbs the machine meanwhile disturbs all of them.
+        """Measure the fastest strategies again, in turns, so that other load slows all of them.
 
-        Whole rounds if ``share`` of the budget can pay for these: starting and ending clients then count as
+        By whole rounds if ``share`` of the budget pays for these: starting and ending clients then count as
         they do in the job.
         """
         ranked = sorted(self.probes, key=lambda p: p.step_s)
@@ -186,7 +192,7 @@ class Meter:
         def turn_s() -> float:
             return sum(self._sample_s(sample_of(probe)) for probe in near)
 
-        def sample_of(probe: Probe) -> Sequence[Task]:
+        def sample_of(probe: Probe) -> Sequence[ClientTask]:
             return self.tasks if is_whole else self._short(probe.strategy)
 
         if len(near) == 1 or self._spent_s + 2 * turn_s() > until_s:
@@ -207,26 +213,24 @@ class Meter:
             probe.is_confirmed = probe.step_s < float("inf")
 
     def _close(self, strategy: Strategy) -> float:
-        """What is timed by the clock may have been disturbed, beside what is not."""
+        """Factor within which the strategy is compared again: larger if it was timed by the clock."""
         return CLOSE if self._clock_for([strategy]) is self._thread_clock else DISTURBED * CLOSE
 
-    def _short(self, strategy: Strategy, n_steps: int | None = None) -> list[Task]:
-        """Clients that fill every worker's rows, cut to a few steps.
-
-        To begin and to end with a client costs something, too; with more steps it counts as in the job.
-        """
+    def _short(self, strategy: Strategy, n_steps: int | None = None) -> list[ClientTask]:
+        """Clients that fill every worker's rows, cut to ``n_steps``, or to as many as the job pays for."""
         n = min(len(self.tasks), strategy.rows * n_workers(strategy))
         if n_steps is None:
             n_steps = max(STEPS, min(MOST_STEPS, int(SAMPLE_SHARE * self.job_steps / n)))
             n = self._longer(n, n_steps) if strategy.outer == "threads" else n
         tasks = self.tasks[:n]
-        # What goes to another process and back is all of a client: its steps must then count in full.
+        # A process gets and returns a whole client: all of its steps must then count.
         is_whole = strategy.outer in ("processes", "devices")
         return list(tasks) if is_whole else [_cut(task, n_steps) for task in tasks]
 
     def _longer(self, n: int, n_steps: int) -> int:
-        """Clients that fill the rows several times, if the job pays for so many: to start threads would else
-        count against small chunks.
+        """Clients that fill the rows several times, if the job pays for them.
+
+        With fewer clients, the start of the threads would count against small chunks.
         """
         if not self.probes:
             return n
@@ -234,14 +238,18 @@ class Meter:
         return min(len(self.tasks), n * max(1, int(most / n)))
 
     def _clock_for(self, strategies: Sequence[Strategy]) -> Callable[[], float]:
-        is_alone = all(strategy.outer == "inline" for strategy in strategies) and self._spread.threads == 1
+        is_alone = (
+            all(strategy.outer == "inline" for strategy in strategies) and self._dispatcher.threads == 1
+        )
         return self._thread_clock if is_alone else self._clock
 
-    def _time(self, strategy: Strategy, tasks: Sequence[Task], clock: Callable[[], float]) -> float | None:
-        """Seconds, or None if the strategy fails: why is then among the reasons."""
+    def _time(
+        self, strategy: Strategy, tasks: Sequence[ClientTask], clock: Callable[[], float]
+    ) -> float | None:
+        """Seconds for training ``tasks``; None if the strategy fails, which is then among the reasons."""
         began = clock()
         try:
-            for _ in self._spread.run(strategy, self._survey, tasks, n_workers(strategy)):
+            for _ in self._dispatcher.run(strategy, self._traits, tasks, n_workers(strategy)):
                 pass
         except Exception as error:
             if strategy == Strategy():
@@ -253,6 +261,7 @@ class Meter:
         return clock() - began
 
     def table(self) -> tuple[Mapping[str, str | float], ...]:
+        """The rows of ``Plan.probes``."""
         serial_s, best = self.probes[0].step_s, self.best()
         return tuple(
             {
@@ -267,10 +276,10 @@ class Meter:
 
 
 def _starts_with_torch(strategy: Strategy) -> bool:
-    """What its first step takes longer than the next is torch's own start, once in a program."""
+    """Is a slow first step torch's own start, which a program pays once, and not the strategy's?"""
     return strategy.outer == "inline" and not strategy.is_compiled
 
 
-def _cut(task: Task, n: int) -> Task:
+def _cut(task: ClientTask, n: int) -> ClientTask:
     b = task.batches
     return dataclasses.replace(task, batches=Batches(b.rows[:n], b.counts[:n], b.draws[:n]))

@@ -1,6 +1,6 @@
 """A trainer: one model, and everything that is kept warm for it between calls.
 
-load ──► choose ──► (a fused engine is tried against serial) ──► spread ──► collect or reduce
+load ──► select a strategy ──► (compare its engine with serial training) ──► dispatch ──► collect or reduce
 """
 
 import copy
@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from evenload.clients.algorithms.reduce import Reducer, make_reducer
 from evenload.clients.load.load import (
-    Loaded,
-    Reader,
-    State,
-    Wanted,
+    ClientInputs,
+    DatasetReader,
+    LoadedClients,
     is_lazy,
     load_tasks,
     recipes_for,
@@ -26,14 +25,15 @@ from evenload.clients.load.load import (
     with_seeds,
 )
 from evenload.clients.load.merged import train_merged
-from evenload.clients.spread.dispatch_clients import Spread
+from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.step.dropout import with_keyed_dropout
-from evenload.clients.step.model_probe import Survey
-from evenload.clients.tune.strategy_selector import Chooser
+from evenload.clients.step.model_traits import ModelTraits
+from evenload.clients.tune.strategy_selector import StrategySelector
+from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult, TrainResult
 from evenload.clients.values.strategy import Plan, Strategy, n_workers
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
 __all__ = ["Trainer", "template_of"]
@@ -42,7 +42,7 @@ WINDOW = 256  # clients that are loaded at a time, if loading is left to functio
 
 
 class Trainer:
-    """Trains clients of one model, call after call; workers, compiled steps and choices stay.
+    """A trainer of one model's clients, call after call; workers, compiled steps and plans are kept.
 
     model     an nn.Module or a function that makes one; it is copied
     strategy  "auto", a text that ``Strategy.parse`` reads, or a Strategy
@@ -73,10 +73,10 @@ class Trainer:
         self._params = {name: self._start[name] for name in named}
         self._trained = [name for name, p in named.items() if p.requires_grad]
         self._seed = seed
-        self._reader = Reader(self._model)
-        self._spread = Spread(self._model, devices, threads)
+        self._reader = DatasetReader(self._model)
+        self._dispatcher = ClientDispatcher(self._model, devices, threads)
         asked = None if strategy == "auto" else Strategy.parse(strategy)
-        self._chooser = Chooser(self._model, self._spread, asked, rounds, cache)
+        self._selector = StrategySelector(self._model, self._dispatcher, asked, rounds, cache)
 
     @property
     def model(self) -> nn.Module:
@@ -102,35 +102,48 @@ class Trainer:
         on_error: str = "raise",
     ) -> TrainResult:
         """Train one model per dataset. See ``evenload.clients.train`` for the arguments."""
-        if on_error not in ("raise", "return"):
-            raise ConfigError(f"on_error={on_error!r} is unknown", hint="use 'raise' or 'return'")
-        wanted = self._wanted(datasets, recipe, start, ids, anchor, corrections)
-        reducer = make_reducer(reduce)
+        options = TrainOptions(
+            start=start,
+            ids=ids,
+            anchor=anchor,
+            corrections=corrections,
+            round=round,
+            reduce=reduce,
+            on_error=on_error,
+        )
+        return self.run(datasets, recipe, options)
+
+    def run(
+        self, datasets: Sequence[Any], recipe: Recipe | Sequence[Recipe], options: TrainOptions
+    ) -> TrainResult:
+        """``train`` with all options as one value."""
+        inputs = self._inputs(datasets, recipe, options)
+        reducer = make_reducer(options.reduce)
         results: dict[int, ClientResult] = {}
-        order = {client: at for at, client in enumerate(wanted.ids)}
+        order = {client: at for at, client in enumerate(inputs.ids)}
         plan: Plan | None = None
         reasons: dict[str, str] = {}
-        for part in _windows(wanted):
-            loaded = load_tasks(self._reader, part, self._seed, round)
-            plan = self._chooser.plan(loaded.tasks)
-            for batch in self._run(plan, loaded, round, reasons):
+        for part in _windows(inputs):
+            loaded = load_tasks(self._reader, part, self._seed, options.round)
+            plan = self._selector.plan(loaded.tasks)
+            for batch in self._train_loaded(plan, loaded, options.round, reasons):
                 for result in reducer.take(batch) if reducer else batch:
                     results[order[result.client]] = result
-        plan = plan or self._chooser.plan([])
+        plan = plan or self._selector.plan([])
         plan = dataclasses.replace(plan, reasons={**plan.reasons, **reasons}) if reasons else plan
         found = TrainResult(tuple(results[at] for at in sorted(results)), plan)
         if reducer:
             try:
                 found = dataclasses.replace(found, reduced=reducer.value())
             except ConfigError:
-                found.raise_for_failed()  # why nothing is left says more than that nothing is
+                found.raise_for_failed()  # a failed client says more than that there is nothing to reduce
                 raise
-        if on_error == "raise":
+        if options.on_error == "raise":
             found.raise_for_failed()
         return found
 
     def close(self) -> None:
-        self._spread.close()
+        self._dispatcher.close()
 
     def __enter__(self) -> "Trainer":
         return self
@@ -138,93 +151,89 @@ class Trainer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- inside -----------------------------------------------------------------------------------
-
-    def _wanted(self, datasets, recipe, start, ids, anchor, corrections) -> Wanted:
+    def _inputs(
+        self, datasets: Any, recipe: Recipe | Sequence[Recipe], options: TrainOptions
+    ) -> ClientInputs:
+        """The checked inputs of each client. Raises ConfigError for what cannot be used."""
         if not hasattr(datasets, "__len__"):
             raise ConfigError(
                 f"datasets is a {type(datasets).__name__}", hint="give a list with one dataset per client"
             )
         n = len(datasets)
-        ids = list(range(n)) if ids is None else [int(i) for i in ids]
+        ids = list(range(n)) if options.ids is None else [int(i) for i in options.ids]
         if len(ids) != n or len(set(ids)) != n:
             raise ConfigError(
                 f"{n} clients, but {len(set(ids))} different ids", hint="give every client its own id"
             )
-        return Wanted(
+        return ClientInputs(
             datasets,
             recipes_for(recipe, n),
             ids,
-            states_for("start", start, n, self._start, self._start),
-            states_for("anchor", anchor, n, self._start, None, self._trained),
-            states_for("correction", corrections, n, self._params, None, self._trained),
+            states_for("start", options.start, n, self._start, self._start),
+            states_for("anchor", options.anchor, n, self._start, None, self._trained),
+            states_for("correction", options.corrections, n, self._params, None, self._trained),
         )
 
-    def _run(
-        self, plan: Plan, loaded: Loaded, round: int, reasons: dict[str, str]
+    def _train_loaded(
+        self, plan: Plan, loaded: LoadedClients, round: int, reasons: dict[str, str]
     ) -> Iterator[list[ClientResult]]:
+        """Results of all loaded clients as they end; ``reasons`` gets why another strategy was taken."""
         yield loaded.ended
         tasks, strategy = loaded.tasks, plan.strategy
         if not tasks:
             return
         if strategy.inner == "merged":
-            yield train_merged(self._spread.bench().model, tasks)
+            yield train_merged(self._dispatcher.worker().model, tasks)
             return
-        self._spread.open(strategy)  # devices that are not there are the caller's to hear of
-        survey = self._chooser.survey(tasks)
-        if not isinstance(survey, str) and survey.draws:
+        self._dispatcher.open(strategy)  # an error about missing devices is for the caller
+        traits = self._selector.traits(tasks)
+        if traits is not None and traits.draws:
             tasks = with_seeds(tasks, self._seed, round)
         together = [task for task in tasks if task.client not in plan.solo]
         alone = [task for task in tasks if task.client in plan.solo]
-        yield from self._spread.run(Strategy(), None, alone, 1)
-        known = None if isinstance(survey, str) else survey
-        learn = functools.partial(self._chooser.learn, loaded.tasks)
-        yield from self._to_the_end(strategy, known, together, reasons, learn)
+        yield from self._dispatcher.run(Strategy(), None, alone, 1)
+        replace = functools.partial(self._selector.replace, loaded.tasks)
+        yield from self._train_with_fallback(strategy, traits, together, reasons, replace)
 
-    def _to_the_end(
+    def _train_with_fallback(
         self,
         strategy: Strategy,
-        survey: Survey | None,
-        tasks: list[Task],
+        traits: ModelTraits | None,
+        tasks: list[ClientTask],
         reasons: dict[str, str],
-        learn: Callable[..., None],
+        replace: Callable[..., None],
     ) -> Iterator[list[ClientResult]]:
-        """Nothing that has ended is lost.
+        """Train all tasks, by another strategy where one fails; no client that has ended is trained again.
 
-        Out of memory: the rest again in chunks of half the size, as nothing depends on the chunk. Any other
-        trouble of a strategy: the rest serially, where a bad client harms no other; ``reasons`` say so. What
-        the strategy itself is to blame for, as no client is, is remembered.
+        Out of memory: the others in chunks of half the size, which changes no result. Any other exception:
+        the others serially, where a bad client harms no other. A strategy that failed without a failed client is
+        to blame itself, and is replaced for later calls.
         """
         statuses: dict[int, str] = {}
         blamed: tuple[Strategy, str] | None = None
-        was_through: set[int] = set()
+        ended_before: set[int] = set()
         while True:
             rest = [task for task in tasks if task.client not in statuses]
             try:
-                for batch in self._spread.run(strategy, survey, rest, n_workers(strategy)):
+                for batch in self._dispatcher.run(strategy, traits, rest, n_workers(strategy)):
                     statuses.update({result.client: result.status for result in batch})
                     yield batch
                 break
             except Exception as error:
                 if strategy == Strategy():
                     raise
-                is_memory, trouble = (
-                    _is_memory_error(error),
-                    f"{type(error).__name__}: {error}".splitlines()[0],
-                )
+                is_memory, trouble = _is_memory_error(error), f"it ended with {_first_line(error)}"
             # The exception is gone by now, and with its traceback the tensors of the run that failed.
             if is_memory and strategy.rows > 1:
                 halved = dataclasses.replace(strategy, chunk=-(-strategy.chunk // 2))
                 reasons[str(strategy)] = f"out of memory; the others went on as {halved}"
-                learn(strategy, "out of memory", halved)
+                replace(strategy, "out of memory", halved)
                 strategy = halved
             else:
-                reasons[str(strategy)] = f"it ended with {trouble}; the other clients were trained serially"
-                blamed = strategy, f"it ended with {trouble}"
-                strategy = Strategy()
-                was_through = set(statuses)
-        if blamed and all(s != "failed" for c, s in statuses.items() if c not in was_through):
-            learn(*blamed)
+                reasons[str(strategy)] = f"{trouble}; the other clients were trained serially"
+                blamed, strategy, ended_before = (strategy, trouble), Strategy(), set(statuses)
+        if blamed and all(s != "failed" for c, s in statuses.items() if c not in ended_before):
+            replace(*blamed)
 
 
 def template_of(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -243,17 +252,21 @@ def template_of(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Mod
     return made
 
 
-def _windows(wanted: Wanted) -> Iterator[Wanted]:
-    """All at once if the examples are there; in parts if functions are to load them."""
-    n = len(wanted)
-    size = WINDOW if any(is_lazy(d) for d in wanted.datasets) else max(1, n)
+def _windows(inputs: ClientInputs) -> Iterator[ClientInputs]:
+    """The inputs of all clients at once, or of WINDOW clients at a time if functions are to load them."""
+    n = len(inputs)
+    size = WINDOW if any(is_lazy(d) for d in inputs.datasets) else max(1, n)
     for at in range(0, n, size):
-        parts = {f.name: getattr(wanted, f.name)[at : at + size] for f in dataclasses.fields(wanted)}
-        yield Wanted(**parts)
+        parts = {f.name: getattr(inputs, f.name)[at : at + size] for f in dataclasses.fields(inputs)}
+        yield ClientInputs(**parts)
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _is_memory_error(error: BaseException) -> bool:
-    """Also one that a worker process tells of: then its type is part of the text."""
+    """Is it out of memory? A worker process's error has its type in the text only."""
     text = str(error).lower()
     said = any(part in text for part in ("out of memory", "not enough memory", "memoryerror"))
     return isinstance(error, MemoryError) or said

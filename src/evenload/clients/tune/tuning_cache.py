@@ -1,4 +1,4 @@
-"""What the tuner has found, in one JSON file: valid for this model, work, machine and these versions."""
+"""Plans that were measured, in one JSON file: valid for this model, work, machine and these versions."""
 
 import hashlib
 import json
@@ -14,9 +14,8 @@ import torch
 from torch import nn
 
 from evenload._version import __version__
-from evenload.clients.tune.tuner import Verdict
-from evenload.clients.values.strategy import Strategy
-from evenload.clients.values.task import Task
+from evenload.clients.values.strategy import Plan, Strategy
+from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
 __all__ = ["TuningCache", "kind_of_work"]
@@ -24,8 +23,8 @@ __all__ = ["TuningCache", "kind_of_work"]
 log = logging.getLogger(__name__)
 
 
-def kind_of_work(tasks: Sequence[Task]) -> tuple:
-    """What of tasks decides which engine may train them and what a step costs; rates and the like do not."""
+def kind_of_work(tasks: Sequence[ClientTask]) -> tuple:
+    """The parts of tasks that decide which engine may train them and what a step costs; not rates."""
     recipes = list({id(task.recipe): task.recipe for task in tasks}.values())
     first = recipes[0]
     return (
@@ -38,26 +37,31 @@ def kind_of_work(tasks: Sequence[Task]) -> tuple:
 
 
 class TuningCache:
-    """``path`` is read and written as a whole. A damaged file counts as empty and is replaced, and so is a
-    damaged entry; one that cannot be written costs measuring again, and no training."""
+    """A file of measured plans, read and written as a whole.
+
+    A damaged file or entry counts as missing and is replaced. If the file cannot be written, strategies are
+    measured again next time, and training goes on.
+    """
 
     def __init__(self, path: str | Path, model: nn.Module):
         self._path = Path(path)
         self._model = f"{model}|{[(n, tuple(t.shape), str(t.dtype)) for n, t in model.state_dict().items()]}"
 
-    def find(self, tasks: Sequence[Task], rounds: int) -> Verdict | None:
+    def find(self, tasks: Sequence[ClientTask], rounds: int) -> Plan | None:
+        """The plan for such tasks and so many rounds, without its reasons; None if there is none."""
         entry: Any = self._read().get(self._key(tasks, rounds))
         try:
-            return Verdict(Strategy.parse(entry["strategy"]), str(entry["why"]), {}, tuple(entry["probes"]))
+            return Plan(Strategy.parse(entry["strategy"]), str(entry["why"]), {}, tuple(entry["probes"]))
         except (KeyError, TypeError, ConfigError):  # none, or not one that was written here
             return None
 
-    def keep(self, tasks: Sequence[Task], rounds: int, verdict: Verdict) -> None:
+    def keep(self, tasks: Sequence[ClientTask], rounds: int, plan: Plan) -> None:
+        """Write the plan for such tasks and so many rounds."""
         page = self._read()
         page[self._key(tasks, rounds)] = {
-            "strategy": str(verdict.strategy),
-            "why": verdict.why,
-            "probes": list(verdict.probes),
+            "strategy": str(plan.strategy),
+            "why": plan.why,
+            "probes": list(plan.probes),
         }
         fresh = self._path.with_suffix(f".{os.getpid()}.tmp")
         try:
@@ -76,8 +80,8 @@ class TuningCache:
             return {}
         return page if isinstance(page, dict) else {}
 
-    def _key(self, tasks: Sequence[Task], rounds: int) -> str:
-        """Numbers of clients, steps and rounds count by their power of two: no single one decides."""
+    def _key(self, tasks: Sequence[ClientTask], rounds: int) -> str:
+        """A hash of all that measurements depend on; of clients, steps and rounds the power of two."""
         facts = (
             self._model,
             _named(kind_of_work(tasks)),
@@ -93,7 +97,7 @@ class TuningCache:
 
 
 def _named(value: Any) -> Any:
-    """Functions by their names: they are others in another program."""
+    """The value with functions replaced by their names: their identities differ between programs."""
     if isinstance(value, tuple):
         return tuple(map(_named, value))
     return getattr(value, "__qualname__", value)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.clients.values.optimizer import SGD, Adam, Optimizer
-from evenload.clients.values.schedule import Constant, Schedule
+from evenload.clients.values.schedule import Constant, LearningRateSchedule
 from evenload.errors import ConfigError, UnknownName
 
 __all__ = ["LOSSES", "METRICS", "Recipe", "check_together"]
@@ -40,7 +40,7 @@ class Recipe:
     batch_size: int = 32
     epochs: int | None = None
     steps: int | None = None
-    schedule: Schedule = field(default_factory=Constant)
+    schedule: LearningRateSchedule = field(default_factory=Constant)
     shuffle: bool = True
     drop_last: bool = False
     clip: float | None = None

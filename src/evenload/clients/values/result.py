@@ -11,10 +11,10 @@ from torch import Tensor
 from evenload.clients.values.strategy import Plan
 from evenload.errors import TaskError
 
-__all__ = ["ClientResult", "Row", "SideBySide", "TrainResult"]
+__all__ = ["ClientResult", "FlatStates", "StateRow", "TrainResult"]
 
 
-class SideBySide:
+class FlatStates:
     """Stacked tensors of one dtype as columns of ``flat`` [rows, numbers]: one operation then does for all of
     them what else needs one for each. ``shapes`` are those of a row, by name, in the order of the columns."""
 
@@ -32,7 +32,7 @@ class SideBySide:
         return self._known[name]
 
 
-class Row(Mapping[str, Tensor]):
+class StateRow(Mapping[str, Tensor]):
     """One client's state dict: row ``row`` of stacked tensors, sliced when asked for.
 
     ``names`` maps a name of the state dict to that of its tensor in ``stack``.
@@ -40,7 +40,7 @@ class Row(Mapping[str, Tensor]):
 
     __slots__ = ("names", "row", "stack")
 
-    def __init__(self, stack: Mapping[str, Tensor] | SideBySide, row: int, names: Mapping[str, str]):
+    def __init__(self, stack: Mapping[str, Tensor] | FlatStates, row: int, names: Mapping[str, str]):
         self.stack, self.row, self.names = stack, row, names
 
     def __getitem__(self, name: str) -> Tensor:

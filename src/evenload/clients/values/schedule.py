@@ -6,10 +6,10 @@ from typing import Protocol
 
 from evenload.errors import ConfigError
 
-__all__ = ["Constant", "Cosine", "Exponential", "Schedule", "StepDecay"]
+__all__ = ["Constant", "Cosine", "Exponential", "LearningRateSchedule", "StepDecay"]
 
 
-class Schedule(Protocol):
+class LearningRateSchedule(Protocol):
     def factor(self, step: int, steps: int) -> float:
         """What the learning rate is multiplied by in step ``step`` (from 0) of ``steps``."""
         ...

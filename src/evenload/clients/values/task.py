@@ -1,22 +1,20 @@
-"""One client's work, ready to run: where it starts, what it sees, what is added to its gradients."""
+"""One client's training, ready to run: its start, its batches, and what is added to its gradients."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from evenload.clients.values.batches import Batches
 from evenload.clients.values.data import Rows
+from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe
 
-__all__ = ["Task"]
-
-State = Mapping[str, Tensor]
+__all__ = ["ClientTask"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """client      its id, which with the seed decides all randomness
+class ClientTask:
+    """One client's training.
+
+    client      its id, which with the seed decides all randomness
     recipe      its own
     rows        its examples
     batches     which of them in which step

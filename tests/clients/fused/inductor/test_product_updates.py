@@ -12,7 +12,7 @@ from evenload.clients.fused import compiled
 from evenload.clients.fused.inductor import rewrite
 from evenload.clients.fused.inductor.product_updates import apply_updates, take_out_updates
 from evenload.clients.fused.speedups import PLAIN
-from evenload.clients.step.fuse import Form, Lane, StackedStep
+from evenload.clients.step.fuse import StackedClients, StackedStep, StepForm
 
 K, ROWS, CLASSES = 4, 6, 5
 
@@ -53,7 +53,7 @@ TAKEN = {"images": 2, "one layer": 1, "few inputs": 1, "low rank": 1, "tokens": 
 
 
 def stepped(model, optimizer=None, dtype=torch.float64):
-    """A stacked step, its lane of K clients, and arguments for one call."""
+    """A stacked step, its clients of K clients, and arguments for one call."""
     torch.manual_seed(0)
     twins = [MODELS[model]().to(dtype) for _ in range(K)]
     optimizer = optimizer or SGD(lr=0.1)
@@ -61,24 +61,24 @@ def stepped(model, optimizer=None, dtype=torch.float64):
     names = tuple(name for name, _ in twins[0].named_parameters())
     params = {n: torch.stack([t.get_parameter(n).detach() for t in twins]) for n in names}
     state = {slot: {n: torch.zeros_like(t) for n, t in params.items()} for slot in optimizer.slots(form)}
-    lane = Lane(params, state, {}, {}, {}, {}, torch.ones(K, dtype=torch.bool))
+    clients = StackedClients(params, state, {}, {}, {}, {}, torch.ones(K, dtype=torch.bool))
     stacked = StackedStep(
-        twins[0], Recipe(optimizer=optimizer, batch_size=ROWS, steps=1), Form(names, (), (), form)
+        twins[0], Recipe(optimizer=optimizer, batch_size=ROWS, steps=1), StepForm(names, (), (), form)
     )
     x, y = torch.randn(K, ROWS, 1, 4, 10, dtype=dtype), torch.randint(0, CLASSES, (K, ROWS))
     numbers = {"minus_lr": -torch.linspace(0.01, 0.1, K, dtype=dtype)}
     numbers |= {name: torch.full((K,), 0.5, dtype=dtype) for name in ("momentum", "gain", "decay")}
     return (
         stacked,
-        lane,
+        clients,
         (torch.zeros(K, dtype=torch.int64), x, y, torch.full((K, ROWS), 1 / ROWS, dtype=dtype), numbers),
     )
 
 
-def copied(lane):
-    tables = [{n: t.clone() for n, t in table.items()} for table in (lane.params, lane.buffers)]
-    state = {slot: {n: t.clone() for n, t in table.items()} for slot, table in lane.state.items()}
-    return Lane(tables[0], state, tables[1], {}, {}, {}, lane.alive.clone())
+def copied(clients):
+    tables = [{n: t.clone() for n, t in table.items()} for table in (clients.params, clients.buffers)]
+    state = {slot: {n: t.clone() for n, t in table.items()} for slot, table in clients.state.items()}
+    return StackedClients(tables[0], state, tables[1], {}, {}, {}, clients.alive.clone())
 
 
 @pytest.fixture
@@ -95,28 +95,28 @@ def traced(monkeypatch):
     uncompiled = dataclasses.replace(PLAIN, rewrite=rewrite.rewrite, compile=lambda graph, *_: graph)
     monkeypatch.setattr(compiled, "find_speedups", lambda: uncompiled)
 
-    def trace(stacked, lane, arguments):
-        return compiled.compile_step(stacked.traced, lane, *arguments), len(taken.pop())
+    def trace(stacked, clients, arguments):
+        return compiled.compile_step(stacked.traced, clients, *arguments), len(taken.pop())
 
     return trace
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_step_with_updates_in_products_is_the_plain_step(model, traced):
-    stacked, lane, arguments = stepped(model)
-    plain, start = copied(lane), copied(lane)
-    step, n_taken = traced(stacked, lane, arguments)
+    stacked, clients, arguments = stepped(model)
+    plain, start = copied(clients), copied(clients)
+    step, n_taken = traced(stacked, clients, arguments)
     assert n_taken == TAKEN[model]
     for _ in range(3):
-        out, expected = step(lane, *arguments), stacked(plain, *arguments)
+        out, expected = step(clients, *arguments), stacked(plain, *arguments)
         torch.testing.assert_close(out.losses, expected.losses, rtol=0, atol=1e-12)
-    for name, t in lane.params.items():
+    for name, t in clients.params.items():
         torch.testing.assert_close(t, plain.params[name], rtol=0, atol=1e-12)
         assert (t - start.params[name]).abs().amax() > 1e-6
 
 
 def descend(p, gradient, rate, alive):
-    """As the traced step of a lane does it."""
+    """As the traced step of a clients does it."""
     p.copy_(torch.where(alive.view(-1, 1, 1), p.clone().addcmul_(gradient, rate.view(-1, 1, 1)), p))
 
 
@@ -184,53 +184,53 @@ def test_only_what_may_be_computed_afterwards_is_taken_out(product, is_taken):
     "optimizer", [SGD(0.1, momentum=0.5), SGD(0.1, weight_decay=0.1)], ids=["momentum", "decay"]
 )
 def test_other_updates_stay_in_the_graph(optimizer, traced):
-    stacked, lane, arguments = stepped("images", optimizer)
-    plain = copied(lane)
-    step, n_taken = traced(stacked, lane, arguments)
+    stacked, clients, arguments = stepped("images", optimizer)
+    plain = copied(clients)
+    step, n_taken = traced(stacked, clients, arguments)
     assert n_taken == 0
-    step(lane, *arguments), stacked(plain, *arguments)
-    for name, t in lane.params.items():
+    step(clients, *arguments), stacked(plain, *arguments)
+    for name, t in clients.params.items():
         torch.testing.assert_close(t, plain.params[name], rtol=0, atol=1e-12)
 
 
-def spoiled(lane, arguments):
+def spoiled(clients, arguments):
     """Client 1 was dead before; client 2 has a NaN in its rows; client 3 an infinite weight."""
     draw, x, y, w, s = arguments
-    lane.alive[1] = False
+    clients.alive[1] = False
     x = x.clone()
     x[1], x[2, 0, 0, 0, 0] = torch.nan, torch.nan
-    next(iter(lane.params.values()))[3].view(-1)[:2] = torch.inf
+    next(iter(clients.params.values()))[3].view(-1)[:2] = torch.inf
     return draw, x, y, w, s
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_dead_clients_stay_as_they_are_and_the_others_do_not_notice(model, traced):
-    stacked, lane, arguments = stepped(model)
-    whole = copied(lane)
-    step, _ = traced(stacked, lane, arguments)
+    stacked, clients, arguments = stepped(model)
+    whole = copied(clients)
+    step, _ = traced(stacked, clients, arguments)
     step(whole, *arguments)
-    bad = spoiled(lane, arguments)
-    before = copied(lane)
-    losses = step(lane, *bad).losses
-    assert lane.alive.tolist() == [True, False, False, False]
+    bad = spoiled(clients, arguments)
+    before = copied(clients)
+    losses = step(clients, *bad).losses
+    assert clients.alive.tolist() == [True, False, False, False]
     assert losses[0].isfinite()
-    for name, t in lane.params.items():
+    for name, t in clients.params.items():
         torch.testing.assert_close(t[0], whole.params[name][0], rtol=0, atol=0)
         assert torch.equal(t[1:], before.params[name][1:])  # bitwise: none of them is a NaN
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 def test_the_compiled_step_keeps_dead_clients_too():
-    stacked, lane, arguments = stepped("images", dtype=torch.float32)
-    step = compiled.compile_step(stacked.traced, lane, *arguments)
-    whole, plain = copied(lane), copied(lane)
+    stacked, clients, arguments = stepped("images", dtype=torch.float32)
+    step = compiled.compile_step(stacked.traced, clients, *arguments)
+    whole, plain = copied(clients), copied(clients)
     step(whole, *arguments), stacked(plain, *arguments)
     for name, t in whole.params.items():
         torch.testing.assert_close(t, plain.params[name], rtol=0, atol=1e-6)
-    bad = spoiled(lane, arguments)
-    before = copied(lane)
-    step(lane, *bad)
-    assert lane.alive.tolist() == [True, False, False, False]
-    for name, t in lane.params.items():
+    bad = spoiled(clients, arguments)
+    before = copied(clients)
+    step(clients, *bad)
+    assert clients.alive.tolist() == [True, False, False, False]
+    for name, t in clients.params.items():
         assert torch.equal(t[0], whole.params[name][0])
         assert torch.equal(t[1:], before.params[name][1:])

@@ -9,16 +9,16 @@ from torch import Tensor, nn
 
 from evenload.clients.step.dropout import KEY
 from evenload.clients.step.forward import augmented, precision_of
-from evenload.clients.step.fuse import Form
+from evenload.clients.step.fuse import StepForm
 from evenload.clients.values.losses import loss_of
 from evenload.clients.values.recipe import Recipe
-from evenload.clients.values.task import Task
+from evenload.clients.values.task import ClientTask
 
-__all__ = ["Survey", "ask", "class_count", "form_of", "survey_model"]
+__all__ = ["ModelTraits", "ask", "class_count", "find_traits", "form_of"]
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class ModelTraits:
     """names    state dict name -> the name of its tensor among parameters and buffers (tied ones share one)
     trained  parameters that a loss reaches;  changing  buffers that a forward pass in training writes
     refusal  why clients of this model cannot be fused at all, or None
@@ -57,7 +57,7 @@ def ask(model: nn.Module, recipe: Recipe, x: Tensor) -> Tensor:
         model.train(was_training)
 
 
-def survey_model(model: nn.Module, task: Task) -> Survey:
+def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
     """Raises whatever the model raises on the task's first batch."""
     trial = copy.deepcopy(model).train()
     trial.load_state_dict(task.start)
@@ -76,19 +76,19 @@ def survey_model(model: nn.Module, task: Task) -> Survey:
     own = {id(t): name for name, t in [*trial.named_parameters(), *trial.named_buffers()]}
     names = {name: own[id(t)] for name, t in trial.state_dict(keep_vars=True).items()}
     lost = sorted(set(changed) - set(names.values()))
-    return Survey(
+    return ModelTraits(
         names, trained, tuple(changed), _refusal(task.recipe, trained, draws, lost), _has_norm(trial), draws
     )
 
 
-def form_of(survey: Survey, tasks: list[Task]) -> Form:
+def form_of(traits: ModelTraits, tasks: list[ClientTask]) -> StepForm:
     recipes = [task.recipe for task in tasks]
-    own = dict.fromkeys(survey.names.values())
-    known = {*survey.trained, *survey.changing}
-    return Form(
-        trained=survey.trained,
+    own = dict.fromkeys(traits.names.values())
+    known = {*traits.trained, *traits.changing}
+    return StepForm(
+        trained=traits.trained,
         frozen=tuple(name for name in own if name not in known),
-        buffers=survey.changing,
+        buffers=traits.changing,
         optimizer=type(recipes[0].optimizer).form([r.optimizer for r in recipes]),  # pyright: ignore
         prox=any(r.prox for r in recipes),
         correction=any(task.correction is not None for task in tasks),

@@ -1,0 +1,81 @@
+"""What one thread or process trains clients with: its copy of the model, and its fused engines, kept warm."""
+
+import copy
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from evenload.clients.fused.engine import CompiledSteps, FusedEngine
+from evenload.clients.step.model_traits import ModelTraits, form_of
+from evenload.clients.step.serial import train_one
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult
+from evenload.clients.values.strategy import Strategy
+from evenload.clients.values.task import ClientTask
+
+__all__ = ["ClientWorker", "intra_op"]
+
+
+class ClientWorker:
+    """A copy of the model on one device with the fused engines made for it; for one thread at a time.
+
+    model     with keyed dropout; it is copied
+    compiled  the compiled steps, if workers of one model and device share them; its own by default
+    """
+
+    def __init__(self, model: nn.Module, device: str = "cpu", compiled: CompiledSteps | None = None):
+        self.model = copy.deepcopy(model).to(device)
+        self.device = device
+        self._compiled = CompiledSteps() if compiled is None else compiled
+        self._engines: dict[tuple, FusedEngine] = {}
+
+    def engine(self, traits: ModelTraits, strategy: Strategy, tasks: Sequence[ClientTask]) -> FusedEngine:
+        """The engine for such tasks; all tasks of one form have the same one."""
+        recipe, form = tasks[0].recipe, form_of(traits, list(tasks))
+        kind = form, _code_of(recipe)
+        key = (strategy.inner, *kind)
+        if key not in self._engines:
+            self._engines[key] = FusedEngine(
+                self.model, recipe, form, traits, strategy, self.device, self._compiled, kind
+            )
+        return self._engines[key]
+
+    def run(
+        self,
+        strategy: Strategy,
+        traits: ModelTraits | None,
+        tasks: Sequence[ClientTask],
+        queue: deque[ClientTask],
+        n_workers: int = 1,
+    ) -> Iterator[list[ClientResult]]:
+        """Train what is in ``queue``, which ``n_workers`` workers take from; yields clients as they end."""
+        if not strategy.takes_chunks or traits is None:
+            while queue:
+                try:
+                    task = queue.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                yield [train_one(self.model, task, self.device)]
+        elif tasks:
+            n_rows = strategy.rows_for(len(tasks), n_workers)
+            yield from self.engine(traits, strategy, tasks).run(tasks, queue, n_rows)
+
+
+@contextmanager
+def intra_op(n: int) -> Iterator[None]:
+    """Let torch use ``n`` threads of its own inside the block; how it splits sums decides their last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _code_of(recipe: Recipe) -> tuple:
+    """The parts of a recipe that are code of a step, and not numbers that go into it."""
+    sets = recipe.loss, recipe.metrics, recipe.augment, recipe.precision
+    return *sets, recipe.clip is None, type(recipe.optimizer)

@@ -1,0 +1,112 @@
+"""What may train which clients: traits of the model, and engines compared with serial training, each once."""
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Sequence
+
+from torch import nn
+
+from evenload.clients.spread.client_worker import intra_op
+from evenload.clients.spread.dispatch_clients import ClientDispatcher
+from evenload.clients.spread.equivalence_check import (
+    CheckResult,
+    check_engine,
+    clients_to_check,
+    count_operations,
+)
+from evenload.clients.step.model_traits import ModelTraits, find_traits
+from evenload.clients.values.strategy import Strategy, n_workers
+from evenload.clients.values.task import ClientTask
+
+__all__ = ["EngineChecks", "is_padded", "typical_task", "why_not_compiled"]
+
+
+class EngineChecks:
+    """The checks of one model's engines, on the workers of ``dispatcher``; their results are kept."""
+
+    def __init__(self, model: nn.Module, dispatcher: ClientDispatcher):
+        self._model, self._dispatcher = model, dispatcher
+        self._traits: dict[tuple, ModelTraits | str] = {}
+        self._results: dict[tuple, CheckResult] = {}
+
+    def traits(self, tasks: Sequence[ClientTask]) -> ModelTraits | None:
+        """The model's traits with this kind of task; None if not even one plain step can be done."""
+        found = self._traits_or_reason(tasks)
+        return None if isinstance(found, str) else found
+
+    def check(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> CheckResult:
+        """May the strategy's engine train these tasks? Checked once per engine and number of rows."""
+        traits = self._traits_or_reason(tasks)
+        if isinstance(traits, str) or traits.refusal is not None:
+            return CheckResult(traits if isinstance(traits, str) else traits.refusal)
+        if strategy.is_compiled and (missing := why_not_compiled()):
+            return CheckResult(missing)
+        together = self.together(strategy, tasks)
+        engine = self._dispatcher.worker(0, self._dispatcher.device_of(strategy)).engine(
+            traits, strategy, together
+        )
+        n_rows = strategy.rows_for(len(tasks), n_workers(strategy)) if strategy.is_compiled else None
+        key = (id(engine), together[0].rows.kind, n_rows, is_padded(together))
+        if key not in self._results:
+            with intra_op(self._dispatcher.threads):
+                self._results[key] = check_engine(
+                    engine, self._dispatcher.worker().model, clients_to_check(together), n_rows
+                )
+        return self._results[key]
+
+    def n_operations(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> int:
+        """Torch's operations in a fused step by a strategy that was checked."""
+        traits = self.traits(tasks)
+        assert traits is not None
+        worker = self._dispatcher.worker(0, self._dispatcher.device_of(strategy))
+        return count_operations(worker.engine(traits, strategy, tasks), clients_to_check(tasks))
+
+    def alone(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> dict[int, str]:
+        """Clients that cannot join a fused step with most others, and why."""
+        if not strategy.takes_chunks or not tasks:
+            return {}
+        traits, kind, alone = self.traits(tasks), typical_task(tasks).rows.kind, {}
+        has_norm = traits is not None and traits.has_norm
+        for task in tasks:
+            if task.rows.kind != kind:
+                alone[task.client] = f"its rows have shape {tuple(task.rows.kind[0])}, other clients' another"
+            elif has_norm and (task.batches.counts == 1).any():
+                alone[task.client] = "a batch of one row, and the model has batch statistics"
+        return alone
+
+    def together(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> list[ClientTask]:
+        """The tasks that can be in one fused step; all of them if none can."""
+        alone = self.alone(strategy, tasks)
+        return [task for task in tasks if task.client not in alone] or list(tasks)
+
+    def _traits_or_reason(self, tasks: Sequence[ClientTask]) -> ModelTraits | str:
+        """The reason is what kept one plain step from being done."""
+        task = typical_task(tasks)
+        recipe = task.recipe
+        key = (recipe.loss, recipe.step is None, recipe.augment, recipe.precision, task.rows.kind)
+        if key not in self._traits:
+            try:
+                self._traits[key] = find_traits(self._model, task)
+            except Exception as error:
+                self._traits[key] = f"a plain step fails: {type(error).__name__}: {error}".splitlines()[0]
+        return self._traits[key]
+
+
+def typical_task(tasks: Sequence[ClientTask]) -> ClientTask:
+    """The first task whose examples are of the most common kind."""
+    kind, _ = Counter(task.rows.kind for task in tasks).most_common(1)[0]
+    return next(task for task in tasks if task.rows.kind == kind)
+
+
+def is_padded(tasks: Sequence[ClientTask]) -> bool:
+    """Is any batch short? Then a fused step has padding rows, and must be checked with some."""
+    distinct = {id(task.batches.counts): task for task in tasks}  # clients of one size share their counts
+    return any(bool((task.batches.counts < task.recipe.batch_size).any()) for task in distinct.values())
+
+
+def why_not_compiled() -> str | None:
+    """Why torch.compile has nothing to compile with here, or None."""
+    if os.environ.get("CXX") or any(shutil.which(name) for name in ("g++", "c++", "clang++")):
+        return None
+    return "torch.compile needs a C++ compiler, and none is installed"

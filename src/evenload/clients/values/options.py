@@ -1,0 +1,34 @@
+"""What one call of training is told beside its datasets and recipe, as one value."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from evenload.errors import ConfigError
+
+__all__ = ["State", "TrainOptions"]
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainOptions:
+    """The options of one call; ``evenload.clients.train`` says what they mean.
+
+    reduce  "mean", a Reducer or None
+    Raises ConfigError for an ``on_error`` that is not known.
+    """
+
+    start: State | Sequence[State] | None = None
+    ids: Sequence[int] | None = None
+    anchor: State | Sequence[State] | None = None
+    corrections: Sequence[State] | None = None
+    round: int = 0
+    reduce: Any = None
+    on_error: str = "raise"
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "return"):
+            raise ConfigError(f"on_error={self.on_error!r} is unknown", hint="use 'raise' or 'return'")
