@@ -35,7 +35,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round: who took part, who came back, and how it went.
+    """One round of a federation: who took part, who came back, and how it went.
 
     loss     mean of the returned clients' last batch losses, weighted by rows; NaN if nobody came back
     test     what ``evaluate`` gave for the global model, if it was evaluated in this round
@@ -53,7 +53,12 @@ class Round:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FederatedResult:
-    """state: the global model; server: with what the algorithm remembers; plan: how clients were trained."""
+    """The outcome of a federation.
+
+    state   the global model
+    server  the state with the algorithm's memory
+    plan    how clients were trained
+    """
 
     state: dict[str, Tensor]
     server: Server
@@ -90,37 +95,43 @@ def federate(
     """
     algorithm = algorithm or FedAvg()
     rule = cohort if isinstance(cohort, Cohort) else Cohort(size=cohort)
-    if rounds < 1 or evaluate_every < 1 or not len(datasets):
-        raise ConfigError(
-            f"rounds={rounds}, evaluate_every={evaluate_every}, {len(datasets)} clients: use 1 or more"
-        )
-    if isinstance(algorithm, PrivateFedAvg) and rule.poisson and algorithm.expected is None:
-        raise ConfigError(
-            "Poisson cohorts differ in size, and dividing by it would tell who came",
-            hint=f"give PrivateFedAvg(expected=...): {rule.size} x {len(datasets)} clients",
-        )
+    _check(algorithm, rule, rounds, evaluate_every, len(datasets))
     with Trainer(model, strategy=strategy, devices=devices, seed=seed, rounds=rounds) as trainer:
         run = _FederatedRun(trainer, datasets, recipe, algorithm, rule, seed)
         server, history = run.begin(), []
-        mark = run.mark(server)
+        made_with = run.made_with(server)
         if checkpoint is not None and resume and Path(checkpoint).exists():
-            server, history = _load(Path(checkpoint), mark)
+            server, history = _load(Path(checkpoint), made_with)
         while server.round < rounds:
             server, done = run.round(server)
-            if test is not None and (
-                done.round % evaluate_every == evaluate_every - 1 or done.round == rounds - 1
-            ):
+            is_due = done.round % evaluate_every == evaluate_every - 1 or done.round == rounds - 1
+            if test is not None and is_due:
                 done = dataclasses.replace(done, test=evaluate(trainer.model, server.state, test, recipe))
             history.append(done)
             if checkpoint is not None:
-                _save(Path(checkpoint), mark, server, history)
+                _save(Path(checkpoint), made_with, server, history)
             if on_round is not None:
                 on_round(done)
         return FederatedResult(server.state, server, tuple(history), run.plan)
 
 
+def _check(algorithm: Any, rule: Cohort, rounds: int, evaluate_every: int, n_clients: int) -> None:
+    """Raise ConfigError for arguments that cannot be used."""
+    if rounds < 1 or evaluate_every < 1 or not n_clients:
+        raise ConfigError(
+            f"rounds={rounds}, evaluate_every={evaluate_every}, {n_clients} clients: use 1 or more"
+        )
+    if isinstance(algorithm, PrivateFedAvg) and rule.poisson and algorithm.expected is None:
+        raise ConfigError(
+            "Poisson cohorts differ in size, and dividing by it would tell who came",
+            hint=f"give PrivateFedAvg(expected=...): {rule.size} x {n_clients} clients",
+        )
+
+
 @dataclass(slots=True)
 class _FederatedRun:
+    """A federation under way: its trainer, its clients, and how the last round trained them."""
+
     trainer: Trainer
     datasets: Sequence[Any]
     recipe: Recipe
@@ -133,8 +144,8 @@ class _FederatedRun:
         params = tuple(name for name, p in self.trainer.model.named_parameters() if p.requires_grad)
         return self.algorithm.init(Server(self.trainer.start, params, len(self.datasets), seed=self.seed))
 
-    def mark(self, server: Server) -> str:
-        """What a checkpoint must have been made with."""
+    def made_with(self, server: Server) -> str:
+        """A text of all that a checkpoint must have been made with to be resumed here."""
         shapes = {name: tuple(t.shape) for name, t in server.state.items()}
         parts = (self.algorithm, self.recipe, self.rule)
         fixed = (self.seed, len(self.datasets), shapes, str(self.trainer.model))
@@ -168,7 +179,7 @@ class _FederatedRun:
         )
 
     def _with_ties(self, server: Server) -> Server:
-        """A tied parameter has several names, of which algorithms know the first: the others follow it."""
+        """Copy tied parameters to their other names: algorithms know the first one only."""
         own: dict[int, str] = {}
         state = dict(server.state)
         for name, t in self.trainer.model.state_dict(keep_vars=True).items():
@@ -196,7 +207,7 @@ class _FederatedRun:
 
 
 class _Tolerant:
-    """A reducer that gives nothing where nobody has ended well: the round then changes nothing."""
+    """A reducer whose value is None if no client ended well: the round then changes nothing."""
 
     def __init__(self, inner: Any):
         self._inner, self._any = inner, False
@@ -210,7 +221,7 @@ class _Tolerant:
 
 
 def _named(value: Any) -> str:
-    """Like repr, but functions go by their names: their addresses differ in every process."""
+    """Like repr, with functions by their names: their addresses differ between processes."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = ", ".join(f"{f.name}={_named(getattr(value, f.name))}" for f in dataclasses.fields(value))
         return f"{type(value).__name__}({fields})"
@@ -228,27 +239,27 @@ def _mean_loss(results: Sequence[ClientResult]) -> float:
     return float(np.sum([r.losses[-1] * r.n_rows for r in results]) / rows) if rows else float("nan")
 
 
-def _save(path: Path, mark: str, server: Server, history: list[Round]) -> None:
-    """Whole or not at all: written beside, flushed to disk, then renamed."""
+def _save(path: Path, made_with: str, server: Server, history: list[Round]) -> None:
+    """Write the checkpoint whole or not at all: beside, flushed to disk, then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     fields = {f.name: getattr(server, f.name) for f in dataclasses.fields(server)}
     rounds = [dataclasses.asdict(r) for r in history]
     with fresh.open("wb") as file:
-        torch.save({"format": FORMAT, "mark": mark, "server": fields, "history": rounds}, file)
+        torch.save({"format": FORMAT, "mark": made_with, "server": fields, "history": rounds}, file)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)
 
 
-def _load(path: Path, mark: str) -> tuple[Server, list[Round]]:
+def _load(path: Path, made_with: str) -> tuple[Server, list[Round]]:
     try:
         page = torch.load(path, weights_only=True)
     except Exception as error:
         raise FormatError(f"{path} is not a checkpoint: {type(error).__name__}: {error}") from error
     if not isinstance(page, dict) or page.get("format") != FORMAT:
         raise FormatError(f"{path} is not a checkpoint of this version")
-    if page["mark"] != mark:
+    if page["mark"] != made_with:
         raise FormatError(
             f"{path} belongs to another run: its model, recipe, algorithm, cohort or seed differ",
             hint="resume with the same arguments, or name another checkpoint",

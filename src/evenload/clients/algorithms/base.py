@@ -20,7 +20,7 @@ __all__ = ["Algorithm", "Orders", "Server", "State", "combine", "mean_of", "minu
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """All that there is between two rounds, and all that a checkpoint holds.
+    """The state of a federation between two rounds, which is what a checkpoint holds.
 
     state      the global model
     params     names of its parameters (the rest are buffers)
@@ -42,7 +42,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What the clients of a round do, one entry each or one for all (see ``train``)."""
+    """A pass of training for a round's clients, one entry each or one for all (see ``train``)."""
 
     recipe: Recipe
     start: State | Sequence[State]
@@ -52,8 +52,10 @@ class Orders:
 
 
 class Algorithm(Protocol):
+    """A federated algorithm: three pure functions over the server's state."""
+
     def init(self, server: Server) -> Server:
-        """With the algorithm's memory."""
+        """The server with the algorithm's memory."""
         ...
 
     def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
@@ -82,5 +84,5 @@ def combine(base: State, scale: float, step: State) -> dict[str, Tensor]:
 
 
 def usable(results: Sequence[ClientResult]) -> list[ClientResult]:
-    """In the order of their ids: sums are then the same whoever came first."""
+    """The usable results in the order of their ids: sums do not depend on who came first."""
     return sorted((r for r in results if r.is_usable), key=lambda r: r.client)

@@ -13,7 +13,7 @@ __all__ = ["Cohort"]
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """A rule for rounds.
+    """A rule for who takes part in a round, and who comes back.
 
     size        clients per round: a number, a share below 1.0 of all, or None for all
     drop_out    probability that a client does not come back

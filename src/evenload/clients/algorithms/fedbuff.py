@@ -22,7 +22,9 @@ __all__ = ["FedBuff"]
 
 @dataclass(frozen=True, slots=True)
 class FedBuff:
-    """buffer       changes per server step
+    """Asynchronous aggregation of buffered changes.
+
+    buffer       changes per server step
     concurrency  clients under way at any time
     lr           of the server
 
@@ -42,7 +44,7 @@ class FedBuff:
 
     @property
     def acts_alone(self) -> bool:
-        """Clients that have landed leave, also if none of them came to anything."""
+        """Clients that came back leave the buffer, even if none of them has a usable result."""
         return True
 
     def init(self, server: Server) -> Server:
@@ -51,7 +53,7 @@ class FedBuff:
         return replace(server, memory={"flying": [], "turn": 0, "now_s": 0.0})
 
     def fill(self, server: Server, seconds: dict[int, float]) -> Server:
-        """Idle clients begin, drawn by key, until ``concurrency`` are under way."""
+        """Let idle clients begin, drawn by key, until ``concurrency`` are under way."""
         flying, turn = list(server.memory["flying"]), server.memory["turn"]
         busy = {entry[2] for entry in flying}
         while len(flying) < self.concurrency:
@@ -76,8 +78,8 @@ class FedBuff:
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         results: list[ClientResult] = passes[0] if passes else []
-        landed = self.next_to_return(server)
-        began = {client: (version, start) for _, _, client, version, start in landed}
+        returned = self.next_to_return(server)
+        began = {client: (version, start) for _, _, client, version, start in returned}
         total = {n: torch.zeros_like(server.state[n]) for n in server.params}
         for r in results:
             version, start = began[r.client]
@@ -87,6 +89,6 @@ class FedBuff:
         state = dict(server.state)
         for n, t in total.items():
             state[n] = server.state[n] + self.lr * t / self.buffer
-        gone = {entry[1] for entry in landed}
+        gone = {entry[1] for entry in returned}
         flying = [entry for entry in server.memory["flying"] if entry[1] not in gone]
-        return server.after(state, flying=flying, now_s=landed[-1][0])
+        return server.after(state, flying=flying, now_s=returned[-1][0])

@@ -20,7 +20,9 @@ __all__ = ["PrivateFedAvg"]
 
 @dataclass(frozen=True, slots=True)
 class PrivateFedAvg:
-    """clip   largest norm of a client's change
+    """FedAvg of clipped changes with noise, private for each client.
+
+    clip   largest norm of a client's change
     noise  standard deviation of the noise on the sum, in multiples of ``clip``
     expected  clients expected in a round, which the sum is divided by; None: by those that came back, which
            is right for cohorts of fixed size. With ``Cohort(size=q, poisson=True)`` say q times all clients:

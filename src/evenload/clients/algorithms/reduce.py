@@ -1,4 +1,4 @@
-"""Aggregation on the fly: what is needed of a client's state is taken when it ends, and the rest let go.
+"""Aggregation as clients end: what is needed of a client's state is added up, and the rest freed.
 
     reduce="mean"    mean of the states, weighted by rows
     a Reducer        anything with ``take(results) -> results to keep`` and ``value()``

@@ -19,15 +19,18 @@ from evenload.errors import ConfigError
 __all__ = ["Krum", "Median", "TrimmedMean"]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stacked:
-    """Aggregates every tensor by itself, from the clients' values stacked along axis 0, as float64."""
+class _KeptStates:
+    """Mixed into algorithms without memory that need every client's state at once."""
 
     def init(self, server: Server) -> Server:
         return server
 
     def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
         return [Orders(recipe, server.state)]
+
+
+class _PerNumber(_KeptStates):
+    """Aggregates every number by itself, from the clients' tensors stacked along axis 0, as float64."""
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         results: list[ClientResult] = passes[0]
@@ -42,7 +45,7 @@ class _Stacked:
 
 
 @dataclass(frozen=True, slots=True)
-class Median(_Stacked):
+class Median(_PerNumber):
     """The middle value of each number; the mean of the two middle ones if there are two."""
 
     def _one(self, stack: Tensor) -> Tensor:
@@ -51,7 +54,7 @@ class Median(_Stacked):
 
 
 @dataclass(frozen=True, slots=True)
-class TrimmedMean(_Stacked):
+class TrimmedMean(_PerNumber):
     """The mean of each number without the ``share`` largest and the ``share`` smallest."""
 
     share: float = 0.1
@@ -66,7 +69,7 @@ class TrimmedMean(_Stacked):
 
 
 @dataclass(frozen=True, slots=True)
-class Krum:
+class Krum(_KeptStates):
     """The ``keep`` clients whose nearest neighbours are nearest, averaged; ``n_bad`` may be anything.
 
     Raises ConfigError in a round of fewer than n_bad + 3 clients.
@@ -74,12 +77,6 @@ class Krum:
 
     n_bad: int
     keep: int = 1
-
-    def init(self, server: Server) -> Server:
-        return server
-
-    def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
-        return [Orders(recipe, server.state)]
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         results: list[ClientResult] = passes[0]

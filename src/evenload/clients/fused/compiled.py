@@ -48,7 +48,7 @@ def compile_step(
     ) -> list[Tensor]:
         return [*clients.flat(), draw, x, y, w, *s.values()]
 
-    # The trace runs once on copies: in-place operations are recorded, and change nothing of the clients.
+    # The trace runs once, on copies: its in-place operations must not change the clients.
     example = [t.clone() for t in arguments(clients, draw, x, y, w, s)]
     speedups = find_speedups()
     with _ONE_AT_A_TIME, speedups.inside():

@@ -1,8 +1,8 @@
 """A fused engine: steps of one model and form, by number of rows, made when first needed and kept.
 
-A compiled step keeps nothing between calls, so engines of one model share them: whoever needs one first makes
-it, and who else needs it meanwhile waits for that. An eager step works on a module of its own, which it
-changes while it runs; each engine has its own.
+A compiled step keeps nothing between calls, so engines of one model share them: the first thread that needs
+one makes it, and others that need it wait. An eager step works on a module that it changes while it runs;
+each engine has its own.
 """
 
 import threading
@@ -36,9 +36,9 @@ class CompiledSteps:
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, make: Callable[[], StepFn]) -> StepFn:
-        """That of ``key``, which ``make`` makes if nobody has; what it raises is raised, and kept by nobody.
+        """The step of ``key``, made by ``make`` if it is not there. Raises what ``make`` raises.
 
-        One thread makes it while others wait for it alone: not those that need another one.
+        One thread makes it; only threads that need the same step wait.
         """
         with self._lock:
             making = self._making[key]
@@ -49,11 +49,10 @@ class CompiledSteps:
 
 
 class FusedEngine:
-    """Trains tasks in fused chunks. One thread at a time.
+    """The fused steps of one model, recipe and form, for one thread at a time.
 
     model     with keyed dropout; it is copied, never changed
-    compiled  where compiled steps are kept; ``key`` tells those of one engine's model, form and recipe from
-              those of another one's
+    compiled  where compiled steps are kept; ``key`` tells one form and recipe from another
     """
 
     def __init__(
@@ -80,8 +79,9 @@ class FusedEngine:
     def run(
         self, tasks: Sequence[ClientTask], queue: deque[ClientTask], n_rows: int, *, pads: bool = False
     ) -> Iterator[list[ClientResult]]:
-        """Results as clients end. ``tasks`` are all that ``queue`` holds at first, and give the shapes.
+        """Train what is in ``queue``; yields results as clients end.
 
+        tasks   all that ``queue`` holds at first; they give the shapes
         n_rows  most clients in a step; ``pads``: step so many rows always, even for fewer clients
         """
         sizes = [n_rows] if pads else halves(n_rows) if self._is_compiled else range(1, n_rows + 1)
@@ -121,4 +121,5 @@ def _settle_allocator(device: str) -> None:
 
 
 def longest_first(tasks: Sequence[ClientTask]) -> deque[ClientTask]:
+    """The tasks as a queue, those of most steps first."""
     return deque(sorted(tasks, key=lambda task: -task.batches.n_steps))

@@ -16,16 +16,16 @@ from evenload.clients.values.task import ClientTask
 
 __all__ = ["bytes_per_client", "most_clients"]
 
-SHARE = 0.5  # of the free memory that may be used
-SLACK = 2.0  # grouped convolutions keep copies, kernels take work space: measured at most 1.6
+SHARE = 0.5  # of the free memory
+SLACK = 2.0  # grouped convolutions keep copies, kernels need work space: 1.6 was the most measured
 
 
 def bytes_per_client(model: nn.Module, task: ClientTask) -> int:
-    """Bytes of one client in a fused step. Raises whatever the model raises."""
-    trial = copy.deepcopy(model).train()
-    params = sum(p.numel() * p.element_size() for p in trial.parameters())
-    buffers = sum(b.numel() * b.element_size() for b in trial.buffers())
-    own = {p.untyped_storage().data_ptr() for p in trial.parameters()}
+    """Estimate the bytes of one client in a fused step. Raises whatever the model raises."""
+    probed = copy.deepcopy(model).train()
+    params = sum(p.numel() * p.element_size() for p in probed.parameters())
+    buffers = sum(b.numel() * b.element_size() for b in probed.buffers())
+    own = {p.untyped_storage().data_ptr() for p in probed.parameters()}
     kept: dict[int, int] = {}
 
     def count(t: torch.Tensor) -> torch.Tensor:
@@ -38,7 +38,7 @@ def bytes_per_client(model: nn.Module, task: ClientTask) -> int:
     x, y = task.rows.at(task.batches.rows[0, :n])
     hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
     with torch.random.fork_rng(), hooks, precision_of(task.recipe, str(x.device)):
-        outputs = trial(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
+        outputs = probed(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
         loss_of(task.recipe)(outputs, y).sum()
     slots = len(task.recipe.optimizer.slots(type(task.recipe.optimizer).form([task.recipe.optimizer])))  # pyright: ignore
     batch = x.numel() * x.element_size()
@@ -46,7 +46,7 @@ def bytes_per_client(model: nn.Module, task: ClientTask) -> int:
 
 
 def most_clients(model: nn.Module, task: ClientTask, free_bytes: int | None = None) -> int:
-    """Clients that fit into a share of the free memory; 1 if the model cannot even be asked."""
+    """Clients that fit into a share of the free memory; 1 if the model fails."""
     free = psutil.virtual_memory().available if free_bytes is None else free_bytes
     try:
         return max(1, int(SHARE * free / max(1, bytes_per_client(model, task))))

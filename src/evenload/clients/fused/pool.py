@@ -1,6 +1,6 @@
-"""Where a fused step gathers its rows from: the clients' own tensors if they share them, else an arena.
+"""Tensors that a fused step gathers its examples from: the clients' own if they share them, else copies.
 
-Places are positions in the pool, so that one gather serves all slots of a step.
+Places are positions in these tensors, so that one gather serves all slots of a step.
 """
 
 from collections.abc import Sequence
@@ -16,9 +16,13 @@ __all__ = ["RowPool", "make_pool"]
 
 
 class RowPool(Protocol):
+    """Two tensors x and y that hold the examples of all clients in the slots."""
+
     def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
-        """Where all tasks' batches have their rows, one task behind the other: int64 [steps, batch]. Relative
-        to where a client is loaded, if the pool ``is_loaded``."""
+        """Positions of all tasks' batches, one task after the other: int64 [steps, batch].
+
+        Relative to where a client is loaded, if the pool ``is_loaded``.
+        """
         ...
 
     @property
@@ -27,7 +31,7 @@ class RowPool(Protocol):
         ...
 
     def load(self, slot: int, task: ClientTask) -> int:
-        """Make the client's rows available while it holds ``slot``; where they begin."""
+        """Copy the client's rows in, for as long as it holds ``slot``; returns where they begin."""
         ...
 
     def gather(self, places: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,6 +43,7 @@ class RowPool(Protocol):
 
 
 def make_pool(tasks: Sequence[ClientTask], n_slots: int, device: str) -> RowPool:
+    """The pool for these tasks: without copies if all clients' examples are rows of the same tensors."""
     whole = _whole(tasks)
     if whole is not None:
         return _SharedRows(*whole, device)
@@ -61,7 +66,7 @@ class _Pool:
 
 
 class _SharedRows(_Pool):
-    """Every client's examples are rows of the same two tensors: nothing is copied."""
+    """The two tensors that all clients' examples are rows of: nothing is copied."""
 
     def __init__(self, x: Tensor, y: Tensor, offsets: dict[int, int], device: str):
         self.x, self.y, self._offsets = x.to(device), y.to(device), offsets
@@ -80,7 +85,7 @@ class _SharedRows(_Pool):
 
 
 class _CopiedRows(_Pool):
-    """Room for the longest client in every slot; a client's examples are copied in when it takes the slot.
+    """Tensors with room for the largest client in every slot; examples are copied in when it takes the slot.
 
     Room that no client fills is never touched, so it costs address space, not memory.
     """
@@ -109,7 +114,7 @@ def _rows(tasks: Sequence[ClientTask]) -> np.ndarray:
 
 
 def _whole(tasks: Sequence[ClientTask]) -> tuple[Tensor, Tensor, dict[int, int]] | None:
-    """The two tensors that all clients' rows lie in, and where each client's begin; None if they do not."""
+    """The two tensors that hold all clients' rows, and where each client's begin; None if there are none."""
     first = tasks[0].rows
     if all(t.rows.x is first.x and t.rows.y is first.y for t in tasks):
         return first.x, first.y, {}
@@ -122,8 +127,7 @@ def _whole(tasks: Sequence[ClientTask]) -> tuple[Tensor, Tensor, dict[int, int]]
 
 
 def _spans(parts: Sequence[Tensor]) -> tuple[Tensor, list[int]] | None:
-    """The tensor that all ``parts`` (of one kind) are runs of rows of, as slices of one tensor are, and where
-    each begins; None if there is none."""
+    """The tensor that ``parts`` (of one kind) are slices of, and where each begins; None if there is none."""
     first, shape = parts[0], parts[0].shape[1:]
     row_bytes = shape.numel() * first.element_size()
     if not row_bytes:

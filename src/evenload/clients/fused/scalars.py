@@ -1,4 +1,4 @@
-"""The numbers of a fused step: learning rates, momenta and so on, of each client in each step."""
+"""The numbers that enter a fused step: learning rates, momenta and so on, of each client in each step."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ __all__ = ["Scalars"]
 
 
 class Scalars:
-    """Of clients among ``tasks``. Numbers that never change are made once."""
+    """The numbers for steps of clients among ``tasks``; those that never change are made once."""
 
     def __init__(self, tasks: Sequence[ClientTask], form: StepForm, dtype: torch.dtype, device: str):
         self._form, self._dtype, self._device = form, dtype, device
@@ -23,8 +23,10 @@ class Scalars:
         self._known: dict[int, dict[str, Tensor]] = {}
 
     def lines(self, clients: list[tuple[ClientTask, int]], length: int, q: int) -> list[dict[str, Tensor]]:
-        """For each of ``length`` steps name -> [q], of ``clients`` and the steps that each has taken so far;
-        rows beyond them repeat the first client's."""
+        """For each of ``length`` steps: name -> [q].
+
+        clients  with the steps that each has taken so far; rows beyond them repeat the first client's
+        """
         if q in self._known:
             return [self._known[q]] * length
         if self._has_one_recipe and self._are_alike(clients):
@@ -44,11 +46,11 @@ class Scalars:
         return lines * length if is_fixed else lines
 
     def _are_alike(self, clients: list[tuple[ClientTask, int]]) -> bool:
-        """Are they as far, and is as much before them?"""
+        """Have all taken equally many steps, and (if the rate changes) equally many to take?"""
         return len({(step, self._is_constant or task.batches.n_steps) for task, step in clients}) == 1
 
     def _numbers(self, tasks: list[ClientTask], steps: np.ndarray) -> dict[str, np.ndarray]:
-        """Each broadcasts to [steps, clients]."""
+        """Name -> numbers that broadcast to [steps, clients]."""
         recipes = [task.recipe for task in (tasks[:1] if self._has_one_recipe else tasks)]
         optimizers = [recipe.optimizer for recipe in recipes]
         factor = np.ones(1) if self._is_constant else _factors(tasks, steps)
@@ -61,7 +63,7 @@ class Scalars:
 
 
 def _factors(tasks: Sequence[ClientTask], steps: np.ndarray) -> np.ndarray:
-    """What each client's learning rate is multiplied by in its ``steps`` [length, clients], from 0."""
+    """Factors [length, clients] of each client's learning rate in its ``steps`` (from 0)."""
     schedules = [task.recipe.schedule for task in tasks]
     sizes = [task.batches.n_steps for task in tasks]
     lines = [

@@ -1,10 +1,10 @@
-"""Slots: a row of every stacked tensor, held by one client at a time.
+"""Slots of a fused run: each is a row of every stacked tensor, held by one client at a time.
 
-Clients wait in order of their steps, the longest first. A slot whose client is through takes the next; when
-none waits, the last live row moves into the gap and the live prefix shrinks. So no finished client is ever
-stepped, however ragged the clients are.
+Clients wait in order of their steps, the longest first. When a client ends, the next one takes its slot; when
+none waits, the last live row moves into the gap and the live rows become fewer. So no finished client is ever
+stepped, however different the clients' numbers of steps are.
 
-    segment   steps during which no slot changes hands; looked up in the table of all steps in one go
+    segment   steps during which no slot changes its client; their inputs are looked up at once
 """
 
 import functools
@@ -26,15 +26,18 @@ from evenload.clients.values.task import ClientTask
 
 __all__ = ["SlotRun"]
 
-GATHER_BYTES = 1 << 20  # of examples at once: few calls, and still in the cache when they are used
-SIDE_BY_SIDE_BYTES = 1 << 20  # of states: so few are copied faster than their tensors are handled one by one
-FEW_RUNS = 4  # of neighbouring slots: so many slices are written faster than one list of slots
+GATHER_BYTES = 1 << 20  # of examples gathered at once: few calls, and still in the cache when they are used
+SIDE_BY_SIDE_BYTES = 1 << 20  # states up to this size are copied faster as one tensor than one by one
+FEW_RUNS = 4  # fewer runs of neighbouring slots than this are written faster as slices than as a list
 
 
 @dataclass(slots=True)
 class _Occupant:
-    """The client in a slot: its first line in the table, its next one and the one after its last; where its
-    rows begin in the pool."""
+    """The client in a slot.
+
+    first, next, end  its first line in the table of steps, its next one, and the one after its last
+    begin             where its rows begin in the pool
+    """
 
     task: ClientTask
     first: int
@@ -45,11 +48,11 @@ class _Occupant:
 
 
 class SlotRun:
-    """Trains what waits in ``queue`` (of one form, none empty) over a few rows; one use only.
+    """One training of the tasks in ``queue`` (of one form, none empty) over a few slots; used once.
 
     tasks  all that may come out of the queue, longest first; runs in several threads may share one queue
     step   the fused step; ``sizes`` are the numbers of rows that it may be called with, ascending
-    names  state dict name -> the name its tensor has here (tied parameters share one)
+    names  state dict name -> the name of its tensor here (tied parameters share one)
     """
 
     def __init__(
@@ -73,12 +76,12 @@ class SlotRun:
         self._clients = self._make_clients(tasks)
         self._windows: dict[int, StackedClients] = {}
         self._columns = self._side_by_side()
-        self._slots: list[_Occupant] = []  # the live prefix
+        self._slots: list[_Occupant] = []  # slots that hold a client, without gaps
         self.client_steps = 0  # rows stepped that belonged to a client
         self.row_steps = 0  # rows stepped
 
     def results(self) -> Iterator[list[ClientResult]]:
-        """Lists of clients that ended together, as they end."""
+        """Yield lists of clients that ended together, as they end."""
         self._enter(list(range(self.n_slots)))
         while self._slots:
             self._run_segment()
@@ -121,7 +124,7 @@ class SlotRun:
         return [*clients.changing(), *(t for table in others for t in table.values())]
 
     def _enter(self, slots: list[int]) -> int:
-        """Give the next waiting clients these slots, behind the live prefix or freed; says how many."""
+        """Put waiting clients into these slots, which are free or follow the last; how many were there?"""
         entering = []
         while len(entering) < len(slots):
             try:
@@ -142,7 +145,7 @@ class SlotRun:
         if self._form.correction:
             ones = {n: n for n in self._form.trained}
             self._put(clients.correction, places, [t.correction or {} for t in entering], ones)
-        for at, _ in places if self._slots else ():  # those of a new clients are zero
+        for at, _ in places if self._slots else ():  # new tensors are zero
             for table in clients.state.values():
                 for t in table.values():
                     t[at] = 0
@@ -190,14 +193,14 @@ class SlotRun:
         self._note(lines, outs)
 
     def _gathered(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Batches of the steps, gathered for several steps at once as long as they are small."""
+        """Yield the batches of the steps, gathered for several steps at once while they are small."""
         size = max(1, GATHER_BYTES // max(1, self._pool.row_bytes * rows[0].numel()))
         for at in range(0, len(rows), size):
             x, y = self._pool.gather(rows[at : at + size])
             yield from zip(x.unbind(0), y.unbind(0), strict=True)
 
     def _window(self, q: int) -> StackedClients:
-        """The first ``q`` rows of everything."""
+        """The clients in the first ``q`` rows."""
         if q in self._windows:
             return self._windows[q]
         clients = self._clients
@@ -254,8 +257,7 @@ class SlotRun:
         return results
 
     def _stack(self, at: Tensor | None) -> tuple[Mapping[str, Tensor] | FlatStates, list[bool]]:
-        """The tensors of slots ``at``, and which rows are finite. Those of all slots (None) are the clients's
-        own, unless they are small."""
+        """The states in slots ``at`` (None: all, maybe not copied), and which of them are finite."""
         clients = self._clients
         if self._columns is not None:
             flat = torch.cat(self._columns, 1)
@@ -270,8 +272,7 @@ class SlotRun:
         return {n: t.cpu() for n, t in stack.items()}, usable
 
     def _side_by_side(self) -> list[Tensor] | None:
-        """A state's tensors as [slots, numbers] each; None unless they are all of one dtype, may all change,
-        and all slots' are small."""
+        """A state's tensors as [slots, numbers] each; None unless all are of one dtype and small."""
         tables = {**self._clients.params, **self._clients.buffers}
         size = sum(t.numel() * t.element_size() for t in tables.values())
         is_mixed = len({t.dtype for t in tables.values()}) > 1 or len(tables) < len(self._names)
@@ -288,7 +289,7 @@ class SlotRun:
         return {n: float((means[:, i] * counts).sum() / max(1, seen)) for i, n in enumerate(names)}
 
     def _refill(self, done: list[int]) -> None:
-        """Next clients into the slots that are free; when none waits, live rows move down into the gaps."""
+        """Put the next clients into free slots; when none waits, move the last rows into the gaps."""
         filled = self._enter(done)
         gaps = done[filled:]
         live = len(self._slots) - len(gaps)
@@ -307,7 +308,7 @@ Places = list[tuple[slice | list[int], slice]]
 
 
 def _runs(slots: list[int]) -> Places:
-    """What to write where: pairs of slots and of places among ``slots``, which ascend."""
+    """Pairs of slots and of their positions in ``slots`` (ascending), to write runs of slots at once."""
     cuts = [i for i in range(1, len(slots)) if slots[i] != slots[i - 1] + 1]
     if len(cuts) >= FEW_RUNS:
         return [(slots, slice(None))]
@@ -321,7 +322,7 @@ def _flattened(t: Tensor) -> Tensor:
 
 
 def _finite_rows(stacks: Sequence[Tensor]) -> list[bool]:
-    """Of stacks [rows, numbers]: is every floating number of the row finite?"""
+    """For each row of stacks [rows, numbers]: is every floating number finite?"""
     stacks = [t.float() if t.dtype == torch.float16 else t for t in stacks if t.is_floating_point()]
     if math.isfinite(sum(float(t.sum()) for t in stacks)):
         return [True] * len(stacks[0])

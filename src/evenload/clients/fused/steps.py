@@ -1,4 +1,4 @@
-"""Every step of every client in one table: what goes into a step, and what came out of it.
+"""A table with a line for each step of each client: its inputs, and its losses and metrics.
 
 A client's steps are consecutive lines, so a segment of many clients is one lookup per column.
 """
@@ -18,7 +18,10 @@ __all__ = ["StepTable"]
 
 
 class StepTable:
-    """counts, losses [steps]; metrics [steps, metrics]; examples, those before each step."""
+    """A line for each step of each client.
+
+    counts, losses [steps]; metrics [steps, metrics]; examples: the number of them before each step
+    """
 
     def __init__(self, tasks: Sequence[ClientTask], pool: RowPool, dtype: torch.dtype, device: str):
         plans, recipe = [task.batches for task in tasks], tasks[0].recipe
@@ -28,7 +31,7 @@ class StepTable:
         self.examples = [0, *np.cumsum(self.counts).tolist()]
         self.losses = np.empty(ends[-1])
         self.metrics = np.empty((ends[-1], len(recipe.metrics)))
-        # The last line is nobody's: one row that a client here has, for rows beyond the clients of a step.
+        # The last line is no client's: it repeats a client's row, for rows beyond the clients of a step.
         places = pool.places(tasks)
         own = places[:1] * (not pool.is_loaded)
         draws = np.concatenate([*(plan.draws for plan in plans), [0]])
@@ -42,8 +45,10 @@ class StepTable:
         return self._first[id(task)]
 
     def at(self, lines: np.ndarray, q: int) -> list[Tensor]:
-        """For ``lines`` int64 [length, live]: rows int64 [length, q, batch] in the pool, weights of that
-        shape, draws int64 [length, q]; beyond the live clients those of nobody."""
+        """Inputs of the steps in ``lines`` int64 [length, live], for ``q`` rows, ``live`` of them clients.
+
+        rows int64 [length, q, batch] in the pool, weights of that shape, draws int64 [length, q]
+        """
         length, live = lines.shape
         if live < q:
             lines = np.hstack([lines, np.full((length, q - live), self._spare)])
@@ -54,6 +59,6 @@ class StepTable:
 
 @functools.cache
 def _row_weights(batch: int) -> np.ndarray:
-    """[batch + 1, batch]: for each number of real rows, 1/n of these and 0 of the padding."""
+    """[batch + 1, batch]: for each number n of real rows, 1/n for these and 0 for padding."""
     counts = np.arange(batch + 1)[:, None]
     return (np.arange(batch) < counts) / np.maximum(counts, 1)

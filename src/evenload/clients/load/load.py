@@ -70,7 +70,7 @@ class DatasetReader:
         self.has_dropout = bool(keyed_layers(model))
 
     def read(self, datasets: Sequence[Any], recipes: Sequence[Recipe]) -> list[tuple[Rows, Exception | None]]:
-        """Rows of each dataset, and what is wrong with them. A dataset is known by identity, so must not change."""
+        """Rows of each dataset, and what is wrong with them. Datasets are known by identity."""
         known_for: dict[int, dict[int, ReadDataset]] = {}
         read = []
         for dataset, recipe in zip(datasets, recipes, strict=True):

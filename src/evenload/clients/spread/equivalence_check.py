@@ -57,8 +57,8 @@ def check_engine(
 ) -> CheckResult:
     """Train ``tasks`` by ``engine``, and compare them with serial training of ``model``, a private copy.
 
-    Steps ``n_rows`` rows (one per client by default), which these few clients need not fill: the graph that is
-    compiled is then the one used later. An exception of the engine is the reason for a refusal.
+    Steps ``n_rows`` rows (one per client by default), which these few clients need not fill: the graph that
+    is compiled is then the one used later. An exception of the engine is the reason for a refusal.
     """
     try:
         with warnings.catch_warnings(record=True) as said:
@@ -135,7 +135,7 @@ def _norms(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 
 
 def _cut(task: ClientTask) -> ClientTask:
-    """The task with its first, its shortest and its last batch: where one is padded, a model that mixes rows shows.
+    """The task with its first, shortest and last batch: a model that mixes rows shows where one is padded.
 
     Padding is another row than the batch's first: a batch of copies of one row would show nothing.
     """

@@ -20,7 +20,7 @@ _GOLDEN, _A, _B = (c - 2**64 for c in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0
 
 
 class KeyedDropout(nn.Module):
-    """Zeroes elements (or, with ``by_channel``, whole channels) with probability ``p``; scales the others.
+    """A dropout of elements (with ``by_channel``, of channels) with probability ``p``, decided by a key.
 
     ``draw_key`` is an int64 scalar that changes with every step; ``layer`` and the count of calls within one
     forward pass keep the masks of one step apart.
@@ -49,7 +49,7 @@ class KeyedDropout(nn.Module):
 
 
 def with_keyed_dropout(model: nn.Module) -> nn.Module:
-    """``model`` itself, with every nn.Dropout, Dropout1d, 2d and 3d replaced."""
+    """Replace every nn.Dropout, Dropout1d, 2d and 3d; returns ``model`` itself."""
     kinds = {nn.Dropout: False, nn.Dropout1d: True, nn.Dropout2d: True, nn.Dropout3d: True}
     layers = itertools.count()
 
@@ -66,7 +66,7 @@ def keyed_layers(model: nn.Module) -> dict[str, KeyedDropout]:
 
 
 def uniform_of(key: Tensor, salt: int, places: Tensor) -> Tensor:
-    """float64 in [0, 1) for each int64 place, of a key (an int64 scalar) and a salt."""
+    """A float64 in [0, 1) for each int64 place, from a key (an int64 scalar) and a salt."""
     words = _mix(_mix(key ^ salt) + places * _GOLDEN)
     return _shift(words, 11).to(torch.float64) * 2.0**-53
 

@@ -1,4 +1,4 @@
-"""What comes before and around a model's forward pass: augmentation, and the precision of its products.
+"""Augmentation of a batch before a model's forward pass, and the precision of its products.
 
 Random numbers of an augmentation are counted, not drawn: each follows from the seed, the client, the round,
 the step and its place, so they do not depend on strategy, chunk, device or neighbours.
@@ -20,7 +20,7 @@ OWN = 1 << 40  # keeps these draws apart from those of dropout
 
 
 class Draws:
-    """Random numbers for one client's batch in one step, for ``Recipe.augment``.
+    """The random numbers of one client's batch in one step, for ``Recipe.augment``.
 
     Numbers of padding rows and of real ones do not depend on one another if the first axis is the rows.
     """
@@ -42,12 +42,12 @@ class Draws:
 
 
 def augmented(recipe: Recipe, x: Tensor, key: Tensor) -> Tensor:
-    """``x`` [rows, ...] of one client as the recipe would have it; ``key`` int64 scalar of the step."""
+    """One client's rows ``x`` [rows, ...], augmented by the recipe; ``key`` int64 scalar of the step."""
     return x if recipe.augment is None else recipe.augment(x, Draws(key))
 
 
 def precision_of(recipe: Recipe, device: str) -> AbstractContextManager:
-    """Within it, products are of the recipe's precision; parameters and their updates stay as they are."""
+    """A context in which products have the recipe's precision; parameters and updates stay as they are."""
     if recipe.precision is None:
         return nullcontext()
     return torch.autocast(torch.device(device).type, dtype=torch.bfloat16)

@@ -4,7 +4,7 @@
     terms       proximal term, correction, clipping: per client
     update      the optimiser's stacked rule, in place
 
-A client whose loss is not finite is left as it was before the step, and ``alive`` says so from then on.
+A client whose loss is not finite is left as it was before the step, and is not ``alive`` from then on.
 """
 
 import copy
@@ -28,7 +28,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class StepForm:
-    """What a fused step has to do at all, the same for every client in it.
+    """The parts of a fused step that all of its clients share, and that decide its code.
 
     trained    parameters that get gradients
     frozen     other parameters and buffers that never change
@@ -46,7 +46,7 @@ class StepForm:
 
 @dataclass(slots=True)
 class StackedClients:
-    """What a step works on: rows [K, ...] of everything that belongs to a client; changed in place."""
+    """The state of K clients, stacked as rows [K, ...] of every tensor; steps change it in place."""
 
     params: dict[str, Tensor]
     state: dict[str, dict[str, Tensor]]
@@ -70,7 +70,7 @@ class StackedClients:
         )
 
     def flat(self) -> list[Tensor]:
-        """All tensors, in the order of ``tables``; made once, as a clients serves many steps."""
+        """All tensors, in the order of ``tables``; the list is made once, for many steps."""
         if self._flat is None:
             others = (self.frozen, self.anchor, self.correction)
             self._flat = [*self.changing(), *(t for table in others for t in table.values()), self.alive]
@@ -87,15 +87,17 @@ class StackedClients:
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """losses [K], and per metric the mean over the batch's real rows [K]."""
+    """The losses [K] of a step, and for each metric the mean over the batch's real rows [K]."""
 
     losses: Tensor
     metrics: dict[str, Tensor]
 
 
 class StackedStep:
-    """The fused step of one model and recipe form. Not for two threads at once: ``functional_call`` swaps
-    the parameters of the one module."""
+    """The fused step of one model, recipe and form, not for two threads at once.
+
+    ``functional_call`` swaps the parameters of the one module.
+    """
 
     def __init__(self, model: nn.Module, recipe: Recipe, form: StepForm):
         self._base = with_masked_norm(copy.deepcopy(model)).train()
@@ -110,14 +112,14 @@ class StackedStep:
         self._gradients = vmap(grad_and_value(self._objective, has_aux=True), in_dims=dims)
 
     def move(self, device: str) -> "StackedStep":
-        """What is not stacked (buffers outside the state dict) goes along to the device."""
+        """Move what is not stacked (buffers outside the state dict) to the device."""
         self._base.to(device)
         return self
 
     def __call__(
         self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
     ) -> StepOutput:
-        """Step every client of ``clients`` in place.
+        """Step every client in place.
 
         draw int64 [K] dropout keys; x [K, rows, ...]; y [K, rows, ...]; w [K, rows] 1/n for the n real rows,
         0 for padding; s the optimiser's scalars, and "prox", "clip" if there are any, each [K]
@@ -139,7 +141,7 @@ class StackedStep:
     def traced(
         self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
     ) -> StepOutput:
-        """The same without a look at the numbers, so that it is one graph: ``where`` puts dead rows back.
+        """The same step without branches on numbers, so that it is one graph: ``where`` keeps dead rows.
 
         ``inductor.product_updates`` finds plain descent in the graph by this very form: clone, ``addcmul_``,
         where, copy.
@@ -166,7 +168,7 @@ class StackedStep:
         y: Tensor,
         w: Tensor,
     ):
-        """One client's loss. Buffers are cloned first: what modules write in place comes back as a value."""
+        """One client's loss, and its new buffers: they are cloned, as modules write them in place."""
         fresh = {name: t.clone() for name, t in buffers.items()}
         extra = {**dict.fromkeys(self._keys, draw), **dict.fromkeys(self._weights, w)}
         for layer in self._layers:

@@ -1,4 +1,4 @@
-"""What must be known of a model before clients are trained together: found by one step of the plain kind."""
+"""Traits of a model that decide whether and how its clients are trained together, found by one plain step."""
 
 import copy
 from collections.abc import Mapping
@@ -19,11 +19,13 @@ __all__ = ["ModelTraits", "ask", "class_count", "find_traits", "form_of"]
 
 @dataclass(frozen=True, slots=True)
 class ModelTraits:
-    """names    state dict name -> the name of its tensor among parameters and buffers (tied ones share one)
+    """The traits of a model with one kind of tasks.
+
+    names    state dict name -> the name of its tensor among parameters and buffers (tied ones share one)
     trained  parameters that a loss reaches;  changing  buffers that a forward pass in training writes
     refusal  why clients of this model cannot be fused at all, or None
-    has_norm batch statistics, which need more than one value
-    draws    the model draws from torch's own generator
+    has_norm has batch statistics, which need more than one value
+    draws    draws from torch's own generator
     """
 
     names: Mapping[str, str]
@@ -35,7 +37,7 @@ class ModelTraits:
 
 
 def class_count(model: nn.Module, recipe: Recipe, x: Tensor) -> int | None:
-    """How many classes the model tells apart, asked with one row; None if the loss has no classes."""
+    """The model's number of classes, found with one row; None if the loss has no classes."""
     if recipe.loss != "cross_entropy" or recipe.step is not None:
         return None
     outputs = ask(model, recipe, x[:1])
@@ -44,7 +46,7 @@ def class_count(model: nn.Module, recipe: Recipe, x: Tensor) -> int | None:
 
 @torch.no_grad()
 def ask(model: nn.Module, recipe: Recipe, x: Tensor) -> Tensor:
-    """The model's outputs for rows ``x`` as the recipe shows them; model and generator stay as they are.
+    """The model's outputs for rows ``x``, augmented by the recipe; model and generator stay as they are.
 
     Raises whatever the model and the augmentation raise.
     """
@@ -58,30 +60,31 @@ def ask(model: nn.Module, recipe: Recipe, x: Tensor) -> Tensor:
 
 
 def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
-    """Raises whatever the model raises on the task's first batch."""
-    trial = copy.deepcopy(model).train()
-    trial.load_state_dict(task.start)
+    """Find the traits by one step on the task's first batch. Raises whatever the model raises."""
+    probed = copy.deepcopy(model).train()
+    probed.load_state_dict(task.start)
     n = int(task.batches.counts[0])
     x, y = task.rows.at(task.batches.rows[0, :n])
-    before = {name: (b._version, b.clone()) for name, b in trial.named_buffers()}
+    before = {name: (b._version, b.clone()) for name, b in probed.named_buffers()}
     random_before = torch.get_rng_state()
     with precision_of(task.recipe, "cpu"):
-        outputs = trial(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
+        outputs = probed(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
         loss = loss_of(task.recipe)(outputs, y).mean()
     loss.backward()
     draws = not torch.equal(random_before, torch.get_rng_state())
     torch.set_rng_state(random_before)
-    trained = tuple(n for n, p in trial.named_parameters() if p.requires_grad and p.grad is not None)
-    changed = [n for n, b in trial.named_buffers() if not n.endswith(KEY) and _has_changed(b, *before[n])]
-    own = {id(t): name for name, t in [*trial.named_parameters(), *trial.named_buffers()]}
-    names = {name: own[id(t)] for name, t in trial.state_dict(keep_vars=True).items()}
+    trained = tuple(n for n, p in probed.named_parameters() if p.requires_grad and p.grad is not None)
+    changed = [n for n, b in probed.named_buffers() if not n.endswith(KEY) and _has_changed(b, *before[n])]
+    own = {id(t): name for name, t in [*probed.named_parameters(), *probed.named_buffers()]}
+    names = {name: own[id(t)] for name, t in probed.state_dict(keep_vars=True).items()}
     lost = sorted(set(changed) - set(names.values()))
     return ModelTraits(
-        names, trained, tuple(changed), _refusal(task.recipe, trained, draws, lost), _has_norm(trial), draws
+        names, trained, tuple(changed), _refusal(task.recipe, trained, draws, lost), _has_norm(probed), draws
     )
 
 
 def form_of(traits: ModelTraits, tasks: list[ClientTask]) -> StepForm:
+    """The form of a fused step that serves all ``tasks``."""
     recipes = [task.recipe for task in tasks]
     own = dict.fromkeys(traits.names.values())
     known = {*traits.trained, *traits.changing}
@@ -109,7 +112,7 @@ def _refusal(recipe: Recipe, trained: tuple[str, ...], draws: bool, lost: list[s
 
 
 def _has_changed(buffer: Tensor, version: int, value: Tensor) -> bool:
-    """By torch's count of writes, and by value: kernels of batch normalisation write without counting."""
+    """Was it written? Compared by value, too: kernels of batch normalisation do not count as writes."""
     return buffer._version != version or not torch.equal(buffer, value)
 
 

@@ -16,7 +16,7 @@ ROW_WEIGHT = "row_weight"
 
 
 class MaskedBatchNorm(nn.Module):
-    """nn.BatchNorm1d, 2d or 3d with the same parameters and buffers, and weights [rows] that sum to 1."""
+    """A batch normalisation with the same parameters and buffers, and weights [rows] that sum to 1."""
 
     row_weight: Tensor
     weight: nn.Parameter | None
@@ -57,7 +57,7 @@ class MaskedBatchNorm(nn.Module):
 
 
 def with_masked_norm(model: nn.Module) -> nn.Module:
-    """``model`` itself, with every batch normalisation replaced by its masked twin."""
+    """Replace every batch normalisation by its masked twin; returns ``model`` itself."""
 
     def masked(child: nn.Module) -> nn.Module | None:
         is_norm = isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)

@@ -1,4 +1,4 @@
-"""Submodules replaced by others, wherever they are used."""
+"""Replaces submodules of a model wherever they are used."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ __all__ = ["replace_modules"]
 
 
 def replace_modules(model: nn.Module, make: Callable[[nn.Module], nn.Module | None]) -> nn.Module:
-    """``model`` itself, every submodule replaced that ``make`` gives another one for.
+    """Replace every submodule that ``make`` returns another one for; returns ``model`` itself.
 
     A module that is used in several places, or under several names, is replaced by one and the same.
     """

@@ -1,19 +1,18 @@
-"""The reference: one client after the other with torch's own modules and optimisers. Slow and obvious.
+"""Serial training: one client after the other with torch's own modules and optimisers. Slow and obvious.
 
-Every other strategy is held against this one.
+Every other strategy is compared with this one.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evenload.clients.step.dropout import KEY, keyed_layers
+from evenload.clients.step.dropout import KEY, KeyedDropout, keyed_layers
 from evenload.clients.step.forward import augmented, precision_of
 from evenload.clients.values.losses import mean_loss_of, metrics_of
-from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
 
@@ -25,7 +24,7 @@ BLOCK = 64  # steps whose rows are gathered at once
 def train_one(model: nn.Module, task: ClientTask, device: str = "cpu") -> ClientResult:
     """Train ``model`` (a private copy on ``device``, with keyed dropout) on one client.
 
-    An exception is in the result. A task with a seed uses torch's own generator: one such at a time.
+    The result has the exception, if there is one. Tasks with a seed use torch's own generator: one at a time.
     """
     if not len(task.rows):
         return untouched(task, "empty")
@@ -40,12 +39,14 @@ def train_one(model: nn.Module, task: ClientTask, device: str = "cpu") -> Client
 
 
 def untouched(task: ClientTask, status: str, error: Exception | None = None) -> ClientResult:
+    """The result of a client that was not trained: its start."""
     return ClientResult(
         task.client, task.start, np.zeros(0), n_rows=len(task.rows), status=status, error=error
     )
 
 
 def failed(task: ClientTask, error: Exception) -> ClientResult:
+    """The result of a client that failed: its start, and the error."""
     return untouched(task, "failed", error)
 
 
@@ -55,16 +56,12 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     model.train()
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = recipe.optimizer.build(params.values())
-    layers = list(keyed_layers(model).values())
-    metrics = metrics_of(recipe)
+    layers, metrics = list(keyed_layers(model).values()), metrics_of(recipe)
     seen, sums, losses, status = 0, dict.fromkeys(metrics, 0.0), [], "ok"
-    loss_fn = mean_loss_of(recipe)
-    has_terms = bool(recipe.prox) or task.correction is not None
+    loss_fn, has_terms = mean_loss_of(recipe), bool(recipe.prox) or task.correction is not None
     buffers = [b for name, b in model.named_buffers() if not name.endswith(KEY)]
     for step, (x, y) in enumerate(_batches(task, device)):
-        for layer in layers:
-            layer.n_calls = 0
-            getattr(layer, KEY).fill_(int(batches.draws[step]))
+        _set_draws(layers, int(batches.draws[step]))
         for group in optimizer.param_groups:
             group["lr"] = recipe.optimizer.lr * recipe.schedule.factor(step, batches.n_steps)
         if recipe.step is not None:
@@ -78,14 +75,12 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
                 value = loss_fn(outputs, y)
             loss = float(value.detach())
             if not math.isfinite(loss):
-                with torch.no_grad():
-                    for buffer, kept in zip(buffers, before, strict=True):
-                        buffer.copy_(kept)
+                _restore(buffers, before)
                 status = "diverged"
                 break
             value.backward()
             if has_terms:
-                _add_terms(params, task, recipe)
+                _add_terms(params, task)
             if recipe.clip is not None:
                 nn.utils.clip_grad_norm_(params.values(), recipe.clip)
             optimizer.step()
@@ -93,15 +88,21 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
                 sums[name] += float(metric(outputs.detach(), y).sum())
         losses.append(loss)
         seen += len(x)
+    means = {name: total / max(1, seen) for name, total in sums.items()}
+    return _result(model, task, losses, means, seen, status)
+
+
+def _result(
+    model: nn.Module, task: ClientTask, losses: list[float], means: dict[str, float], seen: int, status: str
+) -> ClientResult:
     state = {name: t.detach().to("cpu", copy=True) for name, t in model.state_dict().items()}
     if not all(bool(t.isfinite().all()) for t in state.values() if t.is_floating_point()):
         status = "diverged"
-    means = {name: total / max(1, seen) for name, total in sums.items()}
     return ClientResult(task.client, state, np.array(losses), means, seen, len(task.rows), status)
 
 
 def _batches(task: ClientTask, device: str) -> Iterator[tuple[Tensor, Tensor]]:
-    """The client's batches in order, gathered a block of steps at a time."""
+    """Yield the client's batches in order, gathered for BLOCK steps at a time."""
     rows, counts = task.batches.rows, task.batches.counts
     size = rows.shape[1]
     for at in range(0, len(counts), BLOCK):
@@ -111,14 +112,28 @@ def _batches(task: ClientTask, device: str) -> Iterator[tuple[Tensor, Tensor]]:
             yield x[i * size : i * size + n], y[i * size : i * size + n]
 
 
+def _set_draws(layers: Sequence[KeyedDropout], draw: int) -> None:
+    """Give every dropout the key of this step."""
+    for layer in layers:
+        layer.n_calls = 0
+        getattr(layer, KEY).fill_(draw)
+
+
 @torch.no_grad()
-def _add_terms(params: dict[str, nn.Parameter], task: ClientTask, recipe: Recipe) -> None:
-    """The proximal term's gradient, and the correction."""
+def _restore(buffers: list[Tensor], before: list[Tensor]) -> None:
+    for buffer, kept in zip(buffers, before, strict=True):
+        buffer.copy_(kept)
+
+
+@torch.no_grad()
+def _add_terms(params: dict[str, nn.Parameter], task: ClientTask) -> None:
+    """Add the proximal term's gradient and the correction to the gradients."""
+    prox = task.recipe.prox
     for name, p in params.items():
         if p.grad is None:
             continue
-        if recipe.prox:
+        if prox:
             anchor: Tensor = (task.anchor or task.start)[name].to(p.device)
-            p.grad.add_(p - anchor, alpha=recipe.prox)
+            p.grad.add_(p - anchor, alpha=prox)
         if task.correction is not None:
             p.grad.add_(task.correction[name].to(p.device))

@@ -206,8 +206,8 @@ class Trainer:
         """Train all tasks, by another strategy where one fails; no client that has ended is trained again.
 
         Out of memory: the others in chunks of half the size, which changes no result. Any other exception:
-        the others serially, where a bad client harms no other. A strategy that failed without a failed client is
-        to blame itself, and is replaced for later calls.
+        the others serially, where a bad client harms no other. A strategy that failed though no client did is
+        replaced for later calls.
         """
         statuses: dict[int, str] = {}
         blamed: tuple[Strategy, str] | None = None

@@ -267,7 +267,7 @@ class Tuner:
         return probe
 
     def _try_processes(self) -> None:
-        """Measure the fastest in processes, which share no interpreter lock, if the job repays their start."""
+        """Measure the fastest in processes, which share no interpreter lock, if the job repays it."""
         timer, best = self.timer, self.timer.best()
         cores = n_workers(Strategy("processes"))
         gpus = n_gpus()

@@ -17,7 +17,7 @@ SMALL = 6  # bits: so few rows are ordered together with fewer, which costs less
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """A client's batches.
+    """The batches of one client.
 
     rows    int64 [steps, batch] positions among the client's rows; after ``counts[i]`` a line is padding (0)
     counts  int64 [steps] rows of each batch

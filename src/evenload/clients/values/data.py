@@ -15,7 +15,7 @@ __all__ = ["Rows", "as_rows", "size_of"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
-    """Examples ``rows`` of ``x`` [n, ...] and ``y`` [n, ...]; all of them if ``rows`` is None.
+    """A client's examples: ``rows`` of ``x`` [n, ...] and ``y`` [n, ...]; all of them if ``rows`` is None.
 
     Clients that are rows of one pair of tensors are trained without copying it; ``rows`` is int64 [m].
     """

@@ -16,7 +16,7 @@ METRICS = ("accuracy",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """How one client trains.
+    """The rules by which a client trains.
 
     optimizer   SGD, Adam or AdamW
     loss        a name of LOSSES, or ``fn(outputs, targets)`` that returns one loss per row (axis 0)

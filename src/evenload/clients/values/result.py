@@ -15,8 +15,11 @@ __all__ = ["ClientResult", "FlatStates", "StateRow", "TrainResult"]
 
 
 class FlatStates:
-    """Stacked tensors of one dtype as columns of ``flat`` [rows, numbers]: one operation then does for all of
-    them what else needs one for each. ``shapes`` are those of a row, by name, in the order of the columns."""
+    """Stacked tensors of one dtype as columns of one tensor, so that one operation serves them all.
+
+    flat    [rows, numbers]
+    shapes  those of a row's tensors, by name, in the order of the columns
+    """
 
     __slots__ = ("_known", "flat", "shapes")
 
@@ -33,7 +36,7 @@ class FlatStates:
 
 
 class StateRow(Mapping[str, Tensor]):
-    """One client's state dict: row ``row`` of stacked tensors, sliced when asked for.
+    """One client's state dict: a row of stacked tensors, sliced when asked for.
 
     ``names`` maps a name of the state dict to that of its tensor in ``stack``.
     """
@@ -58,7 +61,7 @@ class StateRow(Mapping[str, Tensor]):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientResult:
-    """How one client's training went.
+    """The result of one client's training.
 
     client    its id
     state     state dict after training; a Mapping that ``load_state_dict`` takes
@@ -97,7 +100,7 @@ class ClientResult:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainResult(Sequence[ClientResult]):
-    """Results in the order of the datasets.
+    """The results of all clients, in the order of the datasets.
 
     plan     what ran, why, and what was measured to decide it
     reduced  what ``reduce`` made of the clients' states; None without it

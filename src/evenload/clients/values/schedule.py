@@ -10,6 +10,8 @@ __all__ = ["Constant", "Cosine", "Exponential", "LearningRateSchedule", "StepDec
 
 
 class LearningRateSchedule(Protocol):
+    """A rule for the learning rate over a client's steps."""
+
     def factor(self, step: int, steps: int) -> float:
         """What the learning rate is multiplied by in step ``step`` (from 0) of ``steps``."""
         ...
@@ -17,7 +19,7 @@ class LearningRateSchedule(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The optimiser's own learning rate, always."""
+    """The optimiser's own learning rate in every step."""
 
     def factor(self, step: int, steps: int) -> float:
         return 1.0
@@ -39,7 +41,7 @@ class Cosine:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """``gamma`` to the power of the step."""
+    """A decay by the factor ``gamma`` in every step."""
 
     gamma: float = 0.99
 
@@ -49,7 +51,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class StepDecay:
-    """Multiplied by ``gamma`` after each ``every`` steps. Raises ConfigError if ``every`` is not positive."""
+    """A decay by the factor ``gamma`` after each ``every`` steps. Raises ConfigError if ``every`` is not positive."""
 
     every: int
     gamma: float = 0.1

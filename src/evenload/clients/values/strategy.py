@@ -38,7 +38,7 @@ _PATTERN = re.compile(r"(?:(?P<outer>[a-z]+)(?:\*(?P<workers>\d+))?/)?(?P<inner>
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """outer × inner; ``chunk`` clients at most in one fused step, ``workers`` threads or processes.
+    """A way of training: outer × inner, at most ``chunk`` clients in a fused step, ``workers`` of them at once.
 
     As text: "serial", "fused", "fused:16", "threads*2/rules:10", "streams*4/fused:32", "processes/eager",
     "devices/fused-compiled", "ray*8/eager".
@@ -126,9 +126,9 @@ def n_workers(strategy: Strategy) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What ran and why.
+    """The strategy that trains clients, and why it was taken.
 
-    strategy  the one that ran
+    strategy  the one that is used
     why       one sentence
     reasons   strategy or inner name -> why it was not used
     probes    rows of the tuner's table, if it ran

@@ -46,10 +46,10 @@ def conv_ir(g: Geometry, lanes: int, n_bytes: int) -> str:
     from evenload.gpu.llvm.field.floats import Floats
 
     def forward(code: Any, x: Any, weight: Any, bias: Any, y: Any, scratch: Any, k: Any, n: Any) -> None:
-        _Convolution(Floats(code, lanes, n_bytes), g).emit(x, weight, bias, y, scratch, k, n)
+        _ConvolutionBody(Floats(code, lanes, n_bytes), g).emit(x, weight, bias, y, scratch, k, n)
 
     def input_gradient(code: Any, grad: Any, weight: Any, dx: Any, scratch: Any, k: Any, n: Any) -> None:
-        _Convolution(Floats(code, lanes, n_bytes), g.turned()).emit(grad, weight, None, dx, scratch, k, n)
+        _ConvolutionBody(Floats(code, lanes, n_bytes), g.turned()).emit(grad, weight, None, dx, scratch, k, n)
 
     def of_weights(code: Any, *arguments: Any) -> None:
         weight_gradient(Floats(code, lanes, n_bytes), g, *arguments)
@@ -60,9 +60,11 @@ def conv_ir(g: Geometry, lanes: int, n_bytes: int) -> str:
     return str(module)
 
 
-class _Convolution:
-    """``g`` is that of the images at hand. For gradients of inputs it is the turned one: no bias then, and
-    the weights turn, too."""
+class _ConvolutionBody:
+    """The body of a convolution kernel for geometry ``g``.
+
+    For gradients of inputs ``g`` is the turned one; there is no bias then, and the weights are turned, too.
+    """
 
     def __init__(self, f: Any, g: Geometry):
         self.f, self.code, self.g = f, f.code, g
