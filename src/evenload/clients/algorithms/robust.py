@@ -22,6 +22,8 @@ __all__ = ["Krum", "Median", "TrimmedMean"]
 class _KeptStates:
     """Mixed into algorithms without memory that need every client's state at once."""
 
+    __slots__ = ()
+
     def init(self, server: Server) -> Server:
         return server
 
@@ -31,6 +33,8 @@ class _KeptStates:
 
 class _PerNumber(_KeptStates):
     """Aggregates every number by itself, from the clients' tensors stacked along axis 0, as float64."""
+
+    __slots__ = ()
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
         results: list[ClientResult] = passes[0]

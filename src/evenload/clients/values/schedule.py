@@ -51,7 +51,7 @@ class Exponential:
 
 @dataclass(frozen=True, slots=True)
 class StepDecay:
-    """A decay by the factor ``gamma`` after each ``every`` steps. Raises ConfigError if ``every`` is not positive."""
+    """A decay by ``gamma`` after each ``every`` steps. Raises ConfigError if ``every`` is not positive."""
 
     every: int
     gamma: float = 0.1

@@ -38,7 +38,7 @@ _PATTERN = re.compile(r"(?:(?P<outer>[a-z]+)(?:\*(?P<workers>\d+))?/)?(?P<inner>
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
-    """A way of training: outer × inner, at most ``chunk`` clients in a fused step, ``workers`` of them at once.
+    """A way of training: outer × inner, at most ``chunk`` clients in a fused step, ``workers`` at a time.
 
     As text: "serial", "fused", "fused:16", "threads*2/rules:10", "streams*4/fused:32", "processes/eager",
     "devices/fused-compiled", "ray*8/eager".
