@@ -15,16 +15,18 @@ five milliseconds may all fall into one disturbance.
 """
 
 import argparse
+import itertools
 import json
 import os
 import subprocess
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from clients_models import BATCH, LR, MODELS, STEPS, clients, serial
 from record import print_table, record
 
+from evenload.cli.bench.measure.timing import least_time
 from evenload.clients import SGD, Recipe, Trainer
 
 HERE = Path(__file__).parent
@@ -34,23 +36,20 @@ TO_COME = 3000  # rounds that "auto" is told of, so that it may compile
 
 def own(model: str, n: int, rounds: int) -> dict[str, dict[str, float]]:
     data, recipe = clients(model, n), Recipe(optimizer=SGD(LR), batch_size=BATCH, epochs=1)
-    net = MODELS[model]()
+    net, numbers = MODELS[model](), itertools.count()
     start = {name: t.clone() for name, t in net.state_dict().items()}
-    found = {"plain torch": least(lambda i: serial(net, start, data), rounds)}
+    found = {"plain torch": least(lambda: serial(net, start, data), rounds)}
     with Trainer(MODELS[model], rounds=TO_COME) as trainer:
-        found["evenload"] = least(lambda i: trainer.train(data, recipe, round=i, reduce="mean"), rounds)
+        found["evenload"] = least(
+            lambda: trainer.train(data, recipe, round=next(numbers), reduce="mean"), rounds
+        )
         found["evenload"]["ran"] = str(trainer.train(data, recipe, reduce="mean").plan.strategy)
     return found
 
 
-def least(run, rounds: int) -> dict:
-    run(0)
-    spent, until = [], time.perf_counter() + SECONDS
-    while len(spent) < rounds or time.perf_counter() < until:
-        cpu, wall = time.process_time(), time.perf_counter()
-        run(len(spent) + 1)
-        spent.append((time.perf_counter() - wall, time.process_time() - cpu))
-    return {"round_s": min(s[0] for s in spent), "cpu_s": min(s[1] for s in spent)}
+def least(run: Callable[[], object], rounds: int) -> dict:
+    best = least_time(run, rounds, for_s=SECONDS)
+    return {"round_s": best.wall_s, "cpu_s": best.cpu_s}
 
 
 def ask(python: str, script: str, *arguments: object) -> dict:
@@ -65,6 +64,33 @@ def ask(python: str, script: str, *arguments: object) -> dict:
     raise RuntimeError(f"{script}: {done.stderr[-1500:]}")
 
 
+def by_peers(asked: argparse.Namespace, model: str, n: int) -> dict[str, dict]:
+    """What the peers take whose interpreters are named."""
+    found, rounds = {}, asked.rounds
+    if asked.flower:
+        found["Flower"] = ask(asked.flower, "flower_round.py", model, n, rounds, "ray")
+        found["Flower's apps on evenload"] = ask(
+            asked.flower, "flower_round.py", model, n, rounds, "evenload"
+        )
+    if asked.pfl:
+        found["pfl-research"] = ask(asked.pfl, "pfl_round.py", model, n, max(rounds, 800 // n))
+    if asked.jax and model[0].isdigit():
+        found |= ask(asked.jax, "jax_round.py", model, n, rounds)
+    return found
+
+
+def rows_of(model: str, n: int, found: dict[str, dict]) -> list[dict]:
+    rows, ours = [], found["evenload"]["round_s"]
+    for peer, one in found.items():
+        row = {"model": model, "clients": n, "peer": peer}
+        if "round_s" in one:
+            row |= {"clock, ms": 1e3 * one["round_s"], "times evenload": one["round_s"] / ours}
+        if "cpu_s" in one:
+            row["cpu, ms"] = 1e3 * one["cpu_s"]
+        rows.append({**row, "note": one.get("ran") or one.get("error") or ""})
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", default=["64-32-10", "784-128-10"])
@@ -77,34 +103,8 @@ def main() -> None:
     rows = []
     for model in asked.models:
         for n in asked.clients:
-            found = own(model, n, asked.rounds)
-            if asked.flower:
-                found["Flower"] = ask(asked.flower, "flower_round.py", model, n, asked.rounds, "ray")
-                found["Flower's apps on evenload"] = ask(
-                    asked.flower, "flower_round.py", model, n, asked.rounds, "evenload"
-                )
-            if asked.pfl:
-                found["pfl-research"] = ask(asked.pfl, "pfl_round.py", model, n, max(asked.rounds, 800 // n))
-            if asked.jax and model[0].isdigit():
-                found |= ask(asked.jax, "jax_round.py", model, n, asked.rounds)
-            ours = found["evenload"]["round_s"]
-            for peer, one in found.items():
-                facts = (
-                    {"clock, ms": 1e3 * one["round_s"], "times evenload": one["round_s"] / ours}
-                    if "round_s" in one
-                    else {}
-                )
-                cpu = {"cpu, ms": 1e3 * one["cpu_s"]} if "cpu_s" in one else {}
-                rows.append(
-                    {
-                        "model": model,
-                        "clients": n,
-                        "peer": peer,
-                        **facts,
-                        **cpu,
-                        "note": one.get("ran") or one.get("error") or "",
-                    }
-                )
+            found = own(model, n, asked.rounds) | by_peers(asked, model, n)
+            rows += rows_of(model, n, found)
             print_table([row for row in rows if row["model"] == model and row["clients"] == n])
     record("clients_peers", rows, batch=BATCH, steps=STEPS, torch=torch.__version__)
 

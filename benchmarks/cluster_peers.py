@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from peers import MultiprocessingPool, Peer
+from evenload.cli.bench.measure.peers import MultiprocessingPool, Peer
 
 OBJECT_STORE_BYTES = 2 * 1024**3
 

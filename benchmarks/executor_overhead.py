@@ -18,66 +18,68 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import psutil
+if TYPE_CHECKING:
+    from evenload.cli.bench.measure.peers import Peer
+
+# Spawned workers of the peers import this file: it imports evenload only where it needs it.
 
 HERE = Path(__file__).parent
 N = 10_000
 N_WORKERS = 2
 
 
-def tree_cpu_s() -> float:
-    """CPU seconds of this process and its living children, to the nanosecond."""
-    total_ns = 0
-    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
-        for thread in Path(f"/proc/{process.pid}/task").glob("*/schedstat"):
-            total_ns += int(thread.read_text().split()[0])
-    return total_ns / 1e9
-
-
 def measure_start(peer_name: str) -> dict[str, float]:
     from tasks import same
 
-    began, cpu = time.perf_counter(), tree_cpu_s()
-    peer = contenders()[peer_name]()
+    from evenload.cli.bench.measure.timing import process_tree_cpu_s
+
+    everybody = contenders()
+    began, cpu = time.perf_counter(), process_tree_cpu_s()
+    peer = everybody[peer_name]()
     peer.start(N_WORKERS)
     assert next(peer.imap(same, [7], 1)) == 7
-    first_s, cpu_s = time.perf_counter() - began, tree_cpu_s() - cpu
+    first_s, cpu_s = time.perf_counter() - began, process_tree_cpu_s() - cpu
     began = time.perf_counter()
     peer.close()
     return {"start_s": first_s, "start_cpu_s": cpu_s, "close_s": time.perf_counter() - began}
 
 
-def measure_tasks(peer_name: str, mode: str, n_rounds: int) -> dict[str, float]:
-    from tasks import same, warm_up
+def started(peer: "Peer") -> "Peer":
+    """``peer`` with all its workers up."""
+    from tasks import warm_up
 
-    peer = contenders()[peer_name]()
     peer.start(N_WORKERS)
     folder = tempfile.mkdtemp(prefix="slots")
     while len(os.listdir(folder)) < N_WORKERS:
         list(peer.imap(warm_up, [(folder, 0.15)] * 4, 1))
-    chunk = 1 if mode == "one by one" else None
-    wall, cpu = [], []
-    for _ in range(n_rounds):
-        began, cpu_began = time.perf_counter(), tree_cpu_s()
-        results = list(peer.imap(same, range(N), chunk))
-        wall.append(time.perf_counter() - began)
-        cpu.append(tree_cpu_s() - cpu_began)
-        assert results == list(range(N))
+    return peer
+
+
+def measure_tasks(peer_name: str, mode: str, n_rounds: int) -> dict[str, float]:
+    from tasks import same
+
+    from evenload.cli.bench.measure.executor import time_map
+
+    peer = started(contenders()[peer_name]())
+    best = time_map(peer, same, range(N), 1 if mode == "one by one" else None, n_rounds)
+    assert best.result == list(range(N))
     peer.close()
-    return {f"{mode}_us": min(wall) / N * 1e6, f"{mode}_cpu_us": min(cpu) / N * 1e6}
+    return {f"{mode}_us": best.wall_s / N * 1e6, f"{mode}_cpu_us": best.cpu_s / N * 1e6}
 
 
-def in_fresh_interpreter(*one: object, script: str = __file__) -> dict[str, float]:
-    """What ``script --one`` prints for these arguments. Raises RuntimeError if it fails."""
-    env = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+def in_fresh_interpreter(*one: object, script: str = __file__, limit_s: float = 600.0) -> Any:
+    """What ``script --one`` prints last for these arguments. Raises RuntimeError if it fails."""
+    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     env["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), env.get("PATH", "")))  # Parsl's programs
     done = subprocess.run(
         [sys.executable, script, "--one", json.dumps(one)],
         env=env,
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=limit_s,
     )
     if done.returncode:
         raise RuntimeError(f"{one}: {done.stderr[-2000:]}")

@@ -10,36 +10,31 @@ of the rounds; CPU is that of all processes. What the function itself takes is i
 import argparse
 import json
 import os
-import tempfile
-import time
 
-from executor_overhead import N_WORKERS, in_fresh_interpreter, tree_cpu_s
+from executor_overhead import in_fresh_interpreter, started
 
 
 def measure(peer_name: str, n_bytes: int, n_items: int, n_rounds: int, keeps: bool) -> dict[str, float]:
     import numpy as np
     from peers import all_peers
-    from tasks import add_one, warm_up
+    from tasks import add_one
 
-    peer = all_peers()[peer_name]()
-    peer.start(N_WORKERS)
-    folder = tempfile.mkdtemp(prefix="slots")
-    while len(os.listdir(folder)) < N_WORKERS:
-        list(peer.imap(warm_up, [(folder, 0.15)] * 4, 1))
+    from evenload.cli.bench.measure.timing import least_time, process_tree_cpu_s
+
+    peer = started(all_peers()[peer_name]())
     items = [np.full(n_bytes // 8, float(at)) for at in range(n_items)]
-    wall, cpu = [], []
-    for _ in range(min(n_rounds, peer.most_rounds + 1)):
+
+    def send() -> None:
         kept = []
-        began, cpu_began = time.perf_counter(), tree_cpu_s()
         for at, result in enumerate(peer.imap(add_one, items, 1)):
             assert result[0] == result[-1] == at + 1
             if keeps:
                 kept.append(result)
-        wall.append(time.perf_counter() - began)
-        cpu.append(tree_cpu_s() - cpu_began)
-        del result
+
+    n_rounds = min(n_rounds, peer.most_rounds + 1)
+    best = least_time(send, n_rounds, cpu_clock=process_tree_cpu_s, warms_up=False)
     peer.close()
-    return {"gb_s": 2 * n_bytes * n_items / min(wall) / 1e9, "cpu_ms": min(cpu) / n_items * 1e3}
+    return {"gb_s": 2 * n_bytes * n_items / best.wall_s / 1e9, "cpu_ms": best.cpu_s / n_items * 1e3}
 
 
 def row_of(name: str, n_bytes: int, n_items: int, n_rounds: int) -> dict[str, float | str]:

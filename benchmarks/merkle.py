@@ -9,7 +9,6 @@ devices  10 million leaves over one and over two workers; writes results/merkle_
 """
 
 import argparse
-import hashlib
 import os
 import tempfile
 import time
@@ -18,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 from record import record
 
 from evenload.balance.metrics import amdahl
+from evenload.cli.bench.measure.merkle import leaf_blocks, plain_root, time_roots, write_leaves
+from evenload.cli.bench.measure.timing import least_in_turns
 from evenload.devices import DevicePool
 from evenload.errors import MissingExtra, NoUsableDevice
-from evenload.executor import Executor
 from evenload.gpu.llvm import program
 from evenload.gpu.llvm.hash import hash_kernels
-from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine, parallel_root
+from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine
 from evenload.merkle.cpu_engine import CpuEngine
 
 LEVELS: dict[str, tuple[int | str, str | None, str]] = {  # level, processor (None: this one), features
@@ -36,31 +35,6 @@ LEVELS: dict[str, tuple[int | str, str | None, str]] = {  # level, processor (No
     "AVX2": (256, "x86-64-v3", ""),
     "SSE": (128, "x86-64-v2", ""),
 }
-HASHLIB = {
-    "rfc6962": (
-        lambda leaf: hashlib.sha256(b"\0" + leaf).digest(),
-        lambda pair: hashlib.sha256(b"\1" + pair).digest(),
-    ),
-    "bitcoin": (bytes, lambda pair: hashlib.sha256(hashlib.sha256(pair).digest()).digest()),
-    "blake2s": (lambda leaf: hashlib.blake2s(leaf).digest(), lambda pair: hashlib.blake2s(pair).digest()),
-    "openzeppelin": (
-        lambda leaf: hashlib.sha3_256(hashlib.sha3_256(leaf).digest()).digest(),
-        lambda pair: hashlib.sha3_256(pair).digest(),
-    ),
-}
-
-
-def by_hashlib(scheme: str, content: bytes) -> bytes:
-    """The same number of hashes by hashlib, one call each: what a tree in plain Python costs.
-
-    hashlib has SHA3-256 and not Keccak-256, which differs in one byte of padding.
-    """
-    leaf, node = HASHLIB[scheme]
-    level = [leaf(content[k : k + 32]) for k in range(0, len(content), 32)]
-    while len(level) > 1:
-        odd = level[len(level) // 2 * 2 :]
-        level = [node(level[k] + level[k + 1]) for k in range(0, len(level) - 1, 2)] + odd
-    return level[0]
 
 
 def engine_for(scheme: str, level: int | str, cpu: str | None, features: str) -> CpuEngine:
@@ -93,9 +67,7 @@ def is_possible(scheme: str, level: int | str) -> bool:
 
 
 def rows_of(n: int) -> np.ndarray:
-    rows = np.random.default_rng(0).integers(0, 256, (n, 32), dtype=np.uint8)
-    rows[:, 31] &= 0x0F
-    return rows
+    return np.concatenate(list(leaf_blocks(n)))
 
 
 def tree_root(scheme: str, rows: np.ndarray, engine: Any) -> bytes:
@@ -104,18 +76,10 @@ def tree_root(scheme: str, rows: np.ndarray, engine: Any) -> bytes:
 
 def measure(
     contestants: dict[str, Callable[[], object]], rounds: int, clock: Callable[[], float]
-) -> dict[str, Any]:
+) -> dict[str, tuple[float, float]]:
     """Least (CPU, wall) milliseconds of each; they take turns, after one round that nobody counts."""
-    best: dict[str, tuple[float, float]] = {}
-    for turn in range(rounds + 1):
-        for name, work in contestants.items():
-            cpu_s, wall_s = clock(), time.perf_counter()
-            work()
-            cpu_ms, wall_ms = (clock() - cpu_s) * 1e3, (time.perf_counter() - wall_s) * 1e3
-            if turn:
-                old = best.get(name, (cpu_ms, wall_ms))
-                best[name] = min(old[0], cpu_ms), min(old[1], wall_ms)
-    return best
+    best = least_in_turns(contestants, rounds, cpu_clock=clock)
+    return {name: (one.cpu_s * 1e3, one.wall_s * 1e3) for name, one in best.items()}
 
 
 def trees(n: int) -> None:
@@ -127,7 +91,7 @@ def trees(n: int) -> None:
             if is_possible(scheme, level):
                 engine = engine_for(scheme, level, cpu, features)
                 contestants[name] = lambda e=engine, s=scheme: tree_root(s, rows, e)
-        contestants["hashlib"] = lambda s=scheme: by_hashlib(s, content)
+        contestants["hashlib"] = lambda s=scheme: plain_root(s, content)
         if scheme == "rfc6962":
             assert len({work() for work in contestants.values()}) == 1
         table += table_rows(scheme, n, measure(contestants, 20, time.thread_time), "hashlib")
@@ -142,7 +106,8 @@ def poseidon(n: int) -> list[dict[str, Any]]:
     best = measure({"vector": lambda: tree_root("poseidon", rows, engine)}, 3, time.thread_time)
     pair, few = Scheme("poseidon").hash_pair, 64
     plain = measure({"plain": lambda: [pair(bytes(32), bytes(32)) for _ in range(few)]}, 3, time.thread_time)
-    best["Python integers"] = tuple(ms * (n - 1) / few for ms in plain["plain"])  # pyright: ignore
+    cpu_ms, wall_ms = plain["plain"]
+    best["Python integers"] = cpu_ms * (n - 1) / few, wall_ms * (n - 1) / few
     return table_rows("poseidon", n, best, "Python integers")
 
 
@@ -165,7 +130,7 @@ def wgsl(n: int) -> list[dict[str, Any]]:
         name = f"WGSL, {context.name}"
         contestants = {
             name: lambda e=engine: e.subtree_roots(rows, height),
-            "hashlib": lambda s=scheme: by_hashlib(s, content),
+            "hashlib": lambda s=scheme: plain_root(s, content),
         }
         table += table_rows(scheme, n, measure(contestants, 12, time.process_time), "hashlib")
     return table
@@ -191,7 +156,7 @@ def devices(n: int) -> None:
     table = []
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
         path = Path(folder) / "leaves"
-        path.write_bytes(rows_of(n).data)
+        write_leaves(path, n)
         pool = DevicePool.discover().select(f"cpu*{max(2, min(os.cpu_count() or 1, 8))}")
         for scheme in ("rfc6962", "blake2s"):
             for strategy in ("measured", "proportional"):
@@ -202,28 +167,18 @@ def devices(n: int) -> None:
 
 def run_on(pool: DevicePool, k: int, path: Path, scheme: str, strategy: str) -> dict[str, Any]:
     """The best of five runs, workers warm."""
-    found = []
-    with Executor(pool.select(tuple(pool)[:k])) as executor:
-        for turn in range(6):
-            workers = {child.pid: child for child in psutil.Process().children(recursive=True)}
-            before = {pid: sum(child.cpu_times()[:2]) for pid, child in workers.items()}
-            own, wall_s = time.process_time(), time.perf_counter()
-            done = parallel_root(path, scheme=scheme, strategy=strategy, executor=executor)
-            wall_s, own = time.perf_counter() - wall_s, time.process_time() - own
-            spent = [sum(child.cpu_times()[:2]) - before[pid] for pid, child in workers.items()]
-            if turn:
-                found.append((wall_s, own, max(spent), sum(spent), done.parts.ratio_to_bound))
-    least = min(found, key=lambda run: run[0])
+    times = time_roots(pool.select(tuple(pool)[:k]), path, scheme, strategy, 5)
+    best = min(times, key=lambda one: one.wall_s)
     return {
         "scheme": scheme,
         "strategy": strategy,
-        "leaves": done.size,
+        "leaves": best.n_leaves,
         "workers": k,
-        "wall_s": round(least[0], 3),
-        "parent_cpu_s": round(min(run[1] for run in found), 3),
-        "busiest_cpu_s": round(min(run[2] for run in found), 3),
-        "all_cpu_s": round(min(run[3] for run in found), 3),
-        "ratio_to_bound": round(least[4] or 1.0, 3),
+        "wall_s": round(best.wall_s, 3),
+        "parent_cpu_s": round(min(one.parent_cpu_s for one in times), 3),
+        "busiest_cpu_s": round(min(one.busiest_cpu_s for one in times), 3),
+        "all_cpu_s": round(min(one.all_cpu_s for one in times), 3),
+        "ratio_to_bound": round(best.ratio_to_bound, 3),
     }
 
 

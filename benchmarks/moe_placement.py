@@ -10,9 +10,7 @@ example.
 
 import importlib.util
 import os
-import statistics
 import sys
-import time
 import types
 from collections.abc import Callable
 from functools import partial
@@ -24,6 +22,7 @@ from moe_workloads import traces, windows_of
 from numpy.typing import NDArray
 from record import record
 
+from evenload.cli.bench.measure.timing import median_cpu_s
 from evenload.moe import Fleet, place, rebalance_experts, schedule_transfers
 from evenload.moe.generators import Popularity, generate
 from evenload.moe.placement.bound import equal_split_imbalance, placement_bound
@@ -36,13 +35,8 @@ Planner = Callable[[NDArray, int, int, int, int], Any]
 
 def cpu_ms(work: Callable[[], Any], repeat: int) -> tuple[float, Any]:
     """Median CPU milliseconds of ``repeat`` calls after one that may compile, and the answer."""
-    answer = work()
-    spent = []
-    for _ in range(repeat):
-        started = time.process_time()
-        answer = work()
-        spent.append(1e3 * (time.process_time() - started))
-    return statistics.median(spent), answer
+    seconds, answer = median_cpu_s(work, repeat)
+    return 1e3 * seconds, answer
 
 
 def module_at(path: Path, name: str, package: Path | None = None) -> Any:

@@ -18,6 +18,7 @@ from record import print_table, record
 
 from evenload.balance.flow import ReplicaGraph, Router
 from evenload.balance.flow.highs import least_peak
+from evenload.cli.bench.measure.timing import median_cpu_s
 
 SHAPES = [  # slots, GPUs
     (288, 8), (288, 16), (288, 32), (320, 32), (320, 64), (288, 144), (384, 64), (1024, 64), (1024, 256),
@@ -28,14 +29,7 @@ HIGHS_LAYERS = 6
 
 def cpu_time(call, batches, repeats):
     """Median CPU seconds of ``call(batch)``."""
-    call(batches[0])
-    found = []
-    for _ in range(repeats):
-        for batch in batches:
-            start = time.process_time()
-            call(batch)
-            found.append(time.process_time() - start)
-    return float(np.median(found))
+    return median_cpu_s(call, repeats, [(batch,) for batch in batches])[0]
 
 
 def one_by_one(phy2log, n_experts, n_gpus, batches, repeats):

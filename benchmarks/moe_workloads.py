@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.moe.placement.rebalance import rebalance_experts
+from evenload.moe.trace import count_ids
 
 TRACES = Path(__file__).parents[1] / "tests" / "data" / "routing"
 
@@ -55,16 +56,8 @@ def traces() -> dict[str, NDArray[np.int64]]:
 
 def windows_of(ids: NDArray[np.int64], n_experts: int, n_tokens: int) -> NDArray[np.int64]:
     """[windows, layers, experts] counts of consecutive windows of ``n_tokens`` tokens."""
-    n_layers = len(ids)
-    return np.stack(
-        [
-            [
-                np.bincount(ids[layer, at : at + n_tokens].ravel(), minlength=n_experts)
-                for layer in range(n_layers)
-            ]
-            for at in range(0, ids.shape[1] - n_tokens + 1, n_tokens)
-        ]
-    )
+    n_windows = ids.shape[1] // n_tokens
+    return count_ids(ids[:, : n_windows * n_tokens], n_windows, n_experts)
 
 
 def real(

@@ -15,14 +15,12 @@ import functools
 import json
 import os
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-HERE = Path(__file__).parent
+from executor_overhead import in_fresh_interpreter
+
 SPEEDS = (1.0, 2.0, 4.0, 8.0)
 WORK = 60.0  # seconds on a device of speed 1
 DRIFT = 4.0
@@ -81,27 +79,29 @@ def n_draws(column: str, draws: int) -> int:
     return draws * 3 if COLUMNS[column][0] < 100 else draws
 
 
-def in_fresh_interpreter(peer: str, mode: str, column: str, draws: int) -> list[float]:
-    one = json.dumps([peer, mode, column, draws])
-    env = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        [sys.executable, __file__, "--one", one], env=env, capture_output=True, text=True, timeout=LIMIT_S
-    )
-    if done.returncode:
-        raise RuntimeError(f"{peer}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+def row_of(name: str, mode: str, columns: list[str], draws: int) -> dict:
+    """Mean and worst ratio of every column."""
+    row: dict = {"peer": name, "mode": mode}
+    for column in columns:
+        ratios = in_fresh_interpreter(
+            name, mode, column, n_draws(column, draws), script=__file__, limit_s=LIMIT_S
+        )
+        row[column] = sum(ratios) / len(ratios)
+        row[f"{column}_worst"] = min(ratios)
+    return {key: row[key] for key in ("peer", "mode", *sorted(row.keys() - {"peer", "mode"}))}
+
+
+def mean_of_peers(rows: list[dict]) -> list[dict]:
+    """A row of means over the peers that take items one by one, if there are some."""
+    others = [row for row in rows if row["mode"] == "one by one"]
+    if not others:
+        return []
+    means = {key: sum(row[key] for row in others) / len(others) for key in others[0] if key[0] in "sd"}
+    return [{"peer": "mean of the peers, one by one", "mode": "", **means}]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--draws", type=int, default=5)
-    parser.add_argument("--peers", default="")
-    parser.add_argument("--columns", default=",".join(COLUMNS))
-    parser.add_argument("--at-once", type=int, default=1, help="peers that are measured side by side")
-    parser.add_argument("--first-modes", action="store_true", help="leave out the peers' own default idioms")
-    parser.add_argument("--name", help="of the result file; a part of the table is only recorded with one")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = arguments()
     if given.one:
         print(json.dumps(measure(*json.loads(given.one))), flush=True)
         os._exit(0)
@@ -116,31 +116,34 @@ def main() -> None:
         if PEERS[name].has_own_default and name != "evenload" and not given.first_modes:
             jobs.append((name, "default"))
 
-    def row_of(at: int) -> dict:
-        name, mode = jobs[at]
-        row: dict = {"peer": name, "mode": mode}
+    def row_at(at: int) -> dict:
         turn = at % len(columns)  # side by side, not everybody measures the same column at the same time
-        for column in columns[turn:] + columns[:turn]:
-            ratios = in_fresh_interpreter(name, mode, column, n_draws(column, given.draws))
-            row[column] = sum(ratios) / len(ratios)
-            row[f"{column}_worst"] = min(ratios)
-        return row
+        return row_of(*jobs[at], columns[turn:] + columns[:turn], given.draws)
 
     rows = []
     with ThreadPoolExecutor(given.at_once) as side_by_side:
-        for row in side_by_side.map(row_of, range(len(jobs))):
-            rows.append({key: row[key] for key in ("peer", "mode", *sorted(row.keys() - {"peer", "mode"}))})
+        for row in side_by_side.map(row_at, range(len(jobs))):
+            rows.append(row)
             print_table(rows[-1:])
-    others = [row for row in rows if row["mode"] == "one by one"]
-    if others:
-        means = {key: sum(row[key] for row in others) / len(others) for key in others[0] if key[0] in "sd"}
-        rows.append({"peer": "mean of the peers, one by one", "mode": "", **means})
+    rows += mean_of_peers(rows)
     if (given.peers or columns != list(COLUMNS)) and not given.name:
         print_table(rows)
-    else:
-        facts = {"peers": versions(), "load_average": os.getloadavg()[0], "at_once": given.at_once}
-        name = given.name or "unequal_devices"
-        record(name, rows, draws={c: n_draws(c, given.draws) for c in columns}, **facts)
+        return
+    facts = {"peers": versions(), "load_average": os.getloadavg()[0], "at_once": given.at_once}
+    draws = {column: n_draws(column, given.draws) for column in columns}
+    record(given.name or "unequal_devices", rows, draws=draws, **facts)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--peers", default="")
+    parser.add_argument("--columns", default=",".join(COLUMNS))
+    parser.add_argument("--at-once", type=int, default=1, help="peers that are measured side by side")
+    parser.add_argument("--first-modes", action="store_true", help="leave out the peers' own default idioms")
+    parser.add_argument("--name", help="of the result file; a part of the table is only recorded with one")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

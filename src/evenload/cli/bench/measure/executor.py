@@ -57,19 +57,15 @@ def transport(options: BenchOptions) -> TrialReport:
 
 
 def time_map(peer: Peer, fn: Callable, items: Sequence[Any], chunk: int | None, n_rounds: int) -> LeastTime:
-    """Seconds of a map over ``items`` by started workers: wall, and CPU of all processes (0 but on Linux).
-
-    Raises AssertionError if results are lost.
+    """Seconds of a map over ``items`` by started workers, wall and (on Linux) CPU of all processes; with the
+    list of the last results.
     """
-    best = least_time(
-        lambda: len(list(peer.imap(fn, items, chunk))),
+    return least_time(
+        lambda: list(peer.imap(fn, items, chunk)),
         min(n_rounds, peer.most_rounds),
         cpu_clock=process_tree_cpu_s,
         warms_up=False,
     )
-    if best.result != len(items):
-        raise AssertionError(f"{peer.name} lost results")
-    return best
 
 
 def _time_peers(
@@ -88,5 +84,8 @@ def _time_peers(
             list(peer.imap(same, items[: options.n_workers], 1))
             start_s = time.perf_counter() - began
             own = None if kind.has_own_chunks else chunk
-            found.append((name, start_s, time_map(peer, same, items, own, n_rounds)))
+            best = time_map(peer, same, items, own, n_rounds)
+            if len(best.result) != len(items):
+                raise AssertionError(f"{name} lost results")
+            found.append((name, start_s, best))
     return found
