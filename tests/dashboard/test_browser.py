@@ -218,6 +218,7 @@ def test_twenty_pages_of_a_thousand_events_a_second(tmp_path, serve_run, look):
             sink(RunFinished(20.0, "done"))
         for page in pages:
             page.wait_for_selector(".figures >> text=20\u2009000", timeout=100_000)
+            assert "20\u2009000" in text_of(page, ".figures")
     print(f"20,000 events took {wrote_s:.2f} s to write at 1,000 a second")  # noqa: T201
 
 

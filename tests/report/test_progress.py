@@ -121,9 +121,12 @@ def test_its_thread_ends_with_it(sample_run):
     assert threading.active_count() == before
 
 
-def test_a_stream_that_is_not_there(monkeypatch):
+def test_a_stream_that_is_not_there(monkeypatch, sample_run):
     monkeypatch.setattr(sys, "stderr", None)
-    make_progress().close()
+    progress = make_progress()
+    feed(progress, sample_run(n_items=2))
+    progress.close()
+    assert progress.error is None
 
 
 def test_an_unknown_mode_is_refused():

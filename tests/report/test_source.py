@@ -127,7 +127,9 @@ lines = st.one_of(
 def test_no_line_breaks_the_numbers(line):
     event = decode(line)
     if event is not None and is_sane(event):
-        json.dumps(summarise([event]).to_json(), allow_nan=False)
+        summary = summarise([event])
+        assert json.loads(json.dumps(summary.to_json(), allow_nan=False))["schema"] == 1
+        assert summary.wall_s >= 0
 
 
 def test_outputs_may_be_any_mapping():

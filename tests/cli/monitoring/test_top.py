@@ -64,7 +64,8 @@ def test_a_folder_that_cannot_be_written_is_not_worth_a_run(monkeypatch, tmp_pat
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(jobs_module, "jobs_folder", lambda: tmp_path / "file")
     with announced("x"):
-        pass
+        assert running_jobs() == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
 
 def test_in_a_pipe_it_is_shown_once_and_plainly(job):

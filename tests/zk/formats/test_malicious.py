@@ -1,6 +1,7 @@
 """Every damaged or hostile file is refused with an error that names section and byte, at once and without a
 crash."""
 
+import dataclasses
 import importlib.util
 import os
 import random
@@ -10,6 +11,7 @@ import time
 import tracemalloc
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -161,13 +163,23 @@ def level_of_this_machine(request):
     return request.param
 
 
+def contents(value):
+    """What was read, as plain values that can be compared; what the order of sections changes is left out."""
+    if dataclasses.is_dataclass(value):
+        names = {field.name for field in dataclasses.fields(value)} - {"sha256", "offsets"}
+        return {name: contents(getattr(value, name)) for name in names}
+    if isinstance(value, dict):
+        return {key: contents(one) for key, one in value.items()}
+    return (value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value
+
+
 def test_sections_may_come_in_any_order_and_unknown_ones_are_skipped():
     for file, good in GOOD.items():
         found = malicious.sections(good)
         parts = [good[start : payload + length] for start, payload, length in found.values()][::-1]
         parts.append(struct.pack("<IQ", 4711, 3) + b"abc")
         shuffled = malicious.changed(good[:12] + b"".join(parts), 8, "<I", len(parts))
-        READERS[file](shuffled)
+        assert contents(READERS[file](shuffled)) == contents(READERS[file](good))
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
