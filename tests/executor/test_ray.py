@@ -146,7 +146,7 @@ def test_addresses_that_cannot_be_used_are_refused(ray_cluster: str) -> None:
         Ray(address="ray://head:10001")
     with pytest.raises(ConfigError, match="one cluster per process"):
         Executor("cpu", backend=Ray(address="192.0.2.77:6379"))
-    with pytest.raises(ConfigError, match="neither a name nor a back end"):
+    with pytest.raises(ConfigError, match="neither a name nor a backend"):
         make_backend(5)  # type: ignore[arg-type]
     with Executor("cpu", backend=Ray(address=ray_cluster), echo=False) as executor:
         assert list(executor.map(abs, [-2])) == [2]

@@ -201,10 +201,10 @@ def test_a_preloaded_worker_keeps_to_its_share_of_threads(monkeypatch: pytest.Mo
 def test_what_a_task_uses_is_known() -> None:
     import numpy as np
 
-    from evenload.report import summary
+    from evenload.report import tally
 
     assert imports_of(np.sum) == ["numpy"]
-    assert imports_of(summary.summarise) == []
+    assert imports_of(tally.summarise) == []
     assert imports_of(abs) == []
     assert imports_of(lambda: psutil) == []
 

@@ -1,4 +1,4 @@
-"""How tasks reach workers. One file per back end, chosen by name; nothing is imported before it is."""
+"""Backends: how the executor reaches workers. One file each, chosen by name and imported on first use."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -22,10 +22,10 @@ BACKENDS = {
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """How workers are started and reached; a back end heeds what means something to it.
+    """Options for starting and reaching workers; a backend ignores those that do not apply to it.
 
-    shared_memory_limit  of what travels: bytes, or words such as "2 GiB"; None for what the settings say
-    start                "forkserver" or "spawn"; None for what the settings say
+    shared_memory_limit  bytes, or text such as "2 GiB"; None: from the settings
+    start                "forkserver" or "spawn"; None: from the settings
     """
 
     shared_memory_limit: int | str | None = None
@@ -33,10 +33,10 @@ class WorkerOptions:
 
 
 class Backend(Protocol):
-    """What the executor asks of a back end. Everything but ``wake`` is called from one thread.
+    """A way to run workers. Everything but ``wake`` is called from one thread.
 
-    A worker is a number that the executor chooses; numbers are not used again. What a call brings about is
-    told by the messages of ``poll``.
+    The executor names workers by numbers and never uses one again. The effect of a call is reported by the
+    messages of ``poll``.
     """
 
     is_threaded: bool
@@ -44,48 +44,50 @@ class Backend(Protocol):
 
     @property
     def host(self) -> str:
-        """At which address workers that are not on this machine reach this program."""
+        """The address at which workers on other machines reach this program."""
         ...
 
     def devices(self, spec: Spec) -> DevicePool:
-        """What ``spec`` means among the devices that it reaches. Raises as ``DevicePool.select``."""
+        """Select ``spec`` among the devices that it reaches. Raises as ``DevicePool.select``."""
         ...
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
-        """Begin to start a worker: Up, or Gone. Raises OSError if not even that is possible."""
+        """Begin to start a worker; Up or Gone follows. Raises OSError if not even that is possible."""
         ...
 
     def load(self, worker: int, task: PreparedTask) -> None:
-        """Build ``task`` there: Loaded or Refused."""
+        """Build ``task`` in the worker; Loaded or Refused follows."""
         ...
 
-    def unload(self, worker: int, task: int) -> None: ...
+    def unload(self, worker: int, task: int) -> None:
+        """Free what the worker has built of ``task``."""
+        ...
 
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> int | None:
-        """Run ``items`` when what was sent before is done: Answered, Spoilt or Gone.
+        """Run ``items`` after what was sent before; Answered, Spoilt or Gone follows.
 
-        Returns the bytes that travel, if any do. Raises what pickling raises; nothing was sent then.
+        Returns the bytes sent, None in this process. Raises what pickling raises; nothing was sent then.
         """
         ...
 
     def drop(self, worker: int, chunk: int) -> None:
-        """Skip what is not begun of ``chunk`` and of those before it: answers come sooner, and shorter."""
+        """Skip the items of ``chunk``, and of those before it, that are not begun yet."""
         ...
 
     def position(self, worker: int) -> tuple[int, float]:
-        """Position in the first chunk it holds, and seconds since it got there; see ``progress_cell``."""
+        """Return the position in the first chunk it holds, and the seconds there; see ``progress_cell``."""
         ...
 
     def stop(self, worker: int) -> None:
-        """Have it free what its tasks hold, when it has done what was sent before, and leave: Gone."""
+        """End the worker when it has done what was sent before and freed its tasks; Gone follows."""
         ...
 
     def kill(self, worker: int) -> None:
-        """End it and everything it has started, now: Gone."""
+        """Kill the worker and all processes it has started; Gone follows."""
         ...
 
     def poll(self, timeout_s: float | None) -> list[Message]:
-        """Wait until there is something to tell (or ``wake``, or the time is up) and tell it."""
+        """Wait for messages, ``wake`` or the end of the time, and return the messages."""
         ...
 
     def wake(self) -> None:
@@ -93,29 +95,31 @@ class Backend(Protocol):
         ...
 
     def close(self, grace_s: float) -> list[Message]:
-        """Stop the workers; those still there after ``grace_s`` are killed. Nothing is left afterwards.
+        """Stop the workers; those that are left after ``grace_s`` are killed. Frees everything.
 
-        Returns what there was to tell until then.
+        Returns the last messages.
         """
         ...
 
 
 @runtime_checkable
 class BackendSettings(Protocol):
-    """A back end by value, for one that needs more than its name; such as ``evenload.executor.Ray``."""
+    """A backend with settings of its own, such as ``evenload.executor.Ray``."""
 
-    def make(self, options: WorkerOptions) -> Backend: ...
+    def make(self, options: WorkerOptions) -> Backend:
+        """Make the backend."""
+        ...
 
     def beside(self) -> "BackendSettings":
-        """The same for workers beside others, which hold the devices already."""
+        """Return settings for a second backend on devices that already have workers."""
         ...
 
 
 def make_backend(which: str | BackendSettings, options: WorkerOptions | None = None) -> Backend:
-    """A new back end. Raises UnknownName, or MissingExtra if it needs a package that is not installed."""
+    """Make a backend. Raises UnknownName, or MissingExtra if it needs a package that is not installed."""
     if not isinstance(which, str):
         if not isinstance(which, BackendSettings):
-            raise ConfigError(f"backend={which!r} is neither a name nor a back end", hint="use 'process'")
+            raise ConfigError(f"backend={which!r} is neither a name nor a backend", hint="use 'process'")
         return which.make(options or WorkerOptions())
     if which not in BACKENDS:
         raise UnknownName("backend", which, BACKENDS)

@@ -1,7 +1,7 @@
-"""Everything in this very process, one chunk after the other: to debug with, and for what cannot be pickled.
+"""The backend that runs all chunks in this process, one after the other: for debugging, and without pickling.
 
-``breakpoint()`` works, exceptions carry their real objects, nothing is copied. Devices take turns, so there
-is no speed to gain; a crash or a hang is the caller's own.
+``breakpoint()`` works, exceptions are the original objects, nothing is copied. Devices take turns, so nothing
+becomes faster; a task that crashes or hangs does so in the caller.
 """
 
 import time
@@ -31,6 +31,8 @@ class _InlineWorker:
 
 
 class InlineBackend:
+    """A backend whose workers run in the caller's thread, within ``poll``."""
+
     host = "127.0.0.1"
     is_threaded = False
 
@@ -56,7 +58,7 @@ class InlineBackend:
         self._todo.append(lambda: self._run(worker, task, chunk, items, singly))
 
     def drop(self, worker: int, chunk: int) -> None:
-        pass  # whoever could ask for it waits until the chunk is done
+        pass  # the caller is busy running the chunk
 
     def position(self, worker: int) -> tuple[int, float]:
         return NOT_BEGUN, 0.0
@@ -68,15 +70,15 @@ class InlineBackend:
         self._todo.append(lambda: self._end(worker))
 
     def poll(self, timeout_s: float | None) -> list[Message]:
-        """Do one thing that is to be done. Waits only if there is none, for a moment that is due."""
-        news: list[Message] = []
+        """Do the next thing that was asked for. Waits a moment if there is none."""
+        messages: list[Message] = []
         if not self._todo:
             time.sleep(MOST_SLEEP_S if timeout_s is None else min(timeout_s, MOST_SLEEP_S))
-        while self._todo and not news:
+        while self._todo and not messages:
             message = self._todo.popleft()()
             if message is not None:
-                news.append(message)
-        return news
+                messages.append(message)
+        return messages
 
     def wake(self) -> None:
         pass

@@ -1,8 +1,8 @@
 """One process per device, on this machine. The default.
 
-Every worker has pipes and a process group of its own; the executor holds the only other ends. So a worker
-that crashes, hangs or floods its output harms nobody, killing it takes its children along, and all of them
-leave when the executor is gone (see ``worker.leave_with_parent``).
+Every worker has its own pipes and process group, and only the executor has the other ends. So a worker that
+crashes, hangs or floods its output affects no other, killing it kills its children, and all of them end with
+the executor (see ``worker.leave_with_parent``).
 """
 
 import contextlib
@@ -36,7 +36,10 @@ DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
 class ProcessBackend:
-    """``read`` makes a message of a worker's number, its process id and a frame that it has sent."""
+    """A backend with one local process per worker.
+
+    ``read`` makes a message of a worker's number, its process id and a frame that it has sent.
+    """
 
     host = "127.0.0.1"
     is_threaded = True
@@ -57,7 +60,7 @@ class ProcessBackend:
         self._to_preload: list[str] = []
         self._unsent: list[Child] = []
         self._ended: list[Child] = []
-        self._news: list[Message] = []
+        self._messages: list[Message] = []
         self._must_check = False
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
@@ -73,7 +76,7 @@ class ProcessBackend:
             device.id,
             environment,
             self._selector,
-            self._news,
+            self._messages,
             self._ended.append,
             self._memory,
             self._start_process,
@@ -102,7 +105,7 @@ class ProcessBackend:
         return SpawnedWorker(device, whole, path, fds, log, cell)
 
     def _renew_server(self, path: list[str]) -> None:
-        """Another fork server, unless the last one never worked, or they end again and again."""
+        """Start a new fork server, unless the last one never worked or several have ended already."""
         old, self._server = self._server, None
         if old is not None:
             old.close()
@@ -142,7 +145,7 @@ class ProcessBackend:
         self._children[worker].cell.drop(chunk)
 
     def position(self, worker: int) -> tuple[int, float]:
-        return self._children[worker].where()
+        return self._children[worker].position()
 
     def stop(self, worker: int) -> None:
         self.forward(worker, Frame(protocol.STOP))
@@ -154,7 +157,7 @@ class ProcessBackend:
         for child in self._unsent:
             child.flush()
         self._unsent.clear()
-        if self._news:
+        if self._messages:
             timeout_s = 0.0
         elif self._must_check:
             timeout_s = DEATH_CHECK_S if timeout_s is None else min(timeout_s, DEATH_CHECK_S)
@@ -166,36 +169,36 @@ class ProcessBackend:
         while self._ended:
             child = self._ended.pop()
             if self._children.pop(child.worker, None) is not None:
-                child.bury()
-        news = self._news[:]
-        self._news.clear()
-        if self._to_preload and self._server is not None and any(type(one) is Loaded for one in news):
-            self._server.preload(self._to_preload)  # now that nobody waits for a first result
+                child.reap()
+        messages = self._messages[:]
+        self._messages.clear()
+        if self._to_preload and self._server is not None and any(type(one) is Loaded for one in messages):
+            self._server.preload(self._to_preload)  # when the worker is ready, as importing takes time
             self._to_preload = []
-        return news
+        return messages
 
     def wake(self) -> None:
-        with contextlib.suppress(OSError):  # so many wait already that it is full, or it is closed
+        with contextlib.suppress(OSError):  # the pipe is full of earlier wakes, or closed
             os.write(self._wake_in, b"!")
 
     def close(self, grace_s: float) -> list[Message]:
         for worker in self._children:
             self.forward(worker, Frame(protocol.STOP))
         until = time.monotonic() + grace_s
-        news: list[Message] = []
+        messages: list[Message] = []
         while self._children and time.monotonic() < until:
-            news += self.poll(until - time.monotonic())
+            messages += self.poll(until - time.monotonic())
         for child in self._children.values():
             child.kill()
         while self._children:
-            news += self.poll(DEATH_CHECK_S)
+            messages += self.poll(DEATH_CHECK_S)
         self._selector.close()
         os.close(self._wake_out)
         os.close(self._wake_in)
         self._memory.close()
         if self._server is not None:
             self._server.close()
-        return news
+        return messages
 
     def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):

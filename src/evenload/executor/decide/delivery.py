@@ -37,7 +37,7 @@ class _End:
 class Delivery:
     """``put`` and ``close`` are the executor's, ``blocks`` is the receiver's.
 
-    pump       called while nothing is there, if nothing else would bring results (the inline back end)
+    pump       called while nothing is there, if nothing else would bring results (the inline backend)
     on_room    called when the receiver has taken something and the executor waits for room
     """
 

@@ -1,1 +1,1 @@
-"""Ranks: one function on several devices at once, in a group that can talk."""
+"""Gangs: one function on several devices at once, in a process group that can communicate."""

@@ -1,4 +1,4 @@
-"""What went wrong with a rank, and which of several faults is the cause of the others."""
+"""Faults of ranks, and finding the one that caused the others."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from evenload.executor.task.failure import Failure
 
 __all__ = ["RankFault", "is_waiting", "root_cause"]
 
-# How torch.distributed tells a rank that another is gone, or late; its own mistakes have other words.
+# In torch.distributed's errors on a rank whose peer is gone or late.
 SECOND_HAND = (
     "connection closed by peer",
     "connection reset by peer",
@@ -19,13 +19,17 @@ SECOND_HAND = (
     "remote process has terminated",
     "nccl communicator was aborted",
 )
-# Parts of a file name in the stack of whoever waits for others.
+# Parts of the file names in the stack of a rank that waits for others.
 INSIDE_TORCH = ("torch/distributed/",)
 
 
 @dataclass(frozen=True, slots=True)
 class RankFault:
-    """``what`` goes after the rank's name. ``is_waiting``: it was late since it waited for others."""
+    """A fault of one rank.
+
+    what        the end of a sentence that begins with the rank's name
+    is_waiting  the rank was late because it waited for others
+    """
 
     rank: int
     what: str
@@ -35,14 +39,14 @@ class RankFault:
 
     @property
     def distance(self) -> int:
-        """From the cause: 0 for a death, 1 for an error of its own, 2 for one that another has caused."""
+        """Rank of directness: 0 for a death, 1 for an error of its own, 2 for one caused by another rank."""
         if self.failure is None:
             return 2 if self.is_waiting else 0
         text = self.failure.message.lower()
         return 2 if any(words in text for words in SECOND_HAND) else 1
 
     def to_error(self, name: str, device: str) -> GangError:
-        """``name``: of the function."""
+        """Make the error for the caller; ``name`` is the function's."""
         text = f"rank {self.rank} of {name}, on {device}, {self.what}; the other ranks were ended"
         if self.failure is None:
             return GangError(text, rank=self.rank, device=device, remote_traceback=self.last_words)
@@ -52,11 +56,11 @@ class RankFault:
 
 
 def root_cause(faults: list[RankFault]) -> RankFault:
-    """The one nearest to the cause; among those, the one that was told first."""
+    """Return the most direct fault; among equals the one that was reported first."""
     return min(faults, key=lambda fault: fault.distance)
 
 
 def is_waiting(stack: list[str]) -> bool:
-    """Does a rank's stack, as faulthandler writes it, end inside an exchange with others?"""
+    """Whether a rank's stack, as written by faulthandler, ends inside torch.distributed."""
     frames = [line for line in stack if line.lstrip().startswith("File ")]
     return bool(frames) and any(part in frame for frame in frames[:1] for part in INSIDE_TORCH)

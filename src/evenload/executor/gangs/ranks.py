@@ -1,4 +1,4 @@
-"""One rank of a gang: what runs in its worker process. First ``join``, then ``run_rank``."""
+"""The part of a gang that runs in the worker process of a rank: first ``join``, then ``run_rank``."""
 
 import faulthandler
 import os
@@ -17,7 +17,7 @@ __all__ = ["Rank", "Rendezvous", "call_function", "join", "run_rank"]
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Which member of the gang this is.
+    """A member of a gang, as its function sees it.
 
     number, size  0 to size - 1; as ``torch.distributed.get_rank()`` and ``get_world_size()`` say
     device        its device; ``device.torch`` is what to give torch
@@ -30,7 +30,7 @@ class Rank:
     backend: str
 
     def share(self, n: int) -> slice:
-        """This rank's part of ``n`` rows: neighbours, as equal as can be."""
+        """Return this rank's part of ``n`` rows: contiguous, and as equal as possible."""
         shares = partition.equal(n, self.size)
         start = sum(shares[: self.number])
         return slice(start, start + shares[self.number])
@@ -38,7 +38,7 @@ class Rank:
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """Where the ranks meet: a store that the parent keeps. ``timeout_s`` is torch's, for each exchange."""
+    """The address of the store through which ranks join. ``timeout_s``: torch's, for each exchange."""
 
     host: str
     port: int
@@ -48,7 +48,7 @@ class Rendezvous:
 
 
 def call_function(call: tuple) -> Any:
-    """Do what the parent asks for next: a function and its arguments."""
+    """Call a function with its arguments, as the parent asks."""
     function, *arguments = call
     return function(*arguments)
 
@@ -58,7 +58,7 @@ def join(rendezvous: Rendezvous, number: int) -> None:
     import torch
     import torch.distributed as dist
 
-    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the parent asks a late rank where it is
+    faulthandler.register(signal.SIGUSR1, all_threads=False)  # the parent asks a late rank for its stack
     os.environ |= {"RANK": str(number), "WORLD_SIZE": str(rendezvous.size), "LOCAL_RANK": "0"}
     options: dict[str, Any] = {}
     if rendezvous.timeout_s is not None:
@@ -77,7 +77,7 @@ def join(rendezvous: Rendezvous, number: int) -> None:
 
 
 def run_rank(pickled: tuple[bytes, list], args: tuple, rendezvous: Rendezvous, number: int) -> Any:
-    """Call the function, and leave the group when all have. One that raises is not waited for."""
+    """Call the user's function, then leave the group with the others. If it raises, do not wait."""
     import torch.distributed as dist
 
     body, buffers = pickled

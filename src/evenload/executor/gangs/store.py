@@ -1,4 +1,4 @@
-"""The store through which the ranks of a gang find each other; the parent keeps it, on a port of its own."""
+"""The TCP store through which the ranks of a gang find each other; the parent process hosts it."""
 
 import contextlib
 import socket
@@ -11,9 +11,9 @@ LOCAL = "127.0.0.1"
 
 @contextlib.contextmanager
 def open_store(host: str) -> Iterator[int]:
-    """Listen at ``host``, and there only, until the block ends. Gives the port, which is free for certain:
+    """Host a store at ``host``, and there only, until the block ends. Yields its port.
 
-    it is never let go between being found and being used.
+    The port is not closed between being found and being used, so no other process can take it.
     """
     import torch.distributed as dist
 
@@ -28,6 +28,6 @@ def open_store(host: str) -> Iterator[int]:
 
 
 def loopback_name() -> str | None:
-    """The network interface that reaches nobody but this machine."""
+    """Return the name of the loopback network interface."""
     names = {name for _, name in socket.if_nameindex()}
     return next((name for name in ("lo", "lo0") if name in names), None)

@@ -1,1 +1,1 @@
-"""The user's code: how it is packed, checked, called, and how its failure is told."""
+"""The task, the user's code: preparing and checking it, calling it, and describing its failures."""

@@ -1,4 +1,4 @@
-"""What is left of an exception when it has crossed from a worker to the executor."""
+"""Exceptions as values that can be sent from a worker to the executor."""
 
 import pickle
 from dataclasses import dataclass, replace
@@ -10,17 +10,17 @@ from evenload.executor.transport.wire import pack
 __all__ = ["Failure", "is_memory_error"]
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED", "RESOURCE_EXHAUSTED")
-MOST_TEXT = 20_000  # characters of a traceback that travel; the end of it matters
+MOST_TEXT = 20_000  # characters of a traceback that are sent, from its end
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception as text, and pickled where that works.
+    """An exception as text, and pickled if that is possible.
 
-    kind      "raised" by the task | "memory": too little of it for one item | "result" not sendable |
-              "input" not sendable
-    pickled   the exception, proven to survive the way; None if only its text does
-    original  the exception itself, where it need not travel
+    kind      "raised" by the task | "memory": too little for one item | "result": cannot be sent |
+              "input": cannot be sent
+    pickled   the exception, if it can be pickled and unpickled; else None
+    original  the exception itself, within one process
     """
 
     kind: str
@@ -32,7 +32,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, kind: str = "raised", *, travels: bool = True) -> "Failure":
-        """Describe ``error``, caught one frame above the user's code. ``travels``: to another process."""
+        """Describe ``error``, caught one frame above the user's code. ``travels``: it is sent on."""
         if kind == "raised" and is_memory_error(error):
             kind = "memory"
         described = cls(kind, type(error).__name__, _text(error), _traceback(error))
@@ -43,7 +43,7 @@ class Failure:
         return f"{self.type_name}: {self.message}" if self.message else self.type_name
 
     def to_error(self, index: int, device: str | None) -> TaskError:
-        """The error that a caller sees; the task's own exception is its ``__cause__`` if it could travel."""
+        """Make the error that a caller sees; its ``__cause__`` is the task's exception, if known."""
         where: dict[str, Any] = {"index": index, "device": device, "remote_traceback": self.traceback}
         if self.kind == "result":
             return ResultNotSendable(
@@ -67,15 +67,15 @@ class Failure:
         body, buffers = self.pickled
         try:
             cause = pickle.loads(body, buffers=buffers)
-        except Exception:  # its class lives only where the worker is; the text says the rest
+        except Exception:  # its class exists only in the worker; the text is enough
             return None
         return cause if isinstance(cause, BaseException) else None
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Did a device or the host run out of memory? Smaller batches may help then.
+    """Whether a device or the host ran out of memory, so that a smaller batch may help.
 
-    torch has a class for CUDA and ROCm; MPS, the host's allocator, cuBLAS, cuDNN and XLA only say so.
+    torch has a class for CUDA and ROCm; for MPS, the host's allocator, cuBLAS, cuDNN and XLA the text tells.
     """
     if isinstance(error, MemoryError | ResourceExhausted) or type(error).__name__ == "OutOfMemoryError":
         return True

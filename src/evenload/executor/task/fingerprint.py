@@ -1,13 +1,13 @@
-"""Fingerprints: do two runs of a program have the same input, and the same code?
+"""Fingerprints: whether two runs of a program have the same items and the same code.
 
-Pickled bytes would not do. They differ between runs for equal objects (the order of sets, objects that are
-shared), and a function is pickled by its name, whatever it does.
+Pickled bytes are no fingerprint: they differ between runs for equal objects (the order of sets, shared
+objects), and a function is pickled by its name, whatever it does.
 
-    fingerprint(item)       its content; equal items have equal ones, in every process
-    fingerprint_code(fn)    what it does: bytecode, constants, defaults, what it closes over, the functions,
-                            classes and plain values of your own modules that it uses, and theirs in turn
+    fingerprint(item)       of the content; equal items have equal fingerprints, in every process
+    fingerprint_code(fn)    of bytecode, constants, defaults, closure, and all functions, classes and plain
+                            values of the user's modules that it uses, recursively
 
-Installed packages count by name: another version of one is not noticed. Nor are comments and line numbers.
+Installed packages count by name: a new version is not noticed. Nor are comments and line numbers.
 """
 
 import copyreg
@@ -27,7 +27,7 @@ __all__ = ["fingerprint", "fingerprint_code"]
 FLOAT = Struct("<d")
 MOST_BYTES = 64  # longer encodings are hashed
 PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None))
-# Of classes: what says nothing of what they do.
+# Members of classes that have no effect on what they do.
 NO_MATTER = {
     "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__",
     "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__",
@@ -36,14 +36,17 @@ NO_MATTER = {
 
 
 def fingerprint(value: Any) -> bytes:
-    """16 bytes. Functions and classes inside count by name. Raises ConfigError for what has no content."""
+    """Return 16 bytes for the content of ``value``; functions and classes in it count by name.
+
+    Raises ConfigError for an object that cannot be reduced to content.
+    """
     return _hash(_Walk(is_code=False).encode(value))
 
 
 def fingerprint_code(fn: Any) -> str:
-    """32 hexadecimal digits, of a function, a class, or anything else that can be called.
+    """Return 32 hexadecimal digits for the code of a function, a class or any other callable.
 
-    Python versions compile to different bytecode, and so have different ones.
+    They differ between Python versions, which compile to different bytecode.
     """
     return _hash(_Walk(is_code=True).encode(fn)).hex()
 
@@ -56,11 +59,11 @@ def _hash(*pieces: bytes | memoryview) -> bytes:
 
 
 class _Walk:
-    """Encodes objects by content. ``is_code``: look into functions and classes, forgive what is opaque."""
+    """An encoder of objects by content. ``is_code``: include code, and accept opaque objects by type."""
 
     def __init__(self, is_code: bool):
         self._is_code = is_code
-        self._known: dict[int, tuple[Any, bytes]] = {}  # the object is kept: its id may not pass to another
+        self._known: dict[int, tuple[Any, bytes]] = {}  # the object is kept, so that no other gets its id
         self._path: dict[int, int] = {}
 
     def encode(self, value: Any) -> bytes:
@@ -117,7 +120,7 @@ class _Walk:
     # --- functions and classes --------------------------------------------------------------------
 
     def _callable(self, value: Any) -> bytes | None:
-        """None if it is an object like any other."""
+        """Encode a module, function, class or wrapper; None for any other object."""
         if isinstance(value, types.ModuleType):
             return self._text(b"m", value.__name__.encode())
         if isinstance(value, types.FunctionType):
@@ -140,7 +143,7 @@ class _Walk:
             return self._all(b"w", (type(value).__name__, value.__func__))
         if isinstance(value, property):
             return self._all(b"y", (value.fget, value.fset, value.fdel))
-        if self._is_code:  # wrapped by a cache or a compiler
+        if self._is_code:  # a function wrapped by a cache or a compiler
             inner = getattr(value, "py_func", None) or getattr(value, "__wrapped__", None)
             if isinstance(inner, types.FunctionType):
                 return self._all(b"W", (type(value).__qualname__, inner))
@@ -157,7 +160,9 @@ class _Walk:
             except ValueError:  # a variable that has no value yet
                 cells.append(...)
         used = {name: _plain(fn.__globals__[name]) for name in _names(fn.__code__) if name in fn.__globals__}
-        if fn.__closure__ and "__class__" in fn.__code__.co_freevars:  # super(): its class, which has it
+        if (
+            fn.__closure__ and "__class__" in fn.__code__.co_freevars
+        ):  # super(): the class, which has this function
             cells = [cell for cell in cells if not isinstance(cell, type)]
         return self._all(b"F", (fn.__code__, fn.__defaults__, fn.__kwdefaults__, cells, used))
 
@@ -179,7 +184,7 @@ class _Walk:
     # --- any other object -------------------------------------------------------------------------
 
     def _other(self, value: Any) -> bytes:
-        """As pickle would take it apart."""
+        """Encode an object by the parts that pickle would reduce it to."""
         try:
             reducer = copyreg.dispatch_table.get(type(value))
             parts = reducer(value) if reducer is not None else value.__reduce_ex__(4)
@@ -197,7 +202,7 @@ class _Walk:
 
 
 def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
-    """Type, shape and bytes of a numpy array or a torch tensor (None if it is something else)."""
+    """Return type, shape and bytes of a numpy array or a torch tensor; None for anything else."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     name = "numpy"
     if isinstance(value, bytearray | memoryview):
@@ -213,7 +218,7 @@ def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Names that the code, or code inside it, may look up in its module."""
+    """Return the names that the code, or code inside it, may look up in its module."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -222,7 +227,7 @@ def _names(code: types.CodeType) -> set[str]:
 
 
 def _plain(value: Any) -> Any:
-    """A global or a member as it counts: code and plain values as they are, of objects only the type."""
+    """Return what of a global or member counts: code and plain values, of other objects the type."""
     if isinstance(value, PLAIN) or callable(value) or _as_array(value) is not None:
         return value
     if isinstance(value, types.ModuleType | staticmethod | classmethod | property):
@@ -231,7 +236,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_own(module: str | None) -> bool:
-    """Does the module belong to the user, and not to Python, to an installed package or to evenload?"""
+    """Whether the module is the user's, not Python's, an installed package's or evenload's."""
     top = (module or "").partition(".")[0]
     if top in ("evenload", "builtins") or top in sys.builtin_module_names:
         return False

@@ -1,4 +1,4 @@
-"""One task with an implementation for each kind of device: hybrid work on GPUs and CPUs side by side."""
+"""A task with one implementation for CPUs and one for GPUs, which run side by side."""
 
 import functools
 import pickle
@@ -11,13 +11,13 @@ __all__ = ["Implementation", "Implementations", "Task"]
 
 
 class Task:
-    """What ``map`` runs where: ``Task(cpu=on_cpu, gpu=OnGpu)``.
+    """A task with an implementation per kind of device: ``Task(cpu=on_cpu, gpu=OnGpu)``.
 
     cpu, gpu   functions, or classes that are built once per worker, as ``map`` takes them. ``gpu`` is for
-               every accelerator. A device without an implementation takes no part.
+               every accelerator. A device without an implementation gets no items.
 
-    Each worker imports and builds its own implementation only. Both are to give the same results, as far as
-    you care: which device an item runs on is decided while it runs. Raises ConfigError if there is none.
+    Each worker imports and builds only its own implementation. Both should give the same results: the device
+    of an item is chosen during the run. Raises ConfigError if there is no implementation.
     """
 
     def __init__(self, *, cpu: Callable | type | None = None, gpu: Callable | type | None = None):
@@ -30,7 +30,7 @@ class Task:
         self.gpu = gpu
 
     def bind(self, arguments: Mapping[str, Any]) -> "Task":
-        """The same with these keyword arguments given to both."""
+        """Return a task with these keyword arguments bound in both implementations."""
         cpu, gpu = (
             None if one is None else functools.partial(one, **arguments) for one in (self.cpu, self.gpu)
         )
@@ -41,7 +41,7 @@ class Task:
 
 
 class Implementation(NamedTuple):
-    """One implementation: itself, or pickled with its buffers. ``device_as``: as in ``task.Task``."""
+    """One implementation: itself, or pickled with buffers. ``device_as``: see ``PreparedTask``."""
 
     fn: Any
     pickled: tuple[bytes, list] | None
@@ -49,7 +49,7 @@ class Implementation(NamedTuple):
     device_as: str | None
 
     def build(self, device: Any) -> Callable:
-        """What is to be called on ``device``. Raises what importing or building it raises."""
+        """Build the callable for ``device``. Raises what importing or building it raises."""
         fn = self.fn if self.pickled is None else pickle.loads(self.pickled[0], buffers=self.pickled[1])
         if not self.is_class:
             return fn
@@ -59,7 +59,7 @@ class Implementation(NamedTuple):
 
 
 class Implementations:
-    """What a worker gets: called with its device, it builds the implementation for it."""
+    """The implementations of a hybrid task as sent to workers; called with a device, builds the right one."""
 
     def __init__(self, name: str, cpu: Implementation | None, gpu: Implementation | None):
         self._name = name

@@ -1,7 +1,7 @@
 """Items and results pickled one by one, to find those that cannot be.
 
-The ordinary way pickles a chunk as a whole, which is faster and fails as a whole. A chunk that did is sent
-again this way. Where an object cannot be pickled, or not be read, a Failure stands in its place.
+Normally a chunk is pickled as a whole, which is faster and fails as a whole. A chunk that failed is sent
+again this way: an object that cannot be pickled or unpickled is replaced by a Failure.
 """
 
 import pickle
@@ -17,7 +17,7 @@ Packed = tuple[bytes, list] | Failure
 
 
 def pack_apart(objects: Sequence[Any], kind: str) -> list[Packed]:
-    """Each object as bytes; ``kind`` is that of the failures."""
+    """Pickle each object; ``kind`` is the kind of the failures."""
     packed: list[Packed] = []
     for obj in objects:
         try:
@@ -29,7 +29,7 @@ def pack_apart(objects: Sequence[Any], kind: str) -> list[Packed]:
 
 
 def unpack_apart(packed: Sequence[Packed], kind: str) -> list[Any]:
-    """The objects and failures that ``packed`` stands for."""
+    """Unpickle each object; failures stay what they are."""
     objects: list[Any] = []
     for one in packed:
         try:

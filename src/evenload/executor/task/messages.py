@@ -1,4 +1,4 @@
-"""What a back end tells the executor. Small values, the same from every back end."""
+"""Messages of a backend to the executor, the same from every backend."""
 
 import signal
 from typing import NamedTuple
@@ -10,7 +10,7 @@ __all__ = ["Answered", "Gone", "Loaded", "Message", "Refused", "Said", "Spoilt",
 
 
 class Up(NamedTuple):
-    """The worker's process runs; it has no task yet."""
+    """The worker's process has started; it has no task yet."""
 
     worker: int
     pid: int | None = None
@@ -33,7 +33,7 @@ class Refused(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """A chunk has come back. ``n_bytes`` is what its results take."""
+    """A chunk came back. ``n_bytes``: size of its results."""
 
     worker: int
     chunk: int
@@ -42,7 +42,7 @@ class Answered(NamedTuple):
 
 
 class Spoilt(NamedTuple):
-    """A chunk has come back without results. ``is_run`` is False if not one of its items was begun."""
+    """A chunk came back without results. ``is_run`` is False if none of its items was begun."""
 
     worker: int
     chunk: int
@@ -51,14 +51,14 @@ class Spoilt(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A line that the worker has written to its stdout or stderr."""
+    """A line of the worker's stdout or stderr."""
 
     worker: int
     line: str
 
 
 class Warned(NamedTuple):
-    """Something about how the worker is reached that a person should know, once."""
+    """A warning about the connection to the worker, for the user."""
 
     worker: int
     text: str
@@ -67,10 +67,10 @@ class Warned(NamedTuple):
 class Gone(NamedTuple):
     """The worker's process has ended, by itself or because it was killed.
 
-    exit_code   negative for a signal; None if nobody knows
-    position    where it was in the first chunk that it held: see ``place``
+    exit_code   negative for a signal; None if not known
+    position    its position in the first chunk that it held; see ``progress_cell``
     last_words  its last lines of output
-    cause       how it ended, where an exit code does not say it
+    cause       how it ended, where the exit code does not say it
     """
 
     worker: int
@@ -81,7 +81,7 @@ class Gone(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """How it ended, in words that fit after "the worker"."""
+        """How it ended, as the end of a sentence that begins with "the worker"."""
         if self.cause or self.exit_code is None:
             return self.cause or "was lost"
         if self.exit_code >= 0:

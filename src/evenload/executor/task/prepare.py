@@ -1,4 +1,4 @@
-"""From what a caller hands over to a ``Task`` that can be sent."""
+"""Making a ``PreparedTask``, which can be sent, of the callable that a user gives."""
 
 import functools
 import hashlib
@@ -18,11 +18,11 @@ from evenload.executor.transport.wire import pack
 
 __all__ = ["Tasks", "is_stateful", "name_of", "pickle_callable"]
 
-MOST_TASKS = 256  # that are remembered
+MOST_TASKS = 256  # that are kept
 
 
 class Tasks:
-    """Numbers tasks; the same function with the same options is the same task, and stays built in workers."""
+    """The prepared tasks of an executor, each once, so that workers keep what they have built of it."""
 
     def __init__(self) -> None:
         self._tasks: dict[tuple, PreparedTask] = {}
@@ -31,15 +31,15 @@ class Tasks:
     def prepare(
         self, fn: Any, *, batch: int | None = None, may_split: bool = True, sends: bool = True
     ) -> PreparedTask:
-        """``sends``: to another process.
+        """Return the task for ``fn`` with these options, the same one each time.
 
+        ``sends``: it goes to another process.
         Raises ConfigError if ``fn`` cannot be called, built or sent, or if ``batch`` is below 1.
         """
         given = fn
         if isinstance(given, HybridTask):
-            fn = Implementations(
-                str(given), _implementation(given.cpu, sends), _implementation(given.gpu, sends)
-            )
+            cpu, gpu = _implementation(given.cpu, sends), _implementation(given.gpu, sends)
+            fn = Implementations(str(given), cpu, gpu)
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
         key = (_digest(pickled) if sends else id(given), batch, may_split)
@@ -58,7 +58,7 @@ class Tasks:
 
 
 def _implementation(fn: Any, sends: bool) -> Implementation | None:
-    """An implementation, to be built where it is needed. Raises as ``Tasks.prepare`` does."""
+    """Pack an implementation, to be built in a worker. Raises as ``Tasks.prepare`` does."""
     if fn is None:
         return None
     _check(fn, None)
@@ -71,12 +71,13 @@ def _implementation(fn: Any, sends: bool) -> Implementation | None:
 
 
 def is_stateful(fn: Any) -> bool:
-    """Is it a class (or a ``functools.partial`` of one) whose instances are called with the items?"""
+    """Whether ``fn`` is a class (or a ``functools.partial`` of one) whose instances can be called."""
     cls = fn.func if isinstance(fn, functools.partial) else fn
     return isinstance(cls, type) and any("__call__" in vars(base) for base in cls.__mro__)
 
 
 def name_of(fn: Any) -> str:
+    """Return the name of a task for messages."""
     if isinstance(fn, HybridTask):
         return repr(fn)
     inner = fn.func if isinstance(fn, functools.partial) else fn
@@ -84,7 +85,7 @@ def name_of(fn: Any) -> str:
 
 
 def pickle_callable(fn: Any) -> tuple[bytes, list]:
-    """Bytes and buffers of ``fn``: by name if a fresh interpreter can import it, else by value.
+    """Pickle ``fn``, by name if a fresh interpreter can import it, else by value; bytes and buffers.
 
     Raises ConfigError if it cannot be pickled.
     """
@@ -117,7 +118,7 @@ def _digest(pickled: tuple[bytes, list]) -> bytes:
 
 
 def _device_parameter(cls: Callable) -> str | None:
-    """How the constructor takes the device: as ``device``, as its only argument (""), or not (None)."""
+    """Return how the constructor takes the device: as "device", as only argument (""), or not (None)."""
     try:
         parameters = inspect.signature(cls).parameters
     except (ValueError, TypeError):  # some extension types do not say
@@ -141,7 +142,7 @@ def _device_parameter(cls: Callable) -> str | None:
 
 
 def _home(fn: Any) -> ModuleType | None:
-    """The module that ``fn`` is defined in."""
+    """Return the module in which ``fn`` is defined."""
     inner = fn.func if isinstance(fn, functools.partial) else fn
     inner = inner if isinstance(inner, type) or hasattr(inner, "__code__") else type(inner)
     return sys.modules.get(getattr(inner, "__module__", None) or "")
@@ -149,7 +150,7 @@ def _home(fn: Any) -> ModuleType | None:
 
 @contextmanager
 def _by_value(module: ModuleType | None) -> Iterator[bool]:
-    """Have cloudpickle send what lives in ``module`` by value if a worker could not import it."""
+    """Have cloudpickle send the contents of ``module`` by value if a worker could not import it."""
     if module is None or module.__name__ == "__main__" or _is_importable(module):
         yield False
         return
@@ -166,9 +167,9 @@ def _by_value(module: ModuleType | None) -> Iterator[bool]:
 
 
 def _is_importable(module: ModuleType) -> bool:
-    """Would a fresh interpreter with our ``sys.path`` find this very module under its name?
+    """Whether a fresh interpreter with this ``sys.path`` finds the same module under its name.
 
-    Not if a test runner or notebook has made it from a file somewhere else.
+    It does not if a test runner or notebook has loaded the module from a file elsewhere.
     """
     file = getattr(module, "__file__", None)
     if not file:

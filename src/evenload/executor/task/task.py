@@ -1,7 +1,7 @@
-"""What is to be run on the items: a function, or a class whose instances hold a model.
+"""The user's function, or class whose instances hold a model, ready to be sent and to be called.
 
-``Task`` is the description that the executor sends; ``Runner`` is the live thing on a device, the same in a
-worker process and inline.
+``Task`` is the description that the executor sends; ``Runner`` calls it on a device, in a worker process
+or inline.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ N_GOOD = 20  # batches after which a slightly larger one is tried
 
 @dataclass(frozen=True, slots=True)
 class PreparedTask:
-    """A function or class, ready to be sent.
+    """A user's function or class, ready to be sent to workers.
 
     pickled    bytes and out-of-band buffers of ``fn``
     is_class   built once per worker, called for every item or batch, closed at the end
-    device_as  name under which the constructor wants the device, "" for its only argument, None if not
+    device_as  argument of the constructor for the device, "" for its only one, None for no argument
     batch      call with lists of up to so many items
     may_split  a batch that failed may be tried again in parts
-    ceiling    so many items per call are known to fit into the memory of the device that it is sent to
+    ceiling    items per call that are known to fit into the memory of the device; None if not known
     """
 
     id: int
@@ -46,9 +46,9 @@ class PreparedTask:
 
 @dataclass(slots=True)
 class Answer:
-    """What a chunk gave: values in order (None where an item failed) and the failures by position.
+    """The outcome of a chunk: values in order (None where an item failed) and failures by position.
 
-    ``skipped`` items from there on were not begun, because nobody wanted them any more.
+    ``skipped``: items from this position on were not begun, as the chunk was dropped; None: all were.
     """
 
     values: list[Any]
@@ -61,12 +61,12 @@ class Answer:
 
 
 class Runner:
-    """The task on one device."""
+    """A task built for one device."""
 
     def __init__(self, task: PreparedTask, device: Callable[[], Any], *, inline: bool = False):
-        """Builds the instance if the task is a class. Raises whatever its constructor raises.
+        """Build the instance if the task is a class. Raises what its constructor raises.
 
-        ``inline``: exceptions need not travel, and a Ctrl-C is the user's and not the item's.
+        ``inline``: exceptions are not pickled, and Ctrl-C is raised to the caller.
         """
         self._travels = not inline
         self._lets_through = (KeyboardInterrupt,) if inline else ()
@@ -89,8 +89,8 @@ class Runner:
     def run(self, items: Sequence[Any], chunk: int, cell: ProgressCell, *, singly: bool = False) -> Answer:
         """Run the task on every item. An exception of one item is that item's failure.
 
-        ``singly``: one item per batch, to find out which of them brings the worker down. An item may then be
-        the Failure that it was to bring it here.
+        ``singly``: one item per batch, to find the one that brings the worker down. An item that could not be
+        unpickled is a Failure.
         """
         start_s = time.monotonic()
         answer = Answer([], {}, start_s, start_s, 0.0)
@@ -107,7 +107,7 @@ class Runner:
         return answer
 
     def close(self) -> None:
-        """Let the instance free what it holds. Raises whatever its ``close`` raises."""
+        """Close the instance, to free its memory. Raises what its ``close`` raises."""
         if self._task.is_class:
             call, self._call = self._call, _gone
             close = getattr(call, "close", None)
@@ -164,7 +164,7 @@ class Runner:
                 answer.values.extend([None] * (stop - start))
 
     def _try_more(self, most: int) -> None:
-        """What was too much once may fit again: somebody else has let go of the memory."""
+        """Raise the ceiling now and then, as other programs may have freed memory."""
         assert self._ceiling is not None
         self._n_good += 1
         if self._n_good >= N_GOOD:
@@ -182,7 +182,7 @@ class Runner:
         return results
 
     def _split(self, error: BaseException, start: int, stop: int, todo: list[tuple[int, int]]) -> None:
-        """Too little memory: halve, and remember it. Anything else: one by one, to find the culprit."""
+        """Try a failed batch again: in halves if memory was too small, else one by one."""
         if is_memory_error(error):
             self._ceiling, self._n_good = (stop - start) // 2, 0
             error.__traceback__ = None  # its frames hold the tensors that did not fit
@@ -200,14 +200,14 @@ def _gone(_: Any) -> Any:
 
 
 def load(spec: bytes, buffers: list | None, task_id: int) -> PreparedTask:
-    """The task from a message of ``dump``. Raises whatever the function's module raises on import."""
+    """Read a task from a message of ``dump``. Raises what importing the function's module raises."""
     name, body, is_class, device_as, batch, may_split, ceiling = pickle.loads(spec)
     fn = pickle.loads(body, buffers=buffers or ())
     return PreparedTask(task_id, name, fn, (b"", []), is_class, device_as, batch, may_split, ceiling)
 
 
 def dump(task: PreparedTask) -> tuple[bytes, list]:
-    """A message that ``load`` reads: bytes, and the buffers that belong to it."""
+    """Write a task as a message for ``load``: bytes and buffers."""
     body, buffers = task.pickled
     fields = (task.name, body, task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)
     return pickle.dumps(fields, protocol=5), buffers

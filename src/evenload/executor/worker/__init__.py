@@ -1,1 +1,1 @@
-"""What runs in a worker process, and how one is started."""
+"""Worker processes: what runs in them, how they are started, and how the executor reaches them."""

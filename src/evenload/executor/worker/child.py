@@ -1,4 +1,4 @@
-"""A worker process, seen from the executor: its pipes, its output, its death."""
+"""A worker process as the executor sees it: its pipes, its output, its death."""
 
 import contextlib
 import os
@@ -26,17 +26,19 @@ N_LAST_LINES = 30
 
 
 Start = Callable[[str, Mapping[str, str], Sequence[int], int, int | None], SpawnedWorker | ForkedWorker]
-"""Device, its environment, file descriptors for the worker, one for its output, cell of its arena."""
+"""Starts the process of a device, given its environment, file descriptors, output, and its arena's cell."""
 
 
 class Child:
-    """Started at once; ``on_end(child)`` is called when the process has ended, and ``bury`` is then due.
+    """A worker process, which the constructor starts.
+
+    ``on_end(child)`` is called when the process has ended; ``reap`` has to be called then.
 
     worker           its number
     read             makes a message of its number, its process id and a frame that it has sent
-    chunks           those that it holds, in the order in which it was given them
-    is_unsent        there is something to ``flush``
-    can_tell_death   the system tells of its death by a file descriptor; if not, ``check`` must be called
+    chunks           the chunks that it holds, in the order in which they were sent
+    is_unsent        ``flush`` has something to send
+    can_tell_death   a file descriptor tells of its death; if not, ``check`` must be called now and then
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Child:
         device: str,
         environment: Mapping[str, str],
         selector: selectors.BaseSelector,
-        news: list[Any],
+        messages: list[Any],
         on_end: "Callable[[Child], None]",
         memory: SharedMemory,
         start: Start,
@@ -55,7 +57,7 @@ class Child:
         self.chunks: deque[int] = deque()
         self.can_tell_death = True
         self._selector = selector
-        self._news = news
+        self._messages = messages
         self._on_end = on_end
         self._memory = memory
         self._read = read
@@ -89,7 +91,7 @@ class Child:
         if arenas is not None:
             theirs.extend(arenas.own)
         else:
-            self._warn(self._memory.said_once())
+            self._warn(self._memory.warning())
         fds = (*passed, *(arenas.theirs[:4] if arenas is not None else ()))
         cell = arenas.theirs[4] if arenas is not None else None
         self._process = start(device, environment, fds, their_log, cell)
@@ -111,10 +113,10 @@ class Child:
             self._selector.register(death_fd, selectors.EVENT_READ, self._on_death)
 
     def _on_status(self) -> None:
-        """The fork server has started it, or never will."""
+        """Learn the process id from the fork server, or that it could not fork."""
         assert isinstance(self._process, ForkedWorker)
         if self.pid is not None:
-            return  # learned already: a frame was faster, and both were seen in the same look
+            return  # learned already: a frame came first, in the same poll
         self._unwatch(self._process.status_fd)
         if not self._process.learn():
             return self._on_end(self)
@@ -123,7 +125,7 @@ class Child:
             self.kill()
 
     def _pipe(self, theirs: list[int], they_read: bool) -> tuple[int, int]:
-        """(their end, our end); ours does not block."""
+        """Make a pipe; returns (the worker's end, our end). Ours does not block."""
         read, write = os.pipe()
         their, our = (read, write) if they_read else (write, read)
         theirs.append(their)
@@ -136,7 +138,7 @@ class Child:
         return self._process.pid
 
     def _prepare_for(self, frame: Frame) -> None:
-        """From the first large message on, fewer and larger reads and writes."""
+        """Enlarge the pipes at the first large message, for fewer and larger reads and writes."""
         if self._has_large_pipes or frame.n_bytes < LARGE_BYTES:
             return
         self._has_large_pipes = True
@@ -144,20 +146,20 @@ class Child:
             import fcntl
 
             for fd in (self._in_fd, self._out_fd):
-                with contextlib.suppress(OSError):  # over the user's limit of pipe memory: only slower
+                with contextlib.suppress(OSError):  # over the user's limit of pipe memory: slower, no more
                     fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def send(self, frame: Frame) -> None:
-        """Have it sent with the next ``flush``."""
+        """Queue a frame for the next ``flush``."""
         self._prepare_for(frame)
         self._outbox.add(frame)
         self.is_unsent = True
         if self._outbox.refused:
             self._outbox.refused = 0
-            self._warn(self._memory.refused())
+            self._warn(self._memory.warn_full())
 
     def flush(self) -> None:
-        """Send, or queue for when the worker reads on. One that is dead is noticed by its death."""
+        """Send what is queued, the rest when the worker reads on. A dead worker is noticed elsewhere."""
         self.is_unsent = False
         try:
             if not self._outbox.flush() and not self._is_writing:
@@ -168,14 +170,14 @@ class Child:
 
     def _warn(self, text: str | None) -> None:
         if text is not None:
-            self._news.append(Warned(self.worker, text))
+            self._messages.append(Warned(self.worker, text))
 
-    def where(self) -> tuple[int, float]:
-        """Position in the chunk that it is at, and for how many seconds."""
+    def position(self) -> tuple[int, float]:
+        """Return its position in the first chunk that it holds, and the seconds spent there."""
         return self.cell.position_in(self.chunks[0]) if self.chunks else (NOT_BEGUN, 0.0)
 
     def kill(self) -> None:
-        """End it and all that it has started."""
+        """Kill the process and its children."""
         if self.pid is None:
             self._is_doomed = True
             return
@@ -183,19 +185,20 @@ class Child:
             os.killpg(self.pid, signal.SIGKILL)
 
     def check(self) -> None:
+        """Call ``on_end`` if the process has ended, where the system does not tell by itself."""
         if self._process.is_dead():
             self._on_end(self)
 
-    def bury(self) -> None:
-        """Take what it left, report its end, free everything."""
-        self.kill()  # its children, too
+    def reap(self) -> None:
+        """Read what an ended process has left, report its end, free its resources."""
+        self.kill()  # its children
         while self._on_frames() or self._on_output():
             pass
         if self._partial:
             self._say(self._partial)
         exit_code = self._process.wait()
-        position = self.where()[0]
-        self._news.append(Gone(self.worker, exit_code, position, "\n".join(self._last_lines)))
+        position = self.position()[0]
+        self._messages.append(Gone(self.worker, exit_code, position, "\n".join(self._last_lines)))
         self._close_fds()
         self.cell.close()
         self._inbox.close()
@@ -206,20 +209,20 @@ class Child:
         try:
             frames = self._inbox.read()
         except EOFError:
-            return self._stop_reading()  # it is dying; or it has closed its files, and is of no use any more
+            return self._stop_reading()  # it is dying, or has closed its pipes and cannot be used
         except MemoryError:
             self._last_lines.append("evenload: these results do not fit into the executor's memory")
             return self._stop_reading()
         if frames is None:
             return False
-        if self.pid is None:  # it was faster than the news of its start
+        if self.pid is None:  # its frame came before the fork server's answer
             self._on_status()
         for frame in frames:
             self._prepare_for(frame)
-            self._news.append(self._message(frame))
+            self._messages.append(self._message(frame))
         if self._inbox.refused:
             self._inbox.refused = 0
-            self._warn(self._memory.refused())
+            self._warn(self._memory.warn_full())
         return True
 
     def _stop_reading(self) -> bool:
@@ -253,7 +256,7 @@ class Child:
     def _say(self, line: bytes) -> None:
         text = line.decode(errors="backslashreplace").rstrip("\r")
         self._last_lines.append(text)
-        self._news.append(Said(self.worker, text))
+        self._messages.append(Said(self.worker, text))
 
     def _on_writable(self) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The fork server's side: takes requests, forks workers, collects them when asked to. See ``fork_server``."""
+"""The process of the fork server: forks workers on request and reaps them. See ``fork_server``."""
 
 import contextlib
 import gc
@@ -21,7 +21,7 @@ MOST_FDS = 32
 
 
 def serve(fd: int) -> None:
-    """Obey until the other end closes."""
+    """Serve requests until the other end of the socket closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = socket.socket(fileno=fd)
     statuses: dict[int, int] = {}
@@ -44,7 +44,7 @@ def serve(fd: int) -> None:
 
 def _fork(how: dict[str, Any], fds: list[int], requests: socket.socket, statuses: dict[int, int]) -> None:
     status_fd = fds.pop()
-    gc.freeze()  # what is there stays as it is, so that its memory stays shared
+    gc.freeze()  # the collector leaves these objects alone, so their memory stays shared
     pid = os.fork()
     if not pid:
         try:
@@ -59,12 +59,12 @@ def _fork(how: dict[str, Any], fds: list[int], requests: socket.socket, statuses
             traceback.print_exc()
         finally:
             os._exit(1)
-    with contextlib.suppress(OSError):  # it was faster, or is gone already
+    with contextlib.suppress(OSError):  # it has done so itself, or is gone already
         os.setpgid(pid, pid)
     for fd in fds:
         os.close(fd)
     statuses[pid] = status_fd
-    with contextlib.suppress(OSError):  # nobody waits for it any more
+    with contextlib.suppress(OSError):  # the executor is gone
         os.write(status_fd, STATUS.pack(pid))
 
 
@@ -83,7 +83,7 @@ def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
         os.dup2(fd, standard)
     os.close(null)
     os.close(log)
-    encoding = sys.stdout.encoding  # the old ones believe that they can seek
+    encoding = sys.stdout.encoding  # the old streams assume that they can seek
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding=encoding, closefd=False)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding=encoding, closefd=False)
     set_threads()
@@ -103,9 +103,9 @@ def _collect(pid: int, statuses: dict[int, int]) -> None:
 
 
 def _import(names: list[str]) -> bool:
-    """For workers to come. What cannot be imported here, they will tell of themselves.
+    """Import modules for later workers. Failures are left to the workers, which import them again.
 
-    Returns False if it is not safe to fork any more.
+    Returns False if forking is not safe any more.
     """
     for name in names:
         with contextlib.suppress(Exception):

@@ -1,12 +1,11 @@
-"""New workers by fork from a small process of their own, instead of a new interpreter each.
+"""Starting workers by fork from a small server process, instead of a new interpreter each.
 
     executor ──socket──► fork server ──fork──► worker ──pipes──► executor
 
-The server imports what workers need, then nothing but forks: it has one thread, it runs no task and never
-touches a device, so its copies are as good as new interpreters, in milliseconds. What tasks import (torch,
-above all) it imports too, for workers that have to be replaced. It belongs to one back end and ends with it,
-however that ends. Devices and thread counts are set in the worker before anything can read them; see
-``fork_main``.
+The server imports what workers need and then only forks. It has one thread, runs no task and never uses a
+device, so a fork is as good as a new interpreter and takes milliseconds. It also imports what tasks import
+(torch, above all), for workers that replace others. It belongs to one backend and ends with it, however that
+ends. Devices and thread counts are set in the worker before anything can read them; see ``fork_main``.
 """
 
 import contextlib
@@ -39,7 +38,7 @@ def can_fork() -> bool:
 
 
 def imports_of(fn: Any) -> list[str]:
-    """The preloadable packages that are used where ``fn`` is defined."""
+    """Return the preloadable packages that the module of ``fn`` uses."""
     inner = getattr(fn, "func", fn)
     module = sys.modules.get(getattr(inner, "__module__", None) or "")
     scope = dict(vars(module)) if module is not None else {}
@@ -48,7 +47,7 @@ def imports_of(fn: Any) -> list[str]:
 
 
 def _home(value: Any) -> str:
-    """The module that ``value`` is or comes from; "" for what is no module, class or function."""
+    """Return the module that ``value`` is or comes from; "" if it is no module, class or function."""
     if type(value) is ModuleType:
         return value.__name__
     is_plain = issubclass(type(value), type) or type(value) in (FunctionType, BuiltinFunctionType)
@@ -57,7 +56,7 @@ def _home(value: Any) -> str:
 
 
 class SpawnedWorker:
-    """A worker in an interpreter of its own, as a child of this process.
+    """A worker in a new interpreter, as a child of this process.
 
     death_fd  readable when the process has ended; None if the system cannot tell
     """
@@ -90,14 +89,14 @@ class SpawnedWorker:
         return self._process.poll() is not None
 
     def wait(self) -> int:
-        """Its exit code, negative for a signal. Only when it is dead or dying."""
+        """Return the exit code, negative for a signal. Call it only when the worker is dead or dying."""
         return self._process.wait()
 
 
 class ForkedWorker:
-    """A worker that the fork server was asked for. ``pid`` is known as soon as ``learn`` has read it.
+    """A worker that the fork server was asked for. ``learn`` reads its ``pid``.
 
-    status_fd  readable when there is something to learn
+    status_fd  readable when ``learn`` has something to read
     """
 
     def __init__(self, server: "ForkServer", status_fd: int):
@@ -107,7 +106,7 @@ class ForkedWorker:
         self._server = server
 
     def learn(self) -> bool:
-        """Read its number. Returns False if the server has ended without starting it."""
+        """Read the process id. Returns False if the server has ended without starting the worker."""
         read = os.read(self.status_fd, STATUS.size)
         if len(read) < STATUS.size:
             self._server.refuses = self._server.is_running()
@@ -117,15 +116,15 @@ class ForkedWorker:
         self._server.has_forked = True
         try:
             self.death_fd = os.pidfd_open(pid)
-        except ProcessLookupError:  # the server is gone, and the system has collected the worker
+        except ProcessLookupError:  # the server is gone, and init has reaped the worker
             return False
         return True
 
     def is_dead(self) -> bool:
-        return False  # there is always a file descriptor that tells
+        return False  # its death is told by a file descriptor, always
 
     def wait(self) -> int:
-        """Its exit code, negative for a signal; that of SIGKILL if nobody can tell. Only when it is dead."""
+        """Return the exit code, negative for a signal; -SIGKILL if it is unknown. Call it when it is dead."""
         if self.pid is not None and self._server.send("collect", self.pid):
             read = os.read(self.status_fd, STATUS.size)
             if len(read) == STATUS.size:
@@ -134,11 +133,11 @@ class ForkedWorker:
 
 
 class ForkServer:
-    """Started at once.
+    """The server process, as the executor sees it; the constructor starts it.
 
     is_alive    no request has failed yet
-    has_forked  it works: at least one worker was started
-    refuses     it keeps the workers that it has, but forks no more: what it has imported makes that unsafe
+    has_forked  it has started at least one worker
+    refuses     it forks no more, as an imported module makes that unsafe; its workers go on
     """
 
     def __init__(self, path: Sequence[str], environment: Mapping[str, str]):
@@ -154,7 +153,7 @@ class ForkServer:
                 [sys.executable, "-P", "-c", boot, "evenload-fork"],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,  # what is wrong, workers that are spawned instead will say, too
+                stderr=subprocess.DEVNULL,  # a spawned worker will report the same fault
                 env=environment,
                 pass_fds=(theirs.fileno(),),
                 process_group=0,
@@ -174,7 +173,7 @@ class ForkServer:
         log: int,
         cell: int | None,
     ) -> ForkedWorker:
-        """Ask for a worker. Raises OSError if the server is gone."""
+        """Request a worker. Raises OSError if the server is gone."""
         how = {
             "device": device,
             "environment": dict(environment),
@@ -197,13 +196,14 @@ class ForkServer:
         return self._process.poll() is None
 
     def preload(self, names: Sequence[str]) -> None:
-        """Import these packages, for workers to come."""
+        """Import these packages in the server, for later workers."""
         new = [name for name in names if name not in self._imported]
         if new:
             self._imported.update(new)
             self.send("import", new)
 
     def send(self, kind: str, argument: Any, fds: Sequence[int] = ()) -> bool:
+        """Send a request. Returns False if the server is gone."""
         try:
             socket.send_fds(self._socket, [pickle.dumps((kind, argument))], fds)
         except OSError:
@@ -211,6 +211,7 @@ class ForkServer:
         return self.is_alive
 
     def close(self) -> None:
+        """End the server; its workers go on."""
         self.is_alive = False
         self._socket.close()
         with contextlib.suppress(ProcessLookupError):

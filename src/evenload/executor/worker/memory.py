@@ -1,6 +1,6 @@
-"""The shared memory of one executor: a budget, an arena per worker and direction, and one that all read.
+"""The shared memory of an executor: an arena per worker and direction, and a common one for tasks.
 
-What every worker needs, such as the weights that a function was bound to, stands in the common arena once.
+Buffers that every worker needs, such as weights bound to a task, are stored once, in the common arena.
 """
 
 import os
@@ -32,10 +32,10 @@ COMMON_SHARE = 0.5  # of the limit that the common arena may take
 
 @dataclass(slots=True, eq=False)
 class WorkerArenas:
-    """A worker's two arenas, seen from the executor.
+    """The two arenas of a worker, seen from the executor.
 
-    theirs  what the worker is told of them: four file descriptors and a cell; see ``worker.main``
-    own     those of the descriptors that are to be closed once the worker has them
+    theirs  four file descriptors and a cell for the worker; see ``worker.main``
+    own     the descriptors among them to close once the worker has them
     """
 
     lender: Lender
@@ -45,7 +45,7 @@ class WorkerArenas:
 
 
 def limit_from(limit: int | str) -> int:
-    """Bytes, from a number of them or from words: "2 GiB", "500MB", "25%" of the memory there is.
+    """Read a limit as bytes: a number of them, or text such as "2 GiB", "500MB", "25%" of the memory.
 
     Raises ConfigError.
     """
@@ -63,11 +63,14 @@ def limit_from(limit: int | str) -> int:
 
 
 class SharedMemory:
-    """``limit`` in bytes is for everything together; 0 for none. Falls back to none where it must."""
+    """All arenas of an executor. ``limit``: bytes for all together; 0 for no shared memory.
+
+    Where the system gives no shared memory, workers go without.
+    """
 
     def __init__(self, limit: int):
         self.limit = limit
-        self._why_not: str | None = None
+        self._warning: str | None = None
         self._is_warned = False
         self._budget: MemoryBudget | None = None
         self._common: Lender | None = None
@@ -76,7 +79,7 @@ class SharedMemory:
         self._n_common = 0
 
     def open(self) -> WorkerArenas | None:
-        """WorkerArenas for one more worker; None if it must do without."""
+        """Make the arenas of one more worker; None if it must go without."""
         if self.limit <= 0:
             return None
         fds: list[int] = []
@@ -103,7 +106,7 @@ class SharedMemory:
         return WorkerArenas(lender, borrower, theirs, (fds[0], fds[1]))
 
     def share(self, task: int, buffers: list[Any]) -> list[Any]:
-        """``buffers`` of a task, or the pieces of the common arena that hold them."""
+        """Return ``buffers`` of a task, those that fit as pieces of the common arena."""
         if self._common is None or not buffers:
             return buffers
         pieces = self._tasks.get(task)
@@ -111,22 +114,22 @@ class SharedMemory:
             pieces = self._tasks[task] = [self._share(memoryview(buffer).cast("B")) for buffer in buffers]
         return pieces
 
-    def refused(self) -> str | None:
-        """Something went through a pipe for want of room: what to tell a person about it, once."""
+    def warn_full(self) -> str | None:
+        """Return a warning, once, that a buffer went through a pipe because the arena was full."""
         if self._budget is not None:
             self._give_up(
                 f"shared memory is full ({self.limit / 2**20:.0f} MiB): what is large travels through pipes "
                 "meanwhile, which is slower; keep fewer results, or raise shared_memory_limit"
             )
-        return self.said_once()
+        return self.warning()
 
-    def said_once(self) -> str | None:
-        """What a person should know of it, if they have not been told."""
-        why, self._why_not = self._why_not, None
+    def warning(self) -> str | None:
+        """Return the pending warning for the user, once."""
+        why, self._warning = self._warning, None
         return why
 
     def close(self) -> None:
-        """Views of results outlive it."""
+        """Free the shared memory. Views of results stay valid."""
         for fd in (self._common_fd, self._budget.fd if self._budget is not None else -1):
             if fd >= 0:
                 os.close(fd)
@@ -163,4 +166,4 @@ class SharedMemory:
     def _give_up(self, why: str) -> None:
         if not self._is_warned:
             self._is_warned = True
-            self._why_not = why
+            self._warning = why

@@ -1,4 +1,4 @@
-"""What a worker's frame means to the executor, whichever way it came."""
+"""Reading a worker's frames as messages for the executor, whichever way they came."""
 
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.item_packing import unpack_apart
@@ -11,7 +11,7 @@ __all__ = ["message_of"]
 
 
 def message_of(worker: int, pid: int | None, frame: Frame) -> Message:
-    """The message that ``frame`` brings. Results that cannot be read are a spoilt chunk."""
+    """Read ``frame`` as a message. Results that cannot be unpickled make the chunk Spoilt."""
     if frame.kind in (protocol.DONE, protocol.DONE_SINGLY):
         try:
             answer = Answer(*unpack(frame))
@@ -31,7 +31,7 @@ def message_of(worker: int, pid: int | None, frame: Frame) -> Message:
 
 
 def _take_apart(answer: Answer) -> None:
-    """Make objects of values that were packed one by one; those that cannot be read are failures."""
+    """Unpickle values that were packed one by one; those that cannot be are failures."""
     answer.values = unpack_apart(answer.values, "result")
     for position, value in enumerate(answer.values):
         if isinstance(value, Failure):

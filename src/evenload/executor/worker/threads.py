@@ -1,6 +1,6 @@
-"""How many threads libraries use, for those that were imported before anybody could tell them.
+"""The number of threads of libraries that were loaded before the environment was set.
 
-Usually variables such as OMP_NUM_THREADS say it, which are read once, when a library is loaded.
+Variables such as OMP_NUM_THREADS are read once, when a library is loaded.
 """
 
 import os
@@ -27,7 +27,7 @@ SETTERS = {  # in a library whose file has this in its name: functions that take
 
 
 def set_threads() -> None:
-    """Have the libraries that are loaded already use as many threads as the environment says."""
+    """Set the loaded libraries to as many threads as the environment says."""
     torch = sys.modules.get("torch")
     n = _number("OMP_NUM_THREADS")
     if torch is not None and n is not None:
@@ -52,6 +52,6 @@ def _number(variable: str) -> int | None:
 
 
 def _libraries() -> list[str]:
-    """Files of the libraries that this process has loaded."""
+    """Return the paths of the libraries that this process has loaded."""
     with open("/proc/self/maps") as file:
         return sorted({line.split(maxsplit=5)[5].rstrip("\n") for line in file if ".so" in line})

@@ -1,8 +1,8 @@
 """The worker process: one device, one pipe in, one pipe out, one task at a time.
 
 Started as ``python -c "... main()"`` with the device's environment (visible devices, thread counts) set.
-It imports little, and nothing of the user's before the first ``LOAD``. It never outlives the executor:
-see ``leave_with_parent``.
+It imports little, and no user code before the first ``LOAD``. It never outlives the executor: see
+``leave_with_parent``.
 """
 
 import contextlib
@@ -39,21 +39,23 @@ def main(
     progress_fd: int,
     arenas: tuple[int, int, int, int, int] | None,
 ) -> None:
-    """Serve until told to stop or left alone. Never returns to a caller that could run anything else.
+    """Serve frames until STOP or the executor's end, then leave the process.
 
     ``arenas``: file descriptors of the arena to read, the one to write, the common one and the budget, and
-    the cell in it of the second; None without shared memory.
+    the second one's cell in the budget; None without shared memory.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to everybody; the executor decides
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C on a terminal reaches all processes; the executor decides
     leave_with_parent(life_fd)
     faulthandler.enable(all_threads=False)
     for name, fd in (("stdout", 1), ("stderr", 2)):
-        # Made anew: a forked worker's were made for what was open there before, which may have been a file.
+        # A forked worker's streams were made for what was open before, which may have been a file.
         raw = io.FileIO(fd, "w", closefd=False)
         writer = io.BufferedWriter(raw)
         stream = io.TextIOWrapper(writer, "utf-8", errors="backslashreplace", line_buffering=True)
         setattr(sys, name, stream)
-    sys.modules["__main__"] = ModuleType("__main__")  # the user's own arrives by value
+    sys.modules["__main__"] = ModuleType("__main__")  # the user's __main__ arrives by value
     borrower, lender, common_fd = None, None, -1
     if arenas is not None:
         borrowed_fd, lent_fd, common_fd, budget_fd, cell = arenas
@@ -66,11 +68,11 @@ def main(
             for frame in inbox.read() or ():
                 worker.obey(frame)
     _flush()
-    os._exit(0)  # threads that the task has left behind shall not keep the device
+    os._exit(0)  # threads that the task has left behind must not keep the device
 
 
 class WorkerProcess:
-    """What the process does with each frame."""
+    """The process's state: its tasks, built for its device, and the pipe for its replies."""
 
     def __init__(self, outbox: Outbox, progress: ProgressCell):
         self.is_serving = True
@@ -84,6 +86,7 @@ class WorkerProcess:
         self._outbox.send(Frame(kind, task, chunk, body, buffers))
 
     def obey(self, frame: Frame) -> None:
+        """Do what ``frame`` asks, and reply."""
         if frame.kind == protocol.RUN:
             self._run(frame)
         elif frame.kind == protocol.SINGLY:
@@ -142,11 +145,11 @@ class WorkerProcess:
 
 
 def _pack_answer(answer: Answer) -> tuple[bytes, list]:
-    """The answer as bytes; a result that cannot be pickled becomes its item's failure."""
+    """Pickle the answer; a result that cannot be pickled becomes its item's failure."""
     try:
         return pack(_fields(answer))
     except BaseException:
-        pass  # find out which one it is
+        pass  # find the results that cannot be pickled
     for position, value in enumerate(answer.values):
         try:
             pack(value)
@@ -183,11 +186,11 @@ def _device() -> Any:
 
 
 def leave_with_parent(life_fd: int) -> None:
-    """Die when the executor does, whatever runs here then.
+    """End this process group when the executor ends, whatever the task does.
 
-    Nobody but the executor holds the other end of ``life_fd``. When it closes, the kernel itself kills this
-    process group, even if the task holds the interpreter's lock for ever (Linux). A thread watches too: for
-    systems without that signal, and for a forked child of the executor that keeps the pipe open.
+    Only the executor holds the other end of ``life_fd``. When that closes, the kernel kills this process
+    group, even if the task holds the interpreter's lock for ever (Linux). A thread watches too: for systems
+    without that signal, and for a forked child of the executor that keeps the pipe open.
     """
     parent = os.getppid()
     assert os.getpgrp() == os.getpid(), "a worker must not share a process group: it is killed as a whole"

@@ -1,12 +1,11 @@
-"""The actor: keeps a worker process beside it and passes frames on. Runs in a process of Ray's.
+"""The Ray actor of a device: runs the worker process beside it and passes frames on.
 
-The worker is the one that the process back end starts, and the actor is its only parent. So a task that
-crashes, hangs or holds the interpreter's lock does to the worker what it does everywhere, and the actor lives
-on to tell of it and to start the next one. When Ray ends the actor, or its driver or its
-machine is gone, the worker leaves with it.
+The process backend starts the worker, as a child of the actor. So a task that crashes, hangs or holds the
+interpreter's lock affects the worker only; the actor reports it and starts the next one. When Ray ends the
+actor, or its driver or machine is gone, the worker ends too.
 
     driver ──exchange(commands)──► WorkerActor ──frames over pipes──► worker
-    driver ◄────── news ────── WorkerActor ◄──────────────────── worker
+    driver ◄────── messages ────── WorkerActor ◄──────────────────── worker
 """
 
 import contextlib
@@ -37,14 +36,14 @@ LARGE_BYTES = 64 * 1024
 
 
 class ActorCommand(NamedTuple):
-    """What the back end wants: a method of ``ProcessBackend`` by name, and its arguments."""
+    """A command for the actor: one of its private methods by name, and its arguments."""
 
     verb: str
     arguments: tuple
 
 
 class RayFrame(NamedTuple):
-    """A frame while it is with Ray."""
+    """A frame on its way through Ray."""
 
     worker: int
     kind: int
@@ -60,7 +59,7 @@ class RayFrame(NamedTuple):
         return cls(worker, frame.kind, frame.task, frame.chunk, _piece(frame.body), buffers, pid)
 
     def open(self, *, writable: bool = False) -> Frame:
-        """``writable``: copied, for in the object store it is read-only, and takes room while it is used."""
+        """Return the frame. ``writable``: as a copy; Ray's own is read-only and takes room in its store."""
         buffers: list[Any] = [bytearray(_view(p)) if writable else _view(p) for p in self.buffers]
         body = self.body if isinstance(self.body, bytes) else _view(self.body)
         return Frame(self.kind, self.task, self.chunk, body, buffers or None)
@@ -73,36 +72,41 @@ class ExchangeReply(NamedTuple):
     """
 
     number: int
-    news: list[RayFrame | Said | Gone]
+    messages: list[RayFrame | Said | Gone]
     came_s: float
     left_s: float
 
 
 class WorkerActor:
-    """``path`` (of imports) and ``folder`` are the driver's; what of them is not here is passed over."""
+    """The actor, which Ray runs on the device's machine.
+
+    ``path`` (of imports) and ``folder`` are the driver's; entries that do not exist here are skipped.
+    """
 
     def __init__(self, path: Sequence[str], folder: str, options: WorkerOptions):
         sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
-        with contextlib.suppress(OSError):  # another machine has another tree
+        with contextlib.suppress(OSError):  # another machine may lack the folder
             os.chdir(folder)
         self._backend = ProcessBackend(options, RayFrame.of)
         self._changed = threading.Condition()
         self._commands: deque[tuple[ActorCommand, Future | None]] = deque()
-        self._news: list[Any] = []
+        self._messages: list[Any] = []
         self._n_begun = self._n_ended = 0
         self._is_closed = False
         threading.Thread(target=self._serve, name="evenload-actor", daemon=True).start()
 
     def hello(self) -> dict[str, Any]:
-        """Who this is: the machine's run, and the accelerators that Ray has given it."""
+        """Return the boot id of the machine, the process id, and the GPUs that Ray has assigned."""
         import ray
 
         return {"boot": boot_id(), "pid": os.getpid(), "gpus": [str(gpu) for gpu in ray.get_gpu_ids()]}
 
     def exchange(self, number: int, commands: Sequence[ActorCommand]) -> ExchangeReply:
-        """Do ``commands``, wait for news, and tell it. Turns may come in any order: ``number`` tells it.
+        """Do ``commands``, wait for messages of the worker and return them.
 
-        Returns as soon as the next exchange has come, so that one is waiting at any time.
+        Exchanges may arrive in any order; ``number`` is the right one.
+
+        Returns as soon as the next one has come, so that one is waiting at any time.
         """
         came_s = time.monotonic()
         with self._changed:
@@ -113,16 +117,17 @@ class WorkerActor:
             self._wake()
             self._changed.wait_for(
                 lambda: (
-                    self._n_ended == number and (self._news or self._n_begun > number + 1 or self._is_closed)
+                    self._n_ended == number
+                    and (self._messages or self._n_begun > number + 1 or self._is_closed)
                 )
             )
-            news, self._news = self._news, []
+            messages, self._messages = self._messages, []
             self._n_ended += 1
             self._changed.notify_all()
-        return ExchangeReply(number, news, came_s, time.monotonic())
+        return ExchangeReply(number, messages, came_s, time.monotonic())
 
     def position(self, worker: int) -> tuple[int, float]:
-        """Where the worker is: see ``Backend.position``."""
+        """Return the worker's position; see ``Backend.position``."""
         answer: Future = Future()
         with self._changed:
             if self._is_closed:
@@ -135,58 +140,62 @@ class WorkerActor:
         if not self._is_closed:
             self._backend.wake()
 
-    # --- the thread that owns the back end --------------------------------------------------------
+    # --- the thread that owns the backend --------------------------------------------------------
 
     def _serve(self) -> None:
         try:
             self._pump()
-        except BaseException:  # a mistake of ours: the driver hears of an actor that died, and makes another
+        except (
+            BaseException
+        ):  # a fault of evenload: the driver learns that the actor died, and starts another
             traceback.print_exc()
             os._exit(1)
 
     def _pump(self) -> None:
         while not self._is_closed:
-            news: list[Any] = []
+            messages: list[Any] = []
             while self._commands:
                 command, answer = self._commands.popleft()
                 try:
-                    value = getattr(self, f"_{command.verb}")(*command.arguments, news)
-                except KeyError:  # its worker is gone, which the driver is about to hear
+                    value = getattr(self, f"_{command.verb}")(*command.arguments, messages)
+                except KeyError:  # its worker is gone, which is about to be reported
                     value = (NOT_BEGUN, 0.0)
                 if answer is not None:
                     answer.set_result(value)
             if not self._is_closed:
-                news += self._backend.poll(0.0 if news else None)
-            if news or self._is_closed:
+                messages += self._backend.poll(0.0 if messages else None)
+            if messages or self._is_closed:
                 with self._changed:
-                    self._news += news
+                    self._messages += messages
                     self._changed.notify_all()
 
-    def _start(self, worker: int, device: Device, environment: Mapping[str, str], news: list[Any]) -> None:
+    def _start(
+        self, worker: int, device: Device, environment: Mapping[str, str], messages: list[Any]
+    ) -> None:
         try:
             self._backend.start(worker, device, DevicePool([device]), environment)
         except OSError as error:
-            news.append(Gone(worker, None, NOT_BEGUN, cause=f"could not be started: {error}"))
+            messages.append(Gone(worker, None, NOT_BEGUN, cause=f"could not be started: {error}"))
 
-    def _send(self, sent: RayFrame, news: list[Any]) -> None:
+    def _send(self, sent: RayFrame, messages: list[Any]) -> None:
         self._backend.forward(sent.worker, sent.open())
 
-    def _drop(self, worker: int, chunk: int, news: list[Any]) -> None:
+    def _drop(self, worker: int, chunk: int, messages: list[Any]) -> None:
         self._backend.drop(worker, chunk)
 
-    def _position(self, worker: int, news: list[Any]) -> tuple[int, float]:
+    def _position(self, worker: int, messages: list[Any]) -> tuple[int, float]:
         return self._backend.position(worker)
 
-    def _kill(self, worker: int, news: list[Any]) -> None:
+    def _kill(self, worker: int, messages: list[Any]) -> None:
         self._backend.kill(worker)
 
-    def _close(self, grace_s: float, news: list[Any]) -> None:
-        news += self._backend.close(grace_s)
+    def _close(self, grace_s: float, messages: list[Any]) -> None:
+        messages += self._backend.close(grace_s)
         self._is_closed = True
 
 
 def boot_id() -> str:
-    """Names this run of this machine: where it is the same, so is the zero of the monotonic clock."""
+    """Return a name of the machine's current boot: where it is equal, monotonic clocks agree."""
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     import platform

@@ -31,12 +31,12 @@ from evenload.executor.worker.replies import message_of
 
 __all__ = ["Ray", "RayBackend"]
 
-START_S = 30.0  # for an actor to be there; Ray waits for ever for what the cluster cannot give
-PREPARE_S = 300.0  # more, if its machine has to fetch and install what the program needs
-KILL_S = 5.0  # for an actor to end its worker; then it is ended itself
-LEAVE_S = 1.0  # for the actors' processes to be gone
+START_S = 30.0  # for an actor to start; Ray waits for ever for resources that the cluster lacks
+PREPARE_S = 300.0  # in addition, if its machine has to fetch and install a runtime_env
+KILL_S = 5.0  # for an actor to kill its worker; then the actor is killed
+LEAVE_S = 1.0  # for the actors' processes to end
 POSITION_S = 1.0
-MOST_UNANSWERED = 10  # times in a row that an actor may fail to say where its worker is
+MOST_UNANSWERED = 10  # times in a row that an actor may fail to tell its worker's position
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Ray:
     address         of the cluster; None: that of ``RAY_ADDRESS``, the one that runs on this machine, or a new
                     one that ends with the last executor that uses it
     runtime_env     Ray's own way to bring files, packages and variables to other machines
-    reserve         take what is free in Ray's books, and enter it there; False: whoever else uses it
+    reserve         use only devices that Ray lists as free, and reserve them there; False: use any
     min_free_bytes  a GPU with less free memory is left out, whoever uses it
     """
 
@@ -73,6 +73,8 @@ class Ray:
 
 
 class RayBackend:
+    """A backend with one Ray actor per device, each with a worker process beside it."""
+
     is_threaded = True
 
     def __init__(self, options: WorkerOptions | None = None, settings: Ray | None = None) -> None:
@@ -83,7 +85,7 @@ class RayBackend:
         self._channels: dict[str, ActorChannel] = {}  # by device
         self._workers: dict[int, _RemoteWorker] = {}  # by worker
         self._arrived: queue.SimpleQueue[tuple[ActorChannel, int, Any] | None] = queue.SimpleQueue()
-        self._news: list[Message] = []
+        self._messages: list[Message] = []
         self._positions: dict[int, Any] = {}
 
     @property
@@ -126,7 +128,7 @@ class RayBackend:
         self._workers[worker].channel.write(ActorCommand("drop", (worker, chunk)))
 
     def position(self, worker: int) -> tuple[int, float]:
-        """Ask the actor, and all others in the same breath: who asks for one is about to ask for more."""
+        """Ask all actors at once, as the caller is about to ask for the other workers, too."""
         if worker not in self._positions:
             for other, remote in self._workers.items():
                 if remote.sent_s and not remote.channel.is_lost:
@@ -140,7 +142,7 @@ class RayBackend:
             channel.n_unanswered += 1
             if channel.n_unanswered >= MOST_UNANSWERED:
                 self._workers[worker].kill_until_s = 0.0
-        except (KeyError, self._ray.exceptions.RayError):  # it has no chunk, or is no more
+        except (KeyError, self._ray.exceptions.RayError):  # it has no chunk, or has ended
             pass
         return NOT_BEGUN, 0.0
 
@@ -157,32 +159,32 @@ class RayBackend:
         self._positions.clear()
         for channel in self._channels.values():
             channel.flush()
-        if not self._news:
+        if not self._messages:
             self._take(self._patience(timeout_s))
         self._end_overdue(time.monotonic())
-        news, self._news = self._news, []
-        return news
+        messages, self._messages = self._messages, []
+        return messages
 
     def wake(self) -> None:
         self._arrived.put(None)
 
     def close(self, grace_s: float) -> list[Message]:
-        news: list[Message] = []
+        messages: list[Message] = []
         for channel in self._channels.values():
             channel.write(ActorCommand("close", (grace_s,)))
         until = time.monotonic() + grace_s + KILL_S
         while self._workers and time.monotonic() < until:
-            news += self.poll(0.1)
+            messages += self.poll(0.1)
         for channel in self._channels.values():
             channel.end()
         until = time.monotonic() + LEAVE_S
         while not all(channel.is_lost for channel in self._channels.values()) and time.monotonic() < until:
-            news += self.poll(0.05)
+            messages += self.poll(0.05)
         self._channels.clear()
         if self._cluster is not None:
             self._cluster.leave()
             self._cluster = None
-        return news
+        return messages
 
     # --- inside -----------------------------------------------------------------------------------
 
@@ -206,7 +208,7 @@ class RayBackend:
         self._workers[worker].channel.write(ActorCommand("send", (RayFrame.of(worker, None, frame),)))
 
     def _take(self, timeout_s: float | None) -> None:
-        """Wait for what arrives, then take all that is there."""
+        """Wait for replies, then read all that have arrived."""
         try:
             arrived = self._arrived.get(timeout=timeout_s)
             while True:
@@ -221,13 +223,13 @@ class RayBackend:
             pass
 
     def _read(self, reply: ExchangeReply) -> None:
-        for one in reply.news:
+        for one in reply.messages:
             remote = self._workers.get(one.worker)
             if remote is None:
-                continue  # it was given up
+                continue  # the worker was given up
             if isinstance(one, Gone):
                 del self._workers[one.worker]
-            self._news.append(one if not isinstance(one, RayFrame) else self._message(remote, one))
+            self._messages.append(one if not isinstance(one, RayFrame) else self._message(remote, one))
 
     def _message(self, remote: "_RemoteWorker", sent: RayFrame) -> Message:
         frame = sent.open(writable=True)
@@ -262,28 +264,28 @@ class RayBackend:
                 self._lose(remote.channel, "was lost: its actor does not answer")
 
     def _lose(self, channel: ActorChannel, cause: str) -> None:
-        """The actor is gone, and its worker with it. What that had begun nobody knows: maybe all of it."""
+        """Report the workers of a lost actor as gone. What they had begun is unknown: maybe all of it."""
         channel.is_lost = True
         for worker, remote in tuple(self._workers.items()):
             if remote.channel is channel:
                 del self._workers[worker]
                 position = PACKING if remote.sent_s else NOT_BEGUN
-                self._news.append(Gone(worker, None, position, cause=cause))
+                self._messages.append(Gone(worker, None, position, cause=cause))
 
     def _cause(self, channel: ActorChannel, error: BaseException) -> str:
-        """Of Ray's page of text, the line that says what happened."""
+        """Find the line of Ray's long error text that says what happened."""
         lines = [line.strip() for line in str(error).splitlines()]
         told = [line for line in lines if line.startswith("The actor")]
         cause = f"was lost with its Ray actor: {told[-1] if told else next(filter(None, lines), repr(error))}"
-        if channel.ready_until_s is not None:  # it never came
+        if channel.ready_until_s is not None:  # it never started
             cause = f"{cause} It needs {self._connected().needs(channel.device)}."
         return cause
 
 
 class _RemoteWorker:
-    """A worker, seen from here: its channel, and when each of the chunks that it holds was sent.
+    """A worker behind an actor: its channel, and when each chunk that it holds was sent.
 
-    kill_until_s   until when it must have begun, or ended; else the actor is ended
+    kill_until_s   when its actor is killed if it has not started, or ended, by then; None: never
     """
 
     __slots__ = ("channel", "kill_until_s", "sent_s")

@@ -1,4 +1,4 @@
-"""Letters to one actor and back, in order, and its clock against ours."""
+"""A channel to one actor: commands, replies in order, and the offset of its clock."""
 
 import math
 import queue
@@ -15,9 +15,9 @@ MOST_EXCHANGES = 4  # under way; each holds a thread of the actor until the next
 
 
 class ActorChannel:
-    """A line to one actor: commands are written, and go with the next ``flush``.
+    """A channel to one actor: commands are written, and sent with the next ``flush``.
 
-    One exchange at least is always under way, so that the actor can tell news at any time.
+    At least one exchange is always under way, so that the actor can report at any time.
     n_unanswered       times in a row that it did not say where its worker is
     ready_until_s  until when its first answer must be here; None: it has come
     """
@@ -51,7 +51,7 @@ class ActorChannel:
         )
 
     def take(self, number: int, answer: Any) -> list[ExchangeReply]:
-        """An answer has arrived: those that can be read now, in order."""
+        """Take in a reply that has arrived; returns those that are next in order."""
         if number < 0:
             self.ready_until_s = None
             self.clock.is_ours = answer["boot"] == boot_id()
@@ -65,13 +65,13 @@ class ActorChannel:
         return replies
 
     def end(self) -> None:
-        """Have Ray end the actor, and so its worker."""
+        """Have Ray kill the actor, and with it the worker."""
         import ray
 
         ray.kill(self.actor, no_restart=True)
 
     def _deliver(self, number: int, future: Any) -> None:
-        """In a thread of Ray's."""
+        """Put a reply into the queue; called in a thread of Ray."""
         error = future.exception()
         self._arrived.put((self, number, future.result() if error is None else error))
 
@@ -90,7 +90,10 @@ class Clock:
         least_s, most_s = sent_s - reply.came_s, heard_s - reply.left_s
         if least_s <= self._most_s and most_s >= self._least_s:
             least_s, most_s = max(least_s, self._least_s), min(most_s, self._most_s)
-        self._least_s, self._most_s = least_s, most_s  # or they have drifted apart: believe the last exchange
+        self._least_s, self._most_s = (
+            least_s,
+            most_s,
+        )  # where they contradict, the clocks have drifted: take the last exchange
 
     @property
     def behind_s(self) -> float:
@@ -99,7 +102,7 @@ class Clock:
         return (self._least_s + self._most_s) / 2
 
     def translate(self, answer: Answer, sent_s: float, heard_s: float) -> None:
-        """Put an answer's moments on our clock, between when it was asked for and when it was heard."""
+        """Convert an answer's times to this clock, within the time from sending to receiving."""
         behind_s = self.behind_s
         answer.start_s = min(max(answer.start_s + behind_s, sent_s), heard_s)
         answer.stop_s = min(max(answer.stop_s + behind_s, answer.start_s), heard_s)

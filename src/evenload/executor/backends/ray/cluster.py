@@ -1,4 +1,4 @@
-"""The cluster: joining it, what its machines have, and an actor on the right one of them."""
+"""A Ray cluster: joining it, the devices of its machines, and an actor for a device."""
 
 import logging
 import os
@@ -18,14 +18,14 @@ from evenload.executor.backends.ray.nodes import Node, choose_on, list_devices, 
 
 __all__ = ["Cluster"]
 
-PROBE_S = 120.0  # for a machine to say what it has; the first process there has to start
-CLAIM_S = 60.0  # for the actor on a GPU that Ray's books call free
-BOOKS_S = 2.0  # for the books to be true
+PROBE_S = 120.0  # for a machine to list its devices; its first process has to start
+CLAIM_S = 60.0  # for an actor to start on a GPU that Ray lists as free
+RELEASE_S = 2.0  # for Ray to list a GPU as free after its last user has ended
 THREADS_OF_ACTOR = 8
 
 
 class RayConnection:
-    """Our use of Ray in this process, of which there is one: the last user ends it, if we began it."""
+    """This process's connection to Ray. The last user ends it, if evenload has started it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -64,7 +64,10 @@ _CONNECTION = RayConnection()  # ray itself is one per process
 
 
 class Cluster:
-    """Joined on construction; ``leave`` when done. Raises ConfigError if there is none at ``address``."""
+    """A cluster that the constructor joins and ``leave`` leaves.
+
+    Raises ConfigError if there is none at ``address``.
+    """
 
     def __init__(
         self,
@@ -94,7 +97,7 @@ class Cluster:
             _CONNECTION.leave(self._ray)
 
     def devices(self, spec: Spec) -> DevicePool:
-        """What ``spec`` means in this cluster; see ``ray_nodes.choose_on``."""
+        """Select the devices of the cluster that ``spec`` means; see ``nodes.choose_on``."""
         self._ask_nodes()
         wanted = families(spec) if not (isinstance(spec, str) and "/" in spec) else None
         if self._reserve and (wanted is None or wanted != {"cpu"}):
@@ -105,12 +108,12 @@ class Cluster:
         return pool
 
     def actor(self, device: Device) -> Any:
-        """An actor for ``device``, on its machine. It may take a while to be there; see ``needs``."""
+        """Make an actor for ``device`` on its machine. It may take a while to start; see ``needs``."""
         claimed = self._claims.pop(device.id, None)
         return claimed if claimed is not None else self._start_actor(device.node, *self._share(device))
 
     def needs(self, device: Device) -> str:
-        """In words, what Ray has to find for ``device``'s actor."""
+        """Say in words which resources Ray has to find for the actor of ``device``."""
         n_cpus, n_gpus = self._share(device)
         return (
             f"{n_cpus:g} CPUs and {n_gpus} GPUs on {device.node or 'this machine'}, of those that Ray counts"
@@ -145,13 +148,13 @@ class Cluster:
         return NodeAffinitySchedulingStrategy(node.ray_id, soft=False)
 
     def _find_nodes(self) -> dict[str, Node]:
-        """The living machines by the name that they have in device ids: "" for this one."""
+        """Return the machines that are alive, by their name in device ids: "" for this one."""
         here = self._ray.get_runtime_context().get_node_id()
         alive = [entry for entry in self._ray.nodes() if entry["Alive"]]
         return {node.name: node for node in name_nodes(alive, here)}
 
     def _ask_nodes(self) -> None:
-        """Each machine looks at its own devices, through evenload, all at the same time."""
+        """Have each machine list its devices, all at the same time."""
         probe = self._ray.remote(list_devices)
         asked = {
             name: probe.options(
@@ -169,8 +172,8 @@ class Cluster:
                 self._nodes[name] = replace(node, no_answer=reason)
 
     def _n_free_gpus(self, n_most: int) -> int:
-        """How many Ray can give. Its books are a moment late: who has just left may still be in them."""
-        until = time.monotonic() + BOOKS_S
+        """Return how many GPUs are free. Ray's count is late: it may still have users that just ended."""
+        until = time.monotonic() + RELEASE_S
         while True:
             n_free = int(self._ray.available_resources().get("GPU", 0))
             if n_free >= n_most or time.monotonic() >= until:
@@ -178,7 +181,7 @@ class Cluster:
             time.sleep(0.1)
 
     def _claim_gpus(self) -> None:
-        """Have an actor take each GPU that Ray calls free, to learn which they are, and hold them."""
+        """Start an actor on each GPU that Ray lists as free, to learn which they are, and keep them."""
         held: dict[Any, tuple[str, Any]] = {}
         wanted = {name: int(node.n_gpus) for name, node in self._nodes.items() if node.accelerators}
         n_free = self._n_free_gpus(sum(wanted.values()))

@@ -1,4 +1,4 @@
-"""Which devices of a cluster a person means. Pure, but for ``look``, which runs on each machine.
+"""Selecting devices of a cluster. Pure, except for ``list_devices``, which runs on each machine.
 
 spec  = count | term ("," term)*      a term as in ``devices.selection``, or "machine/term" for one machine
 """
@@ -17,7 +17,7 @@ __all__ = ["Node", "NodeDevices", "choose_on", "list_devices", "name_nodes"]
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """What a machine says of itself. ``free_bytes`` by device id, where the driver tells."""
+    """The devices of one machine. ``free_bytes``: free memory by device id, where the driver tells."""
 
     devices: tuple[Device, ...]
     reports: tuple[ProbeReport, ...]
@@ -31,8 +31,8 @@ class Node:
 
     name     as in device ids; "" for the one that this program runs on
     n_cpus, n_gpus  what Ray may hand out there
-    found    what it has; ``no_answer`` says why that is not known
-    given    the GPUs that Ray has given to us; None: we do not ask Ray
+    found    its devices; ``no_answer`` says why they are not known
+    given    the GPUs that Ray has reserved for us; None: nothing is reserved
     """
 
     name: str
@@ -45,7 +45,7 @@ class Node:
 
     @property
     def accelerators(self) -> tuple[Device, ...]:
-        """Those that Ray hands out, with this machine's name."""
+        """The accelerators that Ray manages, with this machine's name in their ids."""
         if self.found is None:
             return ()
         return tuple(self.named(device) for device in self.found.devices if device.family in NATIVE)
@@ -54,7 +54,7 @@ class Node:
         return replace(device, id=f"{self.name}/{device.id}") if self.name else device
 
     def accelerator_of(self, gpu_ids: Sequence[str]) -> Device | None:
-        """The device that Ray means: by UUID, or by its place among those that the machine shows Ray."""
+        """Return the device that Ray means: by UUID, or by its index among those visible to Ray."""
         if not gpu_ids or self.found is None:
             return None
         for device in self.accelerators:
@@ -66,7 +66,7 @@ class Node:
 
 
 def list_devices() -> NodeDevices:
-    """What is here, and how much memory of it is free. Runs on the machine in question."""
+    """List this machine's devices and their free memory."""
     import os
 
     with DevicePool.discover() as pool:
@@ -79,7 +79,7 @@ def list_devices() -> NodeDevices:
 
 
 def name_nodes(alive: Sequence[Mapping[str, Any]], here: str) -> list[Node]:
-    """Nodes from Ray's own list: this machine first, names made unique."""
+    """Make nodes from Ray's list: this machine first, with unique names."""
     nodes: list[Node] = []
     taken: set[str] = set()
     for entry in sorted(
@@ -98,7 +98,7 @@ def name_nodes(alive: Sequence[Mapping[str, Any]], here: str) -> list[Node]:
 
 
 def choose_on(nodes: Sequence[Node], spec: Spec, min_free_bytes: int = 0) -> DevicePool:
-    """The devices that ``spec`` means in a cluster.
+    """Select the devices of a cluster that ``spec`` means.
 
     A term without a machine's name is meant for each machine ("cuda": all GPUs; "cpu*2": two slots on each),
     but one with a number is this machine's own, as everywhere ("cuda:0"). "all" is every accelerator of
@@ -135,7 +135,7 @@ def choose_on(nodes: Sequence[Node], spec: Spec, min_free_bytes: int = 0) -> Dev
 
 
 def _usable(node: Node, min_free_bytes: int) -> DevicePool:
-    """The machine's devices that Ray lets us use and that have memory, under the ids that they have there."""
+    """Return the machine's devices that Ray allows and that have free memory, under their ids there."""
     assert node.found is not None
     kept: list[Device] = []
     reasons: list[ProbeReport] = list(node.found.reports)
@@ -159,7 +159,7 @@ def _left_out(device: Device, why: str) -> ProbeReport:
 
 
 def _each_once(pools: Mapping[str, DevicePool]) -> dict[str, DevicePool]:
-    """Several Ray nodes on one machine see the same GPUs: the first of them has them."""
+    """Keep each GPU once, with the first of several Ray nodes on one machine."""
     seen: set[str] = set()
     once = {}
     for name, pool in pools.items():
@@ -169,7 +169,7 @@ def _each_once(pools: Mapping[str, DevicePool]) -> dict[str, DevicePool]:
 
 
 def _parts(spec: Spec, pools: Mapping[str, DevicePool]) -> dict[str, list[str | Device]]:
-    """What is asked of which machine."""
+    """Split ``spec`` into the parts for each machine, by name."""
     if isinstance(spec, Device):
         return {_known(spec.node, pools): [replace(spec, id=spec.id.rpartition("/")[2])]}
     if isinstance(spec, int) or not isinstance(spec, Sequence):
