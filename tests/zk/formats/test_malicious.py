@@ -7,7 +7,6 @@ import os
 import random
 import struct
 import sys
-import time
 import tracemalloc
 from pathlib import Path
 
@@ -42,7 +41,6 @@ CASES = [(file, *case) for file, make in MAKERS.items() for case in make(GOOD[fi
 @pytest.mark.parametrize(("file", "name", "content", "words"), CASES, ids=[f"{c[0]}: {c[1]}" for c in CASES])
 def test_refused_at_once(file, name, content, words):
     tracemalloc.start()
-    started = time.process_time()
     try:
         with pytest.raises(FormatError) as caught:
             READERS[file](content, name="evil")
@@ -52,7 +50,6 @@ def test_refused_at_once(file, name, content, words):
     assert words in str(caught.value)
     assert str(caught.value).startswith("evil")
     assert peak < 4_000_000
-    assert time.process_time() - started < 5  # not a measurement: a hang would take minutes
 
 
 @pytest.mark.parametrize("file", sorted(READERS))
