@@ -73,7 +73,7 @@ def test_a_huge_witness_is_refused_before_its_values_are_read(tmp_path):
         file.truncate(at[2][1] + 32 * n)
     pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
     with Prover(GOOD["circuit.zkey"]) as prover:
-        prover.prove(GOOD["witness.wtns"])  # what is compiled or loaded for the first proof is not to be counted
+        prover.prove(GOOD["witness.wtns"])  # what the first proof compiles is not counted
         tracemalloc.start()
         try:
             with pytest.raises(ConfigError, match=f"has {n} values"):
