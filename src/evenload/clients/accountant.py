@@ -1,4 +1,4 @@
-"""What privacy a private run gives: epsilon by Google's ``dp-accounting``, for Poisson-sampled cohorts.
+"""The privacy that a private run gives: epsilon by Google's ``dp-accounting``, for Poisson-sampled cohorts.
 
 A client's whole data set is protected (user level), against whoever sees every global model. Counted with
 privacy loss distributions, which are tight (Koskela et al., AISTATS 2020, arXiv:1906.03049); neighbouring

@@ -1,4 +1,4 @@
-"""How good a state is on examples that nobody trains on."""
+"""Loss and accuracy of states on examples that nobody trains on."""
 
 import copy
 from collections.abc import Mapping, Sequence

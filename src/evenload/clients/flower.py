@@ -34,7 +34,7 @@ FIRST_NODE = 1 << 32  # so that no id is one that Flower keeps for its server
 
 
 class ClientRunner:
-    """In a worker: the ClientApp, called with (place, message, context), returns (place, reply, context)."""
+    """The ClientApp in a worker: (position, message, context) -> (position, reply, context)."""
 
     def __init__(self, client_app: Callable[[Any, Any], Any]):
         self._client_app = client_app
@@ -116,7 +116,7 @@ class ExecutorGrid(_serverapp.Grid):
         return [message.metadata.message_id for message in batch]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Any]:
-        """The replies that have come, each given out once. Raises what the executor failed with."""
+        """Take the replies that have come, each once. Raises what the executor failed with."""
         with self._news:
             return self._take(set(message_ids))
 

@@ -1,4 +1,4 @@
-"""One data set dealt to clients, evenly or not. Each gives a list of int64 arrays of rows, one per client.
+"""Ways to deal one data set to clients, evenly or not: each gives int64 arrays of rows, one per client.
 
 ``split`` makes clients of them without copying a row.
 """

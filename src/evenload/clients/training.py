@@ -1,4 +1,4 @@
-"""``train``: a trainer for one call."""
+"""``train``: train clients with a trainer of its own for one call."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a federated algorithm is: three pure functions over the server's state.
+"""The shape of a federated algorithm: three pure functions over the server's state.
 
 init(start) ──► server      orders(server, ids) ──► what clients do      step(server, results) ──► server
 """
@@ -59,11 +59,11 @@ class Algorithm(Protocol):
         ...
 
     def orders(self, server: Server, ids: Sequence[int], recipe: Recipe) -> list[Orders]:
-        """One pass over the cohort, or several, whose results ``step`` gets in turn."""
+        """The passes over the cohort; ``step`` gets their results in turn."""
         ...
 
     def step(self, server: Server, passes: Sequence[Any], recipe: Recipe) -> Server:
-        """``passes``: per pass what its reducer made, or the usable clients' results."""
+        """The next round's server; ``passes``: of each its reducer's value, or the usable results."""
         ...
 
 

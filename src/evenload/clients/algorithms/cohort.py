@@ -49,7 +49,7 @@ class Cohort:
         return sorted(orders(keys(SAMPLE, seed, round), n_clients)[0][:size].tolist())
 
     def returns(self, ids: Sequence[int], steps: Sequence[int], seed: int, round: int) -> list[bool]:
-        """Who comes back in time; ``steps`` each would take."""
+        """Does each client come back in time? ``steps`` are those that each takes."""
         luck = _luck(keys(SAMPLE, seed, round, np.array(ids) + 1, 7))
         came = luck >= self.drop_out
         if self.deadline_s is not None:
@@ -63,7 +63,7 @@ class Cohort:
 
 
 def _luck(drawn: np.ndarray) -> np.ndarray:
-    """Numbers in [0, 1) of 53 bits."""
+    """Random numbers in [0, 1) of 53 bits, from keys."""
     return (drawn >> np.uint64(11)).astype(float) * 2.0**-53
 
 

@@ -14,7 +14,7 @@ __all__ = ["Ditto"]
 
 @dataclass(frozen=True, slots=True)
 class Ditto:
-    """FedAvg, and beside it a model of each client's own, held to the global one by lam/2 |v - w|^2.
+    """FedAvg, and a personal model of each client, kept near the global one by lam/2 |v - w|^2.
 
     The personal models are in the server's memory under "personal", by client.
     """

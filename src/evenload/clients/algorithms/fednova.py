@@ -17,7 +17,7 @@ __all__ = ["FedNova"]
 
 @dataclass(frozen=True, slots=True)
 class FedNova:
-    """Each client's change counts per step taken, so that who takes more steps does not pull harder.
+    """FedAvg of changes per step taken, so that clients of more steps do not count for more.
 
     momentum  of the clients' SGD: its steps count by how far they carry
     """

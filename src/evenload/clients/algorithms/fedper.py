@@ -18,7 +18,7 @@ __all__ = ["FedPer"]
 
 @dataclass(frozen=True, slots=True)
 class FedPer:
-    """FedAvg over all but the tensors whose names begin with one of ``personal``: those stay with clients.
+    """FedAvg of all tensors but those whose names begin with one of ``personal``: clients keep these.
 
     They are in the server's memory under "personal", by client. Raises ConfigError if no name fits.
     """

@@ -19,15 +19,17 @@ __all__ = ["Mean", "Reducer", "make_reducer"]
 
 
 class Reducer(Protocol):
+    """An aggregation of clients as they end."""
+
     def take(self, results: Sequence[ClientResult]) -> Iterable[ClientResult]:
-        """Clients that ended together; returns what is kept of them."""
+        """Add clients that ended together; returns what is kept of them."""
         ...
 
     def value(self) -> Any: ...
 
 
 class Mean:
-    """Mean of the usable clients' states, weighted by their rows (or equally). Sums are kept in float64.
+    """The mean of the usable clients' states, weighted by their rows (or equally). Sums are kept in float64.
 
     keeps_states  leave the states in the results
     """
@@ -47,7 +49,7 @@ class Mean:
         return results if self._keeps_states else [r.without_state() for r in results]
 
     def value(self) -> dict[str, Tensor]:
-        """Raises ConfigError if there was no usable client."""
+        """The mean state. Raises ConfigError if there was no usable client."""
         if self._sums is None or not self._weight:
             raise ConfigError("no client has ended well: there is nothing to average")
         means = (self._sums / self._weight).split([shape.numel() for _, shape, _ in self._like])
@@ -65,7 +67,7 @@ class Mean:
 
 
 def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> list[Tensor]:
-    """Of the states' tensors in their order, flat."""
+    """Weighted sums of the states' tensors, flat, in their order."""
     first = states[0]
     if isinstance(first, StateRow) and all(
         isinstance(s, StateRow) and s.stack is first.stack for s in states
@@ -99,7 +101,7 @@ def _stacked_sums(first: StateRow, rows: list[int], weights: list[float]) -> lis
 
 
 def make_reducer(reduce: str | Reducer | None) -> Reducer | None:
-    """Raises ConfigError for a name that is not known."""
+    """The reducer of that name, or the one given. Raises ConfigError for an unknown name."""
     if reduce is None or (hasattr(reduce, "take") and hasattr(reduce, "value")):
         return reduce  # pyright: ignore[reportReturnType]
     if reduce == "mean":

@@ -1,4 +1,4 @@
-"""Aggregation that a minority of bad clients cannot lead astray.
+"""Aggregation that is robust against a minority of bad clients.
 
 Median, TrimmedMean: Yin et al., "Byzantine-robust distributed learning", ICML 2018. Krum: Blanchard et al.,
 "Machine learning with adversaries", NeurIPS 2017.
@@ -74,7 +74,7 @@ class TrimmedMean(_PerNumber):
 
 @dataclass(frozen=True, slots=True)
 class Krum(_KeptStates):
-    """The ``keep`` clients whose nearest neighbours are nearest, averaged; ``n_bad`` may be anything.
+    """The mean of the ``keep`` clients nearest to their neighbours; up to ``n_bad`` may be arbitrary.
 
     Raises ConfigError in a round of fewer than n_bad + 3 clients.
     """

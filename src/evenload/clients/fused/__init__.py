@@ -1,1 +1,1 @@
-"""Many clients as one: their parameters stacked, each step one operation for all."""
+"""Clients trained together: their parameters are stacked, and each operation of a step serves them all."""

@@ -33,7 +33,7 @@ _ONE_AT_A_TIME = threading.Lock()
 def compile_step(
     traced: StepFn, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
 ) -> StepFn:
-    """``traced`` compiled for arguments of these very shapes; raises whatever tracing or compiling raises."""
+    """Compile ``traced`` for arguments of these shapes. Raises whatever tracing or compiling raises."""
     layout = tree_flatten((clients.tables(), draw, x, y, w, dict(s)))[1]
     names: list[str] = []
 
@@ -69,7 +69,7 @@ def compile_step(
 
 
 def _compile(graph: GraphModule, example: list[Tensor], speedups: Speedups) -> Callable[..., Any]:
-    """``graph`` compiled with the first of COMPILER_OPTIONS that works; no gradients are kept of its runs."""
+    """Compile ``graph`` with the first of COMPILER_OPTIONS that works; it runs without gradients."""
     for options in COMPILER_OPTIONS:
         try:
             with torch.no_grad():

@@ -1,4 +1,4 @@
-"""How many clients fit into a fused step, from what one of them needs.
+"""Memory of a fused step: how many clients fit into it, from the bytes of one.
 
 Parameters, gradients, optimiser state, buffers and what the forward pass keeps for the backward pass are all
 linear in the number of clients; the last is counted on one client's full batch through autograd's own hooks.

@@ -39,7 +39,7 @@ def with_rules(model: nn.Module) -> nn.Module:
 
 
 class _Pooled:
-    """Mixed into the class of a whole model: its forward pass, pooling done by rules."""
+    """Mixed into the class of a whole model: its forward pass, with pooling by rules."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with PoolingRule():
@@ -47,7 +47,7 @@ class _Pooled:
 
 
 class RecurrentRule(nn.Module):
-    """nn.RNN, nn.GRU or nn.LSTM, written out over time. Same parameters, same outputs up to rounding."""
+    """A recurrent layer (RNN, GRU, LSTM) as a loop over time; same outputs up to rounding."""
 
     @staticmethod
     def takes(module: nn.RNNBase) -> bool:
@@ -125,5 +125,5 @@ def _map(hx, fn):
 
 
 def has_rules(model: nn.Module) -> bool:
-    """Would ``with_rules`` change anything?"""
+    """Does the model have layers that ``with_rules`` replaces?"""
     return any((isinstance(m, nn.RNNBase) and RecurrentRule.takes(m)) or is_plain(m) for m in model.modules())

@@ -19,7 +19,7 @@ __all__ = ["CONVOLUTIONS", "autocast", "is_plain"]
 
 
 def is_plain(conv: nn.Module) -> bool:
-    """Is it a convolution with zeros around, as many on both sides?"""
+    """Is it a convolution with zeros for padding, equally many on both sides?"""
     return type(conv) in CONVOLUTIONS and conv.padding_mode == "zeros" and _padding(conv) is not None
 
 
@@ -95,7 +95,7 @@ class _LoopedConvolution(torch.autograd.Function):
 
 
 class _LoopedGradients(FirstDerivative):
-    """The gradients that are ``wanted`` of (x, weight, bias), in this order."""
+    """The gradients of x, weight and bias that are ``wanted``, as a loop over clients under vmap."""
 
     @staticmethod
     def forward(
@@ -115,7 +115,7 @@ class _LoopedGradients(FirstDerivative):
 
 
 def _client_rows(tensors, in_dims, n: int) -> list[list[Tensor | None]]:
-    """For each of ``n`` clients its part of every tensor; what has no dimension of clients is for all."""
+    """Each client's part of every tensor; what has no dimension of clients is for all ``n``."""
     lines = [
         [t] * n if t is None or dim is None else list(t.movedim(dim, 0))
         for t, dim in zip(tensors, in_dims, strict=False)
@@ -124,7 +124,7 @@ def _client_rows(tensors, in_dims, n: int) -> list[list[Tensor | None]]:
 
 
 def autocast(t: Tensor | None) -> Tensor | None:
-    """As torch casts the arguments of its own convolutions: a custom function is not seen by autocast."""
+    """The tensor cast as torch casts a convolution's arguments: autocast does not see custom functions."""
     if t is None or t.dtype == torch.float64 or not torch.is_autocast_enabled(t.device.type):
         return t
     return t.to(torch.get_autocast_dtype(t.device.type))

@@ -1,1 +1,1 @@
-"""What a caller hands in and gets back: tasks, recipes, optimizers, batches, results."""
+"""The values that callers give and get: recipes, optimizers, strategies, results; and tasks and batches."""

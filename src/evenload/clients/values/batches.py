@@ -1,4 +1,4 @@
-"""Which rows a client sees in which step: decided before any training, from keys alone."""
+"""The rows that each client sees in each step, decided from keys alone before any training."""
 
 import functools
 from collections import defaultdict
@@ -12,7 +12,7 @@ from evenload.clients.values.recipe import Recipe
 
 __all__ = ["Batches", "plan_batches"]
 
-SMALL = 6  # bits: so few rows are ordered together with fewer, which costs less than doing so apart
+SMALL = 6  # bits of a client's number of rows: clients of up to so many are ordered together
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def plan_batches(
     *,
     draws: bool = True,
 ) -> list[Batches]:
-    """Batches of ``clients`` (their ids) with ``sizes`` rows each; those of about one size at once.
+    """Plan the batches of ``clients`` (their ids) with ``sizes`` rows each; those of about one size at once.
 
     ``draws``: the model has dropout, which needs a key in every step
     """
@@ -76,7 +76,7 @@ def plan_batches(
 
 @dataclass(frozen=True, slots=True)
 class _Extent:
-    """How far a client's training goes: ``kept`` of its ``n`` rows in each epoch of ``per_epoch`` batches.
+    """The extent of a client's training: ``kept`` of its ``n`` rows in each epoch of ``per_epoch`` batches.
 
     counts   int64 [n_steps], the real rows of each batch
     no_draws int64 [n_steps], the keys where there is nothing to draw
@@ -105,7 +105,7 @@ def _extent(n: int, per_epoch: int, n_steps: int, batch: int) -> _Extent:
 
 
 def _shown(extents: Sequence[_Extent], epoch_keys: np.ndarray, shuffles: bool) -> np.ndarray:
-    """int64 [clients, epochs, batches, batch]: what each client sees in turn, then zeros."""
+    """int64 [clients, epochs, batches, batch]: the rows that each client sees in turn, then zeros."""
     sizes, kept = np.array([(e.n, e.kept) for e in extents]).T
     n, width, least = int(sizes.max()), int(kept.max()), int(kept.min())
     n_batches, batch = max(e.per_epoch for e in extents), extents[0].batch

@@ -1,4 +1,4 @@
-"""A client's examples: rows of two tensors. Whatever a user has becomes that, when its client is due."""
+"""A client's examples as rows of two tensors, made from whatever a user gives when its client is due."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Rows:
         return self.x.shape[0] if self.rows is None else len(self.rows)  # a tensor's own len() takes longer
 
     def at(self, positions: np.ndarray) -> tuple[Tensor, Tensor]:
-        """The examples at ``positions`` among this client's."""
+        """The examples at ``positions`` among this client's, as x and y."""
         chosen = torch.from_numpy(positions if self.rows is None else self.rows[positions])
         return self.x[chosen], self.y[chosen]
 
@@ -79,7 +79,7 @@ def as_rows(dataset: Any, dtype: torch.dtype) -> Rows:
 
 
 def size_of(dataset: Any) -> int | None:
-    """How many examples a dataset has, if that can be said without loading it."""
+    """The number of examples of a dataset; None if it is not known without loading it."""
     if (
         isinstance(dataset, tuple | list)
         and len(dataset) == 2
@@ -100,7 +100,7 @@ def _collect(dataset: Any) -> Rows:
 
 
 def _cast(rows: Rows, dtype: torch.dtype) -> Rows:
-    """Floating numbers as ``dtype``, whole ones among the targets as int64, which torch's losses ask for."""
+    """Cast floating numbers to ``dtype``, and whole targets to int64, which torch's losses need."""
     x_dtype = dtype if rows.x.is_floating_point() else rows.x.dtype
     y_dtype = dtype if rows.y.is_floating_point() else torch.int64 if _is_whole(rows.y) else rows.y.dtype
     if (x_dtype, y_dtype) == (rows.x.dtype, rows.y.dtype):

@@ -76,5 +76,5 @@ def orders(row_keys: np.ndarray, n: int, sizes: np.ndarray | None = None) -> np.
 
 
 def bits_of(n: int) -> int:
-    """Of the places among n."""
+    """Bits of a position among ``n``."""
     return max(1, (n - 1).bit_length())

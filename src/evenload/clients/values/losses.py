@@ -1,4 +1,4 @@
-"""Losses and metrics, one number per row: padding rows can then weigh nothing."""
+"""Losses and metrics as one number per row, so that padding rows can weigh nothing."""
 
 from collections.abc import Callable
 
@@ -35,7 +35,7 @@ def _bce(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def _accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
-    """Of classes along axis 1, or of the sign of a logit."""
+    """1 for each row whose class (the largest along axis 1, or the sign of a logit) is right, else 0."""
     found = outputs.argmax(1) if outputs.dim() == targets.dim() + 1 else (outputs > 0)
     return _rows((found == targets).to(outputs.dtype))
 

@@ -42,7 +42,7 @@ class SGD:
 
     @staticmethod
     def form(all_of_them: Sequence["SGD"]) -> tuple[str, ...]:
-        """What the stacked rule has to do at all: decided once for clients that are trained together."""
+        """The parts of the stacked rule that any of these clients needs, which decide its code."""
         parts = {
             "momentum": any(o.momentum for o in all_of_them),
             "decay": any(o.weight_decay for o in all_of_them),
@@ -97,7 +97,7 @@ class SGD:
 
 @dataclass(frozen=True, slots=True)
 class Adam:
-    """As ``torch.optim.Adam``; weight decay is added to the gradient."""
+    """The optimiser Adam, as ``torch.optim.Adam``; weight decay is added to the gradient."""
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -159,7 +159,7 @@ class Adam:
 
 @dataclass(frozen=True, slots=True)
 class AdamW(Adam):
-    """As ``torch.optim.AdamW``; weight decay shrinks the parameters themselves."""
+    """The optimiser AdamW, as ``torch.optim.AdamW``; weight decay shrinks the parameters themselves."""
 
     weight_decay: float = 1e-2
     _name: ClassVar[str] = "AdamW"

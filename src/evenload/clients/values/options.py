@@ -1,4 +1,4 @@
-"""What one call of training is told beside its datasets and recipe, as one value."""
+"""The options of one call of training as one value."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

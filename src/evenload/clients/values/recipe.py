@@ -1,4 +1,4 @@
-"""What every client does with its examples: optimiser, loss, batches, steps. A frozen value."""
+"""The rules by which a client trains: optimiser, loss, batches, steps. A frozen value."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What training gives back: per client its state, losses and counts; and the plan that made them."""
+"""Results of training: each client's state, losses and counts, and the plan that made them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -13,7 +13,7 @@ class LearningRateSchedule(Protocol):
     """A rule for the learning rate over a client's steps."""
 
     def factor(self, step: int, steps: int) -> float:
-        """What the learning rate is multiplied by in step ``step`` (from 0) of ``steps``."""
+        """The factor of the learning rate in step ``step`` (from 0) of ``steps``."""
         ...
 
 

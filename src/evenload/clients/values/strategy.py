@@ -1,4 +1,4 @@
-"""How clients are trained: an outer way to spread them, an inner way to step them, and why it was chosen."""
+"""Strategies for training clients: an outer way to spread them over workers, an inner way to step them."""
 
 import os
 import re
@@ -61,7 +61,7 @@ class Strategy:
 
     @classmethod
     def parse(cls, text: "str | Strategy") -> "Strategy":
-        """Raises UnknownName for a name and ConfigError for a form that is not known."""
+        """The strategy that ``text`` names. Raises UnknownName or ConfigError."""
         if isinstance(text, Strategy):
             return text
         match = _PATTERN.fullmatch(_SHORT.get(text, text))
@@ -80,7 +80,7 @@ class Strategy:
 
     @property
     def takes_chunks(self) -> bool:
-        """Runs in an engine of stacked rows; "compiled" does so with one row."""
+        """Does it run in a fused engine? "compiled" does so with one client at a time."""
         return self.is_fused or self.inner == "compiled"
 
     @property

@@ -57,6 +57,8 @@ class KernelConvolution(torch.autograd.Function):
 
 
 class _InputGradient(FirstDerivative):
+    """The gradient of a convolution's inputs."""
+
     @staticmethod
     def forward(grad: Tensor, weight: Tensor, size: tuple[int, int], padding: tuple[int, int]) -> Tensor:
         return torch.ops.evenload.convolve_input_gradient(grad[None], weight[None], *size, *padding)[0]
@@ -69,6 +71,8 @@ class _InputGradient(FirstDerivative):
 
 
 class _WeightGradient(FirstDerivative):
+    """The gradients of a convolution's weights and biases."""
+
     @staticmethod
     def forward(x: Tensor, grad: Tensor, size: tuple[int, int], padding: tuple[int, int]):
         of_weight, of_bias = torch.ops.evenload.convolve_weight_gradient(x[None], grad[None], *size, *padding)

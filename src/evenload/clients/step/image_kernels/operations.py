@@ -41,7 +41,7 @@ def has_kernels() -> bool:
 
 
 def geometry_of(x: Tensor, weight: Tensor, padding: tuple[int, int]) -> Geometry:
-    """x [..., channels, height, width], weight [..., out, in, k_height, k_width]"""
+    """The geometry of x [..., channels, height, width] and weight [..., out, in, k_height, k_width]."""
     (height, width), (k_height, k_width) = x.shape[-2:], weight.shape[-2:]
     return Geometry(x.shape[-3], weight.shape[-4], height, width, k_height, k_width, *padding)
 
@@ -57,7 +57,7 @@ def is_worth_it(g: Geometry, samples: int, n_bytes: int) -> bool:
 
 
 def can_pool(x: Tensor, size: int) -> bool:
-    """x [..., samples, channels, height, width], windows of ``size`` x ``size``"""
+    """Are there kernels for x [..., samples, channels, height, width] and windows ``size`` x ``size``?"""
     if not (has_kernels() and x.numel() and size <= min(LARGEST_WINDOW, *x.shape[-2:])):
         return False
     n_bytes = x.element_size()
@@ -106,7 +106,7 @@ _LIBRARY.define("pool_gradient(Tensor grad, Tensor places, int size, int height,
 
 
 def _empty(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """[clients, samples, channels, height, width], the samples innermost."""
+    """An empty tensor [clients, samples, channels, height, width], the samples innermost."""
     clients, samples, *image = shape
     return like.new_empty((clients, *image, samples), dtype=dtype).movedim(-1, 1)
 

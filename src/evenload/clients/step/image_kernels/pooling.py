@@ -51,6 +51,8 @@ class KernelMaxPool(torch.autograd.Function):
 
 
 class _KernelMaxPoolGradient(FirstDerivative):
+    """The gradient of a max pooling's inputs."""
+
     @staticmethod
     def forward(grad: Tensor, places: Tensor, size: int, height: int, width: int) -> Tensor:
         return torch.ops.evenload.pool_gradient(grad[None], places[None], size, height, width)[0]

@@ -1,0 +1,96 @@
+"""Tests through training that what cannot be fused is named, and trained serially."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from evenload.clients import SGD, Recipe, Trainer, train
+from evenload.clients.spread.equivalence_check import difference
+
+RECIPE = Recipe(optimizer=SGD(0.1), batch_size=4)
+
+
+def pair(n=9, classes=3, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(n, 5, generator=g), torch.randint(0, classes, (n,), generator=g)
+
+
+def model():
+    return nn.Linear(5, 3)
+
+
+class Cased(nn.Module):
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.out = how, nn.Linear(5, 3)
+        self.hidden = nn.Parameter(torch.ones(5))
+
+    def forward(self, x):
+        if self.how == "branch":
+            x = x if x.sum() > 0 else -x
+        elif self.how == "item":
+            x = x * x.sum().item()
+        elif self.how == "dropout":
+            x = F.dropout(x, 0.3)
+        elif self.how == "shape":
+            x = x * x[x > 0].sum()
+        elif self.how == "batch":
+            x = x - x.mean(0)
+        return self.out(x * self.hidden)
+
+
+@pytest.mark.parametrize(
+    ("how", "reason"),
+    [
+        ("branch", "the model acts on a tensor's value"),
+        ("item", "the model acts on a tensor's value"),
+        ("dropout", "use nn.Dropout"),
+        ("shape", "boolean indexing"),
+        ("batch", "away from serial"),
+    ],
+)
+def test_what_cannot_be_fused_is_named_and_trained_serially(how, reason):
+    """ "batch" can be run by vmap, but padding rows would enter its mean: only the comparison finds that."""
+    data = [pair(n, seed=n) for n in (9, 6, 5)]
+    run = train(lambda: Cased(how), data, RECIPE, strategy="fused:3")
+    serial = train(lambda: Cased(how), data, RECIPE, strategy="serial")
+    assert run.plan.strategy.inner == "eager"
+    assert reason in run.plan.reasons["fused"], run.plan.explain()
+    assert reason in run.plan.why
+    assert max(difference(a.state, b.state) for a, b in zip(run, serial, strict=True)) == 0
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kwargs"),
+    [((8, 6, 4), {}), ((9, 9), {"steps": 4}), ((8, 8, 8, 7), {}), ((9, 8, 5), {"steps": 9})],
+)
+def test_a_short_batch_is_always_among_what_is_checked(sizes, kwargs):
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, **kwargs)
+    data = [pair(n, seed=n) for n in sizes]
+    run = train(lambda: Cased("batch"), data, recipe, strategy="fused:3")
+    serial = train(lambda: Cased("batch"), data, recipe, strategy="serial")
+    assert "away from serial" in run.plan.why
+    assert max(difference(a.state, b.state) for a, b in zip(run, serial, strict=True)) == 0
+
+
+def test_a_verdict_on_full_batches_does_not_serve_short_ones():
+    full, short = [pair(8, seed=i) for i in range(4)], [pair(n, seed=n) for n in (8, 7, 6, 5)]
+    with Trainer(lambda: Cased("batch"), strategy="fused:4") as trainer:
+        assert trainer.train(full, RECIPE).plan.strategy.inner == "fused"
+        assert trainer.train(short, RECIPE).plan.strategy.inner == "eager"
+
+
+def test_an_augmentation_whose_numbers_depend_on_padding_is_not_fused():
+    recipe = Recipe(optimizer=SGD(0.1), batch_size=4, augment=lambda x, draws: x + draws.uniform(5, len(x)).T)
+    run = train(model, [pair(n, seed=n) for n in (8, 6, 4)], recipe, strategy="fused:3")
+    assert "away from serial" in run.plan.why
+
+
+def test_running_statistics_per_row_are_not_fused_over_padding():
+    net = lambda: nn.Sequential(  # noqa: E731
+        nn.Unflatten(1, (1, 5)), nn.InstanceNorm1d(1, track_running_stats=True), nn.Flatten(), nn.Linear(5, 3)
+    )
+    run = train(net, [pair(n, seed=n) for n in (8, 6, 4)], RECIPE, strategy="fused:3")
+    assert run.plan.strategy.inner == "eager"
+    assert run.plan.reasons["fused"]

@@ -1,0 +1,54 @@
+"""Engines that cannot be used here, or not for some clients, and why."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+from evenload.clients import SGD, Recipe, Trainer, train
+from evenload.clients.spread.dispatch_clients import ClientDispatcher
+from evenload.clients.step.dropout import with_keyed_dropout
+from evenload.clients.tune.engine_checks import EngineChecks, why_not_compiled
+from evenload.clients.values.strategy import Strategy
+
+RECIPE = Recipe(optimizer=SGD(0.1, momentum=0.9), batch_size=4, steps=10)
+
+
+def test_no_compiler_is_a_reason(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert "C++ compiler" in str(why_not_compiled())
+    g = torch.Generator().manual_seed(0)
+    data = [(torch.randn(8, 3, generator=g), torch.randint(0, 2, (8,), generator=g)) for _ in range(2)]
+    run = train(nn.Linear(3, 2), data, RECIPE, strategy="fused-compiled:2")
+    assert run.plan.strategy == Strategy("inline", "fused", 2)
+    assert "C++ compiler" in run.plan.explain()
+
+
+def test_one_odd_client_in_front_does_not_make_the_others_odd(linear_clients):
+    net = nn.Sequential(nn.AdaptiveAvgPool1d(3), nn.Linear(3, 2))
+    data = [linear_clients(1, width=6)[0], *linear_clients(4)]
+    run = train(net, data, RECIPE, strategy="fused:4")
+    assert set(run.plan.solo) == {0}
+    assert run.plan.strategy.inner == "fused"
+
+
+def test_an_augmentation_is_surveyed_for_itself(linear_clients):
+    """The first recipe shows that no number is drawn from torch's generator; the second one draws."""
+    with Trainer(nn.Linear(3, 2), strategy="fused:4") as trainer:
+        assert trainer.train(linear_clients(4), RECIPE).plan.strategy.inner == "fused"
+        noisy = dataclasses.replace(RECIPE, augment=lambda x, draws: x + torch.rand_like(x))
+        run = trainer.train(linear_clients(4), noisy)
+    assert "random numbers" in run.plan.why
+
+
+def test_operations_of_a_step_are_counted(tasks_of):
+    counts = []
+    for deep in (1, 2):
+        net = nn.Sequential(*[nn.Linear(3, 3) for _ in range(deep)], nn.Linear(3, 2))
+        model, tasks = tasks_of(5, with_keyed_dropout(net))
+        checks = EngineChecks(model, ClientDispatcher(model))
+        counts += [checks.n_operations(Strategy(inner="fused", chunk=c), tasks) for c in (2, 5)]
+    assert counts[0] == pytest.approx(counts[1], rel=0.1)  # whatever the chunk
+    assert counts[2] > 1.1 * counts[0] > 20
