@@ -25,7 +25,7 @@ from evenload.clients.values.data import size_of
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
-from evenload.clients.values.strategy import Plan, Strategy
+from evenload.clients.values.strategy import Strategy, TrainingPlan
 from evenload.errors import ConfigError, FormatError
 
 __all__ = ["FederatedResult", "Round", "federate"]
@@ -63,7 +63,7 @@ class FederatedResult:
     state: dict[str, Tensor]
     server: Server
     history: tuple[Round, ...]
-    plan: Plan | None
+    plan: TrainingPlan | None
 
 
 def federate(
@@ -138,7 +138,7 @@ class _FederatedRun:
     algorithm: Any
     rule: Cohort
     seed: int
-    plan: Plan | None = None
+    plan: TrainingPlan | None = None
 
     def begin(self) -> Server:
         params = tuple(name for name, p in self.trainer.model.named_parameters() if p.requires_grad)

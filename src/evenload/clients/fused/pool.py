@@ -50,7 +50,7 @@ def make_pool(tasks: Sequence[ClientTask], n_slots: int, device: str) -> RowPool
     return _CopiedRows(tasks, n_slots, device)
 
 
-class _Pool:
+class _TensorPool:
     is_loaded = False
     x: Tensor
     y: Tensor
@@ -65,7 +65,7 @@ class _Pool:
         return x.view(*places.shape, *self.x.shape[1:]), y.view(*places.shape, *self.y.shape[1:])
 
 
-class _SharedRows(_Pool):
+class _SharedRows(_TensorPool):
     """The two tensors that all clients' examples are rows of: nothing is copied."""
 
     def __init__(self, x: Tensor, y: Tensor, offsets: dict[int, int], device: str):
@@ -84,7 +84,7 @@ class _SharedRows(_Pool):
         return 0
 
 
-class _CopiedRows(_Pool):
+class _CopiedRows(_TensorPool):
     """Tensors with room for the largest client in every slot; examples are copied in when it takes the slot.
 
     Room that no client fills is never touched, so it costs address space, not memory.

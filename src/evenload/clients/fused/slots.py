@@ -102,7 +102,7 @@ class SlotRun:
             }
 
         form = self._form
-        slots = tasks[0].recipe.optimizer.slots(form.optimizer)
+        slots = tasks[0].recipe.optimizer.state_names(form.optimizer)
         frozen = (
             empty(form.frozen)
             if not form.shares_frozen

@@ -261,7 +261,7 @@ class ProbeTimer:
         return clock() - began
 
     def table(self) -> tuple[Mapping[str, str | float], ...]:
-        """The rows of ``Plan.probes``."""
+        """The rows of ``TrainingPlan.probes``."""
         serial_s, best = self.probes[0].step_s, self.best()
         return tuple(
             {

@@ -12,7 +12,7 @@ from evenload.clients.step.model_traits import ModelTraits
 from evenload.clients.tune.engine_checks import EngineChecks, is_padded, typical_task
 from evenload.clients.tune.tuner import Tuner
 from evenload.clients.tune.tuning_cache import TuningCache, kind_of_work
-from evenload.clients.values.strategy import Plan, Strategy
+from evenload.clients.values.strategy import Strategy, TrainingPlan
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["StrategySelector"]
@@ -48,13 +48,13 @@ class StrategySelector:
         self._dispatcher, self._asked, self._rounds = dispatcher, asked, rounds
         self._checks = EngineChecks(model, dispatcher)
         self._cache = TuningCache(cache, model) if cache else None
-        self._plans: dict[tuple, Plan] = {}
+        self._plans: dict[tuple, TrainingPlan] = {}
         self._n_steps: dict[tuple, int] = {}  # that each plan was measured for
 
-    def plan(self, tasks: list[ClientTask]) -> Plan:
+    def plan(self, tasks: list[ClientTask]) -> TrainingPlan:
         """The plan for these tasks; one measurement serves tasks of their kind, number and length."""
         if not tasks:
-            return Plan(self._asked or Strategy(), "there was no client to train")
+            return TrainingPlan(self._asked or Strategy(), "there was no client to train")
         key, n_steps = _like(tasks), sum(task.batches.n_steps for task in tasks)
         has_grown = not self._asked and n_steps > GROWN * self._n_steps.get(key, n_steps)
         if key not in self._plans or has_grown:
@@ -86,11 +86,13 @@ class StrategySelector:
 
     def _first_usable(
         self, strategy: Strategy, tasks: list[ClientTask], why: str = "it was asked for"
-    ) -> Plan:
+    ) -> TrainingPlan:
         """The strategy, or the first after it in NEXT that can be used here and gives what serial gives."""
         reasons: dict[str, str] = {}
         if strategy.inner == "merged":
-            return Plan(strategy, f"{why}: one model over all clients' rows, which is not training clients")
+            return TrainingPlan(
+                strategy, f"{why}: one model over all clients' rows, which is not training clients"
+            )
         traits = self._checks.traits(tasks)
         if strategy.outer == "streams" and (missing := why_no_streams()):
             reasons["streams"] = missing
@@ -101,13 +103,13 @@ class StrategySelector:
         while strategy.takes_chunks:
             result = self._checks.check(strategy, tasks)
             if result.refusal is None:
-                return Plan(strategy, why, reasons, check=result.difference)
+                return TrainingPlan(strategy, why, reasons, check=result.difference)
             reasons[strategy.inner] = result.refusal
             strategy = dataclasses.replace(strategy, inner=NEXT[strategy.inner])
         why = f"instead of {next(iter(reasons))}: {next(iter(reasons.values()))}" if reasons else why
-        return Plan(strategy, why, reasons)
+        return TrainingPlan(strategy, why, reasons)
 
-    def _tune(self, tasks: list[ClientTask]) -> Plan:
+    def _tune(self, tasks: list[ClientTask]) -> TrainingPlan:
         """The plan that the cache remembers for such tasks, else the one that measuring gives."""
         together = self._together(tasks)
         known = self._cache.find(together, self._rounds) if self._cache else None

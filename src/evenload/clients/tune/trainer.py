@@ -32,7 +32,7 @@ from evenload.clients.tune.strategy_selector import StrategySelector
 from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult, TrainResult
-from evenload.clients.values.strategy import Plan, Strategy, n_workers
+from evenload.clients.values.strategy import Strategy, TrainingPlan, n_workers
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
@@ -121,7 +121,7 @@ class Trainer:
         reducer = make_reducer(options.reduce)
         results: dict[int, ClientResult] = {}
         order = {client: at for at, client in enumerate(inputs.ids)}
-        plan: Plan | None = None
+        plan: TrainingPlan | None = None
         reasons: dict[str, str] = {}
         for part in _windows(inputs):
             loaded = load_tasks(self._reader, part, self._seed, options.round)
@@ -175,7 +175,7 @@ class Trainer:
         )
 
     def _train_loaded(
-        self, plan: Plan, loaded: LoadedClients, round: int, reasons: dict[str, str]
+        self, plan: TrainingPlan, loaded: LoadedClients, round: int, reasons: dict[str, str]
     ) -> Iterator[list[ClientResult]]:
         """Results of all loaded clients as they end; ``reasons`` gets why another strategy was taken."""
         yield loaded.ended

@@ -16,7 +16,7 @@ from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import free_bytes, n_gpus, why_no_streams
 from evenload.clients.tune.engine_checks import EngineChecks
 from evenload.clients.tune.probe_timer import SEARCH, WORTH_S, Probe, ProbeTimer
-from evenload.clients.values.strategy import Plan, Strategy, halves, n_workers
+from evenload.clients.values.strategy import Strategy, TrainingPlan, halves, n_workers
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["Tuner"]
@@ -56,7 +56,7 @@ class Tuner:
         self._room: dict[str, int] = {}  # outer strategy -> clients that fit into its memory
         self._is_even = len({task.batches.n_steps for task in tasks}) == 1
 
-    def decide(self) -> Plan:
+    def decide(self) -> TrainingPlan:
         """Measure, and return the plan with the fastest strategy."""
         timer = self.timer
         timer.probe(Strategy())
@@ -80,8 +80,8 @@ class Tuner:
         timer.confirm()
         return self._plan(f"the fastest of {len(timer.probes)} measured strategies")
 
-    def _plan(self, why: str) -> Plan:
-        return Plan(self.timer.best().strategy, why, self.timer.reasons, self.timer.table())
+    def _plan(self, why: str) -> TrainingPlan:
+        return TrainingPlan(self.timer.best().strategy, why, self.timer.reasons, self.timer.table())
 
     # --- the search -------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from evenload._version import __version__
-from evenload.clients.values.strategy import Plan, Strategy
+from evenload.clients.values.strategy import Strategy, TrainingPlan
 from evenload.clients.values.task import ClientTask
 from evenload.errors import ConfigError
 
@@ -47,15 +47,17 @@ class TuningCache:
         self._path = Path(path)
         self._model = f"{model}|{[(n, tuple(t.shape), str(t.dtype)) for n, t in model.state_dict().items()]}"
 
-    def find(self, tasks: Sequence[ClientTask], rounds: int) -> Plan | None:
+    def find(self, tasks: Sequence[ClientTask], rounds: int) -> TrainingPlan | None:
         """The plan for such tasks and so many rounds, without its reasons; None if there is none."""
         entry: Any = self._read().get(self._key(tasks, rounds))
         try:
-            return Plan(Strategy.parse(entry["strategy"]), str(entry["why"]), {}, tuple(entry["probes"]))
+            return TrainingPlan(
+                Strategy.parse(entry["strategy"]), str(entry["why"]), {}, tuple(entry["probes"])
+            )
         except (KeyError, TypeError, ConfigError):  # none, or not one that was written here
             return None
 
-    def keep(self, tasks: Sequence[ClientTask], rounds: int, plan: Plan) -> None:
+    def keep(self, tasks: Sequence[ClientTask], rounds: int, plan: TrainingPlan) -> None:
         """Write the plan for such tasks and so many rounds."""
         page = self._read()
         page[self._key(tasks, rounds)] = {

@@ -54,7 +54,7 @@ class SGD:
         )
 
     @staticmethod
-    def slots(form: tuple[str, ...]) -> tuple[str, ...]:
+    def state_names(form: tuple[str, ...]) -> tuple[str, ...]:
         """Names of the state kept per parameter."""
         return ("momentum",) if "momentum" in form else ()
 
@@ -120,7 +120,7 @@ class Adam:
         return (cls._name, *["decay"] * any(o.weight_decay for o in all_of_them))
 
     @staticmethod
-    def slots(form: tuple[str, ...]) -> tuple[str, ...]:
+    def state_names(form: tuple[str, ...]) -> tuple[str, ...]:
         return ("mean", "square")
 
     @staticmethod

@@ -8,7 +8,7 @@ from typing import Any
 
 from evenload.errors import ConfigError, UnknownName
 
-__all__ = ["INNER", "OUTER", "Plan", "Strategy", "halves", "n_workers"]
+__all__ = ["INNER", "OUTER", "Strategy", "TrainingPlan", "halves", "n_workers"]
 
 OUTER = {
     "inline": "in this thread",
@@ -125,7 +125,7 @@ def n_workers(strategy: Strategy) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrainingPlan:
     """The strategy that trains clients, and why it was taken.
 
     strategy  the one that is used

@@ -60,7 +60,9 @@ def stepped(model, optimizer=None, dtype=torch.float64):
     form = optimizer.form([optimizer])
     names = tuple(name for name, _ in twins[0].named_parameters())
     params = {n: torch.stack([t.get_parameter(n).detach() for t in twins]) for n in names}
-    state = {slot: {n: torch.zeros_like(t) for n, t in params.items()} for slot in optimizer.slots(form)}
+    state = {
+        slot: {n: torch.zeros_like(t) for n, t in params.items()} for slot in optimizer.state_names(form)
+    }
     clients = StackedClients(params, state, {}, {}, {}, {}, torch.ones(K, dtype=torch.bool))
     stacked = StackedStep(
         twins[0], Recipe(optimizer=optimizer, batch_size=ROWS, steps=1), StepForm(names, (), (), form)
