@@ -98,18 +98,16 @@ def federate(
     _check(algorithm, rule, rounds, evaluate_every, len(datasets))
     with Trainer(model, strategy=strategy, devices=devices, seed=seed, rounds=rounds) as trainer:
         run = _FederatedRun(trainer, datasets, recipe, algorithm, rule, seed)
-        server, history = run.begin(), []
-        made_with = run.made_with(server)
-        if checkpoint is not None and resume and Path(checkpoint).exists():
-            server, history = _load(Path(checkpoint), made_with)
+        server = run.begin()
+        saved = _Checkpoint(None if checkpoint is None else Path(checkpoint), run.made_with(server))
+        server, history = (saved.load() if resume else None) or (server, [])
         while server.round < rounds:
             server, done = run.round(server)
             is_due = done.round % evaluate_every == evaluate_every - 1 or done.round == rounds - 1
             if test is not None and is_due:
                 done = dataclasses.replace(done, test=evaluate(trainer.model, server.state, test, recipe))
             history.append(done)
-            if checkpoint is not None:
-                _save(Path(checkpoint), made_with, server, history)
+            saved.save(server, history)
             if on_round is not None:
                 on_round(done)
         return FederatedResult(server.state, server, tuple(history), run.plan)
@@ -239,29 +237,43 @@ def _mean_loss(results: Sequence[ClientResult]) -> float:
     return float(np.sum([r.losses[-1] * r.n_rows for r in results]) / rows) if rows else float("nan")
 
 
-def _save(path: Path, made_with: str, server: Server, history: list[Round]) -> None:
-    """Write the checkpoint whole or not at all: beside, flushed to disk, then renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    fields = {f.name: getattr(server, f.name) for f in dataclasses.fields(server)}
-    rounds = [dataclasses.asdict(r) for r in history]
-    with fresh.open("wb") as file:
-        torch.save({"format": FORMAT, "mark": made_with, "server": fields, "history": rounds}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    fresh.replace(path)
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    """A file that holds a federation between two rounds; none if ``path`` is None.
 
+    made_with  text of all that the federation depends on; another one's file is refused
+    """
 
-def _load(path: Path, made_with: str) -> tuple[Server, list[Round]]:
-    try:
-        page = torch.load(path, weights_only=True)
-    except Exception as error:
-        raise FormatError(f"{path} is not a checkpoint: {type(error).__name__}: {error}") from error
-    if not isinstance(page, dict) or page.get("format") != FORMAT:
-        raise FormatError(f"{path} is not a checkpoint of this version")
-    if page["mark"] != made_with:
-        raise FormatError(
-            f"{path} belongs to another run: its model, recipe, algorithm, cohort or seed differ",
-            hint="resume with the same arguments, or name another checkpoint",
-        )
-    return Server(**page["server"]), [Round(**r) for r in page["history"]]
+    path: Path | None
+    made_with: str
+
+    def save(self, server: Server, history: list[Round]) -> None:
+        """Write the file whole or not at all: beside, flushed to disk, then renamed."""
+        if self.path is None:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        fields = {f.name: getattr(server, f.name) for f in dataclasses.fields(server)}
+        rounds = [dataclasses.asdict(r) for r in history]
+        with fresh.open("wb") as file:
+            torch.save({"format": FORMAT, "mark": self.made_with, "server": fields, "history": rounds}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path)
+
+    def load(self) -> tuple[Server, list[Round]] | None:
+        """What the file holds; None if there is none. Raises FormatError for a file of something else."""
+        if self.path is None or not self.path.exists():
+            return None
+        try:
+            page = torch.load(self.path, weights_only=True)
+        except Exception as error:
+            raise FormatError(f"{self.path} is not a checkpoint: {type(error).__name__}: {error}") from error
+        if not isinstance(page, dict) or page.get("format") != FORMAT:
+            raise FormatError(f"{self.path} is not a checkpoint of this version")
+        if page["mark"] != self.made_with:
+            raise FormatError(
+                f"{self.path} belongs to another run: its model, recipe, algorithm, cohort or seed differ",
+                hint="resume with the same arguments, or name another checkpoint",
+            )
+        return Server(**page["server"]), [Round(**r) for r in page["history"]]

@@ -12,7 +12,7 @@ WIDEST_TILE = 8  # output channels, or places
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Of images [c_in, height, width] and weights [c_out, c_in, k_height, k_width]."""
+    """The shape of a convolution of images [c_in, height, width] by [c_out, c_in, k_height, k_width]."""
 
     c_in: int
     c_out: int
@@ -41,7 +41,7 @@ class Geometry:
         return self.height + 2 * self.pad_height, self.width + 2 * self.pad_width
 
     def turned(self) -> "Geometry":
-        """The convolution that makes gradients of inputs from those of outputs; ``is_possible`` says if."""
+        """The convolution that gives gradients of inputs from those of outputs, if it ``is_possible``."""
         return Geometry(
             self.c_out,
             self.c_in,
@@ -55,19 +55,19 @@ class Geometry:
 
     @property
     def is_possible(self) -> bool:
-        """There are outputs, and no padding as large as the kernel."""
+        """Are there outputs, and is the padding smaller than the kernel?"""
         is_some = min(self.c_in, self.c_out, self.out_height, self.out_width) > 0
         return is_some and self.pad_height < self.k_height and self.pad_width < self.k_width
 
 
 def scratch_bytes(g: Geometry, lanes: int, n_bytes: int) -> int:
-    """Room for the padded images of a block of samples, in and out, and for the weights of a client."""
+    """Bytes for the padded images of a block of samples, in and out, and for the weights of a client."""
     images = sum(f.c_in * f.padded[0] * f.padded[1] for f in (g, g.turned()))
     return n_bytes * (lanes * images + g.c_in * g.c_out * g.taps) + 256
 
 
 def tile(channels: int, width: int) -> tuple[int, int]:
-    """Output channels and places of a tile: the fewest loads for a product, and little done twice."""
+    """Output channels and places of a tile, for the fewest loads per product and little work done twice."""
 
     def cost(size: tuple[int, int]) -> float:
         o, x = size
@@ -84,7 +84,7 @@ def tile(channels: int, width: int) -> tuple[int, int]:
 
 
 def most_sums() -> int:
-    """Sums that a tile may keep: of 32 or 16 vector registers, some are for factors."""
+    """Most sums of a tile: of 32 or 16 vector registers, some are for factors."""
     return 24 if "avx512f" in program.host_features() else 10
 
 

@@ -1,4 +1,4 @@
-"""Blocks of samples as convolutions want them: every place of an image a whole vector, zeros around."""
+"""Blocks of samples laid out for convolutions: each place is a vector of samples, zeros around."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ __all__ = ["clear", "pack", "rows_inside"]
 
 
 def clear(f: Floats, images: Any, g: Geometry) -> None:
-    """Zeros, of which ``pack`` leaves the padding."""
+    """Write zeros into the padded images, if there is padding; ``pack`` writes the rest."""
     if not (g.pad_height or g.pad_width):
         return
     rows, columns = g.padded
@@ -18,7 +18,7 @@ def clear(f: Floats, images: Any, g: Geometry) -> None:
 
 
 def pack(f: Floats, source: Any, target: Any, sample_bytes: Any, mask: Any, g: Geometry) -> None:
-    """Images [c_in, height, width, samples], ``sample_bytes`` a place, into padded ones of a block."""
+    """Copy images [c_in, height, width, samples], ``sample_bytes`` a place, into padded ones of a block."""
     code, (rows, columns) = f.code, g.padded
     with code.range(0, g.c_in) as c, code.range(0, g.height) as row:
         line = code.mul(code.add(code.mul(c, g.height), row), g.width)
@@ -31,6 +31,6 @@ def pack(f: Floats, source: Any, target: Any, sample_bytes: Any, mask: Any, g: G
 
 
 def rows_inside(f: Floats, padding: int, offset: Any, height: int, count: int) -> tuple[Any, Any]:
-    """Which of ``count`` rows, ``offset`` further down in a padded image, are of the image itself."""
+    """The range of ``count`` rows from ``offset`` in a padded image that lie in the image itself."""
     code = f.code
     return code.max(0, code.sub(padding, offset)), code.min(count, code.sub(padding + height, offset))

@@ -49,7 +49,7 @@ def pool_ir(height: int, width: int, size: int, lanes: int, n_bytes: int) -> str
 
 
 class _Windows:
-    """Bodies of the kernels; each public method is one of SIGNATURES."""
+    """The bodies of the kernels; each public method is one of SIGNATURES."""
 
     def __init__(self, f: Any, height: int, width: int, size: int):
         self.f, self.code = f, f.code
@@ -102,7 +102,7 @@ class _Windows:
                 body(entries, code.add(code.mul(out, sample_bytes), offset), mask)
 
     def _clear(self, dx: Any, planes: Any, n: Any) -> None:
-        """Zeros where no window reaches."""
+        """Write zeros into all of ``dx``, for places that no window covers."""
         f, code = self.f, self.code
         total = code.mul(code.mul(planes, self.height * self.width), n)
         with code.range(0, total, f.lanes) as at:
