@@ -59,11 +59,11 @@ Exit codes: 0 done; 1 some work failed (and is listed); 2 usage or configuration
 
 
 class ReaderLeft(Exception):
-    """Whoever read our output has left (``| head``). Not an OSError: click would end with 1 for it."""
+    """The reader of the output has closed it (``| head``). No OSError, for which click would exit with 1."""
 
 
 class LazyGroup(click.Group):
-    """Lists commands from a table of strings; imports one only to run it or to print its help."""
+    """A group of commands that imports one only to run it or to print its help."""
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         try:
@@ -144,7 +144,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _drop_output_that_cannot_be_written() -> None:
-    """The reader has left (``| head``) or the disk is full: Python shall not try, and complain, once more."""
+    """Keep Python from writing, and complaining, once more if the reader has left or the disk is full."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""``evenload devices``: what there is, scores and does; its ``drain`` and ``add`` are in ``roster``."""
+"""``evenload devices``: the devices with scores and load. ``drain`` and ``add`` are in ``device_control``."""
 
 import json
 import sys
@@ -44,7 +44,7 @@ def devices(
         raise ConfigError(f"--interval {interval} is not above zero", hint="give seconds, such as 0.5")
     settings = resolve({"devices": spec, "color": color})
     with DevicePool.discover() as pool:
-        page = Page(pool, settings, only_selected=spec is not None)
+        page = DeviceTable(pool, settings, only_selected=spec is not None)
         if watch:
             return _watch(page, interval, as_json)
         page.look()
@@ -63,8 +63,8 @@ devices.add_command(drain)
 devices.add_command(add)
 
 
-class Page:
-    """One view of a pool: everything in it, or only what the setting selects."""
+class DeviceTable:
+    """A view of a pool, as text or JSON: everything in it, or only what the setting selects."""
 
     def __init__(self, pool: DevicePool, settings: Settings, *, only_selected: bool):
         self.settings = settings
@@ -85,7 +85,7 @@ class Page:
         self.only_selected = only_selected
 
     def look(self) -> dict[str, Reading]:
-        """What the drivers say now, per device id; slots of one CPU share a reading."""
+        """Read every device's load, by device id; slots of one CPU share a reading."""
         readings: dict[str, Reading] = {}
         for device in self.pool:
             shared = next(
@@ -133,7 +133,7 @@ class Page:
         return [title, *body] if self.only_selected else [title, *body, "", self._footer()]
 
     def notes(self) -> list[str]:
-        """What the person should know of probes, one line each."""
+        """Notes, warnings and hints of the probes, one line each."""
         lines = []
         for report in self.pool.reports:
             lines += [f"note: {note}" for note in report.notes]
@@ -173,7 +173,7 @@ class Page:
 
 
 def _memory(device: Device, reading: Reading) -> str:
-    """Total, or used of total where the driver speaks of this very memory: a slot has only a share of it."""
+    """The total; also the used part, if the driver counts this very memory (a CPU slot has only a share)."""
     total, used = format_bytes(device.memory_bytes), reading.memory_used_bytes
     is_own = used is not None and reading.memory_total_bytes == device.memory_bytes
     return f"{format_bytes(used)} of {total}" if is_own else total
@@ -192,8 +192,8 @@ def _loads(reading: Reading) -> dict[str, Any]:
     return loads
 
 
-def _watch(page: Page, interval: float, as_json: bool) -> int:
-    """Until Ctrl-C, which is how it is meant to end: exit code 0."""
+def _watch(page: DeviceTable, interval: float, as_json: bool) -> int:
+    """Show the load again and again until Ctrl-C; the exit code is then 0."""
     is_terminal = sys.stdout.isatty() and not as_json
     drawn = 0
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from evenload._version import __version__
-from evenload.cli.extras import Extra, installed_extras
+from evenload.cli.installed_extras import Extra, installed_extras
 from evenload.cli.options import color_option, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.devices.probe import PROBES, ProbeReport, run_probes
@@ -44,7 +44,7 @@ def doctor(as_json: bool, verbose: bool, color: str | None) -> int:
 
 @dataclass
 class Checkup:
-    """Everything that was looked at.
+    """The findings on this machine: devices, extras, settings, and what to do.
 
     settings_error  why there are no settings
     faults          settings by name that no command would accept
@@ -67,7 +67,7 @@ def examine(color: str | None = None) -> Checkup:
         checkup.settings = resolve({"color": color})
     except EvenloadError as error:
         checkup.settings_error = error
-        checkup.advice.append(_told("settings", error))
+        checkup.advice.append(_advice("settings", error))
     else:
         _try_settings(checkup, checkup.settings)
     for report in checkup.reports:
@@ -84,27 +84,27 @@ def examine(color: str | None = None) -> Checkup:
 
 
 def _try_settings(checkup: Checkup, settings: Settings) -> None:
-    """Use each setting as a command would. A device that is not here is advice, no fault of the setting."""
+    """Use each setting as a command would. A device that is not on this machine is advice, not a fault."""
     from evenload.balance.policy import policy_from_name
     from evenload.devices import DevicePool
     from evenload.executor.backends import make_backend
 
     devices = [device for report in checkup.reports for device in report.devices]
-    trials: dict[str, Callable[[], object]] = {
+    checks: dict[str, Callable[[], object]] = {
         "devices": lambda: DevicePool(devices, reports=checkup.reports).select(settings.devices),
         "policy": lambda: policy_from_name(settings.policy),
         "backend": lambda: make_backend(settings.backend).close(0.0),
     }
-    for name, trial in trials.items():
+    for name, check in checks.items():
         try:
-            trial()
+            check()
         except EvenloadError as error:
             if not isinstance(error, NoUsableDevice):
                 checkup.faults[name] = error
-            checkup.advice.append(_told(f"{name} = {settings[name]!r} ({settings.source(name)})", error))
+            checkup.advice.append(_advice(f"{name} = {settings[name]!r} ({settings.source(name)})", error))
 
 
-def _told(what: str, error: EvenloadError) -> str:
+def _advice(what: str, error: EvenloadError) -> str:
     return f"{what}: {error.message}" + (f"; {error.hint}" if error.hint else "")
 
 

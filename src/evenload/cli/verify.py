@@ -1,4 +1,4 @@
-"""``evenload verify``: is this proof valid?"""
+"""``evenload verify``: whether a Groth16 proof is valid."""
 
 import json
 from pathlib import Path

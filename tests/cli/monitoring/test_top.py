@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from evenload.cli.monitoring.top_jobs import Jobs
+from evenload.cli.monitoring.top_jobs import FollowedJobs
 from evenload.devices import jobs as jobs_module
 from evenload.devices.jobs import announced, jobs_folder, running_jobs
 from evenload.events import EventFile, RunStarted, Span, StageStarted
@@ -42,7 +42,7 @@ def job(tmp_path):
 
 
 def test_jobs_come_and_go(tmp_path, job):
-    (row,) = Jobs().look()
+    (row,) = FollowedJobs().look()
     assert (row.pid, row.stage, row.done, row.total) == (os.getpid(), "edit", 4, 10)
     assert row.memory_bytes > 1 << 20
     assert row.eta_s == pytest.approx(6.0)

@@ -49,7 +49,7 @@ def top(once: bool, interval: float, as_json: bool, color: str | None) -> int:
     colored = wants_color(resolve({"color": color}).color, sys.stdout)
     is_live = sys.stdout.isatty() and os.environ.get("TERM", "") not in ("", "dumb")
     with DevicePool.discover() as pool:
-        machine = Machine(pool)
+        machine = MachineView(pool)
         machine.look()
         time.sleep(FIRST_READING_S)
         try:
@@ -65,14 +65,14 @@ def top(once: bool, interval: float, as_json: bool, color: str | None) -> int:
             return 0
 
 
-class Machine:
-    """What there is to see; ``look()`` takes it in, with a short memory of the loads."""
+class MachineView:
+    """The devices and jobs of this machine, as of the last ``look()``, with the latest loads."""
 
     def __init__(self, pool: "DevicePool"):
-        from evenload.cli.monitoring.top_jobs import Jobs
+        from evenload.cli.monitoring.top_jobs import FollowedJobs
 
         self._pool = pool
-        self._jobs = Jobs()
+        self._jobs = FollowedJobs()
         self.jobs: list[JobRow] = []
         self.readings: dict[str, Any] = {}
         self.history: dict[str, deque[float | None]] = {}
@@ -111,7 +111,7 @@ class Machine:
         }
 
     def lines(self, width: int) -> list[str]:
-        """Plain text, for pipes and terminals that can do nothing else."""
+        """The page as plain text, for pipes and simple terminals."""
         lines = self._lines(width)
         return lines if has_blocks() else [_ascii(line) for line in lines]
 
@@ -157,7 +157,7 @@ class Machine:
         ]
 
 
-def _print_json(machine: Machine, interval: float, once: bool) -> int:
+def _print_json(machine: MachineView, interval: float, once: bool) -> int:
     while True:
         machine.look()
         click.echo(json.dumps(machine.to_json()))
@@ -167,7 +167,7 @@ def _print_json(machine: Machine, interval: float, once: bool) -> int:
         time.sleep(interval)
 
 
-def _watch(machine: Machine, interval: float, colored: bool) -> int:
+def _watch(machine: MachineView, interval: float, colored: bool) -> int:
     if not is_installed("rich"):
         return _watch_plain(machine, interval)
     from rich.console import Console
@@ -182,7 +182,7 @@ def _watch(machine: Machine, interval: float, colored: bool) -> int:
                 return 0
 
 
-def _watch_plain(machine: Machine, interval: float) -> int:
+def _watch_plain(machine: MachineView, interval: float) -> int:
     drawn = 0
     while True:
         machine.look()
@@ -194,7 +194,7 @@ def _watch_plain(machine: Machine, interval: float) -> int:
         time.sleep(interval)
 
 
-def _picture(machine: Machine, width: int, height: int) -> Any:
+def _picture(machine: MachineView, width: int, height: int) -> Any:
     from rich.console import Group
     from rich.panel import Panel
     from rich.table import Table
@@ -235,7 +235,7 @@ def _picture(machine: Machine, width: int, height: int) -> Any:
 
 
 def _style(share: float | None) -> str:
-    """Three colours, as nvitop and its like have them; the number beside the bar says the same."""
+    """The colour of a load, as nvitop has them; the number beside the bar says the same."""
     if share is None:
         return "dim"
     return "green" if share < 0.6 else "yellow" if share < 0.9 else "red"
@@ -251,7 +251,7 @@ def _percent(share: float | None) -> str:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits for a key so many seconds, "" if none came; keys need no Enter meanwhile."""
+    """Give a function that waits so many seconds for a key, "" if none came; keys need no Enter."""
     try:
         import select
         import termios

@@ -1,4 +1,4 @@
-"""The jobs that run here, each with what its process takes and how far its events say that it is."""
+"""The jobs that run on this machine: what their processes use, and how far they are by their events."""
 
 import contextlib
 import time
@@ -12,15 +12,15 @@ from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import Job, running_jobs
 from evenload.report.pace import Pace, clock_text
 
-__all__ = ["JobRow", "Jobs"]
+__all__ = ["FollowedJobs", "JobRow"]
 
-# As much of a job's events is read at one look: a long history is caught up with over several.
+# Read at most so many pieces of a job's events at one look: a long history takes several looks.
 MOST_PIECES = 8
 
 
 @dataclass(frozen=True)
 class JobRow:
-    """One job. ``cpu`` is in cores; both it and ``memory_bytes`` include the job's workers."""
+    """A job that runs. ``cpu`` is in cores; it and ``memory_bytes`` include the job's workers."""
 
     pid: int
     name: str
@@ -38,7 +38,7 @@ class JobRow:
     page: str | None = None
 
     def cells(self) -> list[str]:
-        """Texts of a row; nothing where nothing is known."""
+        """The texts of a row; empty where a figure is unknown."""
         of = f" of {self.total}" if self.total is not None else ""
         return [
             str(self.pid),
@@ -55,8 +55,8 @@ class JobRow:
         ]
 
 
-class Jobs:
-    """Follows jobs from one ``look()`` to the next."""
+class FollowedJobs:
+    """The evenload jobs of this user, followed from one ``look()`` to the next."""
 
     def __init__(self) -> None:
         self._followed: dict[str, tuple[Follower, Pace]] = {}
@@ -69,7 +69,7 @@ class Jobs:
         return [self._row(job) for job in jobs]
 
     def _row(self, job: Job) -> JobRow:
-        cpu, memory = self._takes(job.pid)
+        cpu, memory = self._usage(job.pid)
         pace = self._pace(job.events) if job.events else None
         row = {"pid": job.pid, "name": job.name, "command": job.command, "page": job.page}
         row |= {"runs_s": max(0.0, time.time() - job.unix_s), "cpu": cpu, "memory_bytes": memory}
@@ -91,20 +91,20 @@ class Jobs:
                 break
         return pace
 
-    def _takes(self, pid: int) -> tuple[float, int]:
+    def _usage(self, pid: int) -> tuple[float, int]:
         """Cores in use since the last look, and resident bytes, of a process and all below it."""
         cpu, memory = 0.0, 0
         with contextlib.suppress(psutil.Error):
-            parent = self._known(pid)
+            parent = self._process(pid)
             for process in [parent, *parent.children(recursive=True)]:
                 with contextlib.suppress(psutil.Error):
-                    one = self._known(process.pid)
+                    one = self._process(process.pid)
                     cpu += one.cpu_percent(None) / 100
                     memory += one.memory_info().rss
         self._processes = {n: one for n, one in self._processes.items() if one.is_running()}
         return cpu, memory
 
-    def _known(self, pid: int) -> psutil.Process:
+    def _process(self, pid: int) -> psutil.Process:
         if pid not in self._processes:
             self._processes[pid] = psutil.Process(pid)
         return self._processes[pid]

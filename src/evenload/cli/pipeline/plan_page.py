@@ -92,7 +92,7 @@ def _phases(plan: Plan) -> list[str]:
 
 
 def _units(plan: Plan, number: int, phase: Phase, stage: str) -> list[list[str]]:
-    """Units that hold the stage in the same way share a row."""
+    """Rows of a phase; units that hold the stage in the same way share one."""
     memory = {one.device: one for one in plan.memory}
     groups: dict[tuple[str, str, int], list] = {}
     for unit in phase.units:

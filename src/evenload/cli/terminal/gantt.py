@@ -1,4 +1,4 @@
-"""A timeline in text: a row per device, a letter per slice of time. Knows nothing of colour."""
+"""A timeline in text: a row per device, a letter per slice of time, no colour."""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""Bars, sparklines and histograms in text. Knows nothing of colour; asks what the terminal can show."""
+"""Bars, sparklines and histograms in text, without colour; in ASCII if the terminal has no block letters."""
 
 import sys
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ LEVELS = "▁▂▃▄▅▆▇█"
 
 
 def has_blocks() -> bool:
-    """Can standard output show block letters?"""
+    """Whether standard output can show block letters."""
     try:
         (EIGHTHS + LEVELS).encode(sys.stdout.encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

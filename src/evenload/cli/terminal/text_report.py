@@ -10,6 +10,7 @@ from evenload.cli.terminal.text_charts import has_blocks, histogram_lines
 
 if TYPE_CHECKING:
     from evenload.report.source import Reading
+    from evenload.report.summary import Summary
 
 __all__ = ["text_report"]
 
@@ -20,7 +21,7 @@ KINDS = {"ok": "work", "failed": "lost", "lost": "lost", "superseded": "copy"}
 
 
 def text_report(reading: "Reading", width: int | None = None) -> list[str]:
-    """Lines, as wide as the terminal, 100 at the most."""
+    """Lines of the report of a run, as wide as the terminal, at most 100 columns."""
     from evenload.report.durations import Durations
     from evenload.report.page.timeline import Timeline
     from evenload.report.tally import Tally
@@ -54,12 +55,18 @@ def text_report(reading: "Reading", width: int | None = None) -> list[str]:
     for stage in durations.stages[:8]:
         bars = histogram_lines(durations.bins(stage), width, ascii_only=ascii_only)
         lines += [f"{_plain(stage)}: seconds per item, and how many took so long", *bars, ""]
+    lines += _failures(summary)
+    return lines if lines[-1] else lines[:-1]
+
+
+def _failures(summary: "Summary") -> list[str]:
+    lines = []
     for failure in summary.failures[:MAX_FAILURES]:
         first = failure.message.strip().splitlines()[:1]
         lines.append(_plain(f"failed: {failure.item or failure.index}: {failure.error}: {''.join(first)}"))
     if summary.n_failed > MAX_FAILURES:
         lines.append(f"... and {summary.n_failed - MAX_FAILURES} more failures")
-    return lines if lines[-1] else lines[:-1]
+    return lines
 
 
 def _rows(shown: Mapping[str, Any]) -> dict[str, list[tuple[float, float, str]]]:
@@ -77,5 +84,5 @@ def _rows(shown: Mapping[str, Any]) -> dict[str, list[tuple[float, float, str]]]
 
 
 def _plain(text: str) -> str:
-    """No control character reaches the terminal."""
+    """``text`` without control characters, which could change the terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)

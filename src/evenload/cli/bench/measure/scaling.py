@@ -7,10 +7,10 @@ from evenload.balance.metrics import utilisation_deviation
 from evenload.cli.bench.measure.trial_report import BenchOptions, TrialReport, compare_with_first
 from evenload.executor import Executor
 
-__all__ = ["Hash", "scaling"]
+__all__ = ["HashTask", "scaling"]
 
 
-class Hash:
+class HashTask:
     """A task that computes and sends nothing: so many SHA-256 of 64 KiB; on a GPU, products of matrices."""
 
     def __init__(self, device: object) -> None:
@@ -45,9 +45,9 @@ def scaling(options: BenchOptions) -> TrialReport:
     for spec in options.specs:
         with Executor(spec, echo=False) as executor:
             n = len(executor.devices)
-            list(executor.map(Hash, [1] * n, repeatable=False))
+            list(executor.map(HashTask, [1] * n, repeatable=False))
             began = time.perf_counter()
-            results = executor.map(Hash, items)
+            results = executor.map(HashTask, items)
             list(results)
             wall_s = time.perf_counter() - began
         summary = results.summary
@@ -75,7 +75,7 @@ def scaling(options: BenchOptions) -> TrialReport:
 
 def _scale(seconds: float, n: int) -> int:
     """How often an item of one does its work, so that ``n`` of them take so many seconds on one core."""
-    task = Hash(None)
+    task = HashTask(None)
     began = time.perf_counter()
     task(50)
     return max(1, round(seconds / n / ((time.perf_counter() - began) / 50)))

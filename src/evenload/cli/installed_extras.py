@@ -1,4 +1,4 @@
-"""Which optional packages are installed, read from the package's own metadata."""
+"""Which optional packages are installed, by the extras that evenload's metadata lists."""
 
 import re
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _REQUIREMENT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """``version`` is None if it is not installed; ``least`` is the oldest that will do, "" for any."""
+    """An optional package: its version, None if not installed, and the oldest that will do, "" for any."""
 
     name: str
     version: str | None
@@ -31,6 +31,8 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Extra:
+    """A group of optional packages that are installed together."""
+
     name: str
     packages: tuple[Package, ...]
 
