@@ -1,4 +1,4 @@
-"""Mixture-of-experts models: which GPU holds which experts, and which copy each token goes to.
+"""Mixture-of-experts models: placements of experts on GPUs, and routing of tokens to copies.
 
     loads ──► placement, plan ──► phy2log ──► Planner (routing, dispatch) ──► physical ids
 

@@ -1,6 +1,4 @@
-"""Made-up loads that behave like real ones: how unlike experts are, how fast that drifts, how domains take
-turns.
-"""
+"""Made-up traces with the statistics of real ones: spread of loads, drift over time, changes of domain."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,7 +14,7 @@ __all__ = ["Popularity", "fit", "generate"]
 
 @dataclass(frozen=True, slots=True)
 class Popularity:
-    """How often a router chooses each expert, from window to window.
+    """A model of how often a router chooses each expert, from window to window.
 
     kind    "log-normal": ``spread`` is the standard deviation of the logarithm; "zipf": the exponent
     drift   0 to 1: how much of the logarithms' deviation is new in each window (0: they stay; 1: all is new)

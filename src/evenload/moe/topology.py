@@ -1,4 +1,4 @@
-"""Which rank backs up which: the fixed graphs along which redundant experts are laid out.
+"""Topologies: which rank backs up which, as fixed graphs along which redundant experts are placed.
 
 A topology is a matrix ``redundant_to_original`` [ranks, columns]: the redundant slot in column d of rank g
 holds a copy of the d-th heaviest expert of rank ``redundant_to_original[g, d]``. Each column is a permutation
@@ -76,10 +76,9 @@ def hypercube(n_ranks: int = 16) -> NDArray[np.int32]:
 
 
 def torus(n_rows: int, n_columns: int) -> NDArray[np.int32]:
-    """[rows * columns, 2]: each rank backs up its neighbour below and its neighbour to the right, round and
-    round.
+    """[rows * columns, 2]: each rank backs up its neighbours below and to the right, which wrap around.
 
-    Ranks count along the rows: with a node a row, the second column stays inside the node.
+    Ranks count along the rows: if a row is a node, the second column stays inside the node.
     """
     if n_rows < 2 or n_columns < 2:
         raise ConfigError(
@@ -97,7 +96,7 @@ def fully_connected(n_ranks: int) -> NDArray[np.int32]:
 
 
 def check_mapping(redundant_to_original: ArrayLike) -> NDArray[np.int32]:
-    """A matrix of one's own, as [ranks, columns] int32.
+    """Check a matrix and return it as [ranks, columns] int32.
 
     Raises ConfigError unless each column is a permutation of the ranks in which no rank backs up itself.
     """
@@ -180,7 +179,7 @@ def _named(topology: str, n_ranks: int, n_redundant: int) -> NDArray[np.int32]:
 
 
 def spread_strides(n_ranks: int, n_strides: int) -> list[int]:
-    """1, then strides that keep any two ranks few steps apart: near the powers of the ranks' n-th root."""
+    """Strides, from 1 on, that keep any two ranks few steps apart: about the powers of ranks ** (1 / n)."""
     root = n_ranks ** (1 / n_strides)
     return [max(1, round(root**power)) % n_ranks or 1 for power in range(n_strides)]
 
@@ -193,8 +192,7 @@ def lay_out(
     ep_size: int | None = None,
     n_nodes: int = 1,
 ) -> NDArray[np.int64]:
-    """``phy2log`` [layers, slots]: experts spread evenly by EPLB's policy, the heaviest copied along the
-    topology.
+    """Place experts evenly by EPLB's policy and copy the heaviest along the topology: ``phy2log`` [layers, slots].
 
     load     [layers, experts]; the experts must divide over the ranks
     n_slots  physical slots; each rank's redundant ones a multiple of the topology's columns

@@ -1,4 +1,4 @@
-"""What a router chose, or how loads went: traces read from the files that engines and people write.
+"""``Trace``: the experts that tokens chose in a run, read from the files that engines and people write.
 
 file or folder ──► read_trace ──► Trace ──► windows of loads [windows, layers, experts]
 """
@@ -29,11 +29,10 @@ MAP_KEYS = ("physical_to_logical_map", "last_physical_to_logical_map", "phy2log"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """Routing of one run of a model.
+    """The experts that tokens chose in one run of a model.
 
-    counts  [steps, layers, experts] int64 tokens that chose each expert in each step; a step is what the file
-            calls one, or one token where it has ids
-    ids     [layers, tokens, top-k] the experts that each token chose, in order, where the file has them
+    counts  [steps, layers, experts] int64 tokens that chose each expert in each step of the file
+    ids     [layers, tokens, top-k] the experts that each token chose, if the file has them instead
     """
 
     name: str
@@ -47,12 +46,11 @@ class Trace:
 
     @property
     def n_steps(self) -> int:
-        """Tokens where there are ids, otherwise the file's steps."""
+        """Tokens if there are ids, otherwise steps."""
         return self.ids.shape[1] if self.ids is not None else len(self._steps())
 
     def windows(self, size: int) -> NDArray[np.int64]:
-        """[windows, layers, experts] loads of consecutive windows of ``size`` tokens (or steps), the last if
-        whole.
+        """[windows, layers, experts] loads of consecutive whole windows of ``size`` tokens (or steps).
 
         Raises ConfigError if the trace is shorter than one window.
         """
@@ -74,9 +72,7 @@ class Trace:
 
 
 def count_ids(ids: NDArray[np.integer], n_windows: int, n_experts: int) -> NDArray[np.int64]:
-    """[windows, layers, experts] counts of ``ids`` [layers, tokens, top-k], tokens cut into equal windows;
-    -1 is no id.
-    """
+    """[windows, layers, experts] counts of ``ids`` [layers, tokens, top-k] in equal windows; -1 is no id."""
     n_layers = len(ids)
     keys = ids.reshape(n_layers, n_windows, -1).astype(np.int64)
     place = np.arange(n_windows)[None, :, None] * n_layers + np.arange(n_layers)[:, None, None]
@@ -87,17 +83,17 @@ def count_ids(ids: NDArray[np.integer], n_windows: int, n_experts: int) -> NDArr
 
 
 def read_trace(path: str | Path, *, n_experts: int | None = None, kind: Kind | None = None) -> Trace:
-    """Read a routing trace; the file's name and keys say what it is.
+    """Read a routing trace; the suffix and the keys of the file say of which kind.
 
-    .npz    ``experts``, ``topk_ids`` or ``ids`` [layers, tokens, top-k]; ``routed_experts`` [tokens, layers,
-    top-k];
-            ``counts``, ``logical_count`` or ``expert_load`` [steps, layers, experts]
+    .npz    ``experts``, ``topk_ids`` or ``ids`` [layers, tokens, top-k]; ``routed_experts``
+            [tokens, layers, top-k]; ``counts``, ``logical_count`` or ``expert_load`` [steps, layers, experts]
     .npy    one such array. ``kind`` says "ids" or "counts"; without it, short last axes of different numbers
-    are ids .jsonl  a step a line: [layers][experts] counts, alone or under one of the keys above
+            are ids
+    .jsonl  a step a line: [layers][experts] counts, alone or under one of the keys above
     .json   a list of steps, or an object with one, such as ``load_history`` (vLLM) or ``logical_count``
-    (SGLang) .pt     SGLang's recorder dumps (``stat``, ``per_pass``, ``per_token``), or vLLM's
-    ``expert_load_window``: loads
-            of physical slots are summed over ``physical_to_logical_map``
+            (SGLang)
+    .pt     SGLang's recorder dumps (``stat``, ``per_pass``, ``per_token``), or vLLM's
+            ``expert_load_window``: loads of physical slots are summed over ``physical_to_logical_map``
     folder  of .pt dumps, one from each rank, which are added up
 
     n_experts  by default one more than the largest id, for ids
@@ -190,7 +186,7 @@ def _read_npy(path: Path, n_experts: int | None, kind: Kind | None) -> Trace:
 
 
 def _look_like_ids(array: NDArray) -> bool:
-    """A token chooses different experts, and few: a last axis of at most 16 without repetitions."""
+    """Whether the last axis has at most 16 entries, all different, as a token's experts are."""
     if array.ndim != 3 or array.dtype.kind not in "iu" or not 1 <= array.shape[2] <= 16:
         return False
     rows = np.sort(array[:, :1000].reshape(-1, array.shape[2]), axis=1)
@@ -254,7 +250,7 @@ def _stack(path: Path, steps: list[NDArray]) -> NDArray:
 
 
 def _of_mapping(path: Path, arrays: Mapping[str, Any], n_experts: int | None) -> Trace:
-    """Whatever of the known keys is there."""
+    """The trace under the first of the known keys."""
     for key in ID_KEYS:
         if key in arrays:
             return _of_ids(path, arrays[key], n_experts)
@@ -293,9 +289,7 @@ def _by_expert(path: Path, loads: Any, arrays: Mapping[str, Any], n_experts: int
 
 
 def _read_dumps(paths: list[Path], source: Path, n_experts: int | None) -> Trace:
-    """Dumps of one run: ``stat`` files stand alone, ``per_pass`` and ``per_token`` records of all ranks add
-    up.
-    """
+    """The trace of one run's dumps: ``stat`` files are whole, records of passes or tokens add up over ranks."""
     torch = require("torch", extra="torch", why="reading .pt dumps")
     if not paths:
         raise ConfigError(
@@ -307,7 +301,7 @@ def _read_dumps(paths: list[Path], source: Path, n_experts: int | None) -> Trace
         try:
             pack = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
-            # torch raises whatever its unpickler met; to us the file is damaged, whatever it was.
+            # torch raises many kinds of errors from its unpickler; all mean that the file is damaged.
             raise FormatError(f"{path.name} is no readable .pt file: {error}") from error
         if not isinstance(pack, dict):
             raise FormatError(f"{path.name} holds a {type(pack).__name__}, not a recorder's dump")

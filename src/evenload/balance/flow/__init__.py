@@ -1,8 +1,8 @@
-"""Exact routing of divisible demand: integer shares per replica with the least possible maximum load.
+"""Exact routing of divisible demand: integer quotas per replica with the least possible maximum load.
 
-Experts have demand (tokens), replicas sit on GPUs, an expert's demand may be cut anywhere between its
-replicas. ``route(phy2log, demands, n_gpus)`` answers once; a ``Router`` answers batch after batch without
-allocating. Each answer carries a certificate: GPUs and the load that no routing can keep away from them.
+Experts have demand (tokens) and replicas on GPUs; an expert's demand may be divided in any way over its
+replicas. ``route(phy2log, demands, n_gpus)`` routes once; a ``Router`` routes batch after batch without
+allocating memory. Each routing has a certificate: GPUs and the load that they carry under any routing.
 """
 
 from typing import TYPE_CHECKING

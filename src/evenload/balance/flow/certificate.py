@@ -1,4 +1,4 @@
-"""The proof that a routing is best: a set of GPUs and the load that cannot be kept away from it."""
+"""``Certificate``: the proof that a routing is best, a set of GPUs and the load that they must carry."""
 
 import math
 from dataclasses import dataclass
@@ -14,11 +14,11 @@ __all__ = ["Certificate"]
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """``gpus`` together must carry ``load``, whatever the routing, with ``speed`` in all.
+    """A set of GPUs that must carry ``load`` together, whatever the routing, with ``speed`` in all.
 
     So some GPU among them has load / speed of at least ``bound``, even if demand could be cut into fractions;
-    and no whole-token routing has a maximum below ``peak``. ``experts`` are those whose demand is shut in,
-    wholly or (where replicas have capacities) in part. Speeds are relative to the fastest GPU, which has 1.
+    and no routing of whole tokens has a maximum below ``peak``. ``experts`` are those whose demand only these
+    GPUs can serve, all of it or (where replicas have capacities) a part. The fastest GPU has speed 1.
     """
 
     gpus: tuple[int, ...]
@@ -37,10 +37,10 @@ class Certificate:
         fixed: NDArray[np.int64] | None = None,
         capacities: NDArray[np.int64] | None = None,
     ) -> bool:
-        """Check by plain sums, without the router: the set must carry ``load``, too much below ``peak``.
+        """Whether sums over the graph, without the router, show that the set's load allows no lower peak.
 
-        demand [experts], speeds [gpus] whole numbers, fixed [gpus], capacities [slots]: as the layer was
-        routed with.
+        demand [experts], speeds [gpus] whole numbers, fixed [gpus], capacities [slots]: as in the call of the
+        router.
         """
         relative = relative_speeds(graph, speeds)
         inside = np.zeros(graph.n_gpus, dtype=bool)
@@ -59,7 +59,7 @@ class Certificate:
 
 
 def relative_speeds(graph: ReplicaGraph, speeds: NDArray[np.int64] | None) -> list[Fraction]:
-    """Speed of each GPU, the fastest having 1 and a dead one 0."""
+    """[gpus] speeds: 1 for the fastest, 0 for a dead one."""
     if speeds is None:
         return [Fraction(int(alive)) for alive in graph.alive]
     return [Fraction(int(speed), int(speeds.max())) for speed in speeds]

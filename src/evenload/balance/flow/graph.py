@@ -1,4 +1,4 @@
-"""Which GPU can serve which expert: a placement's slots as the bipartite graph that the router walks."""
+"""``ReplicaGraph``: which GPU can serve which expert, as the bipartite graph that the router works on."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ UNPLACED = -2  # in ``home``: no living GPU holds the expert
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReplicaGraph:
-    """Replicas of ``n_experts`` experts on ``n_gpus`` GPUs, for ``n_layers`` layers at once.
+    """The replicas of ``n_experts`` experts on ``n_gpus`` GPUs, of ``n_layers`` layers.
 
     Experts on one GPU only are its ``home`` load. Every other expert is a *row* of two *edges* or more, one
-    for each GPU that holds it. Rows and edges of all layers are numbered in one go; a second copy of an
-    expert on the same GPU is no edge of its own and is never given demand.
+    for each GPU that holds it. Rows and edges are numbered through all layers. A second copy of an expert on
+    the same GPU is no edge and never gets demand.
 
     phy2log    [layers, slots] int32, the expert in each slot, -1 for an empty slot or one on a dead GPU
     slot2gpu   [slots] int32
@@ -61,12 +61,12 @@ class ReplicaGraph:
         slot2gpu: ArrayLike | None = None,
         dead: Iterable[int] = (),
     ) -> "ReplicaGraph":
-        """Read a placement.
+        """Make the graph of a placement.
 
         phy2log   [slots] or [layers, slots] integers: the expert each physical slot holds, -1 for an empty
                   slot
         slot2gpu  [slots] integers; by default the slots divide evenly over the GPUs, in order
-        dead      GPUs that serve nothing any more; an expert that only they hold cannot be given demand
+        dead      GPUs that serve nothing any more; an expert that only they hold cannot get demand
 
         Raises ConfigError if an id is out of range, the slots do not divide, or an expert has no slot at all.
         """
@@ -155,7 +155,7 @@ def _check_experts(slots: NDArray[np.int32], n_experts: int) -> None:
 def _link(
     slots: NDArray[np.int32], gpus: NDArray[np.int32], alive: NDArray[np.bool_], n_experts: int
 ) -> ReplicaGraph:
-    """Sort the slots by layer, expert and GPU, and cut them into homes and rows of edges."""
+    """Sort the slots by layer, expert and GPU, and divide them into homes and rows of edges."""
     n_layers, n_slots = slots.shape
     n_gpus = len(alive)
     layer, slot = np.nonzero(slots >= 0)
@@ -178,18 +178,19 @@ def _link(
     by_row = np.lexsort((expert, n_hosts[expert], expert // n_experts))
     slot, expert, gpu = slot[by_row], expert[by_row], gpu[by_row]
     at_gpu = expert // n_experts * n_gpus + gpu
+    n_edges = np.bincount(at_gpu, minlength=n_layers * n_gpus)
     gpu_edges = np.argsort(at_gpu, kind="stable")
     row = np.repeat(np.arange(len(shared)), n_hosts[shared])
 
-    def small(array: NDArray) -> NDArray[np.int32]:
-        return np.ascontiguousarray(array, dtype=np.int32)
-
     return ReplicaGraph(
-        n_layers, n_experts, n_slots, n_gpus, small(slots), gpus, alive,
+        n_layers, n_experts, n_slots, n_gpus, _int32(slots), gpus, alive,
         home=home.reshape(n_layers, n_experts), home_slot=home_slot.reshape(n_layers, n_experts),
-        row_start=small(np.searchsorted(shared // n_experts, np.arange(n_layers + 1))),
-        row2log=small(shared % n_experts), row_edge=small(row_edge), edge2gpu=small(gpu),
-        edge2slot=small(slot),
-        gpu_start=small(np.concatenate(([0], np.cumsum(np.bincount(at_gpu, minlength=n_layers * n_gpus))))),
-        gpu_edges=small(gpu_edges), gpu_rows=small(row[gpu_edges]),
+        row_start=_int32(np.searchsorted(shared // n_experts, np.arange(n_layers + 1))),
+        row2log=_int32(shared % n_experts), row_edge=_int32(row_edge), edge2gpu=_int32(gpu),
+        edge2slot=_int32(slot), gpu_start=_int32(np.concatenate(([0], np.cumsum(n_edges)))),
+        gpu_edges=_int32(gpu_edges), gpu_rows=_int32(row[gpu_edges]),
     )  # fmt: skip
+
+
+def _int32(array: NDArray) -> NDArray[np.int32]:
+    return np.ascontiguousarray(array, dtype=np.int32)

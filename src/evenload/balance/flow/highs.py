@@ -1,4 +1,4 @@
-"""The same problem as a linear program for scipy's HiGHS: slow, fractional, and independent of the router."""
+"""The router's problem as a linear program for scipy's HiGHS: slow, fractional, independent of the router."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,4 +1,4 @@
-"""``Router``: exact integer routing of batch after batch over one placement, into arrays it owns."""
+"""``Router``: exact integer routing of batch after batch over one placement, into its own arrays."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, Protocol
@@ -19,24 +19,24 @@ UNLIMITED = 1 << 62
 
 
 class Pool(Protocol):
-    """What runs parts of a call side by side, such as ``concurrent.futures.ThreadPoolExecutor``."""
+    """A pool that runs parts of a call at the same time, such as a ``ThreadPoolExecutor``."""
 
     def map(self, fn: Callable[..., Any], /, *iterables: Iterable[Any]) -> Iterable[Any]: ...
 
 
 class Router:
-    """Routes demands over ``graph``, all layers in one call; allocates only here.
+    """An exact router of demands over ``graph``, all layers in one call; calls allocate no memory.
 
     speeds   [gpus] relative speeds, kept to 1/4096 of the fastest (whole numbers up to 4096 exactly); the
              peak is then the largest load / speed
-    cost     what a GPU's load counts: "tokens"; "experts", one for each expert it serves at all, each served
-             by one replica (for memory-bound decoding); or a whole number: tiles of that many tokens
-    even     the least-majorised loads of all optimal ones, not just the least maximum; slower
-    warm     start from the last call's shares; same peak, fewer steps where batches resemble each other, but
-             shares then depend on the calls before, so ranks must have made the same ones
-    parts    into how many parts a call with ``pool=`` is cut
+    cost     what a GPU's load counts: "tokens"; "experts", one for each expert that it serves, each served by
+             one replica (for memory-bound decoding); or a whole number: tiles of that many tokens
+    even     find the least-majorised loads of all optimal ones, not just the least maximum; slower
+    warm     start from the last call's quotas. The peak is the same, with fewer steps if batches are alike,
+             but quotas depend on the calls before, so all ranks must have made the same ones
+    parts    how many parts a call with ``pool=`` is divided into
 
-    ``routing`` is the last answer. Not for use from two threads at once.
+    ``routing`` is the last answer. Not safe to use from two threads at once.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Router:
         capacities: ArrayLike | None = None,
         pool: Pool | None = None,
     ) -> Routing:
-        """Cut each expert's demand over its replicas so that the busiest GPU does least.
+        """Divide each expert's demand over its replicas so that the busiest GPU does least.
 
         demands     [layers, experts] or, for one layer, [experts]: tokens, integers; int64 in C order: no
                     copy
-        fixed       [gpus] or [layers, gpus] load that is there anyway, in units of cost
+        fixed       [gpus] or [layers, gpus] load that GPUs have anyway, in units of cost
         capacities  [slots] or [layers, slots] tokens a replica can take at most (cost="tokens" only)
-        pool        run ``parts`` parts of the layers side by side; the kernel holds no GIL
+        pool        runs ``parts`` parts of the layers at the same time; the kernel releases the GIL
 
         The same input gives the same quotas on every machine. Returns the router's own ``Routing``.
         Raises ConfigError if a demand is negative, an expert with demand is on no living GPU, an expert's
@@ -115,7 +115,7 @@ class Router:
         if capacities is not None:
             capacity = self._edge_capacity(costs, capacities)
         if speeds is not None or capacity is not None or fixed is not None or self._even:
-            # All or none, so that the kernel is compiled for two sets of types and no more.
+            # All or none, so that the kernel is compiled for only two sets of types.
             speeds = graph.alive.astype(np.int64) if speeds is None else speeds
             capacity = np.full(len(self._flow), UNLIMITED) if capacity is None else capacity
             if routing.fixed is None:
@@ -160,7 +160,7 @@ class Router:
         return -(-demands // self._tile)
 
     def _to_tokens(self, demands: NDArray[np.int64]) -> None:
-        """Quotas from units of cost to tokens; one replica of an expert gets its last tile, however full."""
+        """Convert quotas from units of cost to tokens; one replica of an expert gets its partial tile."""
         routing, phy2log = self._routing, self.graph.phy2log
         quotas, tile = routing.quotas, self._tile
         layer, slot = np.nonzero(quotas)
@@ -246,7 +246,7 @@ def route(
 
 
 def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[str, NDArray]]:
-    """The kernel's block of memory with the graph in it, and its arrays by name."""
+    """The kernel's block of memory, which holds the graph, and its arrays by name."""
     from evenload.balance.flow.kernels.route import TABLES
     from evenload.balance.flow.spread import springs
 
@@ -269,7 +269,7 @@ def _memory(graph: ReplicaGraph, n_parts: int) -> tuple[NDArray[np.int64], dict[
 
 
 def _graph_tables(graph: ReplicaGraph) -> dict[str, NDArray[np.int32]]:
-    """The kernel's tables of the graph itself, of its connected components, and of trees that span them."""
+    """The kernel's tables: the graph, its connected components, and trees that span them."""
     from evenload.balance.flow.kernels.spanning_forests import spanning_forests
 
     home, home_slot = _homes(graph)

@@ -1,4 +1,4 @@
-"""What a router answers: quotas, loads, and how far they are from the least possible."""
+"""``Routing``: quotas and loads of a batch, with their bound."""
 
 from collections.abc import Mapping
 from fractions import Fraction
@@ -13,7 +13,7 @@ __all__ = ["Routing"]
 
 
 class Routing:
-    """Shares and loads of one call, in the router's own arrays: its next call overwrites them (see ``copy``).
+    """The quotas and loads of one call, in arrays that the router's next call overwrites (see ``copy``).
 
     quotas      [layers, slots] int64 tokens for each physical slot; an expert's quotas sum to its demand
     loads       [layers, gpus] int64 in units of cost: tokens, active experts or tiles
@@ -30,7 +30,7 @@ class Routing:
         speeds: NDArray[np.int64] | None,
         arrays: Mapping[str, NDArray] | None = None,
     ):
-        """Over ``arrays``, which are of the shapes that ``shapes`` says; new ones by default."""
+        """``arrays``: as ``shapes`` says; new ones by default."""
         self.graph = graph
         self.speeds = speeds
         if arrays is None:
@@ -43,7 +43,7 @@ class Routing:
 
     @staticmethod
     def shapes(graph: ReplicaGraph) -> dict[str, tuple[tuple[int, ...], type]]:
-        """What a call writes, in the order in which the kernel takes it: name -> (shape, dtype)."""
+        """The arrays that a call writes, in the kernel's order: name -> (shape, dtype)."""
         n_layers, n_gpus = graph.n_layers, graph.n_gpus
         return {
             "loads": ((n_layers, n_gpus), np.int64),
@@ -54,26 +54,26 @@ class Routing:
 
     @property
     def peaks(self) -> NDArray[np.float64]:
-        """[layers] the heaviest load, divided by the GPU's speed where the fastest has 1."""
+        """[layers] the largest load / speed of a GPU, where the fastest has speed 1."""
         if self.speeds is None:
             return self.loads.max(axis=1).astype(np.float64)
         return (self.loads * self.speeds.max() / np.maximum(self.speeds, 1)).max(axis=1)
 
     @property
     def bounds(self) -> NDArray[np.float64]:
-        """[layers] what the certificates prove: no routing, whole or fractional, has a peak below this."""
+        """[layers] lower bounds of the peak of any routing, whole or fractional, as certificates prove."""
         fastest = 1 if self.speeds is None else self.speeds.max()
         return self.summary[:, 1] * fastest / self.summary[:, 2]
 
     @property
     def imbalance(self) -> NDArray[np.float64]:
-        """[layers] peak over mean load for each unit of speed; 1 is perfect, also where there is no load."""
+        """[layers] peak over mean load per unit of speed; 1 is perfect, and the value without load."""
         speed = self.graph.alive.sum() if self.speeds is None else self.speeds.sum() / self.speeds.max()
         mean = self.loads.sum(axis=1) / speed
         return np.divide(self.peaks, mean, out=np.ones(len(mean)), where=mean > 0)
 
     def certificate(self, layer: int = 0) -> Certificate:
-        """Why no routing of this layer has a lower peak. Exact: see ``Certificate.proves``."""
+        """The proof that no routing of this layer has a lower peak."""
         fastest = 1 if self.speeds is None else int(self.speeds.max())
         relative = relative_speeds(self.graph, self.speeds)
         peak = max(Fraction(int(n)) / s for n, s in zip(self.loads[layer], relative, strict=True) if s)
@@ -90,7 +90,7 @@ class Routing:
         )
 
     def copy(self) -> "Routing":
-        """The same, with arrays of its own."""
+        """A copy with arrays of its own."""
         twin = Routing.__new__(Routing)
         for name in self.__slots__:
             value = getattr(self, name)

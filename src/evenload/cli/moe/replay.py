@@ -13,7 +13,7 @@ from evenload.cli.terminal.table import format_table
 
 if TYPE_CHECKING:
     from evenload.moe.placement.fleet import Fleet
-    from evenload.moe.replay.replayer import Course, Replay
+    from evenload.moe.replay.replayer import Replay, StrategyReplay
 
 __all__ = ["replay"]
 
@@ -105,7 +105,7 @@ def _replay(request: ReplayRequest) -> "tuple[Replay, int]":
     return result, batches.shape[1]
 
 
-def _row(course: "Course", bound: float) -> list[str]:
+def _row(course: "StrategyReplay", bound: float) -> list[str]:
     cells = [f"{course.mean:.4f}", f"{course.p99:.4f}", f"{course.imbalance.max():.4f}"]
     cells.append(f"{100 * (course.mean / bound - 1):.2f} %")
     if not course.moves:

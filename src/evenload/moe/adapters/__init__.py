@@ -1,5 +1,4 @@
-"""How placement and routing fit into engines. Each module imports its engine only when it is told to install
-itself.
+"""Adapters of placement and routing to engines. Each imports its engine only when it is installed into it.
 
 vllm    policy classes for vLLM's expert-parallel load balancer
 sglang  SGLang's placement function, and a class shaped like its LP solver

@@ -25,14 +25,14 @@ __all__ = ["MoELayer"]
 
 
 class MoELayer(nn.Module):
-    """Top-k routed feed-forward experts, ``w2(silu(w1 x))`` each.
+    """A layer of feed-forward experts, ``w2(silu(w1 x))`` each, of which every token uses ``top_k``.
 
     width      of the tokens;  hidden  of an expert
     n_experts  that the gate chooses ``top_k`` of
     planner    routes ids to its ``n_routed_experts`` slots; None: one slot for each expert, no routing
     seed       of the weights: the same seed gives the same experts, whatever the planner
 
-    ``slots`` [tokens, top-k] of the last forward pass are kept for a look at the loads.
+    ``slots`` [tokens, top-k] are those of the last forward pass.
     """
 
     phy2log: "Tensor"  # [slots] the expert in each

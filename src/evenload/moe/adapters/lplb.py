@@ -1,8 +1,7 @@
-"""LPLB's ``Planner`` for code that takes its steps one by one: count, solve, select.
+"""LPLB's ``Planner`` for code that calls its steps one by one: count, solve, select.
 
-Where only ``run`` is called, ``evenload.moe.Planner`` is enough: the arguments are the same. What differs
-from LPLB: any number of copies of an expert, whole numbers all the way, no GPU needed, and every answer
-proved.
+For ``run`` alone, ``evenload.moe.Planner`` is enough, with the same arguments. Different from LPLB: experts
+may have any number of copies, all numbers are whole, no GPU is needed, and every answer has a proof.
 """
 
 from typing import Any
@@ -18,7 +17,7 @@ __all__ = ["Planner"]
 
 
 class Planner(ExactPlanner):
-    """``evenload.moe.Planner`` over a topology [ranks, columns], with LPLB's single steps."""
+    """An ``evenload.moe.Planner`` over a topology [ranks, columns], with LPLB's single steps."""
 
     def __init__(
         self,
@@ -36,17 +35,14 @@ class Planner(ExactPlanner):
         )
 
     def count_workload(self, idx: Any, n_sms: int = 0) -> tuple[Any, Any]:
-        """Counts [experts] int32 of ``idx``, -1 ignored; and again [1, experts], where LPLB has its
-        blocks'.
-        """
+        """Counts [experts] int32 of ``idx``, -1 ignored; and as [1, experts], where LPLB has each block's."""
         torch = require("torch", extra="torch", why="the Planner")
         flat = idx.reshape(-1).long()
         counts = torch.bincount(flat[flat >= 0], minlength=self.n_logical_routed_experts).to(torch.int32)
         return counts, counts[None]
 
     def solve_probs(self, workload: Any, avail_counter: Any = None) -> tuple[Any, Any]:
-        """Share that stays with the originals [groups, group size, columns] float32; and the counts it is
-        for.
+        """[groups, group size, columns] float32 shares that stay with the originals; and the summed counts.
 
         workload       [experts] counts of this rank, summed here over the group: every rank must call this
         avail_counter  one element, to which the number of solved groups is added: all of them, always
@@ -67,9 +63,7 @@ class Planner(ExactPlanner):
     def weighted_select_target(
         self, idx: Any, o_weight: Any, local_workload_by_sm: Any = None, n_sms: int = 0
     ) -> Any:
-        """Slot of each id: of an expert's ids here, the first ``o_weight`` share stays, the rest goes to its
-        copy.
-        """
+        """Slot of each id: the first ``o_weight`` share of an expert's ids stays, the rest go to its copy."""
         torch = require("torch", extra="torch", why="the Planner")
         home, copy, column = (torch.from_numpy(one).to(idx.device) for one in self._targets())
         flat = idx.reshape(-1).long()
@@ -86,9 +80,7 @@ class Planner(ExactPlanner):
         return out.to(idx.dtype).reshape(idx.shape)
 
     def _targets(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-        """[experts] the original's slot, the copy's (the original's if there is none), and the column, -1
-        for none.
-        """
+        """[experts] each: slot of the original, of the copy (or again the original's), and column (or -1)."""
         slots = self.phy2log.numpy().reshape(self.ep_size, -1)
         n_experts = self.n_logical_routed_experts
         n_local = n_experts // self.ep_size
@@ -104,9 +96,7 @@ class Planner(ExactPlanner):
         return home, copy, column
 
     def _kept(self, quotas: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.float32]:
-        """[groups, group size, columns] what the originals serve of their column's load; half where there is
-        none.
-        """
+        """[groups, group size, columns] share of a column's load that originals serve; half without load."""
         home, _, column = self._targets()
         is_copied = column >= 0
         n_numbers = self.ep_size * self._n_columns

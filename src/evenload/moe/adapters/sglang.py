@@ -1,5 +1,4 @@
-"""SGLang's placement function and LP solver, in the shapes of SGLang 0.5: same arguments, same answers,
-exact.
+"""SGLang's placement function and LP solver, with the arguments and results of SGLang 0.5, but exact.
 
 from evenload.moe.adapters import sglang
 sglang.install()              # placements by EPLB's policy, compiled, no expert twice on a GPU
@@ -63,24 +62,37 @@ def rebalance_experts(
     if name.startswith("elasticity_aware"):
         alive = _alive(active_ranks, n_gpus)
     is_grouped = name.endswith("hierarchical") and alive.all() and num_groups is not None
-    if policy == "eplb":
-        living = int(alive.sum())
-        n_slots = living * width
-        groups, nodes = (num_groups or 1, num_nodes) if is_grouped else (1, 1)
-        by_living = rebalance_by_eplb(loads.sum(axis=0), n_slots, groups, nodes, living)
-        phy2log = _spread(by_living.phy2log, alive, width)
-        if living == n_gpus:
-            return tuple(torch.from_numpy(one) for one in by_living)  # type: ignore[return-value]
-    else:
-        fleet = Fleet.even(
-            n_gpus, num_physical_experts, n_nodes=num_nodes, dead=np.flatnonzero(~alive).tolist()
-        )
-        limit = "base" if is_grouped and num_nodes > 1 else "none"
-        phy2log = place(
-            loads, fleet, node_limit=limit, n_groups=num_groups if limit == "base" else None
-        ).phy2log
-    log2phy, logcnt = logical_maps(phy2log, loads.shape[2])
-    return tuple(torch.from_numpy(one) for one in (np.where(phy2log < 0, 0, phy2log), log2phy, logcnt))  # type: ignore[return-value]
+    plan = _plan_by_eplb if policy == "eplb" else _plan_by_search
+    maps = plan(loads, alive, width, num_groups if is_grouped else None, num_nodes)
+    return tuple(torch.from_numpy(one) for one in maps)  # type: ignore[return-value]
+
+
+def _plan_by_eplb(
+    loads: NDArray, alive: NDArray[np.bool_], width: int, n_groups: int | None, n_nodes: int
+) -> Sequence[NDArray]:
+    groups, nodes = (1, 1) if n_groups is None else (n_groups or 1, n_nodes)
+    n_living = int(alive.sum())
+    by_living = rebalance_by_eplb(loads.sum(axis=0), n_living * width, groups, nodes, n_living)
+    if n_living == len(alive):
+        return by_living
+    return _maps(_spread(by_living.phy2log, alive, width), loads.shape[2])
+
+
+def _plan_by_search(
+    loads: NDArray, alive: NDArray[np.bool_], width: int, n_groups: int | None, n_nodes: int
+) -> Sequence[NDArray]:
+    n_gpus = len(alive)
+    fleet = Fleet.even(n_gpus, n_gpus * width, n_nodes=n_nodes, dead=np.flatnonzero(~alive).tolist())
+    is_limited = n_groups is not None and n_nodes > 1
+    plan = place(
+        loads, fleet, node_limit="base" if is_limited else "none", n_groups=n_groups if is_limited else None
+    )
+    return _maps(plan.phy2log, loads.shape[2])
+
+
+def _maps(phy2log: NDArray[np.int64], n_experts: int) -> Sequence[NDArray]:
+    """The three maps as SGLang has them: an empty slot holds expert 0, and no map leads there."""
+    return np.where(phy2log < 0, 0, phy2log), *logical_maps(phy2log, n_experts)
 
 
 def _alive(active_ranks: Any, n_gpus: int) -> NDArray[np.bool_]:
@@ -98,7 +110,7 @@ def _alive(active_ranks: Any, n_gpus: int) -> NDArray[np.bool_]:
 
 
 def _spread(phy2log: NDArray[np.int64], alive: NDArray[np.bool_], width: int) -> NDArray[np.int64]:
-    """Slots of the living ranks in the places that they have among all; -1 elsewhere."""
+    """``phy2log`` of the living ranks as one of all ranks, with -1 on dead ones."""
     all_slots = np.full((len(phy2log), len(alive), width), -1, np.int64)
     all_slots[:, alive] = phy2log.reshape(len(phy2log), -1, width)
     return all_slots.reshape(len(phy2log), -1)
@@ -141,8 +153,7 @@ class LPLBSolver:
         self._even = held / held.sum(axis=1, keepdims=True)
 
     def solve(self, topk_ids: Any) -> Any:
-        """Probabilities [experts, copies] float32, on the ids' device, of sending an expert's token to each
-        copy.
+        """[experts, copies] float32 probabilities of sending a token to each copy, on the ids' device.
 
         topk_ids  tensor [tokens, top-k] of expert ids, possibly empty; -1 is none. All ranks of ``ep_group``
                   must call this together. Raises ConfigError for an id out of range.
@@ -161,9 +172,7 @@ class LPLBSolver:
         return torch.from_numpy(self.shares(total.round().long().cpu().numpy())).to(topk_ids.device)
 
     def shares(self, counts: NDArray[np.int64]) -> NDArray[np.float32]:
-        """[experts, copies] float32 share of each copy, for ``counts`` [experts]; equal where there is
-        nothing.
-        """
+        """[experts, copies] float32 share of each copy, for ``counts`` [experts]; equal without load."""
         quotas = self._router.solve(counts[None]).quotas[0]
         by_copy = np.where(self._held, quotas[self._copies], 0)
         has_load = counts[:, None] > 0
@@ -171,7 +180,7 @@ class LPLBSolver:
 
 
 def install(policy: Policy = "eplb") -> None:
-    """Let SGLang place by ``rebalance_experts`` above. Raises MissingExtra without SGLang."""
+    """Let SGLang use ``rebalance_experts`` of this module. Raises MissingExtra without SGLang."""
     if not is_installed("sglang"):
         raise MissingExtra(
             "'sglang' is not installed (its placement cannot be replaced)", hint="pip install sglang"

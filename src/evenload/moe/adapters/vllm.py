@@ -1,5 +1,4 @@
-"""Policies for vLLM's expert-parallel load balancer (EPLB), in the shape of ``AbstractEplbPolicy`` of vLLM
-0.33.
+"""Policies for vLLM's expert-parallel load balancer, with the methods of vLLM 0.33's ``AbstractEplbPolicy``.
 
 vLLM asks a policy for ``phy2log``, moves the weights itself, and splits an expert's tokens equally over its
 copies. So ``SearchPolicy`` plans for an equal split. To use one, before the engine starts:
@@ -23,7 +22,7 @@ __all__ = ["EplbPolicy", "SearchPolicy", "install"]
 
 
 class EplbPolicy:
-    """EPLB's own policy, compiled: the ids of vLLM's default, but no expert twice on a GPU."""
+    """vLLM's default policy, compiled: the same ids, but no expert twice on a GPU."""
 
     @classmethod
     def rebalance_experts(
@@ -55,10 +54,12 @@ class EplbPolicy:
 
 
 class SearchPolicy(EplbPolicy):
-    """A search for the most even equal split; from a map in use, as few fetches as bring it to ``target``.
+    """A policy that searches for the most even equal split, with few fetches once a map is in use.
 
     Where vLLM's policy would keep groups on their nodes, one copy of each expert stays on its group's node.
-    Set ``target`` to None to plan anew each time, ``effort`` as in ``place``.
+
+    target  imbalance that a map in use is brought to; None: plan anew each time
+    effort  as in ``place``
     """
 
     target: ClassVar[float | None] = 1.03

@@ -1,39 +1,43 @@
-"""How even a placement is under an equal split, and what no placement at all can go below."""
+"""The loads and imbalance of a placement under an equal split, and a bound of any placement's imbalance."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["equal_split_imbalance", "placement_bound"]
+__all__ = ["equal_split_imbalance", "equal_split_loads", "placement_bound"]
 
 
 def equal_split_imbalance(phy2log: NDArray[np.int64], weight: NDArray, n_gpus: int) -> NDArray[np.float64]:
-    """[layers] busiest GPU over the mean when each expert's load is split equally over its copies.
+    """[layers] busiest GPU over the mean; arguments as in ``equal_split_loads``."""
+    load = equal_split_loads(phy2log, np.asarray(weight, np.float64), n_gpus)
+    mean = load.mean(axis=1)
+    return np.divide(load.max(axis=1), mean, out=np.ones(len(load)), where=mean > 0)
+
+
+def equal_split_loads(phy2log: NDArray[np.int64], weight: NDArray, n_gpus: int) -> NDArray[np.float64]:
+    """[layers, gpus] loads when each expert's load is split equally over its copies.
 
     phy2log  [layers, slots] integers, -1 for an empty slot; the slots divide over the GPUs in order
     weight   [layers, experts] loads
     """
-    weight = np.asarray(weight, np.float64)
     n_layers, n_experts = weight.shape
     is_held = phy2log >= 0
     flat = np.where(is_held, phy2log, 0) + np.arange(n_layers)[:, None] * n_experts
     copies = np.bincount(flat[is_held], minlength=n_layers * n_experts)
     share = weight.reshape(-1) / np.maximum(copies, 1)
-    load = np.where(is_held, share[flat], 0.0).reshape(n_layers, n_gpus, -1).sum(axis=2)
-    mean = load.mean(axis=1)
-    return np.divide(load.max(axis=1), mean, out=np.ones(n_layers), where=mean > 0)
+    return np.where(is_held, share[flat], 0.0).reshape(n_layers, n_gpus, -1).sum(axis=2)
 
 
 def placement_bound(
     weight: NDArray, n_slots: int, n_gpus: int, speeds: NDArray | None = None
 ) -> NDArray[np.float64]:
-    """[layers] imbalance that no placement and no routing can go below: the relaxed minimum over all of them.
+    """[layers] lower bound of the imbalance of any placement and routing: the minimum of a relaxation.
 
     weight  [layers, experts] loads;  n_slots  copies in all;  speeds  [GPUs], 1 by default, 0 for a dead one
 
-    Two things hold in any placement whose busiest GPU needs time T. All load fits into T times all speed. And
-    an expert needs as many GPUs as it takes to serve it in T, the fastest ones at best, which together must
-    not be more than there are slots. The bound is the least T that allows both, over (all load / all speed);
-    infinite if there are fewer slots than experts, 1 where there is no load.
+    If the busiest GPU needs time T, all load fits into T times all speed; and an expert has copies on as many
+    GPUs, the fastest ones at best, as it takes to serve it in T, which makes at most ``n_slots`` copies. The
+    bound is the least T that allows both, over (all load / all speed); infinite if there are fewer slots than
+    experts, 1 without load.
     """
     weight = np.asarray(weight, np.float64)
     speeds = np.ones(n_gpus) if speeds is None else np.sort(np.asarray(speeds, np.float64))[::-1]

@@ -1,6 +1,4 @@
-"""The GPUs that a placement is for: how many slots each has, how fast it is, which node it is in, whether it
-lives.
-"""
+"""``Fleet``: the GPUs that a placement is for, with their slots, speeds and nodes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,15 +13,16 @@ __all__ = ["Fleet"]
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """GPUs that need not be alike.
+    """GPUs with expert slots; they may differ in slots and speed.
 
     slots   [GPUs] physical expert slots of each, of every layer; ``even`` shares out a total
     speeds  [GPUs] relative speeds, above 0
     nodes   [GPUs] the node of each
     dead    GPUs that serve nothing: their slots stay empty
 
-    In every ``phy2log`` here, slot p is on GPU ``p // width``, where ``width`` is the most slots that a GPU
-    has; slots that a GPU lacks are there and hold -1.
+    In every ``phy2log`` of a fleet, slot p is on GPU ``p // width``, where ``width`` is the most slots that a
+    GPU has; slots that a GPU lacks hold -1.
+
     Raises ConfigError if lengths differ, there is no GPU or slot, a speed is not above 0 or no GPU is alive.
     """
 
@@ -68,7 +67,7 @@ class Fleet:
         speeds: Sequence[float] = (),
         dead: Sequence[int] = (),
     ) -> "Fleet":
-        """``n_slots`` in all over ``n_gpus``, the first ones taking one more where they do not divide.
+        """A fleet of ``n_slots`` in all over ``n_gpus``; the first GPUs have one more if they do not divide.
 
         Raises ConfigError if the GPUs do not divide over the nodes.
         """
@@ -100,7 +99,7 @@ class Fleet:
 
     @property
     def is_even(self) -> bool:
-        """Alike GPUs, all alive: what EPLB's policy takes."""
+        """Whether all GPUs are equal and alive, as EPLB's policy needs it."""
         return len(set(self.slots)) == 1 and len(set(self.speeds)) == 1 and not self.dead
 
     def living_speeds(self) -> NDArray[np.float64]:

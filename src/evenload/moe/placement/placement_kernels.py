@@ -1,5 +1,4 @@
-"""EPLB's greedy policy, compiled: groups to nodes, copies of experts, copies to GPUs. One call for all
-layers.
+"""EPLB's greedy policy, compiled: groups to nodes, copies of experts, copies to GPUs; all layers in a call.
 
 Sums and quotients are float32 and ties go to the lowest index, as in a float32 tensor program, so that ids
 come out the same wherever that program's own sorting is stable.
@@ -20,10 +19,9 @@ HALF, LOW = np.uint64(32), np.uint64(0xFFFFFFFF)
 
 @inlined
 def sort_descending(weights, n, keys, spare):
-    """Positions of ``weights[:n]``, largest first, equal ones in their old order, into the low half of
-    ``keys[:n]``.
+    """Write the positions of ``weights[:n]`` in descending order to the low half of ``keys[:n]``; stable.
 
-    Floats of at least zero order as their bits do: a key is the weight's bits upside down, then the position.
+    Floats of at least zero have the order of their bits: a key is the inverted bits, then the position.
     """
     bits = weights.view(np.uint32)
     for start in range(0, n, RUN):
@@ -88,9 +86,7 @@ def pack_equal(weights, n, n_packs, keys, totals, sizes, pack, rank):
 
 @inlined
 def replicate(weights, n, n_slots, count, slot2item, slot2rank, share):
-    """One more copy, again and again, of the item whose copies carry most; writes each copy's item and
-    rank.
-    """
+    """Copy the item whose copies carry most, again and again; writes each copy's item and rank."""
     for i in range(n):
         count[i] = 1
         share[i] = weights[i]
@@ -109,9 +105,7 @@ def replicate(weights, n, n_slots, count, slot2item, slot2rank, share):
 
 @inlined
 def has_twins(pack, slot2item, n_slots, seen, stamp):
-    """True if a pack holds an item twice. ``seen`` [packs, items] remembers the ``stamp`` of earlier
-    calls.
-    """
+    """Whether a pack holds an item twice. ``seen`` [packs, items] keeps the ``stamp`` of earlier calls."""
     for slot in range(n_slots):
         if seen[pack[slot], slot2item[slot]] == stamp:
             return True
@@ -121,9 +115,7 @@ def has_twins(pack, slot2item, n_slots, seen, stamp):
 
 @inlined
 def plan_node(weight, holds, ranks, count, work, keys, places, seen, stamp):
-    """Copies of one node's experts on its GPUs; returns the busiest GPU's load and whether an expert met
-    itself.
-    """
+    """Place copies of one node's experts on its GPUs; returns the busiest GPU's load, and if there are twins."""
     n_gpus, n_slots = holds.shape[0], holds.size
     share, slot_load, totals = work[0], work[1], work[2]
     slot2item, slot2rank, pack, place, sizes = places[0], places[1], places[2], places[3], places[4]
@@ -157,24 +149,24 @@ def plan_layers(weight, n_groups, local2log, holds, ranks, count, limit, is_twin
     group2node, group2place, sizes = places[2], places[3], places[4]
     seen = np.zeros((n_node_gpus, n_node_experts), np.int64)
     for layer in range(n_layers):
+        group_load = work[1]
         for group in range(n_groups):
             total = np.float32(0)
             for e in range(group * group_size, (group + 1) * group_size):
                 total += weight[layer, e]
-            work[1, group] = total
-        pack_equal(work[1], n_groups, n_nodes, keys, work[2], sizes, group2node, group2place)
+            group_load[group] = total
+        pack_equal(group_load, n_groups, n_nodes, keys, work[2], sizes, group2node, group2place)
         for group in range(n_groups):
             for j in range(group_size):
-                local2log[layer, group2node[group], group2place[group] * group_size + j] = (
-                    group * group_size + j
-                )
+                place = group2place[group] * group_size + j
+                local2log[layer, group2node[group], place] = group * group_size + j
         limit[layer] = 0
         for node in range(n_nodes):
             mine = work[3, :n_node_experts]
             for i in range(n_node_experts):
                 mine[i] = weight[layer, local2log[layer, node, i]]
             stamp = layer * n_nodes + node + 1
-            load, twinned = plan_node(
+            load, is_twinned[layer, node] = plan_node(
                 mine,
                 holds[layer, node],
                 ranks[layer, node],
@@ -186,7 +178,6 @@ def plan_layers(weight, n_groups, local2log, holds, ranks, count, limit, is_twin
                 stamp,
             )
             limit[layer] = max(limit[layer], load)
-            is_twinned[layer, node] = twinned
 
 
 @compiled

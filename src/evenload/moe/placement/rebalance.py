@@ -1,4 +1,4 @@
-"""Which GPU holds which experts: EPLB's policy, and ``Placement``, the answer of every planner here."""
+"""``rebalance_experts``: EPLB's policy; and ``Placement``, which every search for a placement returns."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ __all__ = ["Placement", "logical_maps", "rebalance_experts"]
 
 
 class Placement(tuple):
-    """The three maps of a placement, and how even it is. Unpacks as ``phy2log, log2phy, logcnt``.
+    """The three maps of a placement, with its imbalance. Unpacks as ``phy2log, log2phy, logcnt``.
 
     phy2log  [layers, slots] int64, the expert in each physical slot; -1 for a slot that is empty or not
              there. Slot p is on GPU ``p // (slots / n_gpus)``
@@ -56,14 +56,12 @@ class Placement(tuple):
 
     @property
     def imbalance(self) -> NDArray[np.float64]:
-        """[layers] busiest GPU over the mean, each expert's load split equally over its copies. 1 without
-        load.
-        """
+        """[layers] busiest GPU over the mean under an equal split over copies; 1 without load."""
         return equal_split_imbalance(np.asarray(self[0]), self.weight, self.n_gpus)
 
     @property
     def bound(self) -> NDArray[np.float64]:
-        """[layers] what no placement into as many slots can go below, however loads are split over copies."""
+        """[layers] lower bound of the imbalance of any placement into as many slots, under any split."""
         return placement_bound(self.weight, self[0].shape[1], self.n_gpus)
 
 
@@ -81,9 +79,9 @@ def rebalance_experts(
 
     Returns ``phy2log`` [layers, num_replicas], ``log2phy`` [layers, experts, X] padded with -1 and ``logcnt``
     [layers, experts], all int64 (torch tensors on the CPU if ``weight`` is a tensor). Ids are those of EPLB
-    wherever EPLB puts no expert twice on a GPU; where it does, that is mended, by exchanges that keep the
-    busiest GPU's load at or below EPLB's. In a few tiny fleets no placement without twins is as even: there,
-    twins lose. Twins remain only where a GPU has more slots than its node has experts.
+    unless EPLB puts an expert twice on a GPU. These twins are removed by exchanges that keep the busiest GPU's
+    load at or below EPLB's; in a few tiny fleets no placement without twins is as even, and the load rises.
+    Twins remain only if a GPU has more slots than its node has experts.
 
     Raises ConfigError if slots, GPUs, groups or nodes do not divide, there are fewer slots than experts, or a
     load is negative or not finite.
@@ -101,7 +99,7 @@ def rebalance_experts(
 
 
 def _plan(loads: NDArray[np.float32], n_slots: int, n_groups: int, n_nodes: int, n_gpus: int):
-    """``phy2log``, ``log2phy`` and ``logcnt`` of the greedy policy, twins mended."""
+    """``phy2log``, ``log2phy`` and ``logcnt`` of EPLB's policy, without twins."""
     require("numba", extra="kernels", why="planning a placement")
     from evenload.moe.placement.placement_kernels import plan_layers, write_maps
 
@@ -123,9 +121,7 @@ def _plan(loads: NDArray[np.float32], n_slots: int, n_groups: int, n_nodes: int,
 
 
 def _loads(weight: Any) -> tuple[NDArray[np.float32], bool]:
-    """[layers, experts] float32 and whether they came as a tensor. Raises ConfigError on loads that are
-    none.
-    """
+    """[layers, experts] float32 loads, and whether they are a tensor. Raises ConfigError on bad loads."""
     is_tensor = hasattr(weight, "detach")
     loads = np.asarray(weight.detach().float().cpu().numpy() if is_tensor else weight)
     if loads.ndim != 2 or not loads.size:
@@ -141,9 +137,8 @@ def _loads(weight: Any) -> tuple[NDArray[np.float32], bool]:
             f"load {loads[layer, expert]} of expert {expert}, layer {layer}, is no finite number from 0 up",
             hint="give each load as a count of tokens, zero or more",
         )
-    return np.abs(
-        loads.astype(np.float32, copy=False)
-    ), is_tensor  # abs: -0.0 would be the largest in the kernel
+    # abs: the kernel would sort -0.0 as the largest load.
+    return np.abs(loads.astype(np.float32, copy=False)), is_tensor
 
 
 def check_division(n_experts: int, n_slots: int, n_groups: int, n_nodes: int, n_gpus: int) -> None:

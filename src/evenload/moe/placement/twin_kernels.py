@@ -1,12 +1,11 @@
-"""Twins, two copies of an expert on one GPU, waste a slot: give one away, and lose no balance by it.
-Compiled.
+"""Removal of twins (two copies of an expert on one GPU, which waste a slot) without loss of balance; compiled.
 
 Balance is judged as EPLB judges it: an expert's load is split equally over its copies. In order:
 
 1. no expert keeps more copies than there are GPUs; the spare slots go to the experts whose copies carry most;
-2. a twin is exchanged for an expert of another GPU, the exchange that leaves the lightest worst GPU; where no
-   single exchange can do it, the copies are dealt out one GPU after the other;
-3. exchanges and changes of expert go on until the busiest GPU does no more than it did before.
+2. a twin is exchanged for an expert of another GPU, so that the busier of the two is least busy; if no single
+   exchange can do it, copies are placed on consecutive GPUs;
+3. exchanges and relabels are made until the busiest GPU does no more than it did before.
 
 Nothing here calls a compiled function of another file: numba's cache on disk would not notice when that one
 changes.
@@ -18,7 +17,7 @@ from evenload.balance.flow.kernels.jit import compiled, inlined
 
 __all__ = ["part_layers"]
 
-ATTEMPTS = 120  # fresh tries of ``insist`` before it settles for the best met
+ATTEMPTS = 120  # of ``search_on``, which then keeps the best placement found
 ENOUGH = 1.0 + 1e-6  # loads are float32 sums: closer than this is equal
 
 
@@ -52,7 +51,7 @@ def count_copies(holds, on):
 
 @inlined
 def cap_counts(holds, weight, count, on):
-    """Turn copies beyond one a GPU into copies of the experts that carry most and still have room."""
+    """Replace copies beyond one per GPU by copies of the experts that carry most and have fewer."""
     n_gpus, n_slots = holds.shape
     for gpu in range(n_gpus):
         for j in range(n_slots):
@@ -81,9 +80,9 @@ def cap_counts(holds, weight, count, on):
 
 @inlined
 def best_exchange(holds, weight, count, on, load, gpu, j):
-    """The slot elsewhere whose exchange with ``holds[gpu, j]`` leaves the lower of the two loads' maxima.
+    """The exchange of ``holds[gpu, j]`` that minimises the larger load of the two GPUs and makes no twins.
 
-    Returns that maximum, the other GPU and its slot (-1 if there is none). No exchange makes new twins.
+    Returns that load, the other GPU and its slot (-1 if there is none).
     """
     mine = holds[gpu, j]
     share = weight[mine] / count[mine]
@@ -117,7 +116,7 @@ def exchange(holds, weight, count, on, load, gpu, j, other, k):
 
 @inlined
 def part_twins(holds, weight, count, on, load):
-    """Exchange every second copy away. False if a second copy is left that no single exchange can part."""
+    """Exchange every second copy for another expert; returns False if that is not possible for all."""
     n_gpus, n_slots = holds.shape
     parted = True
     for gpu in range(n_gpus):
@@ -134,7 +133,7 @@ def part_twins(holds, weight, count, on, load):
 
 @inlined
 def deal(holds, count):
-    """Copies of an expert to consecutive GPUs, round and round: no twins where no count exceeds the GPUs."""
+    """Place copies of an expert on consecutive GPUs: there are no twins if no count exceeds the GPUs."""
     n_gpus = holds.shape[0]
     dealt = 0
     for e in range(len(count)):
@@ -145,9 +144,7 @@ def deal(holds, count):
 
 @inlined
 def try_relabel(holds, weight, count, on, load, trial, gpu, j, new, limit):
-    """Let slot ``j`` of ``gpu`` hold ``new`` if that leaves fewer GPUs at ``limit`` or above; True if
-    done.
-    """
+    """Put ``new`` into slot ``j`` of ``gpu`` if then fewer GPUs are at ``limit`` or above; returns if so."""
     old = holds[gpu, j]
     if count[old] < 2 or on[gpu, new] > 0 or count[new] >= holds.shape[0]:
         return False
@@ -176,9 +173,9 @@ def try_relabel(holds, weight, count, on, load, trial, gpu, j, new, limit):
 
 @inlined
 def relabel_busiest(holds, weight, count, on, load, worst, trial):
-    """Change what one slot holds so that fewer GPUs carry the maximum; False if no change does.
+    """Put another expert into one slot so that fewer GPUs carry the maximum; returns False if none does.
 
-    Tried are another expert in a slot of the busiest GPU, and one more copy elsewhere of what it holds.
+    Tries every expert in the slots of the busiest GPU, and a copy of each of its experts elsewhere.
     """
     limit = load[worst] / ENOUGH
     for j in range(holds.shape[1]):
@@ -195,7 +192,7 @@ def relabel_busiest(holds, weight, count, on, load, worst, trial):
 
 @inlined
 def lower_busiest(holds, weight, count, on, load, trial, target):
-    """Exchange, then relabel, from the busiest GPU until it carries at most ``target`` or nothing helps."""
+    """Exchange or relabel at the busiest GPU until it carries at most ``target`` or no change helps."""
     for _ in range(4 * holds.size):
         worst = busiest(load, len(load))
         if load[worst] <= target * ENOUGH:
@@ -213,9 +210,7 @@ def lower_busiest(holds, weight, count, on, load, trial, target):
 
 @inlined
 def deal_lightest(holds, weight, count, load):
-    """Heaviest copies first, each expert's copies to the lightest GPUs with room. False if they cannot
-    part.
-    """
+    """Place the heaviest copies first, on the lightest GPUs with room; returns False if twins are left."""
     n_gpus = holds.shape[0]
     order, held = np.empty(len(weight), np.int64), np.zeros(n_gpus, np.int64)
     taken = np.zeros(n_gpus, np.int64)
@@ -246,9 +241,7 @@ def deal_lightest(holds, weight, count, load):
 
 @inlined
 def shake(holds, count, on, state):
-    """Up to three haphazard changes that make no twins, to leave a dead end; returns the next random
-    state.
-    """
+    """Make up to three random changes without twins, to leave a local optimum; returns the random state."""
     n_gpus, n_slots = holds.shape
     for _ in range(3):
         state = (state * 1103515245 + 12345) % 2147483648
@@ -283,10 +276,8 @@ def copy_state(holds, count, to_holds, to_count):
 
 
 @inlined
-def insist(holds, weight, count, on, load, trial, limit):
-    """Seldom needed, and mostly where experts are few: shake and lower again until ``limit`` is met; keeps
-    the best.
-    """
+def search_on(holds, weight, count, on, load, trial, limit):
+    """Change at random and lower again until ``limit`` is met; keeps the best. Seldom needed: few experts."""
     best, best_count = np.empty(holds.shape, np.int64), np.empty(len(count), np.int64)
     copy_state(holds, count, best, best_count)
     lowest = load[busiest(load, len(load))]
@@ -309,10 +300,10 @@ def insist(holds, weight, count, on, load, trial, limit):
 
 @inlined
 def mend(holds, weight, count, limit):
-    """Rid ``holds`` [GPUs, slots] of twins in place, and ``count`` with it; weights are [experts] float32.
+    """Remove twins from ``holds`` [GPUs, slots] in place and update ``count``; weights are [experts] float32.
 
-    ``limit`` is the load of the layer's busiest GPU, which this node must not exceed. False: nothing was
-    changed.
+    ``limit`` is the load of the layer's busiest GPU, which this node must not exceed. Returns whether it made
+    a change.
     """
     n_gpus, n_slots = holds.shape
     if n_slots > len(weight):
@@ -329,7 +320,7 @@ def mend(holds, weight, count, limit):
         gpu_loads(holds, weight, count, load)
     lower_busiest(holds, weight, count, on, load, trial, before)
     if load[busiest(load, n_gpus)] > limit * ENOUGH:
-        insist(holds, weight, count, on, load, trial, limit)
+        search_on(holds, weight, count, on, load, trial, limit)
     return True
 
 
@@ -346,9 +337,7 @@ def number_copies(holds, ranks, met):
 
 @compiled
 def part_layers(weight, local2log, holds, ranks, count, limit, is_twinned):
-    """Part the twins of every node where ``is_twinned``, in place; the arrays are those of
-    ``plan_layers``.
-    """
+    """Remove the twins of every node where ``is_twinned``, in place; arrays as in ``plan_layers``."""
     n_node_experts = local2log.shape[2]
     mine, met = np.empty(n_node_experts, np.float32), np.empty(n_node_experts, np.int64)
     for layer in range(holds.shape[0]):

@@ -1,1 +1,1 @@
-"""What a placement would have done on recorded traffic, as figures and as a page."""
+"""Replays of recorded traffic under several strategies, as figures and as a page."""

@@ -1,6 +1,6 @@
-"""What would have happened: batches of a trace served in turn under several ways of placing and routing.
+"""``replay``: serve the batches of a trace in turn, under several strategies of placing and routing.
 
-windows ──► history (plan) │ batches (serve) ──► a Course for each strategy ──► Replay
+windows ──► history (plan) │ batches (serve) ──► a StrategyReplay each ──► Replay
 """
 
 import time
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from evenload.balance.flow import Router
 from evenload.balance.flow.graph import ReplicaGraph
 from evenload.errors import ConfigError, UnknownName
-from evenload.moe.placement.bound import placement_bound
+from evenload.moe.placement.bound import equal_split_loads, placement_bound
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.search.plan import place
 from evenload.moe.search.transfers import BYTES_PER_S, schedule_transfers
 
-__all__ = ["STRATEGIES", "Course", "Move", "Replay", "equal_loads", "imbalances", "replay", "server"]
+__all__ = ["STRATEGIES", "PlacementChange", "Replay", "StrategyReplay", "imbalances", "replay"]
 
-Server = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+LoadsOf = Callable[[NDArray[np.int64]], NDArray[np.float64]]
 
 STRATEGIES = {
     "EPLB": "EPLB's placement, loads split equally over copies",
@@ -33,9 +33,14 @@ STRATEGIES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """A change of placement before batch ``batch``: experts fetched, in how many batches, bytes, estimated
-    seconds.
+class PlacementChange:
+    """A change of placement before batch ``batch``.
+
+    n_batches    of transfers, one after the other
+    bytes        weights fetched
+    seconds      estimate of the transfers' time
+    moved_share  transfers over slots
+    planned_s    seconds that planning took
     """
 
     batch: int
@@ -48,13 +53,13 @@ class Move:
 
 
 @dataclass(slots=True)
-class Course:
-    """One strategy through the trace. Imbalance is the busiest GPU over the mean, for its speed."""
+class StrategyReplay:
+    """What one strategy did over the batches. Imbalance is the busiest GPU over the mean, per speed."""
 
     name: str
     imbalance: NDArray[np.float64]  # [batches, layers]
     loads: NDArray[np.float64]  # [layers, gpus] mean over batches, 1 is the layer's mean for the GPU's speed
-    moves: list[Move] = field(default_factory=list)
+    moves: list[PlacementChange] = field(default_factory=list)
 
     @property
     def mean(self) -> float:
@@ -67,7 +72,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Courses of all strategies over the same batches; ``bound`` [batches, layers] holds for any of them."""
+    """All strategies over the same batches, and a ``bound`` [batches, layers] that none can go below."""
 
     trace: str
     fleet: Fleet
@@ -76,7 +81,7 @@ class Replay:
     every: int
     n_experts: int
     expert_bytes: int
-    courses: tuple[Course, ...]
+    courses: tuple[StrategyReplay, ...]
     bound: NDArray[np.float64]
 
     def to_json(self) -> dict[str, Any]:
@@ -115,17 +120,7 @@ class Replay:
         }
 
 
-def equal_loads(phy2log: NDArray[np.int64], counts: NDArray[np.int64], n_gpus: int) -> NDArray[np.float64]:
-    """[layers, gpus] loads of a batch [layers, experts] when every copy gets the same share."""
-    n_layers, n_experts = counts.shape
-    held = phy2log >= 0
-    flat = np.where(held, phy2log, 0) + np.arange(n_layers)[:, None] * n_experts
-    copies = np.bincount(flat[held], minlength=n_layers * n_experts)
-    share = counts.reshape(-1) / np.maximum(copies, 1)
-    return np.where(held, share[flat], 0.0).reshape(n_layers, n_gpus, -1).sum(axis=2)
-
-
-def routed_loads(router: Router, counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def _routed_loads(router: Router, counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """[layers, gpus] loads of a batch [layers, experts] under exact routing."""
     return router.solve(np.ascontiguousarray(counts)).loads.astype(np.float64)
 
@@ -145,13 +140,13 @@ def replay(
     batch: int = 0,
     seed: int = 0,
 ) -> Replay:
-    """Plan on the first ``history`` of ``batches`` [batches, layers, experts], then serve the others one by
-    one.
+    """Plan on the first ``history`` of ``batches`` [batches, layers, experts], then serve the others in turn.
 
-    every    plan anew before every so many batches, on the ``history`` last ones; 0: never again
-    fine     the same tokens in smaller windows, a whole number to a batch: what the search plans on, if given
-    target   mean imbalance up to which "few fetches" leaves the placement as it is
-    EPLB's placement needs alike GPUs, all alive, over which slots divide; nodes are ignored (its global
+    every    plan anew before every so many batches, on the last ``history`` ones; 0: never
+    fine     the same tokens in smaller windows, a whole number to a batch, for the search to plan on
+    target   mean imbalance that "few fetches" brings the placement to
+
+    EPLB's placement needs equal GPUs, all alive, over which the slots divide; nodes are ignored (its global
     policy).
 
     Raises ConfigError if no batch is left to serve, or the fleet does not suit; UnknownName for a strategy.
@@ -171,13 +166,13 @@ def replay(
     ratio = 1 if fine is None else len(fine) // len(batches)
     courses = []
     for strategy in strategies:
-        planner = _Planner(strategy, fleet, target, effort, expert_bytes, seed)
+        planner = _StrategyPlacements(strategy, fleet, target, effort, expert_bytes, seed)
         courses.append(_serve(planner, batches, batches if fine is None else fine, ratio, history, every))
     return Replay(name, fleet, batch, history, every, batches.shape[2], expert_bytes, tuple(courses), bound)
 
 
-class _Planner:
-    """Makes a strategy's placements, one after the other."""
+class _StrategyPlacements:
+    """The placements of one strategy, made one after the other."""
 
     def __init__(self, strategy: str, fleet: Fleet, target: float, effort: Any, expert_bytes: int, seed: int):
         self.strategy, self.fleet, self.target, self.effort = strategy, fleet, target, effort
@@ -185,10 +180,10 @@ class _Planner:
         self.is_routed = strategy != "EPLB"
         self.phy2log: NDArray[np.int64] | None = None
 
-    def plan(self, windows: NDArray[np.int64], batches: NDArray[np.int64], at: int) -> Move | None:
+    def plan(self, windows: NDArray[np.int64], batches: NDArray[np.int64], at: int) -> PlacementChange | None:
         """Plan on ``windows`` for the batch ``at``. Returns the change, None for the first placement.
 
-        Whether a target is met is a matter of whole ``batches``: these are what few fetches go by.
+        "few fetches" plans on whole ``batches`` instead, as its target is of whole batches.
         """
         started = time.perf_counter()
         old, fleet = self.phy2log, self.fleet
@@ -212,40 +207,42 @@ class _Planner:
         schedule = schedule_transfers(old, new, fleet, expert_bytes=self.expert_bytes)
         self.phy2log = schedule.phy2log
         n_transfers, n_batches = len(schedule.transfers), len(schedule.batches)
-        return Move(
+        return PlacementChange(
             at, n_transfers, n_batches, schedule.bytes, schedule.seconds, schedule.moved_share, planned_s
         )
 
 
 def _serve(
-    planner: _Planner,
+    planner: _StrategyPlacements,
     batches: NDArray[np.int64],
     fine: NDArray[np.int64],
     ratio: int,
     history: int,
     every: int,
-) -> Course:
+) -> StrategyReplay:
     fleet, speeds = planner.fleet, planner.fleet.living_speeds()
     n_served, n_layers = len(batches) - history, batches.shape[1]
-    course = Course(planner.strategy, np.ones((n_served, n_layers)), np.zeros((n_layers, fleet.n_gpus)))
-    loads_of: Server = np.asarray  # replaced before the first batch
+    course = StrategyReplay(
+        planner.strategy, np.ones((n_served, n_layers)), np.zeros((n_layers, fleet.n_gpus))
+    )
+    loads_of: LoadsOf = np.asarray  # replaced before the first batch
     for i in range(n_served):
         if i == 0 or (every and i % every == 0):
             move = planner.plan(fine[i * ratio : (i + history) * ratio], batches[i : i + history], i)
             if move:
                 course.moves.append(move)
             assert planner.phy2log is not None
-            loads_of = server(planner.phy2log, batches.shape[2], fleet, routed=planner.is_routed)
-        relative = relative_loads(loads_of(batches[history + i]), speeds)
+            loads_of = _loads_under(planner.phy2log, batches.shape[2], fleet, routed=planner.is_routed)
+        relative = _relative_loads(loads_of(batches[history + i]), speeds)
         course.imbalance[i] = relative.max(axis=1)
         course.loads += relative / n_served
     return course
 
 
-def server(phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet, *, routed: bool) -> Server:
-    """What turns a batch [layers, experts] into loads [layers, gpus], routed exactly or split equally."""
+def _loads_under(phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet, *, routed: bool) -> LoadsOf:
+    """A function from a batch [layers, experts] to loads [layers, gpus], routed exactly or split equally."""
     if not routed:
-        return lambda counts: equal_loads(phy2log, counts, fleet.n_gpus)
+        return lambda counts: equal_split_loads(phy2log, counts, fleet.n_gpus)
     graph = ReplicaGraph.from_slots(
         phy2log,
         n_experts,
@@ -254,22 +251,20 @@ def server(phy2log: NDArray[np.int64], n_experts: int, fleet: Fleet, *, routed: 
         dead=np.flatnonzero(fleet.living_speeds() == 0).tolist(),
     )
     router = Router(graph, speeds=None if len(set(fleet.speeds)) == 1 else fleet.speeds)
-    return lambda counts: routed_loads(router, counts)
+    return lambda counts: _routed_loads(router, counts)
 
 
 def imbalances(
     phy2log: NDArray[np.int64], windows: NDArray[np.int64], fleet: Fleet, *, routed: bool = True
 ) -> NDArray[np.float64]:
-    """[windows, layers] busiest GPU over the mean for its speed, of whole counts [windows, layers,
-    experts].
-    """
-    loads_of = server(phy2log, windows.shape[2], fleet, routed=routed)
+    """[windows, layers] imbalance of whole counts [windows, layers, experts] under a placement."""
+    loads_of = _loads_under(phy2log, windows.shape[2], fleet, routed=routed)
     speeds = fleet.living_speeds()
-    return np.stack([relative_loads(loads_of(counts), speeds).max(axis=1) for counts in windows])
+    return np.stack([_relative_loads(loads_of(counts), speeds).max(axis=1) for counts in windows])
 
 
-def relative_loads(loads: NDArray[np.float64], speeds: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Loads over what an even fleet would carry, 1 where there is nothing to carry; 0 on dead GPUs."""
+def _relative_loads(loads: NDArray[np.float64], speeds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Loads over those of an even fleet: 1 if there is no load at all, 0 on dead GPUs."""
     mean = loads.sum(axis=1, keepdims=True) / speeds.sum()
     alive = speeds > 0
     level = np.where(alive, 1.0, 0.0) * np.ones_like(loads)

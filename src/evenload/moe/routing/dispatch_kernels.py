@@ -1,4 +1,4 @@
-"""Counting ids, cutting each rank's share of an expert, and mapping ids to slots: compiled, one pass each.
+"""Compiled dispatch: count ids, divide experts' quotas over ranks, map ids to slots; one pass each.
 
 Nothing here calls a compiled function of another file: numba's cache on disk would not notice when that one
 changes.
@@ -27,11 +27,11 @@ def count_ids(ids, counts):
 
 @compiled
 def map_ids(ids, slot_start, slots, shares, at, left, out):
-    """Deal each expert's ids out to its slots in order, ``shares[slot]`` to each.
+    """Map each expert's ids to its slots in order, ``shares[slot]`` to each.
 
-    slot_start [experts + 1], slots [...] int32: the slots of expert e are slots[slot_start[e]:slot_start[e +
-    1]] at [experts] int32 and left [experts] int64 are scratch. Returns 0, 1 + the place of the first bad id,
-    or TOO_FEW.
+    slot_start [experts + 1], slots [...] int32: expert e has slots[slot_start[e] : slot_start[e + 1]]. at
+    [experts] int32 and left [experts] int64 are scratch. Returns 0, 1 + the place of the first bad id, or
+    TOO_FEW.
     """
     for expert in range(len(at)):
         at[expert] = slot_start[expert]
@@ -54,8 +54,8 @@ def map_ids(ids, slot_start, slots, shares, at, left, out):
 
 
 @inlined
-def _meet(other, j, slot, rank, supply, room, shares):
-    """What rank ``other`` still has meets what the slot still takes."""
+def _assign(other, j, slot, rank, supply, room, shares):
+    """Give the slot as many of the ids that rank ``other`` has left as it has room for."""
     step = min(supply[other], room[j])
     supply[other] -= step
     room[j] -= step
@@ -69,13 +69,12 @@ def share_exactly(
 ):  # fmt: skip
     """One rank's share of each slot, such that the shares of all ranks fill the quotas exactly.
 
-    counts   [ranks, experts] int64, how many ids of each expert each rank has; quotas [slots] int64 sum to
-             them
-    rank2gpu [ranks] and gpu2node [gpus] int32, -1 where unknown
-    supply [ranks] and room [slots] int64 are scratch; shares [slots] int64 is written
+    counts    [ranks, experts] int64 ids of each rank; quotas [slots] int64 sum to them
+    rank2gpu  [ranks] and gpu2node [gpus] int32, -1 if unknown
+    supply    [ranks] and room [slots] int64 are scratch; shares [slots] int64 is written
 
-    First each rank fills what it can on its own GPU. What is left meets in order of ranks and slots, interval
-    by interval: first inside each node, then anywhere. Every rank works this out alone, and all agree.
+    Each rank first fills slots on its own GPU. The rest is assigned in order of slots and ranks, first inside
+    each node, then anywhere. Every rank computes this for itself, with the same result.
     """
     n_ranks = len(rank2gpu)
     for expert in range(len(slot_start) - 1):
@@ -90,15 +89,15 @@ def share_exactly(
             supply[other] = counts[other, expert]
             for j in range(first, last):
                 if slot2gpu[slots[j]] == rank2gpu[other]:
-                    _meet(other, j, slots[j], rank, supply, room, shares)
+                    _assign(other, j, slots[j], rank, supply, room, shares)
         for j in range(first, last):
             node = gpu2node[slot2gpu[slots[j]]]
             for other in range(n_ranks):
                 if node >= 0 and rank2gpu[other] >= 0 and gpu2node[rank2gpu[other]] == node:
-                    _meet(other, j, slots[j], rank, supply, room, shares)
+                    _assign(other, j, slots[j], rank, supply, room, shares)
         for j in range(first, last):
             for other in range(n_ranks):
-                _meet(other, j, slots[j], rank, supply, room, shares)
+                _assign(other, j, slots[j], rank, supply, room, shares)
 
 
 @compiled

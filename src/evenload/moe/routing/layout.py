@@ -1,4 +1,4 @@
-"""Where a planner's replicas lie: along a topology of ranks, or along any map of slots to experts."""
+"""``Layout``: a planner's pattern of copies, from a topology of ranks or any map of slots to experts."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ __all__ = ["Layout"]
 
 
 class Layout:
-    """The pattern of copies that a planner keeps while loads, and the experts' places in it, change.
+    """A pattern of copies over slots, which stays while experts change places in it.
 
     redundant_to_original  [ranks of a group, columns] as in ``topology``, or [n_slots]: the expert in each
                            slot of a placement of any shape, -1 for an empty slot
@@ -55,7 +55,7 @@ class Layout:
         ReplicaGraph.from_slots(self._slots, n_experts, self.n_ranks)  # refuses what cannot be
 
     def experts(self, load: NDArray[np.float64] | None) -> NDArray[np.int64]:
-        """``phy2log`` [n_slots]: the pattern filled by load [experts], or in order of ids without one."""
+        """``phy2log`` [n_slots]: experts placed by load [experts], or in order of ids without one."""
         if self._topology is None:
             return self._slots if load is None else self._relabel(load)
         if load is None:
@@ -79,7 +79,7 @@ class Layout:
         return np.concatenate([base, copies], axis=2).reshape(-1)
 
     def _relabel(self, load: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Same copies on the same GPUs; heavy experts go where there are most copies, and least load yet."""
+        """Assign experts to places, heaviest first: to most copies, then to the least loaded GPUs."""
         used = self._slots >= 0
         n_copies = np.bincount(self._slots[used], minlength=self.n_experts)
         width = self.n_slots // self.n_ranks

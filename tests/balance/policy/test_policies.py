@@ -1,4 +1,4 @@
-"""Each policy deals as its source says; Measured keeps its promises."""
+"""Tests the policies through a dealer and the simulator: each deals as its source says."""
 
 import heapq
 import random

@@ -439,7 +439,7 @@ def test_thousands_of_instances_equal_the_linear_program():
 
 @pytest.mark.parametrize("trace", ["intent", "law"])
 def test_real_batches_are_routed_to_the_optimum(trace):
-    file = Path(__file__).parents[1] / "data" / "routing" / f"routing_{trace}.npz"
+    file = Path(__file__).parents[2] / "data" / "routing" / f"routing_{trace}.npz"
     ids = np.load(file)["experts"].astype(np.int64)
     rng = np.random.default_rng(1)
     phy2log = np.stack([rng.permutation(np.append(np.arange(64), rng.choice(64, 16, False))) for _ in ids])
