@@ -1,4 +1,4 @@
-"""Modelled devices: a speed that may change over time, a cost per launch, an hour of death."""
+"""``ModelDevice``: a device of the simulator, with a speed that may change, launch costs and faults."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ __all__ = ["ModelDevice", "fluid_bound"]
 
 @dataclass(frozen=True)
 class ModelDevice:
-    """A device that does ``speed`` units of work per second.
+    """A modelled device that does ``speed`` units of work per second.
 
     profile   changes of speed, ``(seconds, new speed)`` in order of time; a speed of 0 is a device that hangs
     launch_s  seconds that every chunk costs, whatever it holds
@@ -46,7 +46,7 @@ class ModelDevice:
         object.__setattr__(self, "_work", list(accumulate(steps, initial=0.0)))
 
     def work_until(self, t: float) -> float:
-        """Work it could do from 0 to ``t`` without a pause; none after its death, unless it comes back."""
+        """Work it can do from 0 to ``t`` without a pause; none after its death, unless it comes back."""
         lost = 0.0
         if self.dies_s is not None and t > self.dies_s:
             back = inf if self.back_s is None else self.dies_s + self.back_s
@@ -58,7 +58,7 @@ class ModelDevice:
         return self._work[at] + (t - self._times[at]) * self._speeds[at]
 
     def finish(self, start_s: float, work: float) -> float:
-        """When ``work`` begun at ``start_s`` is done; infinite if it never is. Knows nothing of deaths."""
+        """When ``work`` begun at ``start_s`` is done; infinite if never. Does not count its death."""
         goal = self._integral(start_s) + work
         at = max(bisect_right(self._work, goal) - 1, bisect_right(self._times, start_s) - 1, 0)
         while at > 0 and self._work[at] >= goal and self._times[at] > start_s:
@@ -70,9 +70,9 @@ class ModelDevice:
 
 
 def fluid_bound(devices: Sequence[ModelDevice], work: float) -> float:
-    """When devices that never pause and may cut items to crumbs are through with ``work``; inf if never.
+    """When devices that never pause and may divide items freely have done ``work``; inf if never.
 
-    No policy can be faster. Launch costs are not counted.
+    A lower bound for any policy. Launch costs are not counted.
     """
     if work <= 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""When queued items should move from a busy device to an idle one, for work that was assigned up front.
+"""``LoadBalancer``: moves queued items from a busy device to an idle one, for work assigned in advance.
 
     loads ──► LoadBalancer.step ──► Move(source, target, n_items) ──► whoever owns the queues
                      ▲                                                          │
@@ -19,9 +19,9 @@ __all__ = ["BalancerState", "LoadBalancer", "Move", "QueueLoad"]
 
 @dataclass(frozen=True, slots=True)
 class QueueLoad:
-    """What one device has before it.
+    """The load of one device.
 
-    running      items it works on now; they stay where they are
+    running      items it works on now; they do not move
     queued       items assigned to it and not begun; they may move
     item_s       measured seconds per item there, None if not known
     utilisation  share 0..1 of the recent past that it was busy, None if not known
@@ -39,7 +39,7 @@ class QueueLoad:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Take ``n_items`` from the end of ``source``'s queue and give them to ``target``."""
+    """A decision to move ``n_items`` from the end of ``source``'s queue to ``target``'s."""
 
     source: str
     target: str
@@ -49,7 +49,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class BalancerState:
-    """What a balancer remembers between steps, and what it has counted."""
+    """A balancer's memory of earlier steps, with its counts."""
 
     enabled: bool = True
     rebalanced_at: float | None = None
@@ -72,7 +72,7 @@ class BalancerState:
 
 @dataclass(frozen=True, slots=True)
 class LoadBalancer:
-    """Moves queued items from the busiest to the idlest device once their loads differ enough.
+    """A rule that moves queued items from the busiest to the idlest device once their loads differ enough.
 
     threshold   (max - min) / max must be above this, 0..1
     interval_s  least seconds between two rebalances; an item never moves back within it
@@ -111,9 +111,9 @@ class LoadBalancer:
     def step(
         self, state: BalancerState, now: float, loads: Mapping[str, QueueLoad]
     ) -> tuple[BalancerState, tuple[Move, ...]]:
-        """What to move at ``now`` (seconds, any origin): no move, or one.
+        """Decide what to move at ``now`` (seconds of any origin): one move at most.
 
-        The caller makes the move and tells ``state.report`` how many items really went.
+        The caller makes the move and reports with ``state.report`` how many items moved.
         """
         if not state.enabled or not self._is_due(state, now):
             return state, ()
@@ -160,7 +160,7 @@ class LoadBalancer:
         return queue.utilisation is None or queue.utilisation < self.cold
 
     def _is_return(self, state: BalancerState, now: float, source: str, target: str) -> bool:
-        """Would this carry the items of the last move back, exactly one interval later?"""
+        """Whether this would move the items of the last move back, within one interval."""
         last = state.last_move
         if last is None or state.rebalanced_at is None or (last.source, last.target) != (target, source):
             return False

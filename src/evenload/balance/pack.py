@@ -10,7 +10,7 @@ __all__ = ["loads", "pack_equal_counts", "pack_lpt"]
 
 
 def pack_lpt(weights: Sequence[float], speeds: Sequence[float]) -> list[int]:
-    """Longest item first, each to the device that would be through with it soonest.
+    """Assign items, longest first, each to the device that would end it soonest.
 
     weights  [items] work in each item
     speeds   [devices] work per second; a device of speed zero gets nothing

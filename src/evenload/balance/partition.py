@@ -1,4 +1,4 @@
-"""How many items each device gets, decided up front; contiguous slices that cover everything once.
+"""How many items each device gets, decided in advance, and the contiguous slices that this makes.
 
 Every function returns one count per device, in device order, that sums to ``n_items`` exactly.
 ``slices`` turns counts into ranges of the input.
@@ -136,7 +136,7 @@ def _settle(
     per_item_s: Sequence[float],
     usable: Sequence[int],
 ) -> None:
-    """Hand the items lost to rounding down to whoever finishes them first; take back any excess."""
+    """Give the items lost to rounding to the devices that finish them first; take back any excess."""
 
     def after(d: int, n: int) -> float:
         return launch_s[d] + n * per_item_s[d]

@@ -1,4 +1,4 @@
-"""A fleet and its items as a person writes them: ``5,1x0.5`` and ``lognormal:1.0``.
+"""Fleets and items of simulations as text: ``5,1x0.5`` and ``lognormal:1.0``.
 
 fleet   ::= group ("," group)*
 group   ::= count ["x" speed] ["@" seconds ":" speed]* ["!" seconds]

@@ -192,7 +192,7 @@ def lay_out(
     ep_size: int | None = None,
     n_nodes: int = 1,
 ) -> NDArray[np.int64]:
-    """Place experts evenly by EPLB's policy and copy the heaviest along the topology: ``phy2log`` [layers, slots].
+    """``phy2log`` [layers, slots]: experts placed by EPLB's policy, the heaviest copied along the topology.
 
     load     [layers, experts]; the experts must divide over the ranks
     n_slots  physical slots; each rank's redundant ones a multiple of the topology's columns
@@ -202,8 +202,7 @@ def lay_out(
     """
     matrix = check_mapping(redundant_to_original)
     weight = np.asarray(load, np.float64)
-    n_layers, n_experts = weight.shape
-    n_group, n_columns = matrix.shape
+    (n_layers, n_experts), (n_group, n_columns) = weight.shape, matrix.shape
     n_ranks = ep_size or n_group
     n_local, n_copies = n_experts // n_ranks, (n_slots - n_experts) // n_ranks
     if (
@@ -217,15 +216,11 @@ def lay_out(
             f"{n_experts} experts in {n_slots} slots on {n_ranks} ranks do not suit shape {matrix.shape}",
             hint="give each rank as many experts, and a multiple of the columns in redundant slots",
         )
-    base = rebalance_experts(weight, n_experts, n_ranks // n_group, n_nodes, n_ranks).phy2log.reshape(
-        n_layers, -1, n_local
-    )
-    by_load = np.argsort(
-        -np.take_along_axis(weight, base.reshape(n_layers, -1), 1).reshape(base.shape), 2, kind="stable"
-    )
-    base = np.take_along_axis(base, by_load, axis=2)
+    base = rebalance_experts(weight, n_experts, n_ranks // n_group, n_nodes, n_ranks).phy2log
+    loads = np.take_along_axis(weight, base, 1).reshape(n_layers, -1, n_local)
+    by_load = np.argsort(-loads, 2, kind="stable")
+    base = np.take_along_axis(base.reshape(loads.shape), by_load, axis=2)
     heavy = base[:, :, :n_copies].reshape(n_layers, -1, n_group, n_copies // n_columns, n_columns)
     copies = np.take_along_axis(heavy, matrix[None, None, :, None, :].astype(np.int64), axis=2)
-    return np.concatenate([base, copies.reshape(n_layers, n_ranks, n_copies)], axis=2).reshape(
-        n_layers, n_slots
-    )
+    slots = np.concatenate([base, copies.reshape(n_layers, n_ranks, n_copies)], axis=2)
+    return slots.reshape(n_layers, n_slots)

@@ -289,7 +289,7 @@ def _by_expert(path: Path, loads: Any, arrays: Mapping[str, Any], n_experts: int
 
 
 def _read_dumps(paths: list[Path], source: Path, n_experts: int | None) -> Trace:
-    """The trace of one run's dumps: ``stat`` files are whole, records of passes or tokens add up over ranks."""
+    """The trace of one run's dumps: ``stat`` files are whole, other records add up over ranks."""
     torch = require("torch", extra="torch", why="reading .pt dumps")
     if not paths:
         raise ConfigError(

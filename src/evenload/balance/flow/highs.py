@@ -28,21 +28,19 @@ def least_peak(
     used = np.flatnonzero(graph.phy2log[layer] >= 0)
     _, first = np.unique(graph.phy2log[layer, used] * graph.n_gpus + graph.slot2gpu[used], return_index=True)
     slots = used[first]
-    n, gpus = len(slots), graph.slot2gpu[slots]
+    n, gpus, living = len(slots), graph.slot2gpu[slots], np.flatnonzero(graph.alive)
     relative = np.ones(graph.n_gpus) if speeds is None else np.asarray(speeds, dtype=float)
-    living = np.flatnonzero(graph.alive)
     rank = np.full(graph.n_gpus, -1)
     rank[living] = np.arange(len(living))
-    load_rows = np.concatenate([rank[gpus], np.arange(len(living))])
-    load_columns = np.concatenate([np.arange(n), np.full(len(living), n)])
-    load_values = np.concatenate([np.ones(n), -relative[living]])
+    rows = np.concatenate([rank[gpus], np.arange(len(living))])
+    columns = np.concatenate([np.arange(n), np.full(len(living), n)])
+    values = np.concatenate([np.ones(n), -relative[living]])
+    served = (np.ones(n), (graph.phy2log[layer, slots], np.arange(n)))
     result = optimize.linprog(
         np.concatenate([np.zeros(n), [1.0]]),
-        A_ub=sparse.coo_matrix((load_values, (load_rows, load_columns)), shape=(len(living), n + 1)),
+        A_ub=sparse.coo_matrix((values, (rows, columns)), shape=(len(living), n + 1)),
         b_ub=np.zeros(len(living)) if fixed is None else -np.asarray(fixed, dtype=float)[living],
-        A_eq=sparse.coo_matrix(
-            (np.ones(n), (graph.phy2log[layer, slots], np.arange(n))), shape=(graph.n_experts, n + 1)
-        ),
+        A_eq=sparse.coo_matrix(served, shape=(graph.n_experts, n + 1)),
         b_eq=np.asarray(demand, dtype=float),
         bounds=[(0, None if capacities is None else float(capacities[slot])) for slot in slots] + [(0, None)],
         method="highs",

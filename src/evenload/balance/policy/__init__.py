@@ -1,5 +1,7 @@
 """Policies by which items are dealt: immutable values with ``init`` and ``step``, also to be had by name."""
 
+from collections.abc import Callable
+
 from evenload.balance.policy.base import Ask, Copy, Hold, Policy, Take
 from evenload.balance.policy.fixed import Factoring, Guided, Pull, Static
 from evenload.balance.policy.measured import Measured
@@ -20,7 +22,14 @@ __all__ = [
     "policy_from_name",
 ]
 
-POLICIES = ("measured", "pull", "guided", "factoring", "static")
+_MAKERS: dict[str, Callable[[], Policy]] = {
+    "measured": Measured,
+    "pull": Pull,
+    "guided": Guided,
+    "factoring": Factoring,
+    "static": Static,
+}
+POLICIES = tuple(_MAKERS)
 
 
 def policy_from_name(name: "str | Policy") -> Policy:
@@ -43,13 +52,7 @@ def policy_from_name(name: "str | Policy") -> Policy:
     if kind not in POLICIES:
         raise UnknownName("policy", name, POLICIES)
     if not colon:
-        return {
-            "measured": Measured,
-            "pull": Pull,
-            "guided": Guided,
-            "factoring": Factoring,
-            "static": Static,
-        }[kind]()
+        return _MAKERS[kind]()
     try:
         if kind == "pull":
             return Pull(int(argument))

@@ -58,9 +58,7 @@ def rebalance_experts(
         )
     name = getattr(algorithm, "name", str(algorithm))
     n_gpus = num_physical_experts // width
-    alive = np.ones(n_gpus, bool)
-    if name.startswith("elasticity_aware"):
-        alive = _alive(active_ranks, n_gpus)
+    alive = _alive(active_ranks, n_gpus) if name.startswith("elasticity_aware") else np.ones(n_gpus, bool)
     is_grouped = name.endswith("hierarchical") and alive.all() and num_groups is not None
     plan = _plan_by_eplb if policy == "eplb" else _plan_by_search
     maps = plan(loads, alive, width, num_groups if is_grouped else None, num_nodes)

@@ -115,7 +115,7 @@ def has_twins(pack, slot2item, n_slots, seen, stamp):
 
 @inlined
 def plan_node(weight, holds, ranks, count, work, keys, places, seen, stamp):
-    """Place copies of one node's experts on its GPUs; returns the busiest GPU's load, and if there are twins."""
+    """Place copies of one node's experts on its GPUs; returns the largest load, and if there are twins."""
     n_gpus, n_slots = holds.shape[0], holds.size
     share, slot_load, totals = work[0], work[1], work[2]
     slot2item, slot2rank, pack, place, sizes = places[0], places[1], places[2], places[3], places[4]
@@ -127,6 +127,16 @@ def plan_node(weight, holds, ranks, count, work, keys, places, seen, stamp):
         holds[pack[slot], place[slot]] = slot2item[slot]
         ranks[pack[slot], place[slot]] = slot2rank[slot]
     return most, has_twins(pack, slot2item, n_slots, seen, stamp)
+
+
+@inlined
+def sum_groups(weight, group_size, total):
+    """Write the ``total`` [groups] load of each group of consecutive experts, summed in float32."""
+    for group in range(len(total)):
+        load = np.float32(0)
+        for e in range(group * group_size, (group + 1) * group_size):
+            load += weight[e]
+        total[group] = load
 
 
 @compiled
@@ -149,13 +159,8 @@ def plan_layers(weight, n_groups, local2log, holds, ranks, count, limit, is_twin
     group2node, group2place, sizes = places[2], places[3], places[4]
     seen = np.zeros((n_node_gpus, n_node_experts), np.int64)
     for layer in range(n_layers):
-        group_load = work[1]
-        for group in range(n_groups):
-            total = np.float32(0)
-            for e in range(group * group_size, (group + 1) * group_size):
-                total += weight[layer, e]
-            group_load[group] = total
-        pack_equal(group_load, n_groups, n_nodes, keys, work[2], sizes, group2node, group2place)
+        sum_groups(weight[layer], group_size, work[1, :n_groups])
+        pack_equal(work[1], n_groups, n_nodes, keys, work[2], sizes, group2node, group2place)
         for group in range(n_groups):
             for j in range(group_size):
                 place = group2place[group] * group_size + j
@@ -167,16 +172,9 @@ def plan_layers(weight, n_groups, local2log, holds, ranks, count, limit, is_twin
                 mine[i] = weight[layer, local2log[layer, node, i]]
             stamp = layer * n_nodes + node + 1
             load, is_twinned[layer, node] = plan_node(
-                mine,
-                holds[layer, node],
-                ranks[layer, node],
-                count[layer, node],
-                work,
-                keys,
-                places,
-                seen,
+                mine, holds[layer, node], ranks[layer, node], count[layer, node], work, keys, places, seen,
                 stamp,
-            )
+            )  # fmt: skip
             limit[layer] = max(limit[layer], load)
 
 

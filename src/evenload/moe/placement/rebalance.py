@@ -79,8 +79,8 @@ def rebalance_experts(
 
     Returns ``phy2log`` [layers, num_replicas], ``log2phy`` [layers, experts, X] padded with -1 and ``logcnt``
     [layers, experts], all int64 (torch tensors on the CPU if ``weight`` is a tensor). Ids are those of EPLB
-    unless EPLB puts an expert twice on a GPU. These twins are removed by exchanges that keep the busiest GPU's
-    load at or below EPLB's; in a few tiny fleets no placement without twins is as even, and the load rises.
+    unless EPLB puts an expert twice on a GPU. These twins are removed by exchanges that keep the busiest
+    GPU's load at or below EPLB's; in a few tiny fleets no placement without twins is as even: its load rises.
     Twins remain only if a GPU has more slots than its node has experts.
 
     Raises ConfigError if slots, GPUs, groups or nodes do not divide, there are fewer slots than experts, or a

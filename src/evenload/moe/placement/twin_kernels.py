@@ -1,4 +1,4 @@
-"""Removal of twins (two copies of an expert on one GPU, which waste a slot) without loss of balance; compiled.
+"""Removal of twins (two copies of an expert on one GPU: a wasted slot) without loss of balance; compiled.
 
 Balance is judged as EPLB judges it: an expert's load is split equally over its copies. In order:
 

@@ -146,28 +146,24 @@ def replay(
     fine     the same tokens in smaller windows, a whole number to a batch, for the search to plan on
     target   mean imbalance that "few fetches" brings the placement to
 
-    EPLB's placement needs equal GPUs, all alive, over which the slots divide; nodes are ignored (its global
-    policy).
+    EPLB's placement needs equal GPUs, all alive, over which the slots divide, and ignores nodes.
 
     Raises ConfigError if no batch is left to serve, or the fleet does not suit; UnknownName for a strategy.
     """
-    for strategy in strategies:
-        if strategy not in STRATEGIES:
-            raise UnknownName("strategy", strategy, STRATEGIES)
+    if unknown := [strategy for strategy in strategies if strategy not in STRATEGIES]:
+        raise UnknownName("strategy", unknown[0], STRATEGIES)
     if not 1 <= history < len(batches):
         raise ConfigError(
             f"{len(batches)} batches, {history} of them to plan on",
             hint="use a shorter history, or smaller batches",
         )
-    served = batches[history:]
-    bound = np.stack(
-        [placement_bound(one, fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds()) for one in served]
-    )
+    limits = (fleet.n_living_slots, fleet.n_gpus, fleet.living_speeds())
+    bound = np.stack([placement_bound(one, *limits) for one in batches[history:]])
     ratio = 1 if fine is None else len(fine) // len(batches)
-    courses = []
+    windows, courses = batches if fine is None else fine, []
     for strategy in strategies:
         planner = _StrategyPlacements(strategy, fleet, target, effort, expert_bytes, seed)
-        courses.append(_serve(planner, batches, batches if fine is None else fine, ratio, history, every))
+        courses.append(_serve(planner, batches, windows, ratio, history, every))
     return Replay(name, fleet, batch, history, every, batches.shape[2], expert_bytes, tuple(courses), bound)
 
 

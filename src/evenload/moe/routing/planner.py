@@ -72,23 +72,20 @@ class Planner:
         n_nodes = 1 if nodes is None else len(set(nodes))
         self._exchange: Exchange | None = None
         if group is not None:
-            ranks = self._join(group, n_logical_routed_experts).n_ranks
-            ep_size = ep_size or ranks
+            n_ranks = self._join(group, n_logical_routed_experts).n_ranks
+            ep_size = ep_size or n_ranks
+        facts = {"experts": n_logical_routed_experts, "slots": n_routed_experts, "ranks": ep_size or 0}
         self._agree(
-            experts=n_logical_routed_experts,
-            slots=n_routed_experts,
-            ranks=ep_size or 0,
+            **facts,
             exchange=self._sums,
             redundant_to_original=_digest(redundant_to_original),
             options=zlib.crc32(repr((self._options, nodes, self._dead)).encode()),
         )
+        self.n_routed_experts, self.n_logical_routed_experts = n_routed_experts, n_logical_routed_experts
         self._layout = Layout(
             redundant_to_original, n_routed_experts, n_logical_routed_experts, ep_size, n_nodes
         )
-        self.n_routed_experts = n_routed_experts
-        self.n_logical_routed_experts = n_logical_routed_experts
-        self.ep_size = self._layout.n_ranks
-        self.n_group = self._layout.n_groups
+        self.ep_size, self.n_group = self._layout.n_ranks, self._layout.n_groups
         self.update_redundancy_mapping()
 
     def _join(self, group: Any, n_experts: int) -> Exchange:

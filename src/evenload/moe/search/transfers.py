@@ -123,21 +123,19 @@ def schedule_transfers(
             hint=f"give both as [layers, {width}]",
         )
     after = keep_slots(before, after, fleet.n_gpus)
-    layers = [
-        list(_Layer(i, old_row, new_row, fleet).batches())
-        for i, (old_row, new_row) in enumerate(zip(before, after, strict=True))
-    ]
+    rows = enumerate(zip(before, after, strict=True))
+    layers = [list(_Layer(layer, *row, fleet).batches()) for layer, row in rows]
     batches = tuple(tuple(batch) for batch in _merge(layers))
     speeds = {True: node_bytes_per_s or bytes_per_s, False: bytes_per_s}
-    seconds = 0.0
-    for batch in batches:
-        rates = [
-            speeds[fleet.nodes[t.source] == fleet.nodes[t.target]] if t.source >= 0 else load_bytes_per_s
-            for t in batch
-        ]
-        seconds += expert_bytes / min(rates) + latency_s
-    n_moves = sum(len(batch) for batch in batches)
-    return Schedule(batches, after, int((after >= 0).sum()), n_moves * expert_bytes, seconds)
+
+    def rate(transfer: Transfer) -> float:
+        if transfer.source < 0:
+            return load_bytes_per_s
+        return speeds[fleet.nodes[transfer.source] == fleet.nodes[transfer.target]]
+
+    seconds = sum((expert_bytes / min(map(rate, batch)) + latency_s for batch in batches), 0.0)
+    n_bytes = sum(map(len, batches)) * expert_bytes
+    return Schedule(batches, after, int((after >= 0).sum()), n_bytes, seconds)
 
 
 class _Layer:
