@@ -100,18 +100,18 @@ def test_a_stage_with_its_own_interpreter(folder: Path) -> None:
     )  # fmt: skip
     runner = ForeignStageRunner(apart, DEVICE, Fit(), 1)
     try:
-        outputs, files, to_save = runner.make({"x": 4}, Item(0, "a\ud800", 5))
+        outputs, files, to_save = runner.call({"x": 4}, Item(0, "a\ud800", 5))
         assert not to_save  # it is on disk already
         assert (outputs["y"], outputs["on"]) == (12, DEVICE.torch)
         assert outputs["pid"] != os.getpid()
         assert (folder / "run" / outputs["text"]).is_file()
         assert files["text"][0] == (folder / "run" / outputs["text"]).stat().st_size
         with pytest.raises(RuntimeError, match="no x") as caught:
-            runner.make({}, Item(0, "a"))
+            runner.call({}, Item(0, "a"))
         assert type(caught.value).__name__ == "LookupError"
         with pytest.raises(ConfigError, match="exit code 3"):
-            runner.make({"x": "die"}, Item(0, "a"))
-        assert runner.make({"x": 1}, Item(1, "b")).outputs["y"] == 3  # a new one was started
+            runner.call({"x": "die"}, Item(0, "a"))
+        assert runner.call({"x": 1}, Item(1, "b")).outputs["y"] == 3  # a new one was started
     finally:
         runner.close()
     with pytest.raises(ConfigError, match="cannot be started"):

@@ -1,4 +1,4 @@
-"""What a stage hands on by file: pictures, tensors, arrays and texts, each on disk before it is claimed.
+"""Read and write the files that stages hand on: pictures, tensors, arrays and texts.
 
 A stage's outputs are numbers, strings, true/false and None, which are recorded as they are, and outputs
 with a file type, declared in the job file (``outputs: {restored: png}``), which are saved under
@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 _LONGEST_NAME = 150
-_NOT_AS_THEY_ARE = ("1", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")  # modes of PIL images
+_MODES_TO_CONVERT = ("1", "P", "PA", "LA", "CMYK", "YCbCr", "HSV", "LAB")  # modes of PIL images
 
 
 def read_picture(path: str | Path) -> np.ndarray:
-    """The picture in a file, float32 [height, width, 3] in 0..1, turned upright as its EXIF data says.
+    """Read a picture: float32 [height, width, 3] in 0..1, turned upright as its EXIF data says.
 
     Grey pictures become three equal channels; transparency is laid on white.
     Raises FormatError if the file is not a picture or is cut short, FileNotFoundError if there is none.
@@ -46,7 +46,7 @@ def read_picture(path: str | Path) -> np.ndarray:
 
 
 def open_picture(path: str | Path) -> Any:
-    """The picture in a file as a PIL image, RGB, read whole. As ``read_picture`` in all else."""
+    """Read a picture as a PIL image, RGB, loaded whole; otherwise as ``read_picture``."""
     image_module = require("PIL.Image", extra="pictures", why="reading pictures")
     try:
         with image_module.open(path) as opened:
@@ -61,7 +61,7 @@ def open_picture(path: str | Path) -> Any:
 
 
 def plain_picture(picture: Any) -> Any:
-    """A PIL image of any mode as RGB, upright, read whole; transparency is laid on white."""
+    """Convert a PIL image of any mode to RGB, upright, loaded whole; transparency is laid on white."""
     image_module = require("PIL.Image", extra="pictures", why="reading pictures")
     upright = require("PIL.ImageOps", extra="pictures", why="reading pictures").exif_transpose(picture)
     if "transparency" in upright.info or upright.mode in ("RGBA", "LA", "PA"):
@@ -73,7 +73,7 @@ def plain_picture(picture: Any) -> Any:
 
 
 def read_tensors(path: str | Path) -> dict[str, Any]:
-    """The tensors of a safetensors file by name, on the CPU. Raises FormatError if it is damaged."""
+    """Read the tensors of a safetensors file by name, on the CPU. Raises FormatError if it is damaged."""
     require("torch", extra="torch", why="reading tensors")
     safetensors = require("safetensors.torch", extra="pictures", why="reading tensors")
     try:
@@ -88,13 +88,13 @@ def read_tensors(path: str | Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class SavedFile:
-    """A file's content, made by somebody else and kept as it is."""
+    """The content of a file that an external program wrote; it is kept as it is."""
 
     content: bytes
 
 
 def _to_8_bits(picture: Any) -> Any:
-    """16-bit grey pictures are scaled down; ``convert`` would clip them to white."""
+    """Scale 16-bit grey pictures down to 8 bits; ``convert`` would clip them to white."""
     if not picture.mode.startswith("I"):
         return picture
     pixels = np.asarray(picture, dtype=np.float64) / 257
@@ -106,8 +106,8 @@ def _from_array(pixels: np.ndarray) -> Any:
 
 
 def _encode_png(value: Any) -> bytes:
-    """A PIL image, uint8, or floats in 0..1 (clipped, rounded); [h, w], [h, w, 1 | 3 | 4]."""
-    if getattr(value, "mode", None) in _NOT_AS_THEY_ARE:
+    """Encode a PIL image or an array [h, w] or [h, w, 1 | 3 | 4] of uint8, or of floats in 0..1 (clipped)."""
+    if getattr(value, "mode", None) in _MODES_TO_CONVERT:
         has_alpha = value.mode in ("LA", "PA") or "transparency" in value.info
         value = value.convert("L" if value.mode == "1" else "RGBA" if has_alpha else "RGB")
     pixels = np.asarray(value)
@@ -148,7 +148,7 @@ def _encode_txt(value: Any) -> bytes:
 
 
 def _encode_safetensors(value: Any) -> bytes:
-    """A tensor, or several by name."""
+    """Encode a tensor, or several by name."""
     torch = require("torch", extra="torch", why="safetensors outputs")
     safetensors = require("safetensors.torch", extra="pictures", why="safetensors outputs")
     named = value if isinstance(value, Mapping) else {"tensor": value}
@@ -167,7 +167,7 @@ FILE_TYPES: dict[str, Callable[[Any], bytes]] = {
 
 
 def encode_artifact(value: Any, file_type: str) -> bytes:
-    """The bytes of the file for ``value``; a torch tensor is taken from its device first.
+    """Return the bytes of the file for ``value``; a torch tensor is copied from its device first.
 
     Raises ConfigError if the value does not suit the type.
     """
@@ -179,15 +179,16 @@ def encode_artifact(value: Any, file_type: str) -> bytes:
 
 
 def digest_of(content: bytes) -> str:
+    """Return the BLAKE2b digest of 16 bytes, in hexadecimal."""
     return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def file_name(item: str, suffix: str) -> str:
-    """A relative path for an item's file: safe on any file system, and different for different ids.
+    """Return a relative path for an item's file: safe on any file system, and different for different ids.
 
-    Slashes stay (they make folders); other characters that a file system may refuse are percent-encoded,
-    and names that are too long are cut and get a hash. The last point of a folder is encoded too: the file of
-    ``a`` is ``a.txt``, so the folder of ``a.txt/b`` must have another name.
+    Slashes stay and make folders; other characters that a file system may refuse are percent-encoded, and
+    names that are too long are cut and get a hash. The last point of a folder is encoded too: the file of
+    ``a`` is ``a.txt``, so that the folder of ``a.txt/b`` must have another name.
     """
     *folders, last = (_safe_part(part) for part in item.split("/"))
     return "/".join([*map(_without_suffix, folders), last + suffix])
@@ -215,7 +216,7 @@ def _safe_part(part: str) -> str:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write, fsync, rename: after a crash there is the whole file, or none."""
+    """Write, fsync, rename: after a crash the file is there whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:

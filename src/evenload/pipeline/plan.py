@@ -2,11 +2,12 @@
 
     Plan ── phases ──► Phase ── units ──► Unit(devices, stage, fit)
 
-A unit is one worker group: a stage's model, held by one device or over several, as its ``fit`` says. Units of
-one phase that name the same devices are held there together. Phases overlap: a device goes on to its units of
-the next phase as soon as nothing is left for it in this one, or its unit has done ``limit`` items; a device
-that has no unit in a phase begins with its first one at once. A unit over several devices starts when the
-last of them comes. A unit that the next phase names again, with the same devices and fit, stays loaded.
+A unit is a worker that holds a stage's model on one device, or spread over several, as its ``fit`` says.
+Units of one phase on the same devices are held there together. Phases overlap: a device goes on to its unit
+of the next phase as soon as this phase has nothing left for it, or its unit has done ``limit`` items. A
+device without a unit in the first phase begins with its first unit at once. A unit over several devices
+starts when all of them are free. A unit that the next phase names again, with the same devices and fit, stays
+loaded.
 """
 
 from collections.abc import Mapping
@@ -20,14 +21,14 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How a unit holds its model.
+    """A way for a unit to hold its model.
 
     name             whole | layer_split | resident_stream | fp8 | nf4
     in_flight        items at once; more than one only where layers are split over devices
     device2blocks    layer_split: how many blocks each of the unit's devices holds, in order
     resident_blocks  resident_stream: blocks that stay on the device; the others come from pinned host memory
-    device2bytes     what each of the unit's devices needs: weights, context and activations
-    host_bytes       pinned host memory for what is streamed
+    device2bytes     bytes that each of the unit's devices needs: weights, context and activations
+    host_bytes       pinned host memory for blocks that are streamed
     """
 
     name: str = "whole"
@@ -52,10 +53,10 @@ class Fit:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One worker group.
+    """A stage held by a group of devices.
 
-    n_items  how many items the simulation dealt to it: what to expect, not a quota
-    limit    after so many items the unit's devices go on to the next phase; None: when nothing is left
+    n_items  items that the simulation gave to it: what to expect, not a quota
+    limit    after so many items its devices go on to the next phase; None: when nothing is left
     """
 
     devices: tuple[str, ...]
@@ -67,7 +68,10 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """``stages`` are those that run in it, in their order; if several, items stream from each to the next."""
+    """A part of a plan: units that run at the same time, of one stage or several.
+
+    ``stages`` are in the job's order; if there are several, items stream from each to the next.
+    """
 
     units: tuple[Unit, ...]
     stages: tuple[str, ...]
@@ -75,7 +79,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class TimelineSlice:
-    """What a device does for a while. ``kind``: load (``stage``'s model) | work (``n_items`` of it)."""
+    """A stretch of a device's time. ``kind``: load (the stage's model) | work (on ``n_items`` items)."""
 
     device: str
     stage: str
@@ -87,10 +91,7 @@ class TimelineSlice:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """Bytes that a device needs in each phase, beside what it has: ``free_bytes`` less reserve and limit.
-
-    None for ``free_bytes`` or a phase where nothing is known.
-    """
+    """The bytes that a device needs in each phase, and those that the job may use; None where not known."""
 
     device: str
     free_bytes: int | None
@@ -99,7 +100,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class CandidateResult:
-    """One way to run the job. ``makespan_s`` is None where it cannot run; ``why`` says so."""
+    """A way to run the job and its makespan; ``makespan_s`` is None if it cannot run: see ``why``."""
 
     mode: str
     label: str
@@ -109,15 +110,16 @@ class CandidateResult:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will run, and what else could have.
+    """A decision how a job will run, with the other ways that were tried.
 
     mode         single | data_parallel | model_parallel | stage_parallel | swap
-    makespan_s   what the simulation says; None if no times are known: then phases are what they can be
-    bound_s      no plan on these devices can be faster
+    makespan_s   simulated seconds; None if the times of stages are not known
+    bound_s      seconds that no plan on these devices can beat
     why          the reason for this one, in a sentence
     candidates   all that were tried, quickest first
-    memory       of each device in each phase
+    memory       bytes of each device in each phase
     slices       the simulated run, for a timeline
+    facts        what is known of stages and devices, for the page and the JSON
     notes        what is assumed or estimated, one sentence each
     """
 
@@ -134,7 +136,7 @@ class Plan:
 
     @property
     def streamed_bytes(self) -> int:
-        """Host memory that is pinned for blocks which are streamed, at the most."""
+        """Most bytes of host memory that are pinned at once for streamed blocks."""
         units = [sum(unit.fit.host_bytes for unit in phase.units) for phase in self.phases]
         return max(units, default=0)
 

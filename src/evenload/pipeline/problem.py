@@ -1,6 +1,6 @@
-"""What the planner is asked: stages with their times and weights, devices with their speed and free memory.
+"""The planner's problem: stages with their times and weights, devices with their speed and free memory.
 
-Plain values; where they come from (configs, a probe, an earlier run) is for others to know.
+Plain values, wherever they come from: configs, a probe, an earlier run.
 """
 
 import math
@@ -16,7 +16,7 @@ _DEFAULT_FITS = ("whole", "layer_split", "resident_stream")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Bytes of a model: ``n_blocks`` equal blocks that may be spread, ``rest_bytes`` that may not."""
+    """The bytes of a model: ``n_blocks`` equal blocks that can be spread over devices, and ``rest_bytes``."""
 
     rest_bytes: int
     block_bytes: int = 0
@@ -29,17 +29,17 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class PlanStage:
-    """One stage.
+    """A stage to plan.
 
     item_s            seconds for an item of size 1 on a device of speed 1, model whole
     load_s            seconds until a whole model is ready on a device
-    weights           None if nothing is known: then it is taken to fit everywhere
-    activation_bytes  for one item that is computed, beside the weights
-    waiting_bytes     for one more item in flight that waits
+    weights           None if not known: then the stage counts as fitting everywhere
+    activation_bytes  while one item is computed, beside the weights
+    waiting_bytes     for each further item in flight, while it waits
     n_passes          forwards through the blocks for one item (steps, twice that with guidance)
-    n_tasks           how often an item goes through it; more than 1 for samples
+    n_tasks           how often an item goes through the stage; more than 1 for samples
     fits              ways to hold the model that may be used
-    lossy_ratio       bytes of the weights in fp8 or nf4 over those now, by fit
+    lossy_ratio       bytes of the weights in fp8 or nf4, relative to those now
     """
 
     name: str
@@ -56,14 +56,14 @@ class PlanStage:
 
 @dataclass(frozen=True, slots=True)
 class PlanDevice:
-    """One device.
+    """A device to plan for.
 
-    speed           relative to the one that the stages' times belong to
+    speed           relative to the device that the stages' times belong to
     free_bytes      that the job may use: free now, less the reserve, at most the limit; None if not known
     upload_bytes_s  from pinned host memory to the device, for weights that are streamed
     holds           stages whose model is loaded already
-    ready_s         when it is free to begin
-    returns         stages whose model waits in host memory, and the seconds until it is back
+    ready_s         seconds until it is free to begin
+    returns         stages whose model is parked in host memory, and the seconds to bring it back
     """
 
     id: str
@@ -77,14 +77,15 @@ class PlanDevice:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A job to plan.
+    """A job to plan, on the devices there are.
 
     sizes          relative work of each item, or None if all are alike
     host_bytes     host memory for streamed weights; None if not known
-    context_bytes  what a framework takes on each device before any weight
-    hop_share      what one hop within a layer group costs, of an item's time, where its bytes are not known
-    in_flight      items in a layer group; None: one for each of its devices
-    done           tasks done already, by stage
+    context_bytes  bytes that the framework takes on each device before any weight
+    hop_share      cost of one hop between devices that share layers, as a share of an item's time, where
+                   the bytes that travel are not known
+    in_flight      items at once on devices that share layers; None: one for each device
+    done           tasks done already of each stage
     """
 
     stages: tuple[PlanStage, ...]
@@ -102,7 +103,7 @@ class Problem:
 
     @property
     def work_s(self) -> float:
-        """Seconds of all work that is left on a device of speed 1."""
+        """Seconds that all work left takes on a device of speed 1."""
         return sum(self.n_left(s) * stage.item_s for s, stage in enumerate(self.stages)) * self.mean_size
 
     @property
@@ -110,13 +111,13 @@ class Problem:
         return 1.0 if not self.sizes else sum(self.sizes) / len(self.sizes)
 
     def n_left(self, number: int) -> int:
-        """Tasks of a stage that are not done."""
+        """Return the tasks of stage ``number`` that are not done."""
         done = self.done[number] if self.done else 0
         return self.n_items * self.stages[number].n_tasks - done
 
 
 def check(problem: Problem) -> None:
-    """Raises ConfigError on what cannot be planned: no stage or device, doubled names, odd numbers."""
+    """Raise ConfigError on what cannot be planned: no stage or device, equal names, wrong numbers."""
     if not problem.stages or not problem.devices:
         raise ConfigError("there is nothing to plan", hint="give at least one stage and one device")
     named = (("stage", [s.name for s in problem.stages]), ("device", [d.id for d in problem.devices]))

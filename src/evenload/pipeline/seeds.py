@@ -1,4 +1,4 @@
-"""One seed per item, from the job's seed and the item's id alone."""
+"""Derive one seed for each item, from the job's seed and the item's id alone."""
 
 import hashlib
 
@@ -6,7 +6,7 @@ __all__ = ["item_seed"]
 
 
 def item_seed(job_seed: int, item: str, sample: int = 0) -> int:
-    """A seed in 0 .. 2**63 - 1 that depends on nothing but its arguments.
+    """Return a seed in 0 .. 2**63 - 1 that depends on nothing but its arguments.
 
     It is the same on every machine, for any number of devices, in any order, and stays what it is when items
     are added or left out. ``sample`` tells several results of one item apart. 63 bits, because that is what

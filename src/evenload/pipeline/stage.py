@@ -1,6 +1,6 @@
-"""What a stage is, what it is told, and the worker that runs one.
+"""Stages: what a stage's class is given, and the runner that calls it in a worker.
 
-A stage is a plain class, found by the ``target`` of the job file; it needs no base:
+A stage is a plain class, named by ``target`` in the job file; it needs no base class:
 
     class Brighten:
         def __init__(self, context, *, by=0.1): ...        # once per worker: load the model here
@@ -32,7 +32,7 @@ _VALUE_TYPES = {"number": (int, float), "text": (str,), "boolean": (bool,)}
 
 @dataclass(frozen=True, slots=True)
 class ModelFolder:
-    """Where a stage's weights are and what they are loaded as. ``components``: parts of it, None for all."""
+    """The place of a stage's weights and what they are loaded as; all parts if ``components`` is None."""
 
     path: str
     dtype: str = "auto"
@@ -41,14 +41,14 @@ class ModelFolder:
 
 @dataclass(frozen=True, slots=True)
 class StageContext:
-    """What a stage's constructor gets first.
+    """The first argument of a stage's constructor: where the stage runs, and what it is to load.
 
-    device       what this worker computes on; ``device.torch`` is its name for torch
+    device       the device of this worker; ``device.torch`` is its name for torch
     folder       the folder of the job file, to which relative paths in ``params`` belong
     model        the job file's ``model`` of this stage: path, dtype, components; None if it has none
-    fit          how the model is to be held, ``plan.Fit``
-    n_devices    how many devices this worker has; ``torch_devices`` names them
-    may_use_cpu  False: nobody asked for the CPU, and a large model there would be a mistake
+    fit          how the model is to be held on the devices
+    n_devices    number of devices of this worker; ``torch_devices`` names them
+    may_use_cpu  False if the CPU was not asked for, where a large model would take hours
     """
 
     stage: str
@@ -62,7 +62,7 @@ class StageContext:
 
     @property
     def torch_devices(self) -> tuple[str, ...]:
-        """Names for torch of all devices of this worker. It sees no others, so that they count from 0."""
+        """Names of this worker's devices for torch, counted from 0, as the worker sees no other devices."""
         first = self.device.torch
         if self.n_devices == 1 or not first.startswith("cuda"):
             return (first,) * self.n_devices
@@ -79,7 +79,7 @@ class StageContext:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to work on: its position, its id, its seed and its group."""
+    """One item of a job: its position, its id, its seed and its group."""
 
     index: int
     id: str
@@ -87,13 +87,13 @@ class Item:
     group: str | None = None
 
     def rng(self) -> Any:
-        """A NumPy generator with the item's seed."""
+        """Return a NumPy generator with the item's seed."""
         import numpy as np
 
         return np.random.default_rng(self.seed)
 
     def generator(self) -> Any:
-        """A torch generator with the item's seed, on the CPU: the same numbers on every kind of device."""
+        """Return a torch generator with the item's seed, on the CPU: equal numbers for every device."""
         import torch
 
         return torch.Generator().manual_seed(self.seed)
@@ -101,16 +101,22 @@ class Item:
 
 @runtime_checkable
 class Stage(Protocol):
-    """A stage, seen by a type checker: called with the item's values so far, returns its outputs by name."""
+    """A stage's class for type checkers: called with an item's values so far, returns its outputs by name."""
 
     def __call__(self, inputs: Mapping[str, Any], item: Item) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class StageSetup:
-    """All that a worker must know to run one stage; small, and sent to each worker once.
+    """The setup of one stage, sent to each worker once.
 
-    ``may_change_bits``: results of a batch need not be those of the items by themselves.
+    target           the stage's class
+    folder           the folder of the job file; ``run_folder``: that of the run
+    params, call     arguments of the constructor, and of each call
+    outputs          type of each declared output, by name
+    retries          further attempts at an item that failed
+    python           interpreter of the stage's own environment; None for this one
+    may_change_bits  results of a batch need not equal those of its items one by one
     """
 
     stage: str
@@ -129,9 +135,11 @@ class StageSetup:
 
 
 class StageOutput(NamedTuple):
-    """What came of an item: outputs, ``{output: [bytes, digest]}`` of those that are files, and the files.
+    """The result of a stage for one item.
 
-    Files stand in ``outputs`` as paths relative to the run folder; they are not on disk yet.
+    outputs   by name; of a file its path relative to the run folder
+    files     ``{output: [bytes, digest]}`` of outputs that are files
+    contents  path and content of each file that is not on disk yet
     """
 
     outputs: dict[str, Any]
@@ -140,85 +148,89 @@ class StageOutput(NamedTuple):
 
 
 class StageRunner:
-    """One stage on one worker: calls it, hands back what is small, and files to be saved."""
+    """A stage in a worker: constructs it, calls it, and checks and encodes its outputs."""
 
-    def __init__(self, worker: StageSetup, device: Any, fit: Fit = WHOLE, n_devices: int = 1):
-        """Constructs the stage on ``device``; raises what its constructor raises."""
-        self.worker = worker
-        stage_class = load_target(worker.target)
+    def __init__(self, setup: StageSetup, device: Any, fit: Fit = WHOLE, n_devices: int = 1):
+        """Construct the stage on ``device``; raises what its constructor raises."""
+        self.setup = setup
+        stage_class = load_target(setup.target)
         if not isinstance(stage_class, type):
             raise ConfigError(
-                f"{worker.target.name} in {worker.target.module} is not a class",
+                f"{setup.target.name} in {setup.target.module} is not a class",
                 hint="a stage is a class with __call__(self, inputs, item); a function: kind: function",
             )
         if stage_class.__init__ is object.__init__:
             self._stage: Any = stage_class()
         else:
             context = StageContext(
-                worker.stage, device, worker.folder, worker.seed, worker.model, fit, n_devices,
-                worker.may_use_cpu,
+                setup.stage, device, setup.folder, setup.seed, setup.model, fit, n_devices,
+                setup.may_use_cpu,
             )  # fmt: skip
-            self._stage = stage_class(context, **worker.params)
+            self._stage = stage_class(context, **setup.params)
 
     def lane(self) -> "StageRunner | None":
-        """A runner for one more item at the same time; None if the stage takes one at a time."""
+        """Return a runner for one more item at the same time; None if the stage takes one at a time."""
         make = getattr(self._stage, "lane", None)
         if make is None:
             return None
         twin = object.__new__(StageRunner)
-        twin.worker, twin._stage = self.worker, make()
+        twin.setup, twin._stage = self.setup, make()
         return twin
 
     @property
     def stage(self) -> Any:
-        """The stage itself."""
+        """The user's object."""
         return self._stage
 
     @property
     def can_batch(self) -> bool:
-        """Does the stage take several items in one call? Then it has a method ``batch``."""
+        """Whether the stage has a method ``batch``, which takes several items in one call."""
         return callable(getattr(self._stage, "batch", None))
 
-    def make(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
-        """The item's outputs. ``place`` comes before the item's id in the names of files."""
-        for attempt in range(self.worker.retries):
+    def call(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
+        """Call the stage for an item. ``place`` comes before the item's id in the names of files.
+
+        A failed call is repeated as often as the setup allows, unless memory ran out.
+        """
+        for attempt in range(self.setup.retries):
             try:
-                return self._made(self._stage(inputs, item, **self.worker.call), inputs, item, place)
+                return self._checked(self._stage(inputs, item, **self.setup.call), inputs, item, place)
             except Exception as error:
                 if is_memory_error(error):
                     raise
-                # What it lacks may come back: a server, a file.
+                # What was missing may come back: a server, a file.
                 time.sleep(min(0.1 * 2**attempt, 5.0))
-        return self._made(self._stage(inputs, item, **self.worker.call), inputs, item, place)
+        return self._checked(self._stage(inputs, item, **self.setup.call), inputs, item, place)
 
-    def make_batch(self, jobs: Sequence[tuple[Mapping[str, Any], Item, str]]) -> list[StageOutput]:
-        """The outputs of several items from one call of the stage's ``batch``."""
-        inputs, items = [job[0] for job in jobs], [job[1] for job in jobs]
-        outputs = list(self._stage.batch(inputs, items, **self.worker.call))
-        if len(outputs) != len(jobs):
+    def call_batch(self, calls: Sequence[tuple[Mapping[str, Any], Item, str]]) -> list[StageOutput]:
+        """Call the stage's ``batch`` for several items: ``(values, item, place)`` of each."""
+        inputs, items = [call[0] for call in calls], [call[1] for call in calls]
+        outputs = list(self._stage.batch(inputs, items, **self.setup.call))
+        if len(outputs) != len(calls):
             raise self._refused(
-                f"returned {len(outputs)} outputs of a batch of {len(jobs)}", "return one dict for each item"
+                f"returned {len(outputs)} outputs of a batch of {len(calls)}", "return one dict for each item"
             )
-        return [self._made(one, *job) for one, job in zip(outputs, jobs, strict=True)]
+        return [self._checked(one, *call) for one, call in zip(outputs, calls, strict=True)]
 
     def run(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> tuple[dict[str, Any], dict]:
-        """The item's outputs and ``{output: [bytes, digest]}`` of its files, which are on disk then."""
-        made = self.make(inputs, item, place)
+        """Call the stage and save its files; returns outputs and ``{output: [bytes, digest]}``."""
+        made = self.call(inputs, item, place)
         for path, content in made.contents:
             write_atomically(path, content)
         return made.outputs, made.files
 
     def __call__(self, task: tuple[Mapping[str, Any], Item]) -> tuple[int, dict[str, Any]]:
-        """The item's index and its outputs."""
+        """Run ``(values, item)``; returns the item's index and its outputs."""
         return task[1].index, self.run(*task)[0]
 
     def close(self) -> None:
+        """Call the stage's ``close``, if it has one."""
         close = getattr(self._stage, "close", None)
         if close is not None:
             close()
 
-    def _made(self, outputs: Any, inputs: Mapping[str, Any], item: Item, place: str) -> StageOutput:
-        declared = self.worker.outputs
+    def _checked(self, outputs: Any, inputs: Mapping[str, Any], item: Item, place: str) -> StageOutput:
+        declared = self.setup.outputs
         if not isinstance(outputs, Mapping):
             raise self._refused(f"returned {type(outputs).__name__}", "return a dict of outputs by name")
         if missing := sorted(declared.keys() - outputs.keys()):
@@ -233,13 +245,13 @@ class StageRunner:
                 path, content = self._encoded(name, value, item, place)
                 made.outputs[name] = path
                 made.files[name] = [len(content), digest_of(content)]
-                made.contents.append((self.worker.run_folder / path, content))
+                made.contents.append((self.setup.run_folder / path, content))
             else:
                 made.outputs[name] = self._plain(name, value)
         return made
 
     def _plain(self, name: str, value: Any) -> Any:
-        """A number, text or None that JSON can hold."""
+        """Return ``value`` as a number, text, boolean or None that JSON can hold; refuse anything else."""
         if getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
             value = value.item()
         if isinstance(value, float) and not math.isfinite(value):
@@ -248,7 +260,7 @@ class StageRunner:
             raise self._refused(
                 f"returned {name!r}, an integer of more than 4299 digits", "return it as text"
             )
-        kind = self.worker.outputs.get(name, "")
+        kind = self.setup.outputs.get(name, "")
         is_number = not isinstance(value, bool)
         if not isinstance(value, _VALUE_TYPES.get(kind, _PLAIN)) or (kind == "number" and not is_number):
             found = f"{type(value).__name__}, not {kind}" if kind else f"of type {type(value).__name__}"
@@ -257,10 +269,10 @@ class StageRunner:
         return value
 
     def _encoded(self, name: str, value: Any, item: Item, place: str) -> tuple[str, bytes]:
-        declared = self.worker.outputs
+        declared = self.setup.outputs
         n_files = sum(file_type in FILE_TYPES for file_type in declared.values())
         suffix = f".{declared[name]}" if n_files == 1 else f".{name}.{declared[name]}"
-        relative = f"outputs/{self.worker.stage}/{place}{file_name(item.id, suffix)}"
+        relative = f"outputs/{self.setup.stage}/{place}{file_name(item.id, suffix)}"
         try:
             content = encode_artifact(value, declared[name])
         except ConfigError as error:
@@ -269,4 +281,4 @@ class StageRunner:
         return relative, content
 
     def _refused(self, what: str, hint: str) -> ConfigError:
-        return ConfigError(f"stage {self.worker.stage!r} {what}", hint=hint)
+        return ConfigError(f"stage {self.setup.stage!r} {what}", hint=hint)

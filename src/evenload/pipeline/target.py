@@ -1,4 +1,4 @@
-"""Where a stage's class lives, found and checked without running its code.
+"""Find a stage's class and check it without running its code.
 
 A target is ``file.py:Class`` (a path relative to the job file) or ``module:Class`` (anything importable). The
 source is parsed, not imported: the process that reads job files stays free of torch, and a typo is found
@@ -22,7 +22,7 @@ __all__ = ["CodeTarget", "check_arguments", "load_target", "locate_target"]
 
 @dataclass(frozen=True, slots=True)
 class CodeTarget:
-    """``name`` in ``file``, or in the importable ``module`` where ``file`` is None."""
+    """The place of a class or function: ``name`` in ``file``, or in ``module`` if that is None."""
 
     module: str
     name: str
@@ -31,7 +31,7 @@ class CodeTarget:
 
 @dataclass(frozen=True, slots=True)
 class _Signature:
-    """What a callable takes beyond its own arguments; ``is_open`` if it takes any name."""
+    """The arguments that a callable takes from the job file; ``is_open``: it takes any name."""
 
     names: tuple[str, ...]
     required: tuple[str, ...]
@@ -39,7 +39,7 @@ class _Signature:
 
 
 def locate_target(target: str, folder: Path) -> CodeTarget:
-    """Find ``target``; relative files are looked up in ``folder``.
+    """Find ``file.py:Name`` or ``module:Name``; relative files are looked up in ``folder``.
 
     Raises ConfigError (with the nearest name where there is one) if the text is malformed, the file or module
     is missing or has a syntax error, or no such class is in it.
@@ -70,7 +70,7 @@ def _nearest_file(file: Path) -> str:
 
 
 def _origin(module: str, folder: Path) -> Path | None:
-    """The source of an importable module; None if it is there but has none (an extension module)."""
+    """Return the source file of an importable module; None for an extension module, which has none."""
     try:
         spec = importlib.util.find_spec(module)
     except (ImportError, ValueError, AttributeError):
@@ -84,6 +84,7 @@ def _origin(module: str, folder: Path) -> Path | None:
 
 
 def _check_name(target: CodeTarget, source: Path) -> None:
+    """Raise UnknownName if the module's source defines and imports no such name."""
     own: list[str] = []
     others: set[str] = set()
     for node in _statements(_parsed(source).body):
@@ -94,13 +95,15 @@ def _check_name(target: CodeTarget, source: Path) -> None:
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             places = node.targets if isinstance(node, ast.Assign) else [node.target]
             others |= {place.id for place in places if isinstance(place, ast.Name)}
-    is_open = "*" in others or "__getattr__" in own  # it may come from elsewhere; the worker will see
+    is_open = (
+        "*" in others or "__getattr__" in own
+    )  # the name may come from elsewhere; the worker will find out
     if not is_open and target.name not in own and target.name not in others:
         raise UnknownName(f"name in {source.name}:", target.name, own)
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Those of a module, also inside its if, try, with and loops."""
+    """Yield the statements of a module, also those inside its if, try, with and loops."""
     for node in body:
         yield node
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -133,10 +136,10 @@ def _signature(function: ast.FunctionDef, n_own: int) -> _Signature:
 
 
 def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_own: int) -> list[str]:
-    """Faults of the keyword arguments ``given`` to ``method`` of the class, past its own ``n_own``.
+    """Check the keyword arguments ``given`` to ``method``; its first ``n_own`` are not the user's.
 
-    Returns one sentence for each unknown or missing name; nothing where the source does not tell (a class
-    that is imported from elsewhere, or that inherits the method).
+    Returns one sentence for each unknown or missing name. Nothing is checked where the source does not say:
+    a class that is imported from elsewhere, or that inherits the method.
     """
     source = target.file or _origin(target.module, Path())
     if source is None:
@@ -168,7 +171,7 @@ def _argument_faults(signature: _Signature, given: dict[str, Any]) -> list[str]:
 def load_target(target: CodeTarget) -> Any:
     """Import and return the object; a file's folder is put first on ``sys.path``, as for a script.
 
-    Raises whatever the import raises, ConfigError if the module has no such name.
+    Raises what the import raises, and UnknownName if the module has no such name.
     """
     module = importlib.import_module(target.module) if target.file is None else _module_of(target.file)
     try:

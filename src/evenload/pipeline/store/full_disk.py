@@ -1,6 +1,6 @@
-"""A disk that takes no more: told once, and never as the fault of an item.
+"""Report a full disk once, and never as the failure of an item.
 
-Results are journaled as they come, so that nothing of them is lost. What a run writes at its end
+Results are kept in the ledger as they come, so that none is lost. What a run writes at its end
 (results.jsonl, summary, trace, report) is tried file by file: one that does not fit does not cost the others.
 """
 
@@ -18,19 +18,19 @@ _FULL = tuple(os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, err
 
 
 def says_full(text: str) -> bool:
-    """Does an error's text say that the disk takes no more: full, over its quota, or read-only?"""
+    """Return whether an error's text says that the disk is full, over its quota, or read-only."""
     return any(words in text for words in _FULL)
 
 
 class FinalWrites:
-    """``failed``: which files could not be written, and why."""
+    """The files that a run writes at its end. ``failed``: which could not be written, and why."""
 
     def __init__(self) -> None:
         self.failed: list[tuple[str, str]] = []
 
     @contextlib.contextmanager
     def of(self, name: str) -> Iterator[None]:
-        """Writing ``name``: an error of the file system is noted, any other is raised."""
+        """Enclose the writing of ``name``: note an error of the file system, raise any other."""
         try:
             yield
         except OSError as error:
@@ -41,14 +41,14 @@ class FinalWrites:
             self.failed.append((name, error.__cause__.strerror or str(error.__cause__)))
 
     def raise_with(self, error: Exception | None) -> None:
-        """Raise ``error``, which ended the run, with what could not be written; or that alone."""
+        """Raise ``error``, which ended the run, with the files that could not be written; or those alone."""
         reasons = ", ".join(dict.fromkeys(why for _, why in self.failed))
-        told = f"could not be written: {', '.join(name for name, _ in self.failed)} ({reasons})"
+        text = f"could not be written: {', '.join(name for name, _ in self.failed)} ({reasons})"
         if error is None and self.failed:
-            raise EvenloadError(told, hint=HINT)
+            raise EvenloadError(text, hint=HINT)
         if error is not None:
             if self.failed:
-                error.add_note(told)
+                error.add_note(text)
                 if isinstance(error, EvenloadError):
-                    error.message += f"\n  {told}"
+                    error.message += f"\n  {text}"
             raise error

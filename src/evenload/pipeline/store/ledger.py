@@ -1,11 +1,11 @@
-"""What a run has on disk for good: each item's result of each stage, to go on from wherever it ended.
+"""Keep each item's result of each stage on disk, so that a run can go on from wherever it ended.
 
     ledger = Ledger.open(run_folder, fingerprint_of(spec, job_folder))
-    ledger.find(stage, strand, digest) -> Kept | None      None: it has to be done
-    ledger.keep([...])                                     returns when the disk has them
+    ledger.find(stage, strand, digest) -> LedgerEntry | None   None: it has to be done
+    ledger.keep([...])                                         returns when the disk has them
 
-A result counts if its files are there, whole and unchanged. The fingerprint says what made the results; with
-another one the ledger is refused, and the message says what was changed.
+A result counts if its files are there, whole and unchanged. The fingerprint holds all of the job that decides
+the results; with another one the ledger is refused, and the message says what was changed.
 """
 
 import hashlib
@@ -32,9 +32,10 @@ FOLDER = "journal"
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
-    """One result: outputs and the files among them, or the error with which the item ended.
+    """One result in the ledger: outputs and the files among them, or the error with which the item ended.
 
-    ``digest`` is that of all that it was made of, ``seconds`` what it took, on ``device``.
+    digest   of the inputs that the result was made from
+    seconds  that it took, on ``device``
     """
 
     digest: str
@@ -53,7 +54,7 @@ class LedgerEntry:
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> "LedgerEntry | None":
-        """None for what another version has written."""
+        """Read an entry; None for one that another version has written."""
         try:
             row = json.loads(payload)
             error = row.pop("error", None)
@@ -63,7 +64,10 @@ class LedgerEntry:
 
 
 class Ledger:
-    """``notes``: what was found damaged and will be made again, one sentence each."""
+    """The finished results of a run, on disk.
+
+    ``notes``: files that were found damaged and will be made again, one sentence each.
+    """
 
     def __init__(self, folder: Path, journal: Journal):
         self.notes: list[str] = []
@@ -73,8 +77,9 @@ class Ledger:
 
     @classmethod
     def open(cls, run_folder: Path, fingerprint: Mapping[str, str]) -> "Ledger":
-        """Open that of a run folder, or begin one. Raises ConfigError if another job made its results, or if
-        another process is at it.
+        """Open the ledger of a run folder, or begin one.
+
+        Raises ConfigError if another job made its results, or if another process works in the folder.
         """
         path = run_folder / FOLDER
         changes = _changes(path, fingerprint)
@@ -89,21 +94,21 @@ class Ledger:
         return cls(run_folder, Journal.open(path, fingerprint, on_change=on_change))
 
     def find(self, stage: str, strand: "Strand", digest: str) -> LedgerEntry | None:
-        """The result of an earlier session, if it still is what was made of these inputs. Errors count too.
+        """Return the result of an earlier run, if it was made from the same inputs. Errors count too.
 
-        What was not there when the ledger was opened is not looked for: nobody waits for one who writes.
+        Only entries from before the ledger was opened are looked up, so that nobody waits for a writer.
         """
         key = key_of(stage, strand)
         payload = self._journal.done(key) if key in self._known else None
-        kept = LedgerEntry.from_bytes(payload) if payload is not None else None
-        if kept is None or kept.digest != digest:
+        entry = LedgerEntry.from_bytes(payload) if payload is not None else None
+        if entry is None or entry.digest != digest:
             return None
-        for name, (n_bytes, content_digest) in kept.files.items():
-            fault = self._fault_of(str(kept.outputs.get(name)), n_bytes, content_digest)
+        for name, (n_bytes, content_digest) in entry.files.items():
+            fault = self._fault_of(str(entry.outputs.get(name)), n_bytes, content_digest)
             if fault:
-                self.notes.append(f"{kept.outputs.get(name)} {fault}: it is made again")
+                self.notes.append(f"{entry.outputs.get(name)} {fault}: it is made again")
                 return None
-        return kept
+        return entry
 
     def _fault_of(self, relative: str, n_bytes: int, content_digest: str) -> str:
         try:
@@ -114,9 +119,9 @@ class Ledger:
         return "" if is_whole else "is not what was written"
 
     def keep(self, results: Iterable[tuple[str, "Strand", LedgerEntry]]) -> None:
-        """Returns when the disk has all of them. Raises EvenloadError if it is full."""
+        """Write results; returns when they are on disk. Raises EvenloadError if the disk is full."""
         self._journal.record_many(
-            [(key_of(stage, strand), kept.to_bytes()) for stage, strand, kept in results]
+            [(key_of(stage, strand), entry.to_bytes()) for stage, strand, entry in results]
         )
 
     def close(self) -> None:
@@ -124,13 +129,13 @@ class Ledger:
 
 
 def key_of(stage: str, strand: "Strand") -> str:
-    """Short, and sound whatever the item's id holds."""
+    """Return the key of a result: short, and valid whatever the item's id holds."""
     name = hashlib.blake2b(strand.item.id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return f"{stage}/{strand.sample}/{name}"
 
 
 def digest_inputs(values: Mapping[str, Any], seed: int) -> str:
-    """Of an item's own columns; of a file also its size and when it was changed."""
+    """Digest an item's own columns and seed; of a file also its size and when it was changed."""
     seen: list[Any] = [seed]
     for name, value in sorted(values.items()):
         seen.append([name, value])
@@ -140,17 +145,21 @@ def digest_inputs(values: Mapping[str, Any], seed: int) -> str:
                 seen.append([status.st_size, status.st_mtime_ns])
             except (OSError, ValueError):
                 seen.append(None)
-    return hashlib.blake2b(json_text(seen).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+    return _digest_json(seen)
 
 
-def digest_result(before: str, kept: LedgerEntry) -> str:
-    """Of what the next stage's result is made of: what this one's was, and what it gave."""
-    seen = [before, kept.outputs, kept.files]
-    return hashlib.blake2b(json_text(seen).encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+def digest_result(before: str, entry: LedgerEntry) -> str:
+    """Digest what the next stage's result is made from: this stage's inputs and its result."""
+    seen = [before, entry.outputs, entry.files]
+    return _digest_json(seen)
+
+
+def _digest_json(value: Any) -> str:
+    return digest_of(json_text(value).encode("utf-8", "backslashreplace"))
 
 
 def fingerprint_of(spec: "JobSpec", job_folder: Path) -> dict[str, str]:
-    """Everything in a job that decides what its results are; devices and schedule do not."""
+    """Collect everything in a job that decides its results; devices and schedule do not."""
     made = {"job.seed": str(spec.job.seed), "stages": " ".join(stage.name for stage in spec.stages)}
     for stage in spec.stages:
         made |= {f"stages.{stage.name}.{name}": text for name, text in _of_stage(stage, job_folder).items()}
@@ -179,7 +188,7 @@ def _source_digest(target: str, job_folder: Path) -> str:
 
 
 def _weights_digest(folder: Path) -> str:
-    """By names and sizes: to read 58 GB would take minutes."""
+    """Digest names and sizes of the weights; reading 58 GB would take minutes."""
     if not folder.is_dir():
         return ""
     files = sorted(path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin", ".json"))
@@ -188,7 +197,7 @@ def _weights_digest(folder: Path) -> str:
 
 
 def _changes(path: Path, fingerprint: Mapping[str, str]) -> list[str]:
-    """What differs from the job that made the results there, one line each; [] if there are none."""
+    """Return how the job differs from the one that made the results in ``path``, one line each."""
     try:
         was = json.loads((path / "journal.json").read_bytes())["fingerprint"]
         assert isinstance(was, dict)

@@ -5,8 +5,8 @@ events.jsonl    what happened, as it happened
 results.jsonl   one row for each item, in input order
 summary.json    the headline numbers
 outputs/        what the stages made: outputs/<stage>/<item>.png
-journal/        which results are on disk for good, so that a run can go on
-inputs/         copies of the inputs, if the job asks for them
+journal/        the ledger: which results are on disk, so that a run can go on
+inputs/         copies of the input files, if the job asks for them
 report.html, trace.json
 """
 
@@ -37,7 +37,7 @@ _FOLDERS = ("outputs", "inputs", "journal", "control")
 
 
 class RunFolder:
-    """A folder that holds one run. ``path`` is absolute; ``is_resumed``: it holds results already."""
+    """The folder of one run. ``path`` is absolute; ``is_resumed``: it holds results already."""
 
     def __init__(self, path: Path, *, is_resumed: bool = False):
         self.path = path
@@ -47,23 +47,16 @@ class RunFolder:
     def create(cls, path: Path, *, fresh: bool = False) -> "RunFolder":
         """Make the folder, or open it to go on with the run in it.
 
-        With ``fresh`` an earlier run is taken away, and then only what runs write; a folder that holds
-        anything else is never touched. Raises ConfigError.
+        With ``fresh`` the files of an earlier run are removed. A folder that holds anything that no run
+        writes is never touched: ConfigError, as for one that another process works in or that cannot be
+        written.
         """
         path = path.resolve()
-        present = set(os.listdir(path)) if path.is_dir() else set()
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, not a folder", hint="give another run folder with -o")
-        partial = {name for name in present if _is_partial(name)}
-        foreign = sorted(present - {*_FILES, *_FOLDERS} - partial)
-        if foreign:
-            more = ", ..." if len(foreign) > 3 else ""
-            raise ConfigError(
-                f"{path} holds what is not of a run: {', '.join(foreign[:3])}{more}",
-                hint="give another run folder with -o",
-            )
-        can_go_on = (path / "journal").is_dir()
-        if present and not fresh and not can_go_on:
+        present = set(os.listdir(path)) if path.is_dir() else set()
+        _refuse_foreign(path, present)
+        if present and not fresh and not (path / "journal").is_dir():
             raise ConfigError(
                 f"{path} holds a run already, and no journal to go on from",
                 hint="give another folder with -o, or --fresh",
@@ -79,8 +72,9 @@ class RunFolder:
         return cls(path, is_resumed=bool(present) and not fresh)
 
     def sweep(self) -> None:
-        """Take away what was half written when a worker was killed. For who has the journal's lock: another
-        process that is at work here is writing such files just now.
+        """Remove files that were half written when a worker was killed.
+
+        Only for the holder of the journal's lock: another process may be writing such files now.
         """
         try:
             for partial in (self.path / "outputs").rglob("*.tmp"):
@@ -92,6 +86,7 @@ class RunFolder:
             raise _unwritable(self.path, error) from error
 
     def file(self, name: str) -> Path:
+        """Return the path of one of a run's files."""
         assert name in _FILES
         return self.path / name
 
@@ -107,11 +102,21 @@ class RunFolder:
         write_atomically(self.file(name), text.encode("utf-8", "backslashreplace"))
 
     def write_results(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """One JSON object for each row, in the order given, whatever it holds: see ``json_text``."""
+        """Write one JSON object a line, in the order given; ``json_text`` says how odd values are written."""
         self.write_text("results.jsonl", "".join(f"{json_text(row)}\n" for row in rows))
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         self.write_text("summary.json", json_text(summary, indent=2) + "\n")
+
+
+def _refuse_foreign(path: Path, present: set[str]) -> None:
+    foreign = sorted(name for name in present - {*_FILES, *_FOLDERS} if not _is_partial(name))
+    if foreign:
+        more = ", ..." if len(foreign) > 3 else ""
+        raise ConfigError(
+            f"{path} holds what is not of a run: {', '.join(foreign[:3])}{more}",
+            hint="give another run folder with -o",
+        )
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
@@ -119,12 +124,12 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 def _is_partial(name: str) -> bool:
-    """A file of ours that was being written when its writer was killed."""
+    """Return whether ``name`` is that of a run's file whose writer was killed."""
     return name.endswith(".tmp") and name.lstrip(".").startswith(_FILES)
 
 
 def is_in_use(path: Path) -> bool:
-    """Does a process work at the run in ``path``?"""
+    """Return whether a process works in the run folder ``path``."""
     try:
         with (path / "journal" / "lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)

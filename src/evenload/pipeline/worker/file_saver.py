@@ -1,7 +1,7 @@
-"""Files on their way to the disk while the next item is computed.
+"""Write files to disk in threads, while the next item is computed.
 
-An item is claimed as done only when its files are there: write, fsync, rename. To wait for a disk takes
-longer than many stages do, and several waits at a time cost hardly more than one.
+An item counts as done only when its files are on disk: write, fsync, rename. Waiting for a disk takes longer
+than many stages do, and several waits at a time cost hardly more than one.
 """
 
 import contextlib
@@ -15,11 +15,11 @@ from evenload.pipeline.artifacts import write_atomically
 __all__ = ["FileSaver"]
 
 N_THREADS = 4
-MOST_WAITING_BYTES = 256 << 20  # then whoever brings more waits
+MOST_WAITING_BYTES = 256 << 20  # with more, ``save`` waits
 
 
 class FileSaver:
-    """``save`` returns at once; ``then`` is called from a thread with None or what went wrong."""
+    """A queue of files to write, with threads that write them."""
 
     def __init__(self) -> None:
         self._todo: queue.SimpleQueue[_SaveRequest | None] = queue.SimpleQueue()
@@ -28,7 +28,10 @@ class FileSaver:
         self._n_waiting_bytes = 0
 
     def save(self, files: Sequence[tuple[Path, bytes]], then: Callable[[Exception | None], None]) -> None:
-        """Bring ``files`` onto the disk, in their order. Waits while very many bytes wait already."""
+        """Queue ``files``, to be written in their order; waits only while very many bytes are queued.
+
+        ``then`` is called from a thread once they are on disk, with None or the error.
+        """
         n_bytes = sum(len(content) for _, content in files)
         with self._changed:
             self._changed.wait_for(lambda: self._n_waiting_bytes < MOST_WAITING_BYTES)
@@ -40,7 +43,7 @@ class FileSaver:
         self._todo.put((files, n_bytes, then))
 
     def close(self) -> None:
-        """Returns when all that was to be saved is."""
+        """Wait until everything is written, and end the threads."""
         for _ in self._threads:
             self._todo.put(None)
         for thread in self._threads:
@@ -48,8 +51,8 @@ class FileSaver:
         self._threads.clear()
 
     def _work(self) -> None:
-        while (job := self._todo.get()) is not None:
-            files, n_bytes, then = job
+        while (request := self._todo.get()) is not None:
+            files, n_bytes, then = request
             fault: Exception | None = None
             try:
                 for path, content in files:
@@ -59,7 +62,7 @@ class FileSaver:
             with self._changed:
                 self._n_waiting_bytes -= n_bytes
                 self._changed.notify_all()
-            with contextlib.suppress(RuntimeError):  # the interpreter is on its way out
+            with contextlib.suppress(RuntimeError):  # the interpreter is ending
                 then(fault)
 
 

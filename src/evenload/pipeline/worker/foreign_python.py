@@ -1,8 +1,8 @@
-"""A stage with an interpreter of its own (``python: /venvs/score/bin/python``): other packages and versions.
+"""Run a stage in another Python interpreter (``python: /venvs/score/bin/python``), with its own packages.
 
-The worker starts it and speaks to it in lines of JSON; files go to the run folder as from any other stage.
-Of this environment it sees the package evenload alone; numpy and what the stage needs must be installed in
-its own.
+The worker starts the interpreter and exchanges lines of JSON with it. The stage writes its files to the run
+folder. The interpreter gets the package evenload from this environment; numpy and what the stage imports must
+be installed in its own.
 """
 
 import contextlib
@@ -36,27 +36,27 @@ serve()
 
 
 class ForeignStageRunner:
-    """Does what ``StageRunner`` does, in another interpreter. Raises ConfigError if that cannot."""
+    """A runner whose stage lives in another interpreter; ConfigError if that cannot start."""
 
-    def __init__(self, worker: StageSetup, device: Any, fit: Fit, n_devices: int):
-        self.worker = worker
+    def __init__(self, setup: StageSetup, device: Any, fit: Fit, n_devices: int):
+        self.setup = setup
         seen = {"id": device.id, "torch": device.torch, "threads": getattr(device, "threads", 1)}
-        plain = json.loads(json.dumps(dataclasses.asdict(worker), default=str))
+        plain = json.loads(json.dumps(dataclasses.asdict(setup), default=str))
         self._hello = {
-            "worker": plain, "device": seen, "fit": dataclasses.asdict(fit), "n_devices": n_devices
+            "setup": plain, "device": seen, "fit": dataclasses.asdict(fit), "n_devices": n_devices
         }  # fmt: skip
         self._process: subprocess.Popen[str] | None = None
         self._start()
 
     def lane(self) -> None:
-        """One item at a time."""
+        """Return None: the stage takes one item at a time."""
 
     can_batch = False
 
-    def make(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
-        """As ``StageRunner.make``, with files that are on disk already.
+    def call(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
+        """Call the stage for an item, as ``StageRunner.call``; its files are on disk already.
 
-        What the stage raises arrives under its name, with its message.
+        An error of the stage is raised again as a RuntimeError of the same type name and message.
         """
         if self._process is None:
             self._start()
@@ -64,6 +64,7 @@ class ForeignStageRunner:
         return StageOutput(answer["outputs"], answer["files"], [])
 
     def close(self) -> None:
+        """End the interpreter; kill it if that takes longer than five seconds."""
         if self._process is not None:
             process, self._process = self._process, None
             for stream in (process.stdin, process.stdout):
@@ -76,9 +77,9 @@ class ForeignStageRunner:
                 process.wait()
 
     def _start(self) -> None:
-        python = str(self.worker.python)
+        python = str(self.setup.python)
         if "/" in python:
-            python = str(self.worker.folder / python)
+            python = str(self.setup.folder / python)
         home = str(Path(__file__).parents[2])
         try:
             self._process = subprocess.Popen(
@@ -108,9 +109,9 @@ class ForeignStageRunner:
             line = ""
         if not line:
             self.close()
-            stage, code = self.worker.stage, process.returncode
+            stage, code = self.setup.stage, process.returncode
             raise ConfigError(
-                f"{self.worker.python} ended with exit code {code} in stage {stage!r}",
+                f"{self.setup.python} ended with exit code {code} in stage {stage!r}",
                 hint="its last words are in the run's notes; has it numpy and what the stage imports?",
             )
         answer = json.loads(line)
@@ -123,32 +124,32 @@ class ForeignStageRunner:
 
 
 def serve() -> None:
-    """The other interpreter's side: one runner, one line in, one line out, until the worker is gone."""
+    """Answer the worker's lines, one by one, until it is gone: the side of the other interpreter."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the stage prints is talk
+    os.dup2(2, 1)  # what the stage prints goes to stderr
     runner: StageRunner | None = None
     for line in sys.stdin:
         question = json.loads(line)
         try:
             if runner is None:
-                runner, answer = _built(question), {}
+                runner, answer = _build_runner(question), {}
             else:
                 outputs, files = runner.run(question["inputs"], Item(**question["item"]), question["place"])
                 answer = {"outputs": outputs, "files": files}
         except Exception as error:
             from evenload.executor.task.failure import Failure, is_memory_error
 
-            told = Failure.of(error, travels=False)
-            sys.stderr.write(told.traceback)
-            answer = {"error": [told.type_name, told.message], "is_memory": is_memory_error(error)}
+            failure = Failure.of(error, travels=False)
+            sys.stderr.write(failure.traceback)
+            answer = {"error": [failure.type_name, failure.message], "is_memory": is_memory_error(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
     if runner is not None:
         runner.close()
 
 
-def _built(hello: dict[str, Any]) -> StageRunner:
-    plain = dict(hello["worker"])
+def _build_runner(hello: dict[str, Any]) -> StageRunner:
+    plain = dict(hello["setup"])
     target = plain["target"]
     file = Path(target["file"]) if target["file"] else None
     plain["target"] = CodeTarget(target["module"], target["name"], file)

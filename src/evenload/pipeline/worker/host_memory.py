@@ -1,8 +1,7 @@
-"""Moves the weights of a stage to pinned host memory and back; on the CPU they stay where they are.
+"""Move the weights of a stage to pinned host memory and back; on the CPU they stay where they are.
 
-Weights are found by looking: modules that the stage has as attributes, and the components of its pipelines.
-What they free is asked of the driver by whoever parks them. The copy in host memory is kept once it is made:
-weights do not change, so that the next time only the device's is let go of.
+The weights are those of the modules among the stage's attributes and in its pipelines' components. The copy
+in host memory is kept once it is made: weights do not change, so that later only the device's copy is freed.
 """
 
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ __all__ = ["HostCopy", "modules_of"]
 
 
 class HostCopy:
-    """The weights of ``stage`` in host memory."""
+    """A copy of a stage's weights in host memory, made when it is first needed."""
 
     def __init__(self, stage: Any):
         self._modules = list(modules_of(stage))
@@ -20,11 +19,11 @@ class HostCopy:
 
     @property
     def n_bytes(self) -> int:
-        """Of all weights, wherever they are."""
+        """Bytes of all weights, wherever they are."""
         return sum(tensor.nbytes for tensor in self._tensors())
 
     def park(self) -> bool:
-        """Let go of the device's memory. False if there is nothing that could be moved."""
+        """Move the weights off the device; returns False if there is nothing to move."""
         import torch
 
         if not self._homes:
@@ -51,7 +50,7 @@ class HostCopy:
 
 
 def modules_of(stage: Any) -> Iterator[Any]:
-    """The ``torch.nn.Module`` objects that are attributes of ``stage``, or of what it has as attributes."""
+    """Yield the torch modules among the attributes of ``stage`` and in the components of its pipelines."""
     import sys
 
     torch = sys.modules.get("torch")

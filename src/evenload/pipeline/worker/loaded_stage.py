@@ -1,7 +1,7 @@
-"""A stage that is built in a worker: runs items one by one, several in flight over lanes, or as a batch.
+"""Run items on a loaded model: one by one, several at once on lanes, or as a batch.
 
-A batch must give the bytes that its items give one by one, unless the job says that it need not: the first
-one of each worker is done both ways and compared.
+A batch must give the bytes that its items give one by one, unless the job allows otherwise: the first batch
+of each worker is done both ways and compared.
 """
 
 import gc
@@ -22,9 +22,9 @@ __all__ = ["LoadedStage", "described_error", "free_cached_memory", "timed"]
 
 
 class LoadedStage:
-    """With several lanes, each has what remembers of its own, and a thread.
+    """A loaded model; each lane has its own scheduler state and thread.
 
-    over   where outcomes go that come later: of lanes, and of files that were saved
+    over   queue of outcomes that come later: those of lanes, and of items whose files were saved
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LoadedStage:
     ):
         self.runner = runner
         self._stage, self._saver, self._over = stage, saver, over
-        self._may_batch: bool | None = True if runner.worker.may_change_bits else None  # None: not known yet
+        self._may_batch: bool | None = True if runner.setup.may_change_bits else None  # None: not known yet
         self._lanes: queue.SimpleQueue[StageRunner] = queue.SimpleQueue()
         self._lanes.put(runner)
         self._has_lanes = False
@@ -48,7 +48,7 @@ class LoadedStage:
                 self._lanes.put(lane)
 
     def run(self, jobs: Sequence[Job]) -> list[Outcome]:
-        """What is over by now; the rest comes to ``over``."""
+        """Run the items; returns the outcomes there are by now, the others go to ``over``."""
         if self._has_lanes:
             for job in jobs:
                 threading.Thread(target=self._run_on_lane, args=(job,), daemon=True).start()
@@ -57,37 +57,37 @@ class LoadedStage:
             return self._run_batch(jobs)
         return [self._run_one(self.runner, jobs[0])]
 
-    def adopt(self, worker: StageSetup) -> bool:
-        """Go on as the stage ``worker`` of another job, if that needs the same model; else False."""
-        if worker.python is not None or _model_of(worker) != _model_of(self.runner.worker):
+    def adopt(self, setup: StageSetup) -> bool:
+        """Go on with the setup of another job's stage, if that needs the same model; else return False."""
+        if setup.python is not None or _model_setup(setup) != _model_setup(self.runner.setup):
             return False
         for _ in range(self._lanes.qsize()):
             lane = self._lanes.get()
-            lane.worker = worker
+            lane.setup = setup
             self._lanes.put(lane)
-        self.runner.worker = worker
-        self._may_batch = True if worker.may_change_bits else None  # with other arguments it may not be so
+        self.runner.setup = setup
+        self._may_batch = True if setup.may_change_bits else None  # other arguments may change it
         return True
 
     def close(self) -> None:
-        """A stage that fails here has done its work, and is no reason not to load the next one."""
+        """Close the stage; an error is only printed, as the stage's results are all there."""
         try:
             self.runner.close()
         except Exception as error:
-            text = f"{self.runner.worker.stage}: close() raised {type(error).__name__}: {error}"
+            text = f"{self.runner.setup.stage}: close() raised {type(error).__name__}: {error}"
             sys.stderr.write(text + "\n")
 
     def _run_on_lane(self, job: Job) -> None:
         lane = self._lanes.get()
         outcome = self._run_one(lane, job)
         self._lanes.put(lane)
-        if outcome.kind != "made":  # that is told already
+        if outcome.kind != "made":  # else it is in ``over`` already
             self._over.put(outcome)
 
     def _run_one(self, runner: StageRunner, job: Job) -> Outcome:
         began_s = time.monotonic()
         try:
-            made = runner.make(job.values, job.item, job.place)
+            made = runner.call(job.values, job.item, job.place)
         except Exception as error:
             return timed(self._failed(job, error), began_s)
         outcome = timed(Outcome("done", self._stage, job.task, made.outputs, made.files), began_s)
@@ -102,13 +102,13 @@ class LoadedStage:
         return outcome
 
     def _saved(self, outcome: Outcome, made: StageOutput) -> Outcome:
-        """``outcome`` itself, or what stands for it until its files are on disk."""
+        """Return ``outcome``, or an interim outcome "made" while its files are being written."""
         if not made.contents:
             return outcome
         interim = Outcome("made", self._stage, outcome.task, start_s=outcome.start_s, stop_s=outcome.stop_s)
         interim.peak_bytes = outcome.peak_bytes
         if self._has_lanes:
-            self._over.put(interim)  # before its files can be there
+            self._over.put(interim)  # before the outcome itself can be there
         self._saver.save(made.contents, lambda fault: self._over.put(_after_saving(outcome, fault)))
         return interim
 
@@ -121,12 +121,12 @@ class LoadedStage:
             return outcomes
         began_s = time.monotonic()
         try:
-            mades = self.runner.make_batch([(job.values, job.item, job.place) for job in jobs])
+            mades = self.runner.call_batch([(job.values, job.item, job.place) for job in jobs])
         except Exception as error:
             first = timed(self._failed(jobs[0], error), began_s)
             if first.kind == "memory":
                 return [first, *(timed(Outcome("again", self._stage, job.task), began_s) for job in jobs[1:])]
-            return [self._run_one(self.runner, job) for job in jobs]  # one of them is to blame
+            return [self._run_one(self.runner, job) for job in jobs]  # to find the item that fails
         took_s = (time.monotonic() - began_s) / len(jobs)
         if self._may_batch is None:
             return self._compared(jobs, mades, took_s)
@@ -135,7 +135,7 @@ class LoadedStage:
     def _of_batch(
         self, jobs: Sequence[Job], mades: Sequence[StageOutput], began_s: float, took_s: float
     ) -> list[Outcome]:
-        """As if the items had come one after the other, each in its share of the time."""
+        """Return outcomes as if the items had run one after the other, each in an equal share of the time."""
         outcomes = []
         for number, (job, made) in enumerate(zip(jobs, mades, strict=True)):
             outcome = timed(Outcome("done", self._stage, job.task, made.outputs, made.files), began_s)
@@ -145,13 +145,16 @@ class LoadedStage:
         return outcomes
 
     def _compared(self, jobs: Sequence[Job], mades: Sequence[StageOutput], took_s: float) -> list[Outcome]:
-        """The same items one by one: it is their results that count. Raises nothing."""
+        """Run the items of a batch one by one as well, and note whether the bytes are equal.
+
+        The results of the single runs are those that count.
+        """
         began_s = time.monotonic()
         outcomes, is_equal = [], True
         for job, together in zip(jobs, mades, strict=True):
             start_s = time.monotonic()
             try:
-                alone = self.runner.make(job.values, job.item, job.place)
+                alone = self.runner.call(job.values, job.item, job.place)
             except Exception as error:
                 outcomes.append(timed(self._failed(job, error), start_s))
                 is_equal = False
@@ -166,10 +169,10 @@ class LoadedStage:
         return outcomes
 
 
-def _model_of(worker: StageSetup) -> StageSetup:
-    """All that a stage is built from; stages that ship take no seed from the job."""
-    seed = 0 if worker.target.module.startswith("evenload.pipeline.stages.") else worker.seed
-    return replace(worker, run_folder=Path(), call={}, outputs={}, retries=0, seed=seed)
+def _model_setup(setup: StageSetup) -> StageSetup:
+    """Keep of a setup what the stage's constructor depends on; built-in stages take no seed from the job."""
+    seed = 0 if setup.target.module.startswith("evenload.pipeline.stages.") else setup.seed
+    return replace(setup, run_folder=Path(), call={}, outputs={}, retries=0, seed=seed)
 
 
 def _after_saving(outcome: Outcome, fault: Exception | None) -> Outcome:
@@ -181,17 +184,20 @@ def _after_saving(outcome: Outcome, fault: Exception | None) -> Outcome:
 
 
 def timed(outcome: Outcome, began_s: float) -> Outcome:
+    """Set the outcome's times, from ``began_s`` to now, and the peak of memory."""
     outcome.start_s, outcome.stop_s = began_s, time.monotonic()
     outcome.peak_bytes = _peak_bytes()
     return outcome
 
 
 def described_error(error: Exception) -> tuple[str, str, str]:
+    """Return the error's type name, message and traceback."""
     failure = Failure.of(error, travels=False)
     return failure.type_name, failure.message, failure.traceback
 
 
 def free_cached_memory() -> None:
+    """Collect garbage and give the GPU's cached memory back to the driver."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():

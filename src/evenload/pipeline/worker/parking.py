@@ -1,7 +1,7 @@
-"""Which models wait in host memory while another one is on the device: pure arithmetic.
+"""Choose which models are parked in host memory while another one is on the device: pure arithmetic.
 
-A model that will be wanted again is worth parking if to bring it back takes less time than to load it, and
-if host memory has room for it: that is a budget too. What is wanted next goes first.
+A model that will be needed again is worth parking if bringing it back takes less time than loading it, and if
+it fits into the budget of host memory. The model that is needed next comes first.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ PIN_BYTES_S = 2e9  # from a device into host memory that is pinned for it
 class ParkableModel:
     """A model that may be parked.
 
-    n_bytes    that it takes
+    n_bytes    bytes that it takes
     load_s     seconds that it took to load
     is_parked  it is in host memory already
-    is_moved   its device has memory of its own; False on the CPU, where parking is to let it be
+    is_moved   its device has memory of its own; False on the CPU, where a parked model stays in place
     """
 
     stage: int
@@ -32,14 +32,14 @@ class ParkableModel:
 
 
 def unpark_s(model: ParkableModel) -> float:
-    """Seconds until a parked model is back on its device."""
+    """Return the seconds until a parked model is back on its device."""
     return model.n_bytes / UPLOAD_BYTES_S if model.is_moved else 0.0
 
 
 def parking_budget(free_bytes: int | None, streamed_bytes: int, n_workers: int) -> int:
-    """Host memory that the parked models of one worker may take: a half of what is free, in equal parts.
+    """Return the host memory that one worker's parked models may take: half of what is free, in equal parts.
 
-    streamed_bytes  that the plan pins for blocks which are streamed to devices
+    streamed_bytes  bytes that the plan pins for blocks which are streamed to devices
     """
     if free_bytes is None:
         return 0
@@ -49,11 +49,11 @@ def parking_budget(free_bytes: int | None, streamed_bytes: int, n_workers: int) 
 def stages_to_park(
     models: Sequence[ParkableModel], later: Sequence[int], budget_bytes: int, free_bytes: int
 ) -> tuple[int, ...]:
-    """Those that wait in host memory, in the order in which they are wanted; the others are dropped.
+    """Return the stages whose models are parked, in the order in which they are needed; others are dropped.
 
-    later         stages that are wanted again, the next one first
-    budget_bytes  that all of them may take
-    free_bytes    of host memory now, less what the model that comes may need of it
+    later         stages that are needed again, the next one first
+    budget_bytes  host memory that all parked models may take
+    free_bytes    host memory that is free, less what the model to be loaded may need
     """
     by_stage = {model.stage: model for model in models}
     parked: list[int] = []

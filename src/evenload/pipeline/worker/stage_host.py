@@ -1,7 +1,8 @@
-"""The worker's side of a run: holds the models of its stages, swaps them, and runs what it is told to.
+"""The worker's side of a run: load models, swap them, and run items.
 
-One process is one host, with all devices of its group. A stage is built when it is first needed; what is not
-to be kept is parked in host memory or dropped before, and the driver is asked whether the memory came back.
+A worker process has one host for all devices of its group. A stage is built when it is first needed. Models
+that are not to be kept are parked in host memory or dropped before; the GPU's driver says whether their
+memory came back.
 """
 
 import gc
@@ -27,20 +28,20 @@ from evenload.pipeline.worker.parking import ParkableModel, stages_to_park, unpa
 __all__ = ["StageHost", "run_folder_path"]
 
 WORTH_COLLECTING_BYTES = 2 << 30  # in a smaller process a collection costs more than what it frees
-LONGEST_WAIT_S = 0.25
-LEAST_ROOM_BYTES = 1 << 30  # of host memory, that a model which comes may need beside what is parked
-MOST_LEFT_BYTES = 256 << 20  # of a model that was dropped
+LONGEST_WAIT_S = 0.25  # for an outcome, before the driver may send something new
+LEAST_ROOM_BYTES = 1 << 30  # of host memory, that a model may need while it is loaded
+MOST_LEFT_BYTES = 256 << 20  # that a dropped model may leave behind
 
 
 class StageHost:
-    """Called with orders, one at a time; answers with the outcomes that are there by then."""
+    """The stages of one worker; called with one order at a time, it returns the outcomes so far."""
 
     def __init__(self, spec: HostSpec, device: Any):
         self._spec = spec
         self._device = device
-        self._held: dict[int, LoadedStage] = {}
+        self._loaded: dict[int, LoadedStage] = {}
         self._parked: dict[int, LoadedStage] = {}
-        self._seen: dict[int, _Seen] = {}
+        self._built: dict[int, _BuiltStage] = {}
         self._saver = FileSaver()
         self._over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
 
@@ -50,43 +51,45 @@ class StageHost:
         elif order.kind == ADOPT:
             outcomes = self._adopt(order.spec)
         elif order.kind == WAIT:
-            outcomes = self._next()
+            outcomes = self._wait()
         else:
-            outcomes = self._held[order.stage].run(order.jobs)
-        return [*outcomes, *self._there()]
+            outcomes = self._loaded[order.stage].run(order.jobs)
+        return [*outcomes, *self._outcomes_so_far()]
 
     def close(self) -> None:
-        for stage in (*self._held, *self._parked):
+        for stage in (*self._loaded, *self._parked):
             self._drop(stage)
         self._saver.close()
 
-    def _next(self) -> list[Outcome]:
-        """What is over next; nothing if that takes long: there may be something new to do meanwhile."""
+    def _wait(self) -> list[Outcome]:
+        """Wait for the next outcome, but not long: there may be something new to do."""
         try:
             return [self._over.get(timeout=LONGEST_WAIT_S)]
         except queue.Empty:
             return []
 
-    def _there(self) -> list[Outcome]:
+    def _outcomes_so_far(self) -> list[Outcome]:
+        """Return the outcomes of lanes and of saved files that are there already."""
         outcomes = []
         while not self._over.empty():
             outcomes.append(self._over.get())
         return outcomes
 
     def _load(self, order: Order) -> list[Outcome]:
+        """Have the order's stage on the device: kept, brought back from host memory, or built."""
         began_s = time.monotonic()
         must_replace, how = False, "read"
         try:
             must_replace = self._make_room(order)
-            if order.stage in self._held:  # from the job before
+            if order.stage in self._loaded:  # from the job before
                 how = "kept"
             elif order.stage in self._parked:
                 how = "unparked"
-                self._held[order.stage] = self._parked.pop(order.stage)
-                self._seen[order.stage].copy.unpark()
+                self._loaded[order.stage] = self._parked.pop(order.stage)
+                self._built[order.stage].copy.unpark()
             else:
                 self._build(order)
-                self._seen[order.stage].load_s = time.monotonic() - began_s
+                self._built[order.stage].load_s = time.monotonic() - began_s
         except Exception as error:
             kind = "memory" if is_memory_error(error) else "refused"
             error.__traceback__ = None if kind == "memory" else error.__traceback__
@@ -94,30 +97,33 @@ class StageHost:
         loaded = timed(Outcome("loaded", order.stage, must_replace=must_replace, how=how), began_s)
         loaded.parked = {stage: unpark_s(self._model(stage)) for stage in self._parked}
         if must_replace:
-            self._saver.close()  # whoever replaces this process need not do again what is computed
-        return [*self._there(), loaded] if must_replace else [loaded]
+            self._saver.close()  # so that nothing computed is lost when this process is replaced
+        return [*self._outcomes_so_far(), loaded] if must_replace else [loaded]
 
     def _build(self, order: Order) -> None:
-        free, taken = _free_bytes(), _taken_bytes()
-        worker = self._spec.stages[order.stage]
-        make = StageRunner if worker.python is None else _elsewhere()
-        runner = make(worker, self._device, order.fit, self._spec.n_devices)
-        self._held[order.stage] = LoadedStage(
+        free, taken = _free_bytes(), _used_bytes()
+        setup = self._spec.stages[order.stage]
+        make = StageRunner if setup.python is None else _foreign_runner()
+        runner = make(setup, self._device, order.fit, self._spec.n_devices)
+        self._loaded[order.stage] = LoadedStage(
             runner, order.stage, order.fit.in_flight, self._saver, self._over
         )
         copy = HostCopy(getattr(runner, "stage", None))
-        n_bytes = max(copy.n_bytes, _taken_bytes() - taken)
-        self._seen[order.stage] = _Seen(order.fit, free, n_bytes, copy)
+        n_bytes = max(copy.n_bytes, _used_bytes() - taken)
+        self._built[order.stage] = _BuiltStage(order.fit, free, n_bytes, copy)
 
     def _make_room(self, order: Order) -> bool:
-        """Park or drop what may not stay. Must this process be replaced, as memory did not come back?"""
+        """Park or drop the models that may not stay; returns whether memory did not come back.
+
+        Then this process must be replaced.
+        """
         must_replace = False
-        if order.stage in self._seen and self._seen[order.stage].fit != order.fit:
+        if order.stage in self._built and self._built[order.stage].fit != order.fit:
             must_replace = not self._drop(order.stage)
-        leaving = [stage for stage in self._held if stage not in order.keep and stage != order.stage]
+        leaving = [stage for stage in self._loaded if stage not in order.keep and stage != order.stage]
         models = [self._model(stage) for stage in (*leaving, *self._parked) if self._may_park(stage)]
-        room = psutil.virtual_memory().available - self._needed_of_host(order)
-        stay = stages_to_park(models, order.later, self._spec.park_bytes, room)
+        free_bytes = psutil.virtual_memory().available - self._needed_host_bytes(order)
+        stay = stages_to_park(models, order.later, self._spec.park_bytes, free_bytes)
         for stage in tuple(self._parked):
             if stage not in stay and stage != order.stage:
                 self._drop(stage)
@@ -126,50 +132,49 @@ class StageHost:
         return must_replace
 
     def _model(self, stage: int) -> ParkableModel:
-        seen, is_moved = self._seen[stage], self._device.torch != "cpu"
-        return ParkableModel(stage, seen.n_bytes, seen.load_s, stage in self._parked, is_moved)
+        built, is_moved = self._built[stage], self._device.torch != "cpu"
+        return ParkableModel(stage, built.n_bytes, built.load_s, stage in self._parked, is_moved)
 
     def _may_park(self, stage: int) -> bool:
-        """Weights that are whole on the CPU or on one GPU, whose driver says what came back."""
+        """Return whether the weights are whole on the CPU, or on one GPU whose driver says what came back."""
         kind = str(self._device.torch).partition(":")[0]
-        is_whole = self._seen[stage].fit.name == "whole" and self._spec.n_devices == 1
+        is_whole = self._built[stage].fit.name == "whole" and self._spec.n_devices == 1
         return is_whole and kind in ("cpu", "cuda") and self._spec.stages[stage].python is None
 
-    def _needed_of_host(self, order: Order) -> int:
-        """Host memory that the model that comes takes: all of it on the CPU, else what passes through."""
+    def _needed_host_bytes(self, order: Order) -> int:
+        """Return the host memory that loading the order's model takes."""
         needed = order.fit.device2bytes[0] if order.fit.device2bytes else 0
-        known = self._seen.get(order.stage)
+        known = self._built.get(order.stage)
         return max(needed, known.n_bytes if known is not None else 0, LEAST_ROOM_BYTES)
 
     def _park(self, stage: int) -> bool:
-        """Into host memory, if that frees the device's; else it is dropped. Did the memory come back?"""
-        held, seen = self._held[stage], self._seen[stage]
-        if self._device.torch != "cpu" and not seen.copy.park():
+        """Park a model in host memory, or drop it if that frees nothing; returns whether memory came back."""
+        built = self._built[stage]
+        if self._device.torch != "cpu" and not built.copy.park():
             return self._drop(stage)
-        self._parked[stage] = self._held.pop(stage)
-        del held
-        return self._came_back(seen) or self._drop(stage)
+        self._parked[stage] = self._loaded.pop(stage)
+        return self._came_back(built) or self._drop(stage)
 
     def _adopt(self, spec: HostSpec | None) -> list[Outcome]:
-        """Another job begins. Models that it needs in the same way stay, the others go."""
+        """Begin another job: keep the models that it needs in the same way, drop the others."""
         assert spec is not None
-        for stage, held in (*self._held.items(), *self._parked.items()):
-            if stage >= len(spec.stages) or not held.adopt(spec.stages[stage]):
+        for stage, loaded in (*self._loaded.items(), *self._parked.items()):
+            if stage >= len(spec.stages) or not loaded.adopt(spec.stages[stage]):
                 self._drop(stage)
         self._spec = spec
         return []
 
     def _drop(self, stage: int) -> bool:
-        """Let go of a stage. Did the memory that it took come back?"""
-        held = self._held.pop(stage, None) or self._parked.pop(stage)
-        seen = self._seen.pop(stage)
-        del seen.copy
-        held.close()
-        del held
-        return self._came_back(seen)
+        """Drop a stage; returns whether the memory that it took came back."""
+        loaded = self._loaded.pop(stage, None) or self._parked.pop(stage)
+        built = self._built.pop(stage)
+        del built.copy
+        loaded.close()
+        del loaded  # its tensors must be gone before memory is looked at
+        return self._came_back(built)
 
-    def _came_back(self, seen: "_Seen") -> bool:
-        """By the driver: is as much free as before the stage was built?"""
+    def _came_back(self, built: "_BuiltStage") -> bool:
+        """Return whether as much is free as before the stage was built, by the GPU's driver."""
         torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_available():
             if psutil.Process().memory_info().rss > WORTH_COLLECTING_BYTES:
@@ -177,15 +182,15 @@ class StageHost:
             return True
         gc.collect()
         torch.cuda.empty_cache()
-        free, after = seen.free_before, _free_bytes()
-        there = sum(self._seen[stage].n_bytes for stage in self._held)
-        is_ours = torch.cuda.memory_allocated() > there + MOST_LEFT_BYTES  # not another tenant's
+        free, after = built.free_before, _free_bytes()
+        there = sum(self._built[stage].n_bytes for stage in self._loaded)
+        is_ours = torch.cuda.memory_allocated() > there + MOST_LEFT_BYTES  # and not another process's
         return free is None or after is None or after >= free - MOST_LEFT_BYTES or not is_ours
 
 
 @dataclass(slots=True)
-class _Seen:
-    """Of a stage that was built: what was free before, what it takes, and how long it took."""
+class _BuiltStage:
+    """What building a stage took: memory free before, bytes of the model, seconds to load."""
 
     fit: Fit
     free_before: int | None
@@ -194,22 +199,22 @@ class _Seen:
     load_s: float = 0.0
 
 
-def _elsewhere() -> Any:
+def _foreign_runner() -> Any:
     from evenload.pipeline.worker.foreign_python import ForeignStageRunner
 
     return ForeignStageRunner
 
 
 def _free_bytes() -> int | None:
-    """Free memory of this host's first GPU, by its driver; None without one."""
+    """Return the free memory of this worker's first GPU, by its driver; None without one."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():
         return None
     return int(torch.cuda.mem_get_info()[0])
 
 
-def _taken_bytes() -> int:
-    """Memory that this process has: of the GPU, if it uses one."""
+def _used_bytes() -> int:
+    """Return the memory that this process takes: of the GPU, if it uses one."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         return int(torch.cuda.memory_allocated())
@@ -217,5 +222,5 @@ def _taken_bytes() -> int:
 
 
 def run_folder_path(values: Mapping[str, Any], folder: Path, files: set[str]) -> dict[str, Any]:
-    """``values`` with the outputs in ``files`` as absolute paths."""
+    """Return ``values`` with the outputs in ``files`` as absolute paths."""
     return {name: str(folder / value) if name in files else value for name, value in values.items()}
