@@ -1,6 +1,6 @@
-"""Edit many pictures over all devices, from Python: pictures and instructions in, pictures out, in order.
+"""Edit many pictures over all devices from Python: pictures and instructions in, pictures out, in order.
 
-Workers and models stay between calls, as far as the devices hold them.
+Workers stay between calls, with the models that their devices can hold.
 """
 
 import json
@@ -25,19 +25,19 @@ __all__ = ["MultiDeviceImageEdit"]
 
 
 class MultiDeviceImageEdit:
-    """A QwenImageEdit or QwenImageEditPlus checkpoint over every device.
+    """An editor of pictures: a QwenImageEdit or QwenImageEditPlus checkpoint over all devices.
 
         with MultiDeviceImageEdit("/models/Qwen-Image-Edit", devices="cuda:0,1,2") as editor:
             edited = editor.batch_edit(pictures, instructions, num_inference_steps=40)
             again = editor.batch_edit(edited, others, num_inference_steps=40)     # nothing is loaded again
 
-    model    its folder
+    model    folder of the checkpoint
     devices  which: "all", "cuda:0,1", "cpu*2", a number
-    dtype    auto takes what the files say
-    mode     how it is spread: auto, single, data_parallel, model_parallel, stage_parallel, swap
+    dtype    of the weights; auto takes what the files say
+    mode     how the model is spread: auto, single, data_parallel, model_parallel, stage_parallel, swap
     fit      ways to hold the model, in the order in which they are tried
-    reserve  what is left free on each device
-    sinks    get every event of every call as it happens
+    reserve  memory that is left free on each device
+    sinks    are called with every event of every call as it happens
 
     The first call starts workers and loads the model; they stay until ``close``, the end of the ``with``
     block or of the program. On devices that hold all parts of the model at once nothing is loaded again;
@@ -94,18 +94,9 @@ class MultiDeviceImageEdit:
         is neither number, text nor list; ExecutorClosed after ``close``; KeyboardInterrupt on Ctrl-C; what
         running a pipeline raises. What is done stays in ``out``.
         """
-        pictures, texts = _listed(images, "images"), _listed(instructions, "instructions")
-        if len(pictures) != len(texts):
-            raise ConfigError(
-                f"{len(pictures)} pictures and {len(texts)} instructions", hint="give one for each"
-            )
-        for at, text in enumerate(texts):
-            if not isinstance(text, str) or not text.strip():
-                raise ConfigError(f"instruction {at} is {text!r}", hint="give a text for each picture")
+        pictures, texts = _checked_inputs(images, instructions)
         if on_error not in ("raise", "return"):
             raise ConfigError(f"on_error={on_error!r} is unknown", hint="use 'raise' or 'return'")
-        if "prompt" in call:
-            raise ConfigError("prompt= is one for all pictures", hint="give instructions, one for each")
         _check_call(call)
         call = {**call} if negative_prompt is None else {**call, "negative_prompt": negative_prompt}
         with self._turn, tempfile.TemporaryDirectory(prefix="evenload-") as scratch:
@@ -115,14 +106,13 @@ class MultiDeviceImageEdit:
                 return []
             folder = Path(out).resolve() if out is not None else Path(scratch) / "run"
             edited = self._edit(folder, pictures, texts, seed, call)
-        if on_error == "raise":
-            for one in edited:
-                if isinstance(one, Exception):
-                    raise one
+        failures = [one for one in edited if isinstance(one, Exception)]
+        if failures and on_error == "raise":
+            raise failures[0]
         return edited
 
     def close(self) -> None:
-        """End the workers and give the devices back. Closing again does nothing."""
+        """End the workers and free the devices. Closing again does nothing."""
         with self._turn:
             self._is_closed = True
             self._workers.close()
@@ -174,8 +164,19 @@ class MultiDeviceImageEdit:
         }  # fmt: skip
 
 
+def _checked_inputs(images: Any, instructions: Any) -> tuple[list[Any], list[str]]:
+    """Return the pictures and their instructions as lists. Raises ConfigError."""
+    pictures, texts = _listed(images, "images"), _listed(instructions, "instructions")
+    if len(pictures) != len(texts):
+        raise ConfigError(f"{len(pictures)} pictures and {len(texts)} instructions", hint="give one for each")
+    for at, text in enumerate(texts):
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"instruction {at} is {text!r}", hint="give a text for each picture")
+    return pictures, texts
+
+
 def _listed(given: Any, what: str) -> list[Any]:
-    """Raises ConfigError for one thing where several are wanted."""
+    """Return ``given`` as a list. Raises ConfigError for one thing where several are expected."""
     is_text = isinstance(given, str | bytes | Path)
     if is_text or hasattr(given, "convert") or not isinstance(given, Iterable):  # convert: a PIL image
         raise ConfigError(f"{what} is one {type(given).__name__}", hint=f"give a list: [{what[:-1]}]")
@@ -183,7 +184,9 @@ def _listed(given: Any, what: str) -> list[Any]:
 
 
 def _check_call(call: dict[str, Any]) -> None:
-    """Raises ConfigError for a value that a run folder cannot hold, such as a generator."""
+    """Raise ConfigError for a prompt, and for what a run folder cannot hold, such as a generator."""
+    if "prompt" in call:
+        raise ConfigError("prompt= is one for all pictures", hint="give instructions, one for each")
     for name, value in call.items():
         try:
             json.dumps(value)
@@ -193,7 +196,7 @@ def _check_call(call: dict[str, Any]) -> None:
 
 
 def _saved(image: Any, path: Path, at: int) -> Path:
-    """The picture's file: the one that it has, or a new one. An equal one that is there stays."""
+    """Return the picture's file, its own or a new one; an equal file that exists is kept."""
     try:
         if isinstance(image, str | Path):
             open_picture(image)
@@ -209,15 +212,15 @@ def _saved(image: Any, path: Path, at: int) -> Path:
 
 
 def _plain(image: Any) -> Any:
-    """A PIL image as its file would be read: of any mode, upright. Raises FormatError if it is cut short."""
+    """Convert a PIL image as its file would be read: upright, RGB. Raises FormatError if it is cut short."""
     try:
         return plain_picture(image)
-    except (OSError, SyntaxError, ValueError) as error:  # it is read only now
+    except (OSError, SyntaxError, ValueError) as error:  # PIL reads the file only now
         raise FormatError(f"it cannot be read: {error}", hint="save it again as PNG or JPEG") from error
 
 
 def _picture_of(row: ItemResult, folder: Path) -> Any:
-    """The edited picture, or the error in its place."""
+    """Return the edited picture, or a TaskError in its place."""
     if row.status == "done":
         return open_picture(folder / str(row.outputs["edited"]))
     why = row.error

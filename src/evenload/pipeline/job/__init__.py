@@ -1,1 +1,1 @@
-"""The job file: read, checked as a whole, and turned into values."""
+"""Read a job file, check it as a whole, and turn it into values."""

@@ -1,4 +1,4 @@
-"""The stages that ship: ``kind: image_edit`` in a job file is short for their class. A table of strings."""
+"""The stages that ship with evenload, by the ``kind`` that a job file names. A table of strings."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,11 @@ __all__ = ["BUILTIN_STAGES", "BuiltinStage", "find_builtin_stage"]
 
 @dataclass(frozen=True, slots=True)
 class BuiltinStage:
-    """``components`` are those of the model folder that the stage holds; () for all that are there."""
+    """A stage that ships with evenload.
+
+    target      module:Class
+    components  parts of the model folder that the stage loads; () for all
+    """
 
     target: str
     needs_model: bool = True
@@ -38,7 +42,7 @@ BUILTIN_STAGES = {
 
 
 def find_builtin_stage(name: str) -> BuiltinStage:
-    """Raises UnknownName."""
+    """Return the stage called ``name``. Raises UnknownName."""
     if name not in BUILTIN_STAGES:
         raise UnknownName("kind", name, BUILTIN_STAGES)
     return BUILTIN_STAGES[name]

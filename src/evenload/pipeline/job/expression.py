@@ -1,11 +1,11 @@
-"""Conditions of a job file, such as ``score >= 7 and category in ["physics", "social"]``; nothing is run.
+"""Parse and test conditions, such as ``score >= 7 and category in ["physics", "social"]``; no code is run.
 
     or   := and ("or" and)*           and := not ("and" not)*          not := "not" not | test
     test := value [("<" | "<=" | ">" | ">=" | "==" | "!=" | "in" | "not" "in") value]
     value := number | "text" | true | false | null | name | "[" value, ... "]" | "(" or ")"
 
-There are no calls, no attributes and no arithmetic: a condition ends, costs next to nothing, and can only
-look at the values of its item.
+There are no calls, no attributes and no arithmetic: a condition always ends, takes microseconds, and sees
+only the values of its item.
 """
 
 import operator
@@ -37,32 +37,34 @@ Node = tuple[str, Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``names`` are the values that it looks at."""
+    """A parsed condition. ``names``: the values of the item that it looks at."""
 
     text: str
     tree: Node
     names: frozenset[str]
 
     def holds(self, values: Mapping[str, Any]) -> bool:
-        """Is it true of an item with these values? A comparison of size with null is false.
+        """Return whether it is true of an item with these values; a comparison of size with null is false.
 
         Raises ConfigError if a value is missing, or a text is compared with a number by size.
         """
-        return bool(_value(self.tree, values, self.text))
+        return bool(_evaluate(self.tree, values, self.text))
 
 
 def parse_condition(text: str) -> Condition:
-    """Raises ConfigError that points at what is wrong."""
+    """Parse a condition. Raises ConfigError that points at the letter where it is wrong."""
     if len(text) > _MOST_LETTERS:
         raise ConfigError(f"a condition of {len(text)} letters", hint=f"use at most {_MOST_LETTERS}")
     parser = _Parser(text)
-    tree = parser.either(0)
+    tree = parser.parse_or(0)
     if parser.token[0] != "end":
-        raise parser.refused("'and', 'or' or the end")
+        raise parser.error("'and', 'or' or the end")
     return Condition(text, tree, frozenset(parser.names))
 
 
 class _Parser:
+    """A recursive-descent parser: one method for each rule of the grammar, one token ahead."""
+
     def __init__(self, text: str):
         self.text, self.at, self.names = text, 0, set[str]()
         self.token: tuple[str, str] = ("end", "")
@@ -70,7 +72,7 @@ class _Parser:
         self.advance()
 
     def advance(self) -> str:
-        """Take the present token, look at the next."""
+        """Return the current token's text and move to the next token."""
         taken, self.start = self.token[1], self.at
         match = _TOKEN.match(self.text, self.at)
         if match is not None and match.lastgroup:
@@ -81,53 +83,48 @@ class _Parser:
             self.token = ("end", "")
         return taken
 
-    def refused(self, wanted: str) -> ConfigError:
+    def error(self, wanted: str) -> ConfigError:
+        """Return the error that ``wanted`` is expected at the current token."""
         found = f"{self.token[1]!r}" if self.token[0] != "end" else "the end"
-        place = (
-            len(self.text[: self.start])
-            + len(self.text[self.start :])
-            - len(self.text[self.start :].lstrip())
-        )
+        place = len(self.text) - len(self.text[self.start :].lstrip())
         return ConfigError(
             f"condition {self.text!r}: {wanted} is expected at letter {place + 1}, not {found}",
             hint='write for example score >= 7 and category in ["physics", "social"]',
         )
 
-    def either(self, depth: int) -> Node:
-        if depth > _MOST_DEPTH:
-            raise ConfigError(f"a condition nested more than {_MOST_DEPTH} deep", hint="write it flat")
-        tree = self.both(depth)
-        while self.token == ("name", "or"):
+    def parse_or(self, depth: int) -> Node:
+        _check_depth(depth)
+        return self.parse_chain("or", self.parse_and, depth)
+
+    def parse_and(self, depth: int) -> Node:
+        return self.parse_chain("and", self.parse_not, depth)
+
+    def parse_chain(self, word: str, parse_part: Callable[[int], Node], depth: int) -> Node:
+        """Parse parts that are joined by ``word``."""
+        tree = parse_part(depth)
+        while self.token == ("name", word):
             self.advance()
-            tree = ("or", tree, self.both(depth))
+            tree = (word, tree, parse_part(depth))
         return tree
 
-    def both(self, depth: int) -> Node:
-        tree = self.negated(depth)
-        while self.token == ("name", "and"):
-            self.advance()
-            tree = ("and", tree, self.negated(depth))
-        return tree
-
-    def negated(self, depth: int) -> Node:
+    def parse_not(self, depth: int) -> Node:
         if self.token == ("name", "not"):
             self.advance()
-            if depth >= _MOST_DEPTH:
-                raise ConfigError(f"a condition nested more than {_MOST_DEPTH} deep", hint="write it flat")
-            return ("not", self.negated(depth + 1), None)
-        left = self.operand(depth)
+            _check_depth(depth + 1)
+            return ("not", self.parse_not(depth + 1), None)
+        left = self.parse_value(depth)
         sign = self.token[1]
         if self.token == ("name", "not"):
             self.advance()
             if self.token != ("name", "in"):
-                raise self.refused("'in'")
+                raise self.error("'in'")
             sign = "not in"
         if sign not in _COMPARES or self.token[0] not in ("sign", "name"):
             return left
         self.advance()
-        return (sign, left, self.operand(depth))
+        return (sign, left, self.parse_value(depth))
 
-    def operand(self, depth: int) -> Node:
+    def parse_value(self, depth: int) -> Node:
         kind, text = self.token
         if kind == "number":
             self.advance()
@@ -142,33 +139,37 @@ class _Parser:
             return ("name", text, None)
         if kind == "sign" and text == "(":
             self.advance()
-            tree = self.either(depth + 1)
-            self.closed(")")
+            tree = self.parse_or(depth + 1)
+            self.expect(")")
             return tree
         if kind == "sign" and text == "[":
-            return self.listed(depth)
-        raise self.refused("a value")
+            return self.parse_list(depth)
+        raise self.error("a value")
 
-    def listed(self, depth: int) -> Node:
-        if depth >= _MOST_DEPTH:
-            raise ConfigError(f"a condition nested more than {_MOST_DEPTH} deep", hint="write it flat")
+    def parse_list(self, depth: int) -> Node:
+        _check_depth(depth + 1)
         self.advance()
         parts: list[Node] = []
         while self.token != ("sign", "]"):
-            parts.append(self.operand(depth + 1))
+            parts.append(self.parse_value(depth + 1))
             if self.token != ("sign", ","):
                 break
             self.advance()
-        self.closed("]")
+        self.expect("]")
         return ("list", tuple(parts), None)
 
-    def closed(self, sign: str) -> None:
+    def expect(self, sign: str) -> None:
         if self.token != ("sign", sign):
-            raise self.refused(repr(sign))
+            raise self.error(repr(sign))
         self.advance()
 
 
-def _value(node: Node, values: Mapping[str, Any], text: str) -> Any:
+def _check_depth(depth: int) -> None:
+    if depth > _MOST_DEPTH:
+        raise ConfigError(f"a condition nested more than {_MOST_DEPTH} deep", hint="write it flat")
+
+
+def _evaluate(node: Node, values: Mapping[str, Any], text: str) -> Any:
     kind, left, right = node
     if kind == "value":
         return left
@@ -178,17 +179,17 @@ def _value(node: Node, values: Mapping[str, Any], text: str) -> Any:
             raise ConfigError(f"condition {text!r}: the item has no {left!r}", hint=f"values: {known}")
         return values[left]
     if kind == "list":
-        return [_value(part, values, text) for part in left]
+        return [_evaluate(part, values, text) for part in left]
     if kind == "not":
-        return not _value(left, values, text)
-    first = _value(left, values, text)
+        return not _evaluate(left, values, text)
+    first = _evaluate(left, values, text)
     if kind in ("and", "or"):
         is_settled = bool(first) == (kind == "or")
-        return bool(first) if is_settled else bool(_value(right, values, text))
-    return _compared(kind, first, _value(right, values, text), text)
+        return bool(first) if is_settled else bool(_evaluate(right, values, text))
+    return _compare(kind, first, _evaluate(right, values, text), text)
 
 
-def _compared(sign: str, first: Any, second: Any, text: str) -> bool:
+def _compare(sign: str, first: Any, second: Any, text: str) -> bool:
     if sign in ("==", "!="):
         return (first == second) == (sign == "==")
     try:

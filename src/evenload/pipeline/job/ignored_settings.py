@@ -1,4 +1,4 @@
-"""Settings of a job that do nothing, or not what their writer expects: told, not refused."""
+"""Find settings of a job that do nothing, or not what their writer expects; they are noted, not refused."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ __all__ = ["settings_without_effect"]
 
 
 def settings_without_effect(spec: "JobSpec") -> list[str]:
-    """One sentence for each."""
+    """Return one sentence for each setting without effect."""
     notes = [note for stage in spec.stages for note in _of_stage(stage)]
     if spec.report.sort is not None and not any(spec.report.sort in s.outputs for s in spec.stages):
         declared = ", ".join(name for stage in spec.stages for name in stage.outputs) or "none"

@@ -1,4 +1,4 @@
-"""The items of a job: files of a folder or a pattern, or rows of a JSON-lines, CSV or parquet file."""
+"""List the items of a job: files of a folder or a pattern, or rows of a JSON-lines, CSV or parquet file."""
 
 import csv
 import glob
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 __all__ = ["read_items"]
 
 Faults = list[tuple[str, str]]
-FOLDER = "folder"  # what group_by may name besides columns
+FOLDER = "folder"  # a value of group_by that is no column
 _MOST_SHOWN = 20
-_MOST_DIGITS = 4300  # of an integer that Python reads
+_MOST_DIGITS = 4300  # of an integer that Python parses
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 def read_items(
     inputs: "InputsSection", folder: Path, seed: int, source: str
 ) -> list[tuple[Item, dict[str, Any]]]:
-    """Every item with its values, in input order: by path for files, as they stand for rows.
+    """Return every item with its values: files sorted by path, rows in the order of their table.
 
-    Paths are absolute. Raises SpecError that lists what is wrong: a missing or empty folder or file, a line
-    that is not JSON, a row without id, ids given twice.
+    Paths are absolute. Raises SpecError that lists everything wrong: a missing or empty folder or file, a
+    line that is not JSON, a row without id, ids given twice.
     """
     faults: Faults = []
     if inputs.folder is not None or inputs.glob is not None:
@@ -90,7 +90,7 @@ def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tu
 
 
 def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
-    """Folders that the pattern reaches into and takes no file from: categories without items."""
+    """Return folders that the pattern reaches into and takes no file from: categories without items."""
     parents = pattern.rpartition("/")[0]
     if not glob.has_magic(parents) or "**" in parents:
         return []
@@ -100,7 +100,7 @@ def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
 
 
 def _files(inputs: "InputsSection", folder: Path) -> tuple[Path, set[Path]]:
-    """The folder that ids are relative to, and the files."""
+    """Return the folder that ids are relative to, and the files."""
     if inputs.folder is not None:
         root = (folder / inputs.folder).resolve()
         found = root.iterdir() if root.is_dir() else ()
@@ -114,14 +114,14 @@ def _files(inputs: "InputsSection", folder: Path) -> tuple[Path, set[Path]]:
 
 
 def _absolute(path: Path) -> Path:
-    """Without dots. Links stay: an item is called by the name that it has here, not where it is stored."""
+    """Return the absolute path without dots; links are kept, as an item has its name from the folder."""
     return Path(os.path.abspath(path))
 
 
 def _table_rows(
     inputs: "InputsSection", file: Path, place: str, faults: Faults
 ) -> list[tuple[str, dict[str, Any]]]:
-    """``(id, columns)`` of each row; columns named in ``paths`` become absolute paths."""
+    """Return ``(id, columns)`` of each row; columns named in ``paths`` become absolute paths."""
     rows: list[tuple[str, dict[str, Any]]] = []
     try:
         for line, columns in _lines(inputs, file):
@@ -148,7 +148,7 @@ def _table_rows(
 
 
 def _lines(inputs: "InputsSection", file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """The rows of a table with their line numbers, by its kind; a text in place of a row that is none."""
+    """Yield the rows of a table with their line numbers; a text in place of a row says what is wrong."""
     if file.suffix == ".parquet" or inputs.parquet is not None:
         return _parquet_rows(file)
     if file.suffix == ".jsonl" or inputs.jsonl is not None:
@@ -157,7 +157,7 @@ def _lines(inputs: "InputsSection", file: Path) -> Iterator[tuple[int, dict[str,
 
 
 def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """The rows of a parquet file, null left out; a row whose values JSON cannot hold is a fault."""
+    """Yield the rows of a parquet file without nulls; a row whose values JSON cannot hold is a fault."""
     parquet = require("pyarrow.parquet", extra="parquet", why="reading parquet files")
     arrow = require("pyarrow", extra="parquet", why="reading parquet files")
     number = 0
@@ -166,7 +166,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
             for batch in table.iter_batches(batch_size=1024):
                 for row in batch.to_pylist():
                     number += 1
-                    odd = [name for name, value in row.items() if not _is_plain(value)]
+                    odd = [name for name, value in row.items() if not _is_json(value)]
                     filled = {name: value for name, value in row.items() if value is not None}
                     kinds = ", ".join(f"{name} ({type(row[name]).__name__})" for name in odd)
                     yield number, f"has values that JSON cannot hold: {kinds}" if odd else filled
@@ -174,16 +174,16 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
         raise OSError(f"it is no parquet file that can be read: {error}") from error
 
 
-def _is_plain(value: Any) -> bool:
+def _is_json(value: Any) -> bool:
     if isinstance(value, dict):
-        return all(isinstance(key, str) and _is_plain(part) for key, part in value.items())
+        return all(isinstance(key, str) and _is_json(part) for key, part in value.items())
     if isinstance(value, list):
-        return all(_is_plain(part) for part in value)
+        return all(_is_json(part) for part in value)
     return value is None or isinstance(value, str | int | float | bool)
 
 
 def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """The objects of a JSON-lines file with their line numbers; a text in place of a line that is none."""
+    """Yield the objects of a JSON-lines file with their line numbers."""
     with file.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
@@ -197,7 +197,7 @@ def _json_lines(file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
 
 
 def _csv_lines(file: Path, id_column: str) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """The rows of a CSV file with a header. Numbers become numbers, empty fields are left out."""
+    """Yield the rows of a CSV file with a header. Numbers become numbers, empty fields are left out."""
     with file.open(encoding="utf-8-sig", newline="") as lines:
         reader = csv.DictReader(lines)
         for row in reader:
@@ -209,7 +209,7 @@ def _csv_lines(file: Path, id_column: str) -> Iterator[tuple[int, dict[str, Any]
 
 
 def _number_or_text(text: str) -> int | float | str:
-    """Numbers in the way JSON writes them; "007" stays a text, as does what is too long for a number."""
+    """Parse a number as JSON writes it; "007" stays a text, as does a number with too many digits."""
     if len(text) > _MOST_DIGITS or not _NUMBER.fullmatch(text):
         return text
     return int(text) if text.lstrip("-").isdigit() else float(text)

@@ -1,4 +1,4 @@
-"""Reading a job file: YAML in, a frozen ``JobSpec`` out, every fault at once with its path and line.
+"""Read a job file: YAML in, a frozen ``JobSpec`` out, every fault at once with its path and line.
 
 Needs pydantic and PyYAML (extra ``yaml``).
 """
@@ -20,11 +20,10 @@ __all__ = ["apply_change", "json_schema", "load_spec", "parse_spec", "spec_of", 
 
 
 def load_spec(path: str | Path, changes: Iterable[str] = (), *, with_inputs: bool = True) -> JobSpec:
-    """Read and check a job file. ``changes`` are ``key=value`` texts that win over it, see ``apply_change``.
+    """Read and check a job file.
 
-    Without ``with_inputs`` the job's items need not be there, nor the code and models of its stages: for a
-    plan elsewhere.
-
+    changes      ``key=value`` texts that win over the file, see ``apply_change``
+    with_inputs  False: the job's items, and the code and models of its stages, need not be on this machine
     Raises SpecError with every fault found, ConfigError if the file cannot be read.
     """
     path = Path(path)
@@ -52,13 +51,13 @@ def parse_spec(
         raise SpecError(source, [("(file)", "it must be a mapping with version, job and stages")])
     for change in changes:
         apply_change(document, change)
-    document = _spread_shorthand(document)
+    document = _expand_shorthand(document)
     document, notes, older_faults = convert_older_keys(document)
     faults += older_faults
     try:
         spec = JobSpec.model_validate(document, context={"folder": folder if with_inputs else None})
     except ValidationError as error:
-        faults += [fault for part in error.errors() for fault in _explained(part)]
+        faults += [fault for part in error.errors() for fault in _explain(part)]
         spec = None
     if faults or spec is None:
         raise SpecError(source, _in_order(faults, lines))
@@ -67,16 +66,16 @@ def parse_spec(
 
 
 def spec_of(document: Mapping[str, Any], source: str) -> JobSpec:
-    """A job that was put together by a program, without files to look for. Raises SpecError."""
+    """Check a job that a program put together; its files are not looked for. Raises SpecError."""
     try:
         return JobSpec.model_validate(document, context={"folder": None})
     except ValidationError as error:
-        faults = [fault for part in error.errors() for fault in _explained(part)]
+        faults = [fault for part in error.errors() for fault in _explain(part)]
         raise SpecError(source, _in_order(faults, {})) from error
 
 
 def _in_order(faults: list[tuple[Place, str]], lines: Mapping[Place, int]) -> list[tuple[str, str]]:
-    """By line; a fault that several places share through a YAML anchor is told once, with all of them."""
+    """Sort faults by line; one that several places share through a YAML anchor comes once."""
     located = sorted((_line_of(place, lines), _dotted(place), text) for place, text in faults)
     shared: dict[tuple[int, str], list[str]] = {}
     for line, place, text in located:
@@ -88,7 +87,7 @@ def _in_order(faults: list[tuple[Place, str]], lines: Mapping[Place, int]) -> li
 
 
 def json_schema() -> dict[str, Any]:
-    """JSON Schema of the job file, for editors."""
+    """Return the JSON Schema of the job file, for editors."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobSpec.model_json_schema()}
 
 
@@ -125,16 +124,16 @@ def apply_change(document: dict[str, Any], change: str) -> None:
     section[parts[-1]] = value
 
 
-def _spread_shorthand(document: dict[str, Any]) -> dict[str, Any]:
-    """``devices: cpu*4`` is short for ``devices: {use: cpu*4}``; so is ``schedule: pull``."""
+def _expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
+    """Expand ``devices: cpu*4`` to ``devices: {use: cpu*4}``, and ``schedule: pull`` to its policy."""
     for section, key in (("devices", "use"), ("schedule", "policy")):
         if isinstance(document.get(section), str | int) and not isinstance(document[section], bool):
             document = {**document, section: {key: document[section]}}
     return document
 
 
-def _explained(part: Any) -> list[tuple[Place, str]]:
-    """One fault of pydantic as ``(path, sentence)``; several where our own validator found several."""
+def _explain(part: Any) -> list[tuple[Place, str]]:
+    """Turn one fault of pydantic into ``(path, sentence)``; several where our validator found several."""
     place, kind = tuple(part["loc"]), part["type"]
     cause = part.get("ctx", {}).get("error")
     if isinstance(cause, Faults):
@@ -162,7 +161,7 @@ def _nearest_literal(part: Any) -> str:
 
 
 def _known_keys(place: Place) -> list[str]:
-    """The keys that the section at ``place`` may have."""
+    """Return the keys that the section at ``place`` may have."""
     model: Any = JobSpec
     for part in place:
         if isinstance(part, str):
@@ -180,12 +179,12 @@ def _dotted(place: Place) -> str:
 
 
 def _line_of(place: Place, lines: Mapping[Place, int]) -> int:
-    """The line of a place, or of the nearest one above it that the file has; 0 for none."""
+    """Return the line of a place, or of the nearest place above it that the file has; 0 for none."""
     while place and place not in lines:
         place = place[:-1]
     return lines.get(place, 0)
 
 
 def spec_text(spec: JobSpec) -> str:
-    """The job file that ``spec`` is, with every default written out."""
+    """Return ``spec`` as the text of a job file, with every default written out."""
     return dump_yaml(spec.model_dump(mode="json"))

@@ -1,4 +1,4 @@
-"""Amounts of memory as people write them, and as they are shown: GiB are 2**30 bytes, GB are 10**9."""
+"""Read and write amounts of memory with their unit: GiB are 2**30 bytes, GB are 10**9."""
 
 import re
 
@@ -10,7 +10,7 @@ _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]+)\s*")
 
 
 def parse_size(text: object) -> int:
-    """Bytes of "22GiB", "24 GB", "512MiB". Raises ValueError; a number without its unit is refused."""
+    """Return the bytes of "22GiB", "24 GB" or "512MiB". Raises ValueError, also for a number without unit."""
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     unit = next((u for u in _UNITS if match and u.lower() == match[2].lower()), None)
     if match is None or unit is None:
@@ -19,13 +19,13 @@ def parse_size(text: object) -> int:
 
 
 def gib_text(n_bytes: float, digits: int = 1) -> str:
-    """``n_bytes`` as "41.4 GiB"; what is below 0.1 GiB as MiB or KiB."""
+    """Return ``n_bytes`` as "41.4 GiB"; below 0.1 GiB in MiB or KiB."""
     if n_bytes >= 0.1 * 2**30:
         return f"{n_bytes / 2**30:.{digits}f} GiB"
     return f"{n_bytes / 2**20:.1f} MiB" if n_bytes >= 2**20 else f"{n_bytes / 2**10:.0f} KiB"
 
 
 def size_text(n_bytes: int) -> str:
-    """``n_bytes`` exactly, as ``parse_size`` reads it, in the largest unit that divides it."""
+    """Return ``n_bytes`` exactly, in the largest unit that divides it, as ``parse_size`` reads it."""
     unit = next(u for u in ("TiB", "GiB", "MiB", "KiB", "B") if n_bytes % _UNITS[u] == 0 or u == "B")
     return f"{n_bytes // _UNITS[unit]}{unit}" if n_bytes else "0B"

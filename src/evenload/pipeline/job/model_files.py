@@ -1,6 +1,6 @@
-"""Are the model folders of a job whole? Names, sizes, headers and small JSON files are looked at, no weights.
+"""Check that a job's model folders are whole, by names, sizes, headers and JSON files; no weights are read.
 
-A job finds out before it starts, not when the last of its stages is loaded after hours.
+A fault is found before the run starts, not when the last stage is loaded after hours.
 """
 
 import json
@@ -24,7 +24,7 @@ _MOST_SHOWN = 10
 
 
 def check_models(spec: "JobSpec", folder: Path) -> None:
-    """Raises FormatError with every fault of every model folder, and the stages that need it."""
+    """Raise FormatError with every fault of every model folder, and the stages that need it."""
     users: dict[Path, list[StageSpec]] = {}
     for stage in spec.stages:
         found = find_model(stage.model.path, folder) if stage.model is not None else None
@@ -45,10 +45,10 @@ def check_models(spec: "JobSpec", folder: Path) -> None:
 
 
 def faults_of_model(folder: Path, needs_weights: bool = True) -> list[str]:
-    """What is wrong with the files in ``folder``, one sentence each.
+    """List what is wrong with the files in ``folder``, one sentence each.
 
-    ``needs_weights``: in files of the kinds that diffusers and transformers read; a stage of one's own may
-    have them in others.
+    ``needs_weights``: there must be weights in a format that diffusers and transformers read; a user's own
+    stage may read others.
     """
     faults: list[str] = []
     files = [path for path in sorted(folder.rglob("*")) if not path.is_dir()]
@@ -66,12 +66,12 @@ def faults_of_model(folder: Path, needs_weights: bool = True) -> list[str]:
 
 
 def _has_weights(folder: Path) -> bool:
-    """Then an index of which no part is there is that of another format, which was left out on purpose."""
+    """Return whether a folder has weights; an index without its parts is then another format's."""
     return any(path.suffix in _WEIGHTS for path in folder.iterdir())
 
 
 def _check(path: Path) -> None:
-    """Raises FormatError, OSError or ValueError if ``path`` is not what its name says."""
+    """Raise FormatError, OSError or ValueError if ``path`` is not what its name says."""
     if path.suffix == ".safetensors":
         read_whole_header(path)
     elif path.name.endswith(_INDEX):

@@ -1,4 +1,4 @@
-"""Keys of older job files, understood and said in today's words.
+"""Convert keys of older job files to today's.
 
 ``diffusion_model.params`` once held how a model is spread over GPUs: device, device_ids, parallel_mode,
 num_workers, use_device_map. They become ``devices`` and ``schedule``, with a note for each.
@@ -12,15 +12,15 @@ __all__ = ["convert_older_keys"]
 Place = tuple[str | int, ...]
 _SECTION = "diffusion_model"
 _MODES = ("single", "data_parallel", "model_parallel")
-_SPREAD = ("auto", "balanced")
+_DEVICE_MAPS = ("auto", "balanced")
 
 
 def convert_older_keys(
     document: Mapping[str, Any],
 ) -> tuple[dict[str, Any], list[str], list[tuple[Place, str]]]:
-    """The document without its older keys, a note for each that was converted, and the faults among them.
+    """Return the document without older keys, a note for each that was converted, and the faults among them.
 
-    Where a file has the newer key as well, that one counts.
+    Where a file has the newer key as well, the newer one wins.
     """
     if _SECTION not in document:
         return dict(document), [], []
@@ -37,18 +37,20 @@ def convert_older_keys(
     for key in older:
         if key != "params":
             conversion.refuse((_SECTION, key), "write it in a stage, under model, params or call")
-    conversion.go()
+    conversion.convert()
     return conversion.document, conversion.notes, conversion.faults
 
 
 class _Conversion:
+    """A document while its older keys are converted, one method for each key."""
+
     def __init__(self, document: dict[str, Any], params: dict[str, Any]):
         self.document, self.params = document, params
         self.notes: list[str] = []
         self.set_here: set[tuple[str, str]] = set()
         self.faults: list[tuple[Place, str]] = []
 
-    def go(self) -> None:
+    def convert(self) -> None:
         rules: dict[str, Callable[[Any], None]] = {
             "parallel_mode": self.parallel_mode,
             "use_device_map": self.use_device_map,
@@ -84,7 +86,7 @@ class _Conversion:
     def device(self, value: Any) -> None:
         if not isinstance(value, str):
             return self.refuse((_SECTION, "params", "device"), "use cuda, cuda:0 or cpu", value)
-        if value in _SPREAD:
+        if value in _DEVICE_MAPS:
             self.set("device", "schedule", "mode", "model_parallel")
         elif "device_ids" in self.params:
             self.notes.append(f"{_SECTION}.params.device: {value} has no effect beside device_ids")
@@ -97,7 +99,7 @@ class _Conversion:
         if type(value) is not int or value < 1:
             return self.refuse((_SECTION, "params", "num_workers"), "use a number from 1", value)
         device = self.params.get("device")
-        if "device_ids" in self.params or (isinstance(device, str) and device not in (*_SPREAD, "cuda")):
+        if "device_ids" in self.params or (isinstance(device, str) and device not in (*_DEVICE_MAPS, "cuda")):
             self.notes.append(
                 f"{_SECTION}.params.num_workers: {value} has no effect: there is one worker for each device"
             )
@@ -105,12 +107,16 @@ class _Conversion:
             self.set("num_workers", "devices", "use", value, wins=True)
 
     def set(self, older: str, section: str, key: str, value: Any, *, wins: bool = False) -> None:
+        """Write an older key's value to ``section.key``, unless the file has that key itself.
+
+        ``wins``: over a value that another older key has set.
+        """
         said = f"{_SECTION}.params.{older}: {self.params[older]}"
         present = self.document.get(section, {})
         if isinstance(present, str | int):
             present = {"use" if section == "devices" else "policy": present}
         if not isinstance(present, dict):
-            return  # a fault of its own
+            return  # the section itself is a fault, which is reported elsewhere
         if key in present and not (wins and (section, key) in self.set_here):
             self.notes.append(f"{said} has no effect: {section}.{key} is {present[key]}")
             return

@@ -1,4 +1,4 @@
-"""What all sections of a job file have in common. Needs pydantic (extra ``yaml``)."""
+"""The base of all sections of a job file, and types they share. Needs pydantic (extra ``yaml``)."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -31,11 +31,11 @@ Size = Annotated[
         {"type": "string", "pattern": r"^\s*[0-9.]+\s*[A-Za-z]+\s*$", "examples": ["22GiB", "24GB"]}
     ),
 ]
-"""Bytes, written with their unit."""
+"""Bytes, written with a unit such as GiB."""
 
 
 class Faults(ValueError):
-    """Several faults below one place of the file: ``(path below it, sentence)`` each."""
+    """Several faults below one place of the file, each ``(path below it, sentence)``."""
 
     def __init__(self, faults: Sequence[Fault]):
         super().__init__("; ".join(text for _, text in faults))
@@ -43,23 +43,23 @@ class Faults(ValueError):
 
 
 class Section(BaseModel):
-    """A part of the job file: unknown keys are refused, values never change."""
+    """A section of the job file: unknown keys are refused, values never change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
 
 def one_line(error: EvenloadError) -> str:
-    """An error and its hint as one sentence."""
+    """Return an error and its hint as one sentence."""
     return f"{error.message}; {error.hint}" if error.hint else error.message
 
 
 def job_folder(info: ValidationInfo):
-    """The folder that relative paths belong to; None if what a job refers to is not to be looked up."""
+    """Return the folder that relative paths belong to; None if files are not to be looked up."""
     return (info.context or {}).get("folder")
 
 
 def located(target: str, info: ValidationInfo) -> str:
-    """``target``, once it is known to be there. Raises ValueError with what is wrong with it."""
+    """Return ``target`` if its code is found. Raises ValueError with what is wrong."""
     folder = job_folder(info)
     if folder is not None:
         try:

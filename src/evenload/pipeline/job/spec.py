@@ -1,7 +1,8 @@
 """The job file as validated values: every section, key, type and default.
 
-Needs pydantic (extra ``yaml``); nothing imports this file before a job is read. With ``{"folder": path}`` as
-context, what a job refers to (inputs, stage classes and their arguments, model folders) is checked as well.
+Needs pydantic (extra ``yaml``); nothing imports this module before a job is read. With the validation context
+``{"folder": path}``, what a job refers to is checked as well: inputs, stage classes with their arguments, and
+model folders.
 """
 
 from typing import Literal
@@ -64,7 +65,7 @@ class JobSpec(Section):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a person should know of this file: older keys that were converted, settings without effect."""
+        """Sentences for the user: older keys that were converted, settings without effect."""
         return self._notes
 
     @field_validator("stages")
@@ -105,7 +106,7 @@ class JobSpec(Section):
 
 
 def _faults_of_samples(stages: tuple[StageSpec, ...]) -> list[Fault]:
-    """``best`` needs samples to choose from; samples of samples are refused."""
+    """Return faults of ``best`` without samples to choose from, and of samples of samples."""
     faults: list[Fault] = []
     fanned: str | None = None
     for number, stage in enumerate(stages):

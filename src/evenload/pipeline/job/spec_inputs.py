@@ -1,4 +1,4 @@
-"""The section ``job`` of a job file: what is to be done, on which items. Needs pydantic (extra ``yaml``)."""
+"""The section ``job`` of a job file: its name, its items, its run folder. Needs pydantic (extra ``yaml``)."""
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -33,7 +33,7 @@ class InputsSection(Section):
 
     @property
     def source(self) -> str:
-        """Which of the five it is."""
+        """The one of the five keys that is given."""
         return next(name for name in SOURCES if getattr(self, name) is not None)
 
     @model_validator(mode="after")
@@ -48,7 +48,7 @@ class InputsSection(Section):
 
 
 class JobSection(Section):
-    """What is to be done, on what, and where the results go."""
+    """The section ``job``: what the job is called, what its items are, and where the results go."""
 
     name: str = Field(min_length=1, max_length=100)
     """What the run is called in its report."""

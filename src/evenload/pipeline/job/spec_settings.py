@@ -16,7 +16,7 @@ Mode = Literal["auto", "single", "data_parallel", "model_parallel", "stage_paral
 
 
 class DevicesSection(Section):
-    """``devices: cpu*4`` is short for ``devices: {use: cpu*4}``."""
+    """The section ``devices``; ``devices: cpu*4`` is short for ``devices: {use: cpu*4}``."""
 
     use: str | int = "all"
     """all | cpu | cuda:0,1 | cpu*4 | a number of devices."""
@@ -31,7 +31,7 @@ class DevicesSection(Section):
 
 
 class ScheduleSection(Section):
-    """``schedule: pull`` is short for ``schedule: {policy: pull}``."""
+    """The section ``schedule``; ``schedule: pull`` is short for ``schedule: {policy: pull}``."""
 
     mode: Mode = "auto"
     """auto takes the quickest; single: one device; data_parallel: all stages on each; model_parallel: layers
@@ -58,7 +58,7 @@ class ScheduleSection(Section):
 
 
 class ErrorsSection(Section):
-    """What becomes of items that fail."""
+    """The section ``errors``: what becomes of items that fail."""
 
     on_error: Literal["record", "stop"] = "record"
     """record: note it and go on; stop: note it and deal no more items."""
@@ -75,7 +75,7 @@ class ErrorsSection(Section):
 
 
 class ReportSection(Section):
-    """What is written beside the results."""
+    """The section ``report``: what is written beside the results."""
 
     html: bool = True
     """Write report.html."""

@@ -21,7 +21,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class ModelSection(Section):
-    """The weights of a stage: a folder as diffusers and transformers save it."""
+    """The section ``model`` of a stage: a folder of weights as diffusers and transformers save it."""
 
     path: str = Field(min_length=1)
     """The model folder, relative to the job file, or the name of a model that the hub's client downloaded."""
@@ -34,7 +34,7 @@ class ModelSection(Section):
 
 
 class EstimateSection(Section):
-    """What is known of a stage before it ran; a probe or an earlier run says it better."""
+    """The section ``estimate`` of a stage: what is known before it ran; measured times take precedence."""
 
     item_s: Positive | None = None
     """Seconds for one item."""
@@ -49,7 +49,7 @@ class EstimateSection(Section):
 
 
 class BestSection(Section):
-    """After this stage, of all samples of an item only the best go on."""
+    """The section ``best`` of a stage: only the best of an item's samples go on after it."""
 
     by: Name
     """The output that says how good a sample is."""
@@ -60,7 +60,7 @@ class BestSection(Section):
 
 
 class StageSpec(Section):
-    """One step that items go through."""
+    """One entry of ``stages``: a step that items go through."""
 
     name: Name
     kind: str | None = None
@@ -98,6 +98,7 @@ class StageSpec(Section):
 
     @property
     def condition(self) -> Condition | None:
+        """``when``, parsed; None without one."""
         return None if self.when is None else parse_condition(self.when)
 
     @field_validator("kind")
@@ -113,7 +114,7 @@ class StageSpec(Section):
     @field_validator("target")
     @classmethod
     def _target_is_there(cls, target: str, info: ValidationInfo) -> str:
-        """``kind`` is short for a target."""
+        """Fill in the target of ``kind``, and check that the target is there."""
         kind = BUILTIN_STAGES.get(info.data.get("kind") or "")
         if kind is None and not target and "kind" in info.data:
             raise ValueError("is required and not given (or give kind)")

@@ -1,4 +1,4 @@
-"""What ``evenload init`` writes: a small job that runs as it is, with every section explained in place."""
+"""The files that ``evenload init`` writes: a small job that runs as it is, with every section explained."""
 
 __all__ = ["ITEMS", "JOB", "SCHEMA_LINE", "STAGES"]
 

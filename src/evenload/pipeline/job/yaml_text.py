@@ -1,7 +1,7 @@
-"""YAML as people expect it, with what error messages need: the line of every key, and keys given twice.
+"""Read YAML with what error messages need: the line of every key, and keys that are given twice.
 
-Plain values are read by the rules of YAML 1.2: ``1e-3`` is a number, and ``no``, ``1:30`` and ``2026-01-01``
-are texts, where YAML 1.1 makes false, 90 and a date of them.
+Plain values follow the rules of YAML 1.2: ``1e-3`` is a number, and ``no``, ``1:30`` and ``2026-01-01`` are
+texts, which YAML 1.1 reads as false, 90 and a date.
 """
 
 import functools
@@ -17,17 +17,16 @@ __all__ = ["Place", "dump_yaml", "parse_yaml"]
 Place = tuple[str | int, ...]
 _MOST_PLACES = 100_000
 _MOST_DEPTH = 100
-_INTEGERS_END = 10**4299  # more digits are not written out again
-# What PyYAML lets out of its own and Python's insides: !!bool x, !!timestamp x, 3000 brackets.
+_INTEGERS_END = 10**4299  # Python writes no integer with more digits
+# Errors of PyYAML's own code on odd files: !!bool x, !!timestamp x, 3000 brackets.
 _ODD_ERRORS = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 def parse_yaml(text: str, source: str) -> tuple[Any, dict[Place, int], list[tuple[Place, str]]]:
-    """The document, the line (from 1) of each place in it, and the faults: keys given twice.
+    """Parse YAML: the document, the line (from 1) of each place in it, and the faults: keys given twice.
 
-    Anchors and aliases work; a file whose aliases stand for more than 100 000 places, or for themselves, is
-    refused, as is one that is nested more than 100 deep.
-    Raises SpecError if the text is not YAML.
+    Anchors and aliases work. Raises SpecError if the text is not YAML, if its aliases stand for more than
+    100 000 places or for themselves, or if it is nested more than 100 deep.
     """
     yaml = require("yaml", extra="yaml", why="reading job files")
     lines: dict[Place, int] = {}
@@ -77,10 +76,10 @@ def _add_scalars(handler: Any) -> None:
 
 
 def dump_yaml(document: Any) -> str:
-    """``document`` as YAML that readers of 1.1 and of 1.2 both read back as it was."""
+    """Return ``document`` as YAML that readers of versions 1.1 and 1.2 both read back as it was."""
     yaml = require("yaml", extra="yaml", why="writing job files")
     dumper = type("Dumper", (yaml.SafeDumper,), {})
-    _add_scalars(dumper)  # beside those of 1.1: a text is quoted if either would take it for something else
+    _add_scalars(dumper)  # beside the rules of 1.1: a text that either reads as something else is quoted
     return yaml.dump(document, Dumper=dumper, sort_keys=False, allow_unicode=True, width=100)
 
 
@@ -105,9 +104,9 @@ def _walk(
     faults: list[tuple[Place, str]],
     above: frozenset[int] = frozenset(),
 ) -> str | None:
-    """Note lines and double keys below ``place``; a reason to refuse the whole file, if any.
+    """Note lines and double keys below ``place``; returns a reason to refuse the whole file, or None.
 
-    ``above`` are the nodes around this one: who meets one of them again would go round for ever.
+    ``above`` are the nodes around this one; to meet one of them again would be an endless loop.
     """
     if len(lines) > _MOST_PLACES:
         return f"stands for more than {_MOST_PLACES} places; use fewer aliases"

@@ -1,16 +1,19 @@
-"""Parameters of any class of diffusers or transformers, built from its config on torch's meta device."""
+"""Count the parameters of any class of diffusers or transformers, built on torch's meta device."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenload.pipeline.model.parameter_counts import ParameterCount, with_blocks
 
-__all__ = ["count_module", "count_on_meta"]
+__all__ = ["count_module", "count_on_meta", "largest_block_list"]
 
 
 def count_on_meta(config: Mapping[str, Any], class_name: str) -> ParameterCount:
-    """Raises ImportError if the library is not there or does not know the class, and what that raises."""
+    """Count the class ``class_name`` with this config.
+
+    Raises ImportError if the library is missing or does not know the class, and what the class raises.
+    """
     torch = importlib.import_module("torch")
     is_diffusers = "_class_name" in config or "_diffusers_version" in config
     library = importlib.import_module("diffusers" if is_diffusers else "transformers")
@@ -25,13 +28,20 @@ def count_on_meta(config: Mapping[str, Any], class_name: str) -> ParameterCount:
 
 
 def count_module(module: Any) -> ParameterCount:
-    """Parameters in and beside the list of blocks that holds most of them."""
-    from torch.nn import ModuleList
+    """Count the parameters in and beside the list of blocks that holds most of them."""
 
     def n_of(part: Any) -> int:
         return sum(p.numel() for p in part.parameters())
 
+    blocks = largest_block_list(module, n_of)
+    return (
+        ParameterCount(n_of(module)) if blocks is None else with_blocks(n_of(module), list(map(n_of, blocks)))
+    )
+
+
+def largest_block_list(module: Any, size_of: Callable[[Any], int]) -> Any:
+    """Return the ModuleList in ``module``, of two blocks or more, of the largest size; or None."""
+    from torch.nn import ModuleList
+
     lists = [part for part in module.modules() if isinstance(part, ModuleList) and len(part) > 1]
-    if not lists:
-        return ParameterCount(n_of(module))
-    return with_blocks(n_of(module), [n_of(block) for block in max(lists, key=n_of)])
+    return max(lists, key=size_of, default=None)

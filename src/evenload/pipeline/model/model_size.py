@@ -1,4 +1,4 @@
-"""What a model needs in memory, component by component, from its folder: no weights are read.
+"""Compute what a model needs in memory, component by component, from its folder; no weights are read.
 
 Each component is counted by the first of these that can:
     headers   of its safetensors files, where the weights are there
@@ -18,20 +18,19 @@ from typing import Any
 
 from evenload.errors import ConfigError, FormatError
 from evenload.pipeline.model.parameter_counts import COUNTS, ParameterCount, with_blocks
-from evenload.pipeline.model.safetensors_header import read_header
+from evenload.pipeline.model.safetensors_header import main_dtype, read_header
 from evenload.pipeline.problem import Weights
 
 __all__ = ["ComponentSize", "ModelSize", "find_model", "is_hub_name", "measure_model"]
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8, "fp8": 1}
-_STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 _BLOCK = re.compile(r"^(.*?)\.?(?:^|\.)([A-Za-z_]*(?:blocks|layers|block|layer|h))\.(\d+)\.")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 @dataclass(frozen=True, slots=True)
 class ComponentSize:
-    """``source``: headers | config | index | classes, as above."""
+    """The size of one component of a model. ``source``: headers | config | index | classes, as above."""
 
     name: str
     class_name: str
@@ -46,7 +45,10 @@ class ComponentSize:
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """The components that a stage holds, and what could not be counted or had to be assumed."""
+    """The size of the components that a stage loads.
+
+    ``notes``: what could not be counted or had to be assumed, one sentence each.
+    """
 
     components: tuple[ComponentSize, ...]
     notes: tuple[str, ...] = ()
@@ -61,19 +63,19 @@ class ModelSize:
 
     @property
     def weights(self) -> Weights:
-        """The blocks of the largest component can be spread; all else cannot."""
+        """The bytes as blocks of the largest component, which can be spread over devices, and the rest."""
         count, width = self.largest.count, BYTES[self.largest.dtype]
         block_bytes = count.per_block * width
         return Weights(self.bytes - count.n_blocks * block_bytes, block_bytes, count.n_blocks)
 
 
 def is_hub_name(path: str) -> bool:
-    """Could this be the name of a model on the hub, such as Qwen/Qwen-Image-Edit?"""
+    """Return whether ``path`` could be the name of a model on the hub, such as Qwen/Qwen-Image-Edit."""
     return _HUB_NAME.fullmatch(path) is not None and not path.startswith(".")
 
 
 def find_model(path: str, folder: Path) -> Path | None:
-    """The folder of a model: ``path`` below ``folder``, or among the hub's downloads; or None."""
+    """Return the folder of a model: ``path`` below ``folder``, or among the hub's downloads; or None."""
     if (folder / path).is_dir():
         return (folder / path).resolve()
     if not is_hub_name(path):
@@ -86,7 +88,7 @@ def find_model(path: str, folder: Path) -> Path | None:
 
 
 def measure_model(folder: Path, dtype: str = "auto", only: Sequence[str] = ()) -> ModelSize:
-    """Count the components of the model in ``folder``; of a pipeline those named in ``only``, or all.
+    """Measure the components of the model in ``folder``; of a pipeline those named in ``only``, or all.
 
     Raises FormatError if the folder is no model or a file is damaged, ConfigError if a component of ``only``
     is not there or nothing can be counted.
@@ -125,6 +127,7 @@ def measure_model(folder: Path, dtype: str = "auto", only: Sequence[str] = ()) -
 def _component(
     name: str, folder: Path, class_name: str, dtype: str, notes: list[str]
 ) -> ComponentSize | None:
+    """Measure one component, by the first way that can; None if none can, with a note."""
     config = _read(folder / "config.json")
     class_name = config.get("_class_name") or (config.get("architectures") or [class_name])[0]
     files = sorted(folder.glob("*.safetensors"))
@@ -153,6 +156,7 @@ def _dtype_of(config: Mapping[str, Any], name: str, notes: list[str]) -> str:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """Read a JSON object. Raises FormatError."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -165,20 +169,18 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _from_headers(files: Sequence[Path]) -> tuple[ParameterCount, str]:
-    """Parameters and the dtype of most of them; blocks are the numbered parts that hold most."""
+    """Count parameters and find their dtype; blocks are the numbered parts that hold most of them."""
     blocks: dict[str, dict[int, int]] = {}
-    dtypes: dict[str, int] = {}
     total = 0
-    for file in files:
-        for name, tensor in read_header(file).items():
-            n = math.prod(tensor["shape"])
-            total += n
-            dtypes[tensor["dtype"]] = dtypes.get(tensor["dtype"], 0) + n
-            match = _BLOCK.match(name)
-            if match is not None:
-                of_list = blocks.setdefault(f"{match[1]}.{match[2]}", {})
-                of_list[int(match[3])] = of_list.get(int(match[3]), 0) + n
-    stored = _STORED.get(max(dtypes, key=lambda kind: dtypes[kind], default="F32"), "float32")
+    tensors = [(name, tensor) for file in files for name, tensor in read_header(file).items()]
+    for name, tensor in tensors:
+        n_parameters = math.prod(tensor["shape"])
+        total += n_parameters
+        match = _BLOCK.match(name)
+        if match is not None:
+            sizes = blocks.setdefault(f"{match[1]}.{match[2]}", {})
+            sizes[int(match[3])] = sizes.get(int(match[3]), 0) + n_parameters
+    stored = main_dtype(tensor for _, tensor in tensors)
     lists = [sizes for sizes in blocks.values() if len(sizes) > 1]
     if not lists:
         return ParameterCount(total), stored
@@ -193,6 +195,6 @@ def _from_classes(config: Mapping[str, Any], class_name: str, notes: list[str]) 
         return count_on_meta(config, class_name)
     except ImportError as error:
         notes.append(f"{class_name} is not counted: {error} (pip install 'evenload[diffusion]')")
-    except Exception as error:  # a class of theirs that this config does not suit
+    except Exception as error:  # the library's class does not take this config
         notes.append(f"{class_name} is not counted: {type(error).__name__}: {error}")
     return None

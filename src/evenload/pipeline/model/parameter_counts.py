@@ -1,4 +1,4 @@
-"""How many parameters a model has, computed from its config alone: for classes whose shapes are known here.
+"""Compute how many parameters a model has from its config alone, for classes whose shapes are known here.
 
 Each function follows the shapes of its class in diffusers or transformers; tests compare every one with the
 class itself on torch's meta device.
@@ -16,7 +16,7 @@ Config = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ParameterCount:
-    """``n_blocks`` equal blocks of ``per_block`` parameters, and ``rest`` beside them."""
+    """The parameters of a model: ``n_blocks`` equal blocks of ``per_block``, and ``rest`` beside them."""
 
     rest: int
     per_block: int = 0
@@ -28,7 +28,7 @@ class ParameterCount:
 
 
 def with_blocks(total: int, blocks: Sequence[int]) -> ParameterCount:
-    """A model of ``total`` parameters with these blocks; without them if they are too unlike."""
+    """Return the count of a model with these blocks, or without blocks if they are too unequal."""
     largest = max(blocks)
     rest = total - largest * len(blocks)
     return ParameterCount(rest, largest, len(blocks)) if rest >= 0 else ParameterCount(total)
@@ -43,7 +43,7 @@ def _conv(n_in: int, n_out: int, kernel: int) -> int:
 
 
 def qwen_image_transformer(config: Config) -> ParameterCount:
-    """QwenImageTransformer2DModel: two streams, each with its own modulation, attention and MLP."""
+    """Count QwenImageTransformer2DModel: two streams, each with its own modulation, attention and MLP."""
     head, heads = config.get("attention_head_dim", 128), config.get("num_attention_heads", 24)
     dim, joint = head * heads, config.get("joint_attention_dim", 3584)
     patch = config.get("patch_size", 2)
@@ -60,7 +60,7 @@ def qwen_image_transformer(config: Config) -> ParameterCount:
 
 
 def qwen_image_vae(config: Config) -> ParameterCount:
-    """AutoencoderKLQwenImage: causal 3D convolutions down and up again."""
+    """Count AutoencoderKLQwenImage: causal 3D convolutions down and up again."""
     base, z = config.get("base_dim", 96), config.get("z_dim", 16)
     factors = config.get("dim_mult", [1, 2, 4, 4])
     n_res, temporal = config.get("num_res_blocks", 2), config.get("temperal_downsample", [False, True, True])
@@ -103,7 +103,7 @@ def _vae_up(dims: Sequence[int], n_res: int, temporal: Sequence[bool]) -> int:
 
 
 def qwen2_5_vl(config: Config) -> ParameterCount:
-    """Qwen2_5_VLForConditionalGeneration; its blocks are those of the larger of its two towers."""
+    """Count Qwen2_5_VLForConditionalGeneration; its blocks are those of the larger of its two towers."""
     text = {**config, **config.get("text_config", {})}
     hidden, heads = text["hidden_size"], text["num_attention_heads"]
     head = text.get("head_dim") or hidden // heads

@@ -1,18 +1,21 @@
-"""The header of a safetensors file: which tensors it holds. Reads no weights."""
+"""Read the header of a safetensors file: which tensors it holds. Reads no weights."""
 
 import json
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from evenload.errors import FormatError
 
-__all__ = ["read_header", "read_whole_header"]
+__all__ = ["main_dtype", "read_header", "read_whole_header"]
 
 _LARGEST_HEADER = 100_000_000  # bytes; the limit of the format itself
+_TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """name -> {dtype, shape, data_offsets}. Raises FormatError."""
+    """Return ``{name: {dtype, shape, data_offsets}}``. Raises FormatError."""
     try:
         with path.open("rb") as file:
             n_bytes = int.from_bytes(file.read(8), "little")
@@ -25,7 +28,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_whole_header(path: Path) -> dict[str, Any]:
-    """As ``read_header``; also raises FormatError if the file is shorter or longer than its tensors need."""
+    """Read the header, and raise FormatError also if the file is shorter or longer than its tensors need."""
     header = read_header(path)
     try:
         with path.open("rb") as file:
@@ -40,3 +43,11 @@ def read_whole_header(path: Path) -> dict[str, Any]:
             hint="download or copy it again",
         )
     return header
+
+
+def main_dtype(tensors: Iterable[Mapping[str, Any]]) -> str:
+    """Return torch's name of the dtype that most numbers have; float32 for a dtype that is no float."""
+    counts: dict[str, int] = {}
+    for tensor in tensors:
+        counts[tensor["dtype"]] = counts.get(tensor["dtype"], 0) + math.prod(tensor["shape"])
+    return _TORCH_NAMES.get(max(counts, key=lambda dtype: counts[dtype], default="F32"), "float32")

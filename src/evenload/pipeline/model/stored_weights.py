@@ -1,4 +1,4 @@
-"""How much memory a stage's weights need, read from the headers of safetensors files alone."""
+"""Read the size of the weights that a stage's parameters name, from headers of safetensors files alone."""
 
 import math
 from collections.abc import Mapping
@@ -14,10 +14,10 @@ _BITS = {"BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "I16": 16, "U1
 
 
 def weight_bytes(params: Mapping[str, Any], folder: Path) -> int | None:
-    """Bytes of all tensors, as stored, in the safetensors files that ``params`` name.
+    """Return the bytes of all tensors, as stored, in the safetensors files that ``params`` name, or None.
 
-    A parameter may be such a file or a folder that holds some; relative paths belong to ``folder``. None if
-    no parameter names any. Raises FormatError if a file is damaged.
+    A parameter may be such a file or a folder that holds some; relative paths belong to ``folder``. Raises
+    FormatError if a file is damaged.
     """
     files: set[Path] = set()
     for value in params.values():

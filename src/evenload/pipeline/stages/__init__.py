@@ -1,1 +1,1 @@
-"""The stages that ship, one file each, named in ``pipeline.kinds``. A worker imports the one that it runs."""
+"""The stages that ship, one module each, named in ``job.builtin_stages``."""

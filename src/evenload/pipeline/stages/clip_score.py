@@ -1,4 +1,4 @@
-"""How alike a picture and a text, or two pictures, are to a model of the kind of CLIP."""
+"""Score how alike a picture and a text, or two pictures, are, by a model such as CLIP."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["ClipScore"]
 
 
 class ClipScore:
-    """Outputs ``similarity``, the cosine of two embeddings in -1..1. The model is a CLIP or SigLIP.
+    """A stage that compares embeddings of CLIP or SigLIP. Outputs ``similarity``, their cosine in -1..1.
 
     image   column with a picture
     text    column with the text that it is compared with; or
@@ -67,5 +67,5 @@ class ClipScore:
 
 
 def _vector(features: Any) -> Any:
-    """The embedding, [1, size], however this version of the library wraps it."""
+    """Return the embedding, [1, size], whichever way this version of the library wraps it."""
     return features if hasattr(features, "double") else features.pooler_output

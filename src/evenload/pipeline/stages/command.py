@@ -1,4 +1,4 @@
-"""A command-line tool as a stage: it gets the item's values as arguments and writes its outputs as files."""
+"""Run a command-line tool as a stage: it gets the item's values as arguments and writes outputs as files."""
 
 import json
 import os
@@ -20,12 +20,14 @@ MOST_TEXT = 2000
 
 
 class Command:
-    """Runs ``run``, a list of words in which ``{column}`` is the item's value; no shell is involved.
+    """A stage that runs a program for each item, without a shell.
 
-    ``{out.name}`` is the path at which the tool is to write the output ``name``, with the suffix that
-    ``files`` gives: ``files: {edited: png}``. ``{seed}`` and ``{id}`` are the item's. With ``reads_json``
-    what it prints on stdout is a JSON object of more outputs. The device is known to it by the environment,
-    as to every worker (CUDA_VISIBLE_DEVICES and EVENLOAD_DEVICE).
+    run         list of words in which ``{column}`` is the item's value, ``{seed}``, ``{id}`` its own,
+                and ``{out.name}`` is the path at which to write the output ``name``
+    files       suffix of each output file: ``{edited: png}``
+    reads_json  the program prints a JSON object of more outputs
+    timeout_s   seconds after which it is ended
+    It finds its device in CUDA_VISIBLE_DEVICES and EVENLOAD_DEVICE, as every worker does.
     """
 
     def __init__(

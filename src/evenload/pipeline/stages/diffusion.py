@@ -1,4 +1,4 @@
-"""Any image-to-image or text-to-image pipeline of diffusers, as one stage."""
+"""Run any image-to-image or text-to-image pipeline of diffusers as a stage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import open_picture
 from evenload.pipeline.stage import Item, StageContext
-from evenload.pipeline.stages.loading import load_pipeline, own_copy
+from evenload.pipeline.stages.loading import PipelineStage, load_pipeline
 
 __all__ = ["ImageToImage", "TextToImage"]
 
 
-class TextToImage:
-    """A picture from a text. Outputs ``picture``.
+class TextToImage(PipelineStage):
+    """A stage that draws a picture from a text. Outputs ``picture``.
 
     The model is a checkpoint that ``AutoPipelineForText2Image`` knows.
 
@@ -32,13 +32,6 @@ class TextToImage:
         self._prompt = prompt
         self._pipe = load_pipeline(context, download=download, threads=threads, auto_class=self.auto_class)
 
-    def lane(self) -> "TextToImage":
-        """One for another item at the same time."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._pipe = own_copy(self._pipe)
-        return twin
-
     def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> dict[str, Any]:
         import torch
 
@@ -57,7 +50,10 @@ class TextToImage:
 
 
 class ImageToImage(TextToImage):
-    """A picture from a picture and a text. Outputs ``picture``; ``image`` is the column with the path."""
+    """A stage that draws a picture from a picture and a text. Outputs ``picture``.
+
+    ``image``: the column with the picture's path.
+    """
 
     auto_class = "DiffusionPipeline"
 

@@ -1,4 +1,4 @@
-"""A plain Python function as a stage."""
+"""Run a plain Python function as a stage."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["Function"]
 
 
 class Function:
-    """Calls ``function(inputs, item, **call)``, which returns a dict of outputs, or one value for ``output``.
+    """A stage that calls ``function(inputs, item, **call)``: a dict of outputs, or one value for ``output``.
 
     function  file.py:name, relative to the job file, or package.module:name
     """

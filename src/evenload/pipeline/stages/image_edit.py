@@ -1,10 +1,10 @@
-"""Editing pictures by instruction with Qwen-Image-Edit and Edit-Plus, whole or in three steps.
+"""Edit pictures by instruction with Qwen-Image-Edit and Edit-Plus, as one stage or as three.
 
     image_edit = image_edit_encode ──► image_edit_denoise ──► image_edit_decode
                  text encoder          transformer, VAE       VAE
 
-Each step loads its own part of the checkpoint and hands a file to the next. The picture is the same to the
-byte as that of the whole pipeline. One item at a time: a batch changes the last bits.
+Each of the three loads its own part of the checkpoint and hands a file to the next. The picture has the same
+bytes as that of the whole pipeline. One item at a time, as a batch changes the last bits.
 """
 
 import sys
@@ -15,22 +15,22 @@ from typing import Any, ClassVar
 from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import open_picture, read_tensors
 from evenload.pipeline.stage import Item, StageContext
-from evenload.pipeline.stages.loading import load_pipeline, own_copy, settings_of
+from evenload.pipeline.stages.loading import PipelineStage, load_pipeline, settings_of
 
 __all__ = ["Decode", "Denoise", "Encode", "ImageEdit"]
 
 _AREA = threading.local()
 
 
-class ImageEdit:
-    """The whole pipeline. Outputs ``edited``, a picture.
+class ImageEdit(PipelineStage):
+    """A stage that runs the whole pipeline. Outputs ``edited``, a picture.
 
     The model is a QwenImageEdit or QwenImageEditPlus checkpoint.
 
     image        the item's column with the picture's path; for Edit-Plus a list of columns
     instruction  the column with the text; ``call: {prompt: ...}`` gives one for all items instead
-    area         pixels that it works on; by default what evenload.json in the model's folder says, or the
-                 model's own 1024 x 1024
+    area         pixels that the pipeline works on; by default what evenload.json in the model's folder
+                 says, or the model's own 1024 x 1024
     threads      of torch on the CPU; more than one may change the last bits
     """
 
@@ -57,13 +57,6 @@ class ImageEdit:
         self._is_plus = isinstance(image, list) or "Plus" in type(self._pipe).__name__
         _let_area_change(type(self._pipe))
 
-    def lane(self) -> "ImageEdit":
-        """One for another item at the same time."""
-        twin = object.__new__(type(self))
-        twin.__dict__.update(self.__dict__)
-        twin._pipe = own_copy(self._pipe)
-        return twin
-
     def __call__(self, inputs: Mapping[str, Any], item: Item, **call: Any) -> dict[str, Any]:
         import torch
 
@@ -71,7 +64,7 @@ class ImageEdit:
             pictures = self._pictures(inputs)
             prompt = call.pop("prompt", None) or _column(inputs, self._instruction, "instruction")
             if call.get("negative_prompt") is None:
-                call = {"true_cfg_scale": 1.0, **call}  # or the pipeline tells of it for each picture
+                call = {"true_cfg_scale": 1.0, **call}  # else the pipeline warns for each picture
             edited = self._pipe(image=pictures, prompt=prompt, generator=item.generator(), **call)
         return {"edited": edited.images[0]}
 
@@ -84,7 +77,7 @@ class ImageEdit:
         return _Area(self._area)
 
     def _dimensions(self, pixels: int, picture: Any) -> tuple[int, int]:
-        """(width, height) that the pipeline makes of ``picture``."""
+        """Return the width and height to which the pipeline scales ``picture``."""
         found = sys.modules[type(self._pipe).__module__].calculate_dimensions(
             pixels, picture.size[0] / picture.size[1]
         )
@@ -92,7 +85,7 @@ class ImageEdit:
 
 
 class Encode(ImageEdit):
-    """The text encoder's step. Outputs ``embeds``: what the instruction and the picture mean, as tensors."""
+    """A stage that runs the text encoder. Outputs ``embeds``: tensors of the instruction and the picture."""
 
     parts = ("text_encoder",)
 
@@ -101,14 +94,14 @@ class Encode(ImageEdit):
 
         prompt, negative_prompt = call.get("prompt"), call.get("negative_prompt")
         with torch.inference_mode(), self._working_area():
-            picture = self._seen_by_the_text_encoder(self._pictures(inputs))
+            picture = self._scaled_for_text_encoder(self._pictures(inputs))
             text = prompt or _column(inputs, self._instruction, "instruction")
             tensors = self._encoded(text, picture, "prompt")
             if negative_prompt is not None:
                 tensors |= self._encoded(negative_prompt, picture, "negative_prompt")
         return {"embeds": tensors}
 
-    def _seen_by_the_text_encoder(self, pictures: Any) -> Any:
+    def _scaled_for_text_encoder(self, pictures: Any) -> Any:
         resize = self._pipe.image_processor.resize
         if not self._is_plus:
             width, height = self._dimensions(1024 * 1024, pictures)
@@ -126,13 +119,13 @@ class Encode(ImageEdit):
         embeds, mask = self._pipe.encode_prompt(
             image=picture, prompt=text, device=self._pipe.text_encoder.device
         )
-        if mask is None:  # the pipeline's word for "all of it"
+        if mask is None:  # the pipeline means that all tokens count
             mask = torch.ones(embeds.shape[:2], dtype=torch.long)
         return {f"{name}_embeds": embeds, f"{name}_embeds_mask": mask}
 
 
 class Denoise(ImageEdit):
-    """The transformer's step. Takes ``embeds``, outputs ``latents`` as tensors."""
+    """A stage that runs the transformer. Takes ``embeds``, outputs ``latents`` as tensors."""
 
     parts = ("transformer", "vae")
 
@@ -158,7 +151,7 @@ class Denoise(ImageEdit):
         return {"latents": {"latents": latents, "size": size}}
 
     def _output_size(self, pictures: Any, height: int | None, width: int | None) -> list[int]:
-        """[height, width] of the picture that the latents stand for, as the pipeline rounds it."""
+        """Return [height, width] of the picture that the latents stand for, as the pipeline rounds it."""
         last = pictures[-1] if isinstance(pictures, list) else pictures
         default_width, default_height = self._dimensions(1024 * 1024, last)
         step = self._pipe.vae_scale_factor * 2
@@ -166,7 +159,7 @@ class Denoise(ImageEdit):
 
 
 class Decode(ImageEdit):
-    """The VAE's step. Takes ``latents``, outputs ``edited``, a picture."""
+    """A stage that runs the VAE. Takes ``latents``, outputs ``edited``, a picture."""
 
     parts = ("vae",)
 
@@ -196,7 +189,7 @@ def _column(inputs: Mapping[str, Any], name: str, what: str) -> Any:
 
 
 class _Area:
-    """While entered, pipelines of this thread work on ``pixels`` in place of 1024 x 1024."""
+    """A context in which pipelines of this thread work on ``pixels`` in place of 1024 x 1024."""
 
     def __init__(self, pixels: int | None):
         self._pixels = pixels
@@ -209,7 +202,7 @@ class _Area:
 
 
 def _let_area_change(pipeline_class: type) -> None:
-    """The pipelines have their working area written into the code; have them ask this thread instead."""
+    """Have the pipeline ask this thread for its working area, which is a constant in diffusers."""
     module = sys.modules[pipeline_class.__module__]
     original = module.calculate_dimensions
     if getattr(original, "asks_thread", False):

@@ -1,37 +1,36 @@
-"""One model over several devices, or one that is larger than its device: blocks put in places, by hooks.
+"""Spread a model's blocks over several devices, or stream them to one that is too small, by hooks.
 
-    place_layers(transformer, ["cuda:0", "cuda:1"])      blocks 0..29 here, 30..59 there
-    stream_layers(transformer, "cuda:0", n_resident=27)  27 blocks stay, the others come when they are needed
+    place_layers(transformer, ["cuda:0", "cuda:1"])      blocks 0..29 on the first, 30..59 on the second
+    stream_layers(transformer, "cuda:0", n_resident=27)  27 blocks stay, the others are copied when needed
 
-A block's inputs follow it. The hooks keep nothing between calls, so that several items may be in the same
-model at once, each in another part of it.
+A block's inputs are moved to its device. The hooks keep nothing between calls, so that several items may be
+in the same model at once, each in another part of it.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from evenload.errors import ConfigError
+from evenload.pipeline.model.meta_model import largest_block_list
 
-__all__ = ["blocks_of", "cut_evenly", "place_layers", "stream_layers"]
+__all__ = ["blocks_of", "cut_evenly", "n_bytes_of", "place_layers", "stream_layers"]
 
 
 def blocks_of(module: Any) -> Any:
-    """The list of blocks that holds most of the weights. Raises ConfigError if there is none."""
-    from torch.nn import ModuleList
-
-    lists = [part for part in module.modules() if isinstance(part, ModuleList) and len(part) > 1]
-    if not lists:
+    """Return the list of blocks that holds most of the weights. Raises ConfigError if there is none."""
+    blocks = largest_block_list(module, n_bytes_of)
+    if blocks is None:
         raise ConfigError(
             f"{type(module).__name__} has no list of blocks to split", hint="run it whole, on one device"
         )
-    return max(lists, key=_n_bytes)
+    return blocks
 
 
 def cut_evenly(sizes: Sequence[int], n_parts: int) -> list[int]:
-    """Where each part begins when blocks of ``sizes`` are cut into ``n_parts`` runs; the largest is least.
+    """Cut blocks of ``sizes`` into ``n_parts`` runs so that the largest is least; returns where each begins.
 
-    Exact, by bisection of the largest part's size. ``n_parts`` is lowered to the number of blocks.
+    Exact, by bisection of the largest part's size. There are at most as many parts as blocks.
     """
     n_parts = min(n_parts, len(sizes))
     low, high = max(sizes), sum(sizes)
@@ -39,7 +38,7 @@ def cut_evenly(sizes: Sequence[int], n_parts: int) -> list[int]:
         middle = (low + high) // 2
         low, high = (low, middle) if len(_greedy(sizes, middle)) <= n_parts else (middle + 1, high)
     starts = _greedy(sizes, low)
-    while len(starts) < n_parts:  # fewer parts are enough: no device is left empty
+    while len(starts) < n_parts:  # fewer parts are enough, but no device is to be empty
         bounds = [*starts, len(sizes)]
         widest = max(range(len(starts)), key=lambda part: bounds[part + 1] - bounds[part])
         starts.insert(widest + 1, (bounds[widest] + bounds[widest + 1]) // 2)
@@ -47,6 +46,7 @@ def cut_evenly(sizes: Sequence[int], n_parts: int) -> list[int]:
 
 
 def _greedy(sizes: Sequence[int], most: int) -> list[int]:
+    """Fill one part after the other up to ``most``; returns where each begins."""
     starts, filled = [0], 0
     for at, size in enumerate(sizes):
         if filled + size > most and at > starts[-1]:
@@ -57,11 +57,11 @@ def _greedy(sizes: Sequence[int], most: int) -> list[int]:
 
 
 def place_layers(module: Any, devices: Sequence[str], counts: Sequence[int] = ()) -> dict[str, int]:
-    """Spread the blocks of ``module`` over ``devices``, the rest on the first; returns bytes on each.
+    """Spread the blocks of ``module`` over ``devices``, the rest on the first; returns the bytes on each.
 
-    ``counts`` says how many blocks each device holds; by default their bytes are as equal as they can be.
-    What the module returns comes back to the first device. Equal names among ``devices`` are one device.
-    Raises ConfigError if ``counts`` do not fit.
+    ``counts``: blocks on each device; by default their bytes are as equal as they can be. The module's
+    outputs are moved back to the first device. Equal names among ``devices`` are one device. Raises
+    ConfigError if ``counts`` do not fit.
     """
     import torch
 
@@ -75,32 +75,36 @@ def place_layers(module: Any, devices: Sequence[str], counts: Sequence[int] = ()
     if counts:
         starts = [sum(counts[:part]) for part in range(len(counts))]
     else:
-        starts = cut_evenly([_n_bytes(block) for block in blocks], len(devices))
+        starts = cut_evenly([n_bytes_of(block) for block in blocks], len(devices))
     place = {
         id(block): devices[max(part for part, start in enumerate(starts) if start <= at)]
         for at, block in enumerate(blocks)
     }
-    held = {id(tensor) for block in blocks for tensor in _tensors_of(block)}
-    for part in module.modules():
-        for tensor in itertools.chain(part._parameters.values(), part._buffers.values()):
-            if tensor is not None and id(tensor) not in held:
-                tensor.data = tensor.data.to(devices[0])
+    _move_all_but(blocks, module, devices[0])
     for block in blocks:
         block.to(place[id(block)])
         block.register_forward_pre_hook(
             _bring(torch.device(place[id(block)])), with_kwargs=True, prepend=True
         )
-    first = torch.device(devices[0])
-    _after(blocks, module, first)
+    _bring_back(blocks, module, torch.device(devices[0]))
     n_bytes = dict.fromkeys(devices, 0)
     for block in blocks:
-        n_bytes[place[id(block)]] += _n_bytes(block)
-    n_bytes[devices[0]] += _n_bytes(module) - _n_bytes(blocks)
+        n_bytes[place[id(block)]] += n_bytes_of(block)
+    n_bytes[devices[0]] += n_bytes_of(module) - n_bytes_of(blocks)
     return n_bytes
 
 
-def _after(blocks: Any, module: Any, device: Any) -> None:
-    """What comes behind the last block gets its inputs on ``device``."""
+def _move_all_but(blocks: Iterable[Any], module: Any, device: Any) -> None:
+    """Move the weights of ``module`` that are in none of ``blocks``."""
+    inside = {id(tensor) for block in blocks for tensor in _tensors_of(block)}
+    for part in module.modules():
+        for tensor in itertools.chain(part._parameters.values(), part._buffers.values()):
+            if tensor is not None and id(tensor) not in inside:
+                tensor.data = tensor.data.to(device)
+
+
+def _bring_back(blocks: Any, module: Any, device: Any) -> None:
+    """Have all that comes after the last block get its inputs on ``device``."""
     inside = {id(part) for part in blocks.modules()}
     around = {id(part) for part in module.modules() if any(child is blocks for child in part.modules())}
     for part in module.modules():
@@ -110,6 +114,8 @@ def _after(blocks: Any, module: Any, device: Any) -> None:
 
 
 def _bring(device: Any) -> Any:
+    """Return a hook that moves a module's inputs to ``device``."""
+
     def hook(_module: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
         return _moved(args, device), _moved(kwargs, device)
 
@@ -117,7 +123,7 @@ def _bring(device: Any) -> Any:
 
 
 def _moved(value: Any, device: Any) -> Any:
-    """``value`` with every tensor in it on ``device``; one that must go the same way often goes once."""
+    """Return ``value`` with every tensor on ``device``; a tensor that is moved often is copied once."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -136,20 +142,16 @@ def _moved(value: Any, device: Any) -> Any:
 
 
 def stream_layers(module: Any, device: str, n_resident: int) -> None:
-    """Keep ``n_resident`` blocks of ``module`` and all else on ``device``; bring the others for their turns.
+    """Keep ``n_resident`` blocks of ``module`` and all else on ``device``; copy other blocks when they run.
 
-    Their weights stay in host memory, pinned where the device is a GPU. One item at a time.
+    The weights of those stay in host memory, pinned if the device is a GPU. One item at a time.
     """
     import torch
 
     blocks = blocks_of(module)
     streamed = list(blocks)[max(0, n_resident) :]
-    held = {id(tensor) for block in streamed for tensor in _tensors_of(block)}
     target = torch.device(device)
-    for part in module.modules():
-        for tensor in itertools.chain(part._parameters.values(), part._buffers.values()):
-            if tensor is not None and id(tensor) not in held:
-                tensor.data = tensor.data.to(target)
+    _move_all_but(streamed, module, target)
     for block in streamed:
         home = {tensor: _pinned(tensor.data, target) for tensor in _tensors_of(block)}
         block.register_forward_pre_hook(_fetch(home, target), prepend=True)
@@ -180,5 +182,6 @@ def _tensors_of(module: Any) -> list[Any]:
     return [*module.parameters(), *module.buffers()]
 
 
-def _n_bytes(module: Any) -> int:
+def n_bytes_of(module: Any) -> int:
+    """Return the bytes of a module's parameters."""
     return sum(tensor.numel() * tensor.element_size() for tensor in module.parameters())

@@ -1,37 +1,36 @@
-"""Loading checkpoints of diffusers and transformers: what a stage needs, where it was to go, or a clear no.
+"""Load checkpoints of diffusers and transformers onto a stage's devices, or raise an error that says why not.
 
     pipeline = load_pipeline(context, parts=("transformer", "vae"))
 
-Nothing is downloaded unless asked: a name such as ``Qwen/Qwen-Image-Edit`` is looked up among what is there.
+Nothing is downloaded unless asked: a name such as ``Qwen/Qwen-Image-Edit`` is looked up among the downloads.
 """
 
 import contextlib
 import importlib
 import json
-import math
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from evenload._optional import require
 from evenload.errors import ConfigError, FormatError, ResourceExhausted
-from evenload.pipeline.model.safetensors_header import read_whole_header
+from evenload.pipeline.model.model_size import is_hub_name
+from evenload.pipeline.model.safetensors_header import main_dtype, read_whole_header
 from evenload.pipeline.stage import StageContext
-from evenload.pipeline.stages.layers import place_layers, stream_layers
+from evenload.pipeline.stages.layers import n_bytes_of, place_layers, stream_layers
 
-__all__ = ["load_model", "load_pipeline", "n_bytes_of", "own_copy", "settings_of", "torch_dtype", "torch_on"]
+__all__ = ["PipelineStage", "load_model", "load_pipeline", "settings_of", "torch_dtype", "torch_on"]
 
 WHY = "stages of diffusers and transformers"
-_STORED = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}
 _WEIGHTS = ("*.safetensors", "*.bin")
 
 
 def torch_on(context: StageContext, threads: int | None) -> Any:
-    """Torch, made ready for this worker's device.
+    """Return torch, set up for this worker's device.
 
-    On the CPU it computes with ``threads`` threads: the last bits of sums depend on their number.
-    Raises ConfigError if the worker landed on the CPU and nobody had asked for that.
+    On the CPU it computes with ``threads`` threads, as the last bits of sums depend on their number.
+    Raises ConfigError if the worker is on the CPU and the CPU was not asked for.
     """
     torch = require("torch", extra="diffusion", why=WHY)
     _be_quiet()
@@ -48,32 +47,25 @@ def torch_on(context: StageContext, threads: int | None) -> Any:
 
 
 def _be_quiet() -> None:
-    """No bars on stderr: a worker's output is for people to read later."""
+    """Switch off progress bars: a worker's stderr is kept to be read later."""
     for library in ("diffusers", "transformers"):
         with contextlib.suppress(ImportError, AttributeError):
             importlib.import_module(f"{library}.utils.logging").disable_progress_bar()
 
 
 def torch_dtype(torch: Any, name: str, folder: Path) -> Any:
-    """The dtype called ``name``; "auto": that of the largest file of weights below ``folder``."""
+    """Return the dtype called ``name``; "auto": that of the largest file of weights below ``folder``."""
     if name == "auto":
         files = sorted(folder.rglob("*.safetensors"), key=lambda file: file.stat().st_size)
-        name = _largest_dtype(files[-1]) if files else "float32"
+        name = main_dtype(read_whole_header(files[-1]).values()) if files else "float32"
     dtype: Any = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise ConfigError(f"dtype {name!r} is none", hint="use auto, bfloat16, float16 or float32")
     return dtype
 
 
-def _largest_dtype(file: Path) -> str:
-    counts: dict[str, int] = {}
-    for tensor in read_whole_header(file).values():
-        counts[tensor["dtype"]] = counts.get(tensor["dtype"], 0) + math.prod(tensor["shape"])
-    return _STORED.get(max(counts, key=lambda kind: counts[kind], default="F32"), "float32")
-
-
 def _folder(context: StageContext, index: str, what: str, download: bool) -> Path:
-    """The checkpoint's folder; the name itself if it is one of the hub's. Checks that its files are whole."""
+    """Return the checkpoint's folder, local or among the hub's downloads, and check that it is whole."""
     if context.model is None:
         raise ConfigError(f"stage {context.stage!r} has no model", hint="give it one: model: {path: ...}")
     model = context.model.path
@@ -88,7 +80,7 @@ def _folder(context: StageContext, index: str, what: str, download: bool) -> Pat
         for file in folder.rglob("*.safetensors"):
             read_whole_header(file)
         return folder
-    if model.count("/") == 1 and not model.startswith((".", "/", "~")):
+    if is_hub_name(model):
         hub = require("huggingface_hub", extra="diffusion", why=WHY)
         try:
             return Path(hub.snapshot_download(model, local_files_only=not download))
@@ -105,7 +97,7 @@ def _folder(context: StageContext, index: str, what: str, download: bool) -> Pat
 
 @contextlib.contextmanager
 def _explained(what: str, folder: Path | str) -> Iterator[None]:
-    """What a library says of a damaged checkpoint, as one error that names it."""
+    """Turn what a library raises on a damaged checkpoint into one error that names the checkpoint."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -130,28 +122,18 @@ def load_pipeline(
     threads: int | None = 1,
     auto_class: str = "DiffusionPipeline",
 ) -> Any:
-    """A diffusers pipeline on this worker's devices, progress bars off.
+    """Load a diffusers pipeline onto this worker's devices.
 
-    parts       its components that are loaded; the others are None. All of them if None
+    parts       components that are loaded, the others are None; None: all
     auto_class  class of diffusers that reads the checkpoint
     The largest part is held as ``context.fit`` says.
-    Raises FormatError if the folder is damaged, ConfigError if there is none or it landed elsewhere.
+    Raises FormatError if the folder is damaged, ConfigError if it is missing or not all weights are on the
+    devices.
     """
     torch = torch_on(context, threads)
     diffusers = require("diffusers", extra="diffusion", why=WHY)
     folder = _folder(context, "model_index.json", "diffusers pipeline", download)
-    index = _index(folder)
-    models = {name for name, home in index.items() if _is_model(home)}
-    given: dict[str, Any] = {} if parts is None else dict.fromkeys(models - set(parts))
-    if "processor" in index and "processor" not in given:
-        if parts is None or "text_encoder" in parts:
-            from evenload.pipeline.stages.processors import load_processor
-
-            with _explained("the processor", folder):
-                given["processor"] = load_processor(folder / "processor")
-        else:
-            given["processor"] = None
-    kept = [name for name in models if name not in given]
+    given, kept = _given_components(folder, parts)
     chosen = torch_dtype(torch, context.model_dtype, folder)
     if context.fit.name == "nf4":
         largest = max(kept, key=lambda name: _stored_bytes(folder / name))
@@ -163,6 +145,21 @@ def load_pipeline(
         pipeline.set_progress_bar_config(disable=True)
     _place(context, {name: part for name, part in pipeline.components.items() if hasattr(part, "parameters")})
     return pipeline
+
+
+def _given_components(folder: Path, parts: tuple[str, ...] | None) -> tuple[dict[str, Any], list[str]]:
+    """Return the components that diffusers is not to load, and the names of models that it is to load."""
+    index = _index(folder)
+    models = {name for name, home in index.items() if _is_model(home)}
+    given: dict[str, Any] = {} if parts is None else dict.fromkeys(models - set(parts))
+    if "processor" in index and "processor" not in given:
+        given["processor"] = None
+        if parts is None or "text_encoder" in parts:
+            from evenload.pipeline.stages.processors import load_processor
+
+            with _explained("the processor", folder):
+                given["processor"] = load_processor(folder / "processor")
+    return given, [name for name in models if name not in given]
 
 
 def _stored_bytes(folder: Path) -> int:
@@ -180,7 +177,7 @@ def _index(folder: Path) -> dict[str, Any]:
 
 
 def _is_model(home: Any) -> bool:
-    """Does an entry of model_index.json name something with weights?"""
+    """Return whether an entry of model_index.json names something with weights."""
     if not isinstance(home, list) or len(home) != 2 or home[1] is None:
         return False
     small = ("Tokenizer", "TokenizerFast", "Scheduler", "Processor", "FeatureExtractor")
@@ -188,7 +185,7 @@ def _is_model(home: Any) -> bool:
 
 
 def _place(context: StageContext, modules: dict[str, Any]) -> None:
-    """Bring the parts to this worker's devices: the largest as ``context.fit`` says, the others whole."""
+    """Move the parts to this worker's devices: the largest as ``context.fit`` says, the others whole."""
     largest = max(modules.values(), key=n_bytes_of, default=None)
     devices, fit = context.torch_devices, context.fit
     for name, part in modules.items():
@@ -202,11 +199,11 @@ def _place(context: StageContext, modules: dict[str, Any]) -> None:
         elif not (part is largest and fit.name == "nf4"):
             part.to(devices[0])
     if fit.name in ("whole", "layer_split"):
-        _check_landed(context, modules)
+        _check_devices(context, modules)
 
 
 def _store_as_fp8(context: StageContext, name: str, part: Any) -> None:
-    """Keep the weights in 8 bits, compute in the dtype that they had."""
+    """Store the weights in 8 bits, and compute in the dtype that they had."""
     import torch
 
     if not hasattr(part, "enable_layerwise_casting"):
@@ -220,7 +217,7 @@ def _store_as_fp8(context: StageContext, name: str, part: Any) -> None:
 
 
 def _four_bits(diffusers: Any, largest: str, dtype: Any) -> Any:
-    """How diffusers is told to load ``largest`` as nf4."""
+    """Return the configuration with which diffusers loads ``largest`` as nf4."""
     require("bitsandbytes", extra="diffusion", why="fit nf4")
     kind = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": dtype}
     return diffusers.PipelineQuantizationConfig(
@@ -228,7 +225,8 @@ def _four_bits(diffusers: Any, largest: str, dtype: Any) -> Any:
     )
 
 
-def _check_landed(context: StageContext, modules: dict[str, Any]) -> None:
+def _check_devices(context: StageContext, modules: dict[str, Any]) -> None:
+    """Raise ConfigError if a part has weights on a kind of device that was not asked for."""
     wanted = {device.partition(":")[0] for device in context.torch_devices}
     for name, part in modules.items():
         found = {parameter.device.type for parameter in part.parameters()}
@@ -240,10 +238,6 @@ def _check_landed(context: StageContext, modules: dict[str, Any]) -> None:
             )
 
 
-def n_bytes_of(module: Any) -> int:
-    return sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
-
-
 def load_model(
     context: StageContext,
     *,
@@ -251,7 +245,7 @@ def load_model(
     download: bool = False,
     threads: int | None = 1,
 ) -> tuple[Any, Path]:
-    """A transformers model on this worker's devices, in evaluation mode, and its folder.
+    """Load a transformers model onto this worker's devices, in evaluation mode; returns it and its folder.
 
     Raises as ``load_pipeline`` does.
     """
@@ -274,7 +268,7 @@ def load_model(
 
 
 def settings_of(context: StageContext) -> dict[str, Any]:
-    """What evenload.json in the model's folder asks of those who run it; {} where there is none."""
+    """Read the settings in evenload.json of the model's folder; {} where there is none."""
     if context.model is None:
         return {}
     try:
@@ -286,11 +280,11 @@ def settings_of(context: StageContext) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
-def own_copy(pipeline: Any) -> Any:
-    """The same pipeline for one more item at the same time: big parts shared, what remembers its own.
+def _copy_pipeline(pipeline: Any) -> Any:
+    """Return the pipeline for one more item at the same time: weights shared, parts with state copied.
 
     A scheduler counts its steps, and some VAEs keep features from one call to the next: two items that share
-    them spoil each other's pictures without a word.
+    them would silently spoil each other's pictures.
     """
     import copy
 
@@ -301,3 +295,16 @@ def own_copy(pipeline: Any) -> Any:
     lane = type(pipeline)(**parts)
     lane.set_progress_bar_config(disable=True)
     return lane
+
+
+class PipelineStage:
+    """A stage with a diffusers pipeline, from which lanes for more items at the same time are made."""
+
+    _pipe: Any
+
+    def lane(self) -> Self:
+        """Return a copy of the stage for another item at the same time."""
+        twin = object.__new__(type(self))
+        twin.__dict__.update(self.__dict__)
+        twin._pipe = _copy_pipeline(self._pipe)
+        return twin

@@ -1,4 +1,4 @@
-"""Processors of vision-language models, also where torchvision is not installed."""
+"""Load processors of vision-language models, also where torchvision is not installed."""
 
 import functools
 from pathlib import Path
@@ -11,7 +11,7 @@ __all__ = ["load_processor", "pil_processor_class"]
 
 @functools.cache
 def pil_processor_class() -> type:
-    """A Qwen2-VL processor of an image processor and a tokenizer alone.
+    """Return the class of a Qwen2-VL processor with an image processor and a tokenizer alone.
 
     The library's own also wants a video processor, which cannot be imported without torchvision.
     """
@@ -35,7 +35,7 @@ def pil_processor_class() -> type:
 
 
 def load_processor(folder: Path) -> Any:
-    """The processor saved in ``folder``."""
+    """Load the processor saved in ``folder``."""
     if is_installed("torchvision"):
         from transformers import AutoProcessor
 

@@ -1,8 +1,8 @@
-"""Tiny models of the real classes with random weights, made offline in a blink: for tests and examples.
+"""Make tiny models of the real classes with random weights, offline: for tests and examples.
 
     build(folder)     folder/edit: a QwenImageEditPipeline, folder/scorer: a Qwen2.5-VL, folder/clip: a CLIP
 
-They are saved as real checkpoints are and are loaded by the same code; what they draw means nothing. A file
+They are saved as real checkpoints are and loaded by the same code; what they draw is noise. A file
 evenload.json beside the edit pipeline says on how many pixels it works.
 """
 
@@ -49,7 +49,7 @@ def build(folder: str | Path, *, n_layers: int = 2, seed: int = 0, plus: bool = 
 
 
 def picture(seed: int, width: int = 96, height: int = 64) -> Any:
-    """A smooth random picture, PIL, RGB."""
+    """Draw a smooth random picture: PIL, RGB."""
     import numpy as np
     from PIL import Image
 
@@ -159,7 +159,7 @@ def _scorer(folder: Path, tokenizer: Any, seed: int) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen2_5_VLForConditionalGeneration(_vl_config(tokenizer))
-        with torch.no_grad():  # as they come, all scores would be alike
+        with torch.no_grad():  # else all scores would be nearly equal
             model.lm_head.weight.mul_(100)
             for name, weight in model.named_parameters():
                 if "language_model" in name and name.endswith("_proj.weight") and "self_attn" in name:

@@ -1,4 +1,4 @@
-"""Any ``torch.nn.Module`` that takes a picture or tensors and gives the same: no class to write."""
+"""Run any ``torch.nn.Module`` on pictures or tensors as a stage."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["TorchModule"]
 
 
 class TorchModule:
-    """Outputs what the module returns under the name ``output``.
+    """A stage that calls a module and outputs what it returns under the name ``output``.
 
     module   file.py:Class of the module, relative to the job file, or package.module:Class
     weights  a safetensors file or a state dict; none for the weights that it is made with
@@ -40,17 +40,17 @@ class TorchModule:
         self._dtype, self._device = getattr(torch, dtype), context.torch_devices[0]
         made = load_target(locate_target(module, context.folder))(**(args or {}))
         if weights is not None:
-            made.load_state_dict(_state(torch, context.path(weights)))
+            made.load_state_dict(_read_weights(torch, context.path(weights)))
         self._module = made.to(self._device, self._dtype).eval().requires_grad_(False)
 
     def __call__(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any]:
         import torch
 
         with torch.inference_mode():
-            return {self._output: _plain(self._module(*self._arguments(torch, inputs[self._input])))}
+            return {self._output: _unwrapped(self._module(*self._arguments(torch, inputs[self._input])))}
 
     def batch(self, inputs: Sequence[Mapping[str, Any]], items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Together where shapes are alike, and the module gives a row for each; else one by one."""
+        """Call the module once if shapes are equal and it returns a row for each item; else one by one."""
         import torch
 
         arguments = [self._arguments(torch, one[self._input]) for one in inputs]
@@ -59,7 +59,7 @@ class TorchModule:
             with torch.inference_mode():
                 rows = self._module(*(torch.cat(column) for column in zip(*arguments, strict=True)))
             if getattr(rows, "ndim", 0) and len(rows) == len(items):
-                return [{self._output: _plain(rows[at : at + 1])} for at in range(len(items))]
+                return [{self._output: _unwrapped(rows[at : at + 1])} for at in range(len(items))]
         return [self(one, item) for one, item in zip(inputs, items, strict=True)]
 
     def _arguments(self, torch: Any, path: str) -> list[Any]:
@@ -69,8 +69,8 @@ class TorchModule:
         return [pixels.to(self._device, self._dtype)]
 
 
-def _plain(value: Any) -> Any:
-    """A number as it is, a batch of one picture as a picture, other tensors as they are."""
+def _unwrapped(value: Any) -> Any:
+    """Return one number as a float, a batch of one picture as a picture, other values as they are."""
     if not hasattr(value, "ndim"):
         return value
     if value.numel() == 1:
@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _state(torch: Any, path: Any) -> Any:
+def _read_weights(torch: Any, path: Any) -> Any:
     try:
         if path.suffix == ".safetensors":
             return read_tensors(path)

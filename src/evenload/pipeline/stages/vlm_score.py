@@ -1,6 +1,6 @@
-"""A vision-language model as a judge: the score it expects to give, from the probabilities of the digits.
+"""Score pictures by a vision-language model: its expected answer, from the probabilities of the digits.
 
-One forward pass, no sampling: the same pictures get the same score, in fine steps and not only whole numbers.
+One forward pass and no sampling: equal pictures get equal scores, which are not only whole numbers.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ QUESTION = (
 
 
 class VlmScore:
-    """Outputs ``score``: the mean of the digits 0..9 by the model's probabilities of them.
+    """A stage that outputs ``score``: the mean of the digits 0..9, weighted by the model's probabilities.
 
     The model is one of the kind of Qwen2.5-VL.
 
@@ -53,7 +53,7 @@ class VlmScore:
 
         pictures = [self._picture(inputs[name]) for name in self._images]
         content: list[dict[str, Any]] = [{"type": "image"} for _ in pictures]
-        content.append({"type": "text", "text": asked(self._question, inputs)})
+        content.append({"type": "text", "text": fill_question(self._question, inputs)})
         text = self._processor.apply_chat_template(
             [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
         )
@@ -71,8 +71,8 @@ class VlmScore:
         return picture.resize((max(28, int(picture.width * scale)), max(28, int(picture.height * scale))))
 
 
-def asked(question: str, inputs: Mapping[str, Any]) -> str:
-    """``question`` with the item's values in it. Raises ConfigError on a column that it does not have."""
+def fill_question(question: str, inputs: Mapping[str, Any]) -> str:
+    """Fill the item's values into ``question``. Raises ConfigError on a missing column."""
     try:
         return question.format_map(inputs)
     except (KeyError, IndexError, ValueError) as error:
@@ -83,7 +83,7 @@ def asked(question: str, inputs: Mapping[str, Any]) -> str:
 
 
 def digit_tokens(tokenizer: Any, model: str) -> list[int]:
-    """The tokens of 0..9. Raises ConfigError if the tokenizer has no token of its own for each."""
+    """Return the tokens of 0..9. Raises ConfigError if the tokenizer has no token of its own for each."""
     encoded = [tokenizer.encode(str(digit), add_special_tokens=False) for digit in range(10)]
     if any(len(tokens) != 1 for tokens in encoded) or len({tokens[0] for tokens in encoded}) != 10:
         raise ConfigError(f"the tokenizer of {model} has no token for each digit", hint="use another scorer")
@@ -91,7 +91,7 @@ def digit_tokens(tokenizer: Any, model: str) -> list[int]:
 
 
 def expected_score(logits: Any) -> float:
-    """Mean digit under the softmax of the ten digits' ``logits``, float [10]."""
+    """Return the mean digit under the softmax of ``logits``, float [10], one for each digit."""
     import torch
 
     return float((logits.double().softmax(-1) * torch.arange(10, dtype=torch.float64)).sum())
