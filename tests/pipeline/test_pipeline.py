@@ -1,4 +1,4 @@
-"""Whole runs: the same rows and bytes on any number of devices, and nothing lost whatever fails."""
+"""Tests whole runs: the same rows and bytes on any number of devices, and nothing lost whatever fails."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the worker does with a stage: builds it, calls it, checks and keeps what it returns."""
+"""Tests the runner of a stage: it builds the stage, calls it, checks and encodes what it returns."""
 
 import dataclasses
 import os

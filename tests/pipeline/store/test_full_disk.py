@@ -1,4 +1,4 @@
-"""A disk that takes no more: one sentence, nothing lost, and with room the run goes on where it was."""
+"""Tests a full disk through whole runs: it is reported once, and costs no item."""
 
 import json
 import os

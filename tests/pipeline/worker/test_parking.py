@@ -1,4 +1,4 @@
-"""Models wait in host memory where that pays and fits, and come back as they were."""
+"""Tests parking: which models are kept in host memory, and through a StageHost that swaps them."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""What measured times say of devices and stages, and where a run is when it is asked again."""
+"""Tests estimates of speeds and times, and the snapshot of a run that the planner is given."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Whatever is killed and whenever: nothing is lost, nothing is done twice, nothing is half there."""
+"""Tests the run folder and the ledger through runs that are killed: nothing is lost, doubled or half there."""
 
 import contextlib
 import json

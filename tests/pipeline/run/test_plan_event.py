@@ -1,4 +1,4 @@
-"""What a run tells of itself while it goes on: its plan, and how much waits before each stage."""
+"""Tests the plan's event and the queue lengths through whole runs, reports and the command line."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Files and results reach the disk beside the work, in order, and nothing is told before it is there."""
+"""Tests the saver of files, alone and through whole runs: an item is done when its files are on disk."""
 
 import queue
 import threading

@@ -1,4 +1,4 @@
-"""Several items in one call: the bytes of single items, or no batches; one bad item costs only itself."""
+"""Tests batches of a loaded stage through whole runs: the bytes of single items, or no batches."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The stages that ship, with tiny models of the real classes: bytes, scores, and what damage says."""
+"""Tests the stages that ship through pipelines of tiny models: bytes, scores, and what is said of damage."""
 
 import json
 import shutil
