@@ -1,4 +1,4 @@
-"""Tests the run folder and the ledger through runs that are killed: nothing is lost, doubled or half there."""
+"""Tests the run folder and the ledger through runs that are killed: nothing lost, doubled or half there."""
 
 import contextlib
 import json
