@@ -288,11 +288,12 @@ class Executor:
         stage: str = "gang",
     ) -> list[Any]:
         """``evenload.gang`` on this executor's devices, or some of them, in processes beside its workers."""
-        from evenload.executor.gangs.gang import gang_beside
+        from evenload.executor.gangs.gang import GangCall, gang_beside
 
         self._check_open()
         pool = devices if isinstance(devices, DevicePool) else self.devices.select(devices)
-        return gang_beside(self._backend, pool, self._record, fn, args, each, timeout_s, stage)
+        call = GangCall(fn, tuple(args), each, timeout_s, stage)
+        return gang_beside(self._backend, pool, self._record, call)
 
     def set_policy(self, policy: str | Policy) -> None:
         """Deal by another policy from now on, also what is left of runs under way."""

@@ -10,8 +10,7 @@ def test_counts_bound_and_shares() -> None:
     for _ in range(2):
         tally.add("slow", 2.0, 1, cost=None, is_good=True)
     tally.add_waste("slow", 1.0)
-    tally.n_failed = 1
-    summary = tally.summarise(8, wall_s=6.9, startup_s=0.5)
+    summary = tally.summarise(8, wall_s=6.9, startup_s=0.5, n_failed=1)
     assert (summary.total, summary.done, summary.failed) == (8, 7, 1)
     assert abs(summary.bound_s - 8 / 1.5) < 1e-9
     assert summary.ratio_to_bound is not None

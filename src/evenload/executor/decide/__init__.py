@@ -1,1 +1,1 @@
-"""What decides in a run: the scheduler and what it knows. No clock, no process, no device."""
+"""Deciding what a run does next, without a clock, a process or a device: the scheduler and its values."""

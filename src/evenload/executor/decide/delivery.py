@@ -1,6 +1,6 @@
-"""How results get from the executor's thread to the one that waits for them, in input order if asked for.
+"""Delivery of results from the executor's thread to the receiver's, in input order if asked for.
 
-Order is restored here and nowhere else. What a device does next never depends on whose result is due.
+Order is restored only here: what a device does next never depends on the result that is due.
 """
 
 from collections.abc import Callable, Iterator
@@ -10,14 +10,14 @@ from typing import Any
 
 __all__ = ["Block", "Delivery"]
 
-HAND_OVER_S = 0.001  # waking the receiver costs more than a tiny task: not more often than this
+HAND_OVER_S = 0.001  # least time between two wakings of the receiver, which cost more than a tiny task
 
 Indices = range | tuple[int, ...]
 
 
 @dataclass(slots=True)
 class Block:
-    """Results that travel together. ``failed``: positions where an error stands in the place of a value."""
+    """Results that are handed over together. ``failed``: positions that have an error instead of a value."""
 
     items: Indices
     values: list[Any]
@@ -35,10 +35,10 @@ class _End:
 
 
 class Delivery:
-    """``put`` and ``close`` are the executor's, ``blocks`` is the receiver's.
+    """A queue of results: the executor calls ``put`` and ``close``, the receiver ``blocks``.
 
-    pump       called while nothing is there, if nothing else would bring results (the inline backend)
-    on_room    called when the receiver has taken something and the executor waits for room
+    pump       called while the queue is empty, to make results in this thread (the inline backend); or None
+    on_room    called when the receiver has taken results and the executor waits for room
     """
 
     def __init__(self, ordered: bool, on_room: Callable[[], None], pump: Callable[[], None] | None):
@@ -57,20 +57,21 @@ class Delivery:
 
     @property
     def n_taken(self) -> int:
-        """Results that the receiver has fetched."""
+        """The number of results that the receiver has fetched."""
         return self._n_taken
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of results that wait here, as they were on the way."""
+        """The bytes of results that wait here, as they were sent."""
         return self._n_put_bytes - self._n_taken_bytes
 
     @property
     def n_ready_bytes(self) -> int:
-        """Of those, what the receiver could fetch now."""
+        """The bytes of those that the receiver can fetch now."""
         return self.n_bytes - self._n_held_bytes
 
     def put(self, block: Block) -> None:
+        """Add results; those that come too early wait for their predecessors."""
         self._n_put += len(block)
         self._n_put_bytes += block.n_bytes
         if not self._ordered:
@@ -85,7 +86,7 @@ class Delivery:
                 self._put_in_order(one)
 
     def flush(self, now: float) -> float | None:
-        """Hand over what is ready. Returns when to call again, if it is too soon after the last time."""
+        """Hand over what is ready; if it is too soon after the last time, return when to call again."""
         if not self._ready:
             return None
         due_s = self._handed_over_s + HAND_OVER_S
@@ -97,18 +98,18 @@ class Delivery:
         return None
 
     def skip_gaps(self) -> None:
-        """Let go of all results that wait for an earlier one, which will not come."""
+        """Make all waiting results ready, as the ones before them will not come."""
         for start in sorted(self._held):
             self._ready.append(self._held.pop(start))
         self._n_held_bytes = 0
 
     def close(self, error: BaseException | None = None) -> None:
-        """Nothing more will come. ``error`` is raised to the receiver when it has fetched all."""
+        """End the queue. ``error`` is raised to the receiver after the last result."""
         self.flush(float("inf"))
         self._queue.put(_End(error))
 
     def blocks(self) -> Iterator[Block]:
-        """What comes, until the end. Raises the error of ``close``."""
+        """Yield blocks as they come, until the end. Raises the error of ``close``."""
         while True:
             if self._pump is not None:
                 while self._queue.empty():

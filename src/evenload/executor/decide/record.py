@@ -1,4 +1,4 @@
-"""What the executor does, as events: times on the run's clock, nothing made if nobody listens."""
+"""The executor's events: with times on the run's clock, and not made without a log."""
 
 import contextlib
 import itertools
@@ -27,7 +27,7 @@ LOUD = ("warning", "error")
 
 
 class Record:
-    """Turns what happens into events. Times that come in are those of ``time.monotonic``.
+    """A writer of the executor's events. It takes times of ``time.monotonic``.
 
     log      where events go; None for nowhere
     echo     print the workers' output, warnings and errors on stderr
@@ -105,7 +105,7 @@ class Record:
 
     @property
     def listens(self) -> bool:
-        """Is there anybody to tell?"""
+        """Whether events go anywhere."""
         return self._log is not None
 
     def queued(
@@ -123,14 +123,14 @@ class Record:
             )
 
     def said(self, device: str, line: str) -> None:
-        """A line of a worker's output."""
+        """Record and print a line of a worker's output."""
         if self._log is not None:
             self._log.emit(Note(self._now(), "info", device, line))
         if self._echo:
             _print(f"[{device}] {line}")
 
     def note(self, level: str, text: str) -> None:
-        """Something that a person should know of the executor itself."""
+        """Record a note of the executor itself, and print it if it is a warning or an error."""
         if self._log is not None:
             self._log.emit(Note(self._now(), level, "executor", text))
         if self._echo and level in LOUD:
@@ -141,12 +141,12 @@ class Record:
 
 
 def _scattered(items: "range | tuple[int, ...]") -> tuple[int, ...] | None:
-    """The items if they do not follow one another."""
+    """Return the items if they do not follow one another, else None."""
     if isinstance(items, range) or all(b - a == 1 for a, b in itertools.pairwise(items)):
         return None
     return items
 
 
 def _print(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # closed, or there is none
+    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed or missing
         sys.stderr.write(line + "\n")

@@ -1,12 +1,12 @@
-"""What happens to the items of one run, whatever happens to the workers: a pure state machine.
+"""The scheduler of a run, a pure state machine: it deals items and settles each exactly once.
 
     event ──► Scheduler.handle ──► instructions
 
-The dealer below it decides who runs what next. The scheduler adds what can go wrong: workers that die or
-hang, chunks that cannot be read, duplicates that come second, tasks that must not run twice. It has no clock,
-no process and none of the items: it knows their numbers only, so every fault is tested as a list of events.
+A dealer chooses the items for each device. The scheduler adds the faults: workers that die or hang, chunks
+that cannot be unpickled, duplicates that come second, tasks that must not run twice. It has no clock and no
+process, and knows items by number only, so every fault is tested as a list of events.
 
-With ``batch`` the dealer deals batches, not items; everything outside speaks of items.
+With ``batch`` the dealer deals units of so many items; events and instructions are about items.
 """
 
 from collections import Counter
@@ -41,10 +41,12 @@ from evenload.executor.transport.progress_cell import PACKING, QUEUED
 
 __all__ = ["Scheduler"]
 
-BACK_OFF_S, MOST_BACK_OFF_S = 0.1, 30.0  # before an item is tried again whose task raised: doubles
+BACK_OFF_S, MOST_BACK_OFF_S = 0.1, 30.0  # before an item whose task raised is tried again; doubles
 
 
-class _Flight(NamedTuple):
+class _SentChunk(NamedTuple):
+    """A chunk that a device holds."""
+
     device: str
     units: Indices
     items: Indices
@@ -52,13 +54,13 @@ class _Flight(NamedTuple):
 
 
 class Scheduler:
-    """Feeds, deals, and settles the fate of every item exactly once.
+    """The state of a run's items; ``handle`` takes an event and returns instructions.
 
-    batch              items that are dealt together, 1 unless the function takes lists
+    batch              items that are dealt as one unit; 1 unless the task takes lists
     repeatable         an item that began may be run again
-    max_worker_deaths  an item that has ended so many workers is given up
-    memory_bytes       of the devices whose memory is known
-    most_retries       of an item whose task raises; each waits twice as long as the one before
+    max_worker_deaths  an item is given up after it has ended so many workers
+    memory_bytes       memory by device, where it is known
+    most_retries       retries of an item whose task raises, each after twice the pause of the one before
 
     ``retries`` counts items that are run again, by cause: died | overtime | memory | spoilt | raised.
     """
@@ -74,7 +76,7 @@ class Scheduler:
         most_retries: int = 0,
     ):
         self.dealer = dealer
-        self.fated = Spans()
+        self.settled = Spans()
         self.n_fed = 0
         self.is_ended = False
         self.retries: Counter[str] = Counter()
@@ -83,9 +85,9 @@ class Scheduler:
         self._max_worker_deaths = max_worker_deaths
         self._n_units = 0
         self._unit_cost: float | None = None
-        self._flights: dict[int, _Flight] = {}
+        self._sent: dict[int, _SentChunk] = {}
         self._hung: dict[
-            int, tuple[_Flight, list[int]]
+            int, tuple[_SentChunk, list[int]]
         ] = {}  # chunks that are stuck, and their items that are
         self._strikes: dict[int, int] = {}
         self._suspects: set[int] = set()  # units whose items are to travel singly
@@ -96,38 +98,39 @@ class Scheduler:
         self._memory_bytes = memory_bytes or {}
         self._short_of_memory: dict[int, int] = {}  # item -> memory of the largest device that had too little
         self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
-            ItemsRead: self._fed,
-            InputEnded: self._ended,
-            ItemsRestored: self._known,
-            DeviceFree: self._free,
-            ChunkAnswered: self._answered,
-            ChunkUnreadable: self._spoilt,
-            WorkerDied: self._died,
-            DeviceLeft: self._left,
-            DeviceJoined: self._came,
-            ChunkWithdrawn: self._withdrawn,
-            WorkerStuck: self._stuck,
+            ItemsRead: self._on_read,
+            InputEnded: self._on_input_end,
+            ItemsRestored: self._on_restored,
+            DeviceFree: self._on_free,
+            ChunkAnswered: self._on_answer,
+            ChunkUnreadable: self._on_unreadable,
+            WorkerDied: self._on_death,
+            DeviceLeft: self._on_left,
+            DeviceJoined: self._on_joined,
+            ChunkWithdrawn: self._on_withdrawn,
+            WorkerStuck: self._on_stuck,
         }
 
     def handle(self, event: Event) -> list[Instruction]:
+        """Take in ``event``; returns what to do about it."""
         return self._handlers[type(event)](event)
 
     @property
     def is_finished(self) -> bool:
-        return self.is_ended and self.fated.n == self.n_fed
+        return self.is_ended and self.settled.n == self.n_fed
 
     def expect(self, n_items: int) -> None:
-        """There will be so many items in all."""
+        """Tell the dealer that there will be ``n_items`` in all."""
         self.dealer.expect(-(-n_items // self._batch))
 
     def is_superseded(self, chunk: int) -> bool:
-        """Every item of the chunk has its fate already."""
-        items = self._hung[chunk][1] if chunk in self._hung else self._flights[chunk].items
+        """Whether every item of the chunk is settled already."""
+        items = self._hung[chunk][1] if chunk in self._hung else self._sent[chunk].items
         return not self._open(items)
 
     # --- items come -------------------------------------------------------------------------------
 
-    def _fed(self, event: ItemsRead) -> list[Instruction]:
+    def _on_read(self, event: ItemsRead) -> list[Instruction]:
         if self._batch == 1 and event.costs is None:
             self.dealer.add_range(self.n_fed, event.n)
             self.n_fed += event.n
@@ -146,7 +149,7 @@ class Scheduler:
                 self._add_unit()
         return []
 
-    def _ended(self, event: InputEnded) -> list[Instruction]:
+    def _on_input_end(self, event: InputEnded) -> list[Instruction]:
         if self.n_fed > self._n_units * self._batch:
             self._add_unit()
             if not self._open_in(self._n_units - 1):
@@ -155,9 +158,9 @@ class Scheduler:
         self.dealer.close()
         return []
 
-    def _known(self, event: ItemsRestored) -> list[Instruction]:
+    def _on_restored(self, event: ItemsRestored) -> list[Instruction]:
         for item in event.items:
-            self.fated.add(item, item + 1)
+            self.settled.add(item, item + 1)
         units = {item // self._batch for item in event.items}
         open_ = {unit for unit in units if self._open_in(unit)}
         self._partial |= open_
@@ -171,7 +174,7 @@ class Scheduler:
 
     # --- devices ask ------------------------------------------------------------------------------
 
-    def _free(self, event: DeviceFree) -> list[Instruction]:
+    def _on_free(self, event: DeviceFree) -> list[Instruction]:
         while self._later and self._later[0][0] <= event.now:
             _, unit, device = heappop(self._later)
             self.dealer.requeue([unit], avoid=device)
@@ -185,7 +188,7 @@ class Scheduler:
         units = answer.indices
         singly = bool(self._suspects) and not self._suspects.isdisjoint(units)
         items = units if self._batch == 1 else self._items(units)
-        self._flights[answer.chunk] = _Flight(event.device, units, items, singly)
+        self._sent[answer.chunk] = _SentChunk(event.device, units, items, singly)
         return [Send(answer.chunk, event.device, items, answer.why, answer.duplicate, singly)]
 
     def _items(self, units: Indices) -> Indices:
@@ -195,53 +198,53 @@ class Scheduler:
         return tuple(item for unit in units for item in self._open_in(unit))
 
     def _open_in(self, unit: int) -> list[int]:
-        return self.fated.missing(unit * self._batch, min((unit + 1) * self._batch, self.n_fed))
+        return self.settled.missing(unit * self._batch, min((unit + 1) * self._batch, self.n_fed))
 
     def _open(self, items: Iterable[int]) -> list[int]:
-        return [item for item in items if item not in self.fated]
+        return [item for item in items if item not in self.settled]
 
     # --- chunks come back -------------------------------------------------------------------------
 
-    def _answered(self, event: ChunkAnswered) -> list[Instruction]:
+    def _on_answer(self, event: ChunkAnswered) -> list[Instruction]:
         if event.chunk in self._hung:
-            return self._answered_late(event)
-        flight = self._flights.pop(event.chunk, None)
-        if flight is None:
+            return self._on_late_answer(event)
+        sent = self._sent.pop(event.chunk, None)
+        if sent is None:
             return []
         if event.skipped is not None:
-            # It was dropped since others were faster; should any of it be missing still, it runs again.
-            self.dealer.failed(event.chunk, event.now, flight.units)
+            # It was dropped as others were faster; items that are still open run again.
+            self.dealer.failed(event.chunk, event.now, sent.units)
             return []
-        retry = [p for p in event.no_memory if self._may_retry_elsewhere(flight.items[p], flight.device)]
-        again = [p for p in event.raised if self._may_try_again(flight.items[p])]
+        retry = [p for p in event.no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)]
+        again = [p for p in event.raised if self._may_try_again(sent.items[p])]
         if retry or again:
-            return self._accept_part(event, flight, retry, again)
+            return self._accept_part(event, sent, retry, again)
         first = self.dealer.done(event.chunk, event.now, event.busy_s)
-        if len(first) == len(flight.units) and isinstance(flight.items, range) and not self._suspects:
-            self.fated.add(flight.items.start, flight.items.stop)
-            return [Accept(flight.items, None)]
-        return self._accept(flight, [at for at, item in enumerate(flight.items) if item not in self.fated])
+        if len(first) == len(sent.units) and isinstance(sent.items, range) and not self._suspects:
+            self.settled.add(sent.items.start, sent.items.stop)
+            return [Accept(sent.items, None)]
+        return self._accept(sent, [at for at, item in enumerate(sent.items) if item not in self.settled])
 
-    def _answered_late(self, event: ChunkAnswered) -> list[Instruction]:
-        """A chunk that was stuck: some of its items may have been dealt to others meanwhile."""
-        flight, _ = self._hung.pop(event.chunk)
-        n = len(flight.items) if event.skipped is None else event.skipped
-        accepted = self._accept(flight, [at for at in range(n) if flight.items[at] not in self.fated])
-        closed = {unit for unit in flight.units if not self._open_in(unit)}
+    def _on_late_answer(self, event: ChunkAnswered) -> list[Instruction]:
+        """Accept the open items of a chunk that was stuck; others may have run some of them meanwhile."""
+        sent, _ = self._hung.pop(event.chunk)
+        n = len(sent.items) if event.skipped is None else event.skipped
+        accepted = self._accept(sent, [at for at in range(n) if sent.items[at] not in self.settled])
+        closed = {unit for unit in sent.units if not self._open_in(unit)}
         self.dealer.forget(closed)
-        self._suspects.update(set(flight.units) - closed)  # parts of them may have their fate now
+        self._suspects.update(set(sent.units) - closed)  # some of their items may be settled
         return accepted
 
-    def _accept(self, flight: _Flight, positions: list[int]) -> list[Instruction]:
+    def _accept(self, sent: _SentChunk, positions: list[int]) -> list[Instruction]:
         for position in positions:
-            self.fated.add(flight.items[position], flight.items[position] + 1)
+            self.settled.add(sent.items[position], sent.items[position] + 1)
         if not positions:
             return []
-        return [Accept(flight.items, tuple(positions))]
+        return [Accept(sent.items, tuple(positions))]
 
     def _may_retry_elsewhere(self, item: int, device: str) -> bool:
-        """An item too large for one device gets a chance on another, and then on those that are larger."""
-        if not self._repeatable or item in self.fated:
+        """Whether an item too large for ``device`` may run again: once anywhere, then on larger ones."""
+        if not self._repeatable or item in self.settled:
             return False
         had = self._memory_bytes.get(device, 0)
         most = self._short_of_memory.get(item)
@@ -254,51 +257,51 @@ class Scheduler:
         return {d for d in self.dealer.devices_here() if self._memory_bytes.get(d, 0) > n_bytes}
 
     def _may_try_again(self, item: int) -> bool:
-        if item in self.fated:
+        if item in self.settled:
             return False
         n = self._n_raised[item] = self._n_raised.get(item, 0) + 1
         return n <= self._most_retries
 
     def _accept_part(
-        self, event: ChunkAnswered, flight: _Flight, retry: list[int], again: list[int]
+        self, event: ChunkAnswered, sent: _SentChunk, retry: list[int], again: list[int]
     ) -> list[Instruction]:
-        """``retry`` where there is more memory, ``again`` after a while; the rest has come."""
-        short = {flight.items[position] for position in retry}
-        unlucky = {flight.items[position] for position in again} - short
+        """Run positions ``retry`` where there is more memory, ``again`` after a pause; accept the others."""
+        short = {sent.items[position] for position in retry}
+        unlucky = {sent.items[position] for position in again} - short
         units, later = ({item // self._batch for item in items} for items in (short, unlucky))
         later -= units
         self.retries += Counter(memory=len(short), raised=len(unlucky))
         self._suspects |= units | later
         open_ = [
             at
-            for at, item in enumerate(flight.items)
-            if item not in self.fated and item not in short and item not in unlucky
+            for at, item in enumerate(sent.items)
+            if item not in self.settled and item not in short and item not in unlucky
         ]
-        accepted = self._accept(flight, open_)
+        accepted = self._accept(sent, open_)
         larger = self._larger_than(max((self._short_of_memory[item] for item in short), default=0))
-        avoid = set(self.dealer.devices_here()) - larger if larger else {flight.device}
+        avoid = set(self.dealer.devices_here()) - larger if larger else {sent.device}
         self.dealer.failed(event.chunk, event.now, units, avoid=avoid, later=later)
         for item in unlucky:
             if item // self._batch in later:
                 pause_s = min(BACK_OFF_S * 2 ** (self._n_raised[item] - 1), MOST_BACK_OFF_S)
-                heappush(self._later, (event.now + pause_s, item // self._batch, flight.device))
+                heappush(self._later, (event.now + pause_s, item // self._batch, sent.device))
                 later.discard(item // self._batch)
         return accepted
 
-    def _spoilt(self, event: ChunkUnreadable) -> list[Instruction]:
+    def _on_unreadable(self, event: ChunkUnreadable) -> list[Instruction]:
         if event.chunk in self._hung:
             return self._fail(self._open(self._hung.pop(event.chunk)[1]), "spoilt")
-        flight = self._flights.pop(event.chunk, None)
-        if flight is None:
+        sent = self._sent.pop(event.chunk, None)
+        if sent is None:
             return []
-        open_ = self._open(flight.items)
+        open_ = self._open(sent.items)
         if event.is_run and not self._repeatable:
             return self._give_up(event.chunk, event.now, open_, "unknown")
-        if flight.singly:
+        if sent.singly:
             return self._give_up(event.chunk, event.now, open_, "spoilt")
-        self._suspects.update(flight.units)
+        self._suspects.update(sent.units)
         self.retries["spoilt"] += len(open_)
-        self.dealer.failed(event.chunk, event.now, flight.units)
+        self.dealer.failed(event.chunk, event.now, sent.units)
         return []
 
     def _give_up(self, chunk: int, now: float, items: list[int], why: str) -> list[Instruction]:
@@ -306,56 +309,58 @@ class Scheduler:
         self.dealer.failed(chunk, now, ())
         return failed
 
-    def _withdrawn(self, event: ChunkWithdrawn) -> list[Instruction]:
-        flight = self._flights.pop(event.chunk)
-        self._fail(self._open(flight.items), "withdrawn")
+    def _on_withdrawn(self, event: ChunkWithdrawn) -> list[Instruction]:
+        sent = self._sent.pop(event.chunk)
+        self._fail(self._open(sent.items), "withdrawn")
         self.dealer.failed(event.chunk, event.now, ())
         return []
 
     # --- workers die ------------------------------------------------------------------------------
 
-    def _died(self, event: WorkerDied) -> list[Instruction]:
+    def _on_death(self, event: WorkerDied) -> list[Instruction]:
         instructions: list[Instruction] = []
         if event.chunk in self._hung:
             _, items = self._hung.pop(event.chunk)
             return self._fail(self._open(items), "overtime" if event.is_overtime else "died")
         for deal in self.dealer.lost(event.device, event.now):
-            flight = self._flights.pop(deal.chunk)
+            sent = self._sent.pop(deal.chunk)
             if deal.chunk == event.chunk and event.position != QUEUED:
-                began, blamed = self._blame(flight, event.position)
-                instructions += self._condemn(flight, began, blamed, event.is_overtime)
-            again = [unit for unit in flight.units if self._open_in(unit)]
-            self.dealer.forget(set(flight.units) - set(again))
+                began, blamed = self._blame(sent, event.position)
+                instructions += self._settle_blamed(sent, began, blamed, event.is_overtime)
+            again = [unit for unit in sent.units if self._open_in(unit)]
+            self.dealer.forget(set(sent.units) - set(again))
             struck = [unit for unit in again if unit in self._suspects]
             self.dealer.requeue(struck, alone=True, avoid=event.device)
             self.dealer.requeue(again)
         return instructions
 
-    def _stuck(self, event: WorkerStuck) -> list[Instruction]:
-        """Give up what the device holds, but for the answers: they still count, as far as they come first."""
+    def _on_stuck(self, event: WorkerStuck) -> list[Instruction]:
+        """Take back what the device holds; its answers still count if they come first."""
         for deal in self.dealer.lost(event.device, event.now):
-            flight = self._flights.pop(deal.chunk)
+            sent = self._sent.pop(deal.chunk)
             units = set()
             if deal.chunk == event.chunk:
-                _, stuck = self._blame(flight, event.position)
-                units = {flight.items[at] // self._batch for at in stuck}
-            self._hung[deal.chunk] = flight, [item for item in flight.items if item // self._batch in units]
+                _, stuck = self._blame(sent, event.position)
+                units = {sent.items[at] // self._batch for at in stuck}
+            self._hung[deal.chunk] = sent, [item for item in sent.items if item // self._batch in units]
             self.dealer.forget(units)
-            self.dealer.requeue(unit for unit in flight.units if unit not in units)
+            self.dealer.requeue(unit for unit in sent.units if unit not in units)
         return []
 
-    def _blame(self, flight: _Flight, position: int) -> tuple[int, range]:
-        """How many of the chunk's items had begun; the positions of those that may have ended the worker."""
-        n = len(flight.items)
+    def _blame(self, sent: _SentChunk, position: int) -> tuple[int, range]:
+        """Return how many items of the chunk had begun, and the positions that may have ended the worker."""
+        n = len(sent.items)
         if position == PACKING:
             return n, range(n)
         if position < 0:
             return 0, range(n)
-        stop = min(n, position + (1 if flight.singly else self._batch))
+        stop = min(n, position + (1 if sent.singly else self._batch))
         return stop, range(position, stop)
 
-    def _condemn(self, flight: _Flight, n_began: int, blamed: range, is_overtime: bool) -> list[Instruction]:
-        suspects = self._open(flight.items[p] for p in blamed)
+    def _settle_blamed(
+        self, sent: _SentChunk, n_began: int, blamed: range, is_overtime: bool
+    ) -> list[Instruction]:
+        suspects = self._open(sent.items[p] for p in blamed)
         if is_overtime and (len(suspects) == 1 or not self._repeatable):
             ends = self._fail(suspects, "overtime")
         elif len(suspects) == 1:
@@ -365,7 +370,7 @@ class Scheduler:
             self.retries["overtime" if is_overtime else "died"] += len(suspects)
             ends = []
         if not self._repeatable:
-            ends = ends + self._fail(self._open(flight.items[:n_began]), "unknown")
+            ends = ends + self._fail(self._open(sent.items[:n_began]), "unknown")
         return ends
 
     def _strike(self, item: int) -> list[Instruction]:
@@ -380,15 +385,15 @@ class Scheduler:
 
     def _fail(self, items: list[int], why: str) -> list[Instruction]:
         for item in items:
-            self.fated.add(item, item + 1)
+            self.settled.add(item, item + 1)
         return [Fail(tuple(items), why)] if items else []
 
     # --- devices come and go ----------------------------------------------------------------------
 
-    def _left(self, event: DeviceLeft) -> list[Instruction]:
+    def _on_left(self, event: DeviceLeft) -> list[Instruction]:
         self.dealer.leave(event.device, event.now)
         return []
 
-    def _came(self, event: DeviceJoined) -> list[Instruction]:
+    def _on_joined(self, event: DeviceJoined) -> list[Instruction]:
         self.dealer.join(event.device, event.now, event.prior, event.is_helper)
         return []

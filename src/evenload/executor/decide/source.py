@@ -1,4 +1,4 @@
-"""Where the items of a run come from: a list that is simply there, or an iterator that is read as needed."""
+"""Sources of a run's items: a list, or an iterator that is read as needed."""
 
 import math
 import threading
@@ -16,13 +16,12 @@ MOST_COST = 1e100  # sums of more could overflow
 
 
 class Source:
-    """Items by number.
+    """The items of a run, by number.
 
-    n_ready    items that are there
-    total      how many there will be, None if nobody knows
-    is_ended   no more will come, because that was all or because of ``error``
-    costs      size hints of the items that are there, None without hints
-    is_apart   each is claimed on its own
+    n_ready    items that have been read
+    total      how many there will be, None if not known
+    is_ended   all are read, or reading ended with ``error``
+    is_apart   each item is claimed on its own
     """
 
     n_ready = 0
@@ -32,28 +31,28 @@ class Source:
     is_apart = False
 
     def want(self, n: int) -> None:
-        """Items up to number ``n`` may be read now."""
+        """Allow reading up to ``n`` items."""
 
     def call_when_more(self) -> None:
-        """Say so when more items are there, or none will come. Then look again: they may be there already."""
+        """Ask for a notice of new items or the end. Look again afterwards: they may have come."""
 
     def claim(self, items: Indices) -> bool:
-        """Does anybody still want them?"""
+        """Whether these items are still wanted."""
         return True
 
     def take(self, items: Indices) -> list[Any]:
-        """The items with these numbers; each may be taken again until it is released."""
+        """Return the items with these numbers; each may be taken again until it is released."""
         raise NotImplementedError
 
     def release(self, items: Indices) -> None:
-        """These are not needed any more."""
+        """Forget these items."""
 
     def costs(self, start: int, n: int) -> Sequence[float] | None:
-        """Size hints of items ``start`` .. ``start + n - 1``."""
+        """Return the size hints of items ``start`` .. ``start + n - 1``; None without hints."""
         return None
 
     def cost_of(self, items: Indices) -> float | None:
-        """Sum of the size hints of items that are not released; None without hints."""
+        """Return the sum of the size hints of ``items``, none of which is released; None without hints."""
         return None
 
     def close(self) -> None:
@@ -61,7 +60,7 @@ class Source:
 
 
 class ListSource(Source):
-    """A list, tuple or range."""
+    """A source over a list, tuple or range."""
 
     is_ended = True
 
@@ -91,9 +90,9 @@ class ListSource(Source):
 
 
 class IteratorSource(Source):
-    """Any iterable, read no further than wanted. What is released is forgotten."""
+    """A source over any iterable, read no further than wanted."""
 
-    _catches: type[BaseException] = Exception  # the rest is the caller's, such as Ctrl-C
+    _catches: type[BaseException] = Exception  # others, such as Ctrl-C, are raised to the caller
 
     def __init__(self, items: Iterable[Any], cost: Cost = None):
         self._iterator: Iterator[Any] = iter(items)
@@ -104,7 +103,7 @@ class IteratorSource(Source):
             self._cost = _from_list(_iterate(cost))
         self._costs: list[float] = []
         self._buffer: list[Any] = []
-        self._first = 0  # number of the item that stands first in the buffer
+        self._first = 0  # number of the first item in the buffer
         self._n_released = 0
 
     def want(self, n: int) -> None:
@@ -157,7 +156,7 @@ class IteratorSource(Source):
             self._shrink()
 
     def _shrink(self) -> None:
-        """Cut off the front of the buffer, as far as everything there is released."""
+        """Cut the released items off the front of the buffer."""
         n = 0
         while n < len(self._buffer) and self._buffer[n] is GONE:
             n += 1
@@ -168,12 +167,12 @@ class IteratorSource(Source):
 
 
 class ThreadedSource(IteratorSource):
-    """An iterable read in a thread of its own: a slow one delays nothing else, and may wait for results.
+    """A source that reads an iterable in a thread of its own, as it may be slow or wait for results.
 
-    on_news   called from that thread when there is something new, once for each ``call_when_more``
+    on_news   called from that thread at new items or the end, once for each ``call_when_more``
     """
 
-    _catches = BaseException  # nobody else would hear of it
+    _catches = BaseException  # an exception in the thread would be lost
 
     def __init__(self, items: Iterable[Any], cost: Cost, on_news: Callable[[], None]):
         super().__init__(items, cost)
@@ -226,7 +225,7 @@ class ThreadedSource(IteratorSource):
                 if self._is_closed:
                     return
             self._read_one()
-            # Each item is passed on before the next is asked for, which may be long in coming.
+            # Each item is passed on before the next is asked for, which may take long.
             if self._is_awaited:
                 self._is_awaited = False
                 self._on_news()
@@ -240,7 +239,7 @@ GONE: Any = object()
 
 
 def rough_bytes(item: Any) -> int:
-    """Of the arrays, tensors and bytes that ``item`` is, or holds if it is a small list, tuple or dict."""
+    """Sum the bytes of the arrays, tensors and bytes that ``item`` is, or holds as a small list or dict."""
     parts = item.values() if type(item) is dict else item if type(item) in (list, tuple) else (item,)
     if len(parts) > 64:
         return 0
@@ -253,7 +252,7 @@ def _array_bytes(part: Any) -> int:
 
 
 def _checked(hint: Any, index: int) -> float:
-    """``hint`` as a size that items can be compared by. Raises ConfigError if it is none."""
+    """Return ``hint`` as a number from 0 to MOST_COST. Raises ConfigError if it is none."""
     try:
         size = math.nan if isinstance(hint, str | bytes) else float(hint)
     except (TypeError, ValueError, OverflowError):
@@ -288,7 +287,7 @@ def _from_list(hints: Iterator[float]) -> Callable[[Any], float]:
 
 
 def make_source(items: Iterable[Any], cost: Cost, on_news: Callable[[], None] | None) -> Source:
-    """The source for ``items``; ``on_news`` is None if nothing may run beside the caller.
+    """Make the source for ``items``; ``on_news`` is None if no thread may run beside the caller.
 
     Raises ConfigError if ``items`` cannot be iterated or the hints do not fit, and whatever ``cost`` raises.
     """

@@ -1,10 +1,10 @@
-"""Which indices are finished: everything below a mark, and few ranges above it."""
+"""A set of indices as ranges, for which items are settled."""
 
 __all__ = ["Spans"]
 
 
 class Spans:
-    """A set of non-negative integers that grows mostly in order; ranges that touch become one."""
+    """A set of non-negative integers that grows mostly in order; ranges that touch are merged."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -33,7 +33,7 @@ class Spans:
         self._starts[first], self._stops[last] = last, first
 
     def missing(self, start: int, stop: int) -> list[int]:
-        """Those of ``start`` .. ``stop - 1`` that are not in the set."""
+        """Return those of ``start`` .. ``stop - 1`` that are not in the set."""
         start = max(start, self.low)
         inside = sorted((a, b) for a, b in self._starts.items() if a < stop and b > start)
         left: list[int] = []

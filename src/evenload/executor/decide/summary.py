@@ -1,4 +1,4 @@
-"""How a finished run went: counts, seconds, and how close to the best possible it came."""
+"""The summary of a finished run: counts, seconds, and the ratio to the least possible time."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,7 +12,7 @@ __all__ = ["DeviceShare", "RunTally", "Summary"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What one device did. ``items_per_s`` is per busy second; ``utilisation`` is busy over wall seconds."""
+    """One device's part of a run. ``items_per_s``: per busy second; ``utilisation``: busy over wall time."""
 
     items: int
     chunks: int
@@ -23,7 +23,7 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A finished run.
+    """The figures of a finished run.
 
     wall_s          from the first request for a result to the last result
     startup_s       of it, the time before the first item was sent: workers start, a model is built
@@ -85,15 +85,11 @@ class _Share:
 
 
 class RunTally:
-    """Counts what the workers of one run did, while it runs. ``has_costs``: chunks come with size hints."""
+    """The counts of chunks, items and busy seconds of a run, by device."""
 
     def __init__(self, devices: list[str]):
         self._work = StageWork(devices)
         self._shares = {device: _Share() for device in devices}
-        self.n_failed = 0
-        self.n_duplicates = 0
-        self.n_workers_lost = 0
-        self.n_restored = 0
 
     def add(self, device: str, busy_s: float, n_items: int, *, cost: float | None, is_good: bool) -> None:
         """Count a chunk whose results were the first. ``is_good``: none of its items failed."""
@@ -108,8 +104,18 @@ class RunTally:
         self._shares.setdefault(device, _Share()).busy_s += busy_s
 
     def summarise(
-        self, total: int, wall_s: float, startup_s: float, retries: Mapping[str, int] | None = None
+        self,
+        total: int,
+        wall_s: float,
+        startup_s: float,
+        *,
+        n_failed: int = 0,
+        n_restored: int = 0,
+        n_duplicates: int = 0,
+        n_workers_lost: int = 0,
+        retries: Mapping[str, int] | None = None,
     ) -> Summary:
+        """Make the summary of a run of ``total`` items that took ``wall_s``, ``startup_s`` of it to start."""
         bound = self._work.bound()
         shares = {
             device: DeviceShare(
@@ -123,18 +129,18 @@ class RunTally:
         }
         return Summary(
             total=total,
-            done=total - self.n_failed,
-            failed=self.n_failed,
+            done=total - n_failed,
+            failed=n_failed,
             wall_s=wall_s,
             startup_s=startup_s,
-            items_per_s=(total - self.n_restored) / wall_s if wall_s > 0 else 0.0,
+            items_per_s=(total - n_restored) / wall_s if wall_s > 0 else 0.0,
             bound_s=bound.bound_s,
             ratio_to_bound=bound.ratio(wall_s - startup_s),
             limit=bound.limit,
             imbalance=imbalance([share.busy_s for share in self._shares.values()]),
             devices=shares,
-            duplicates=self.n_duplicates,
-            workers_lost=self.n_workers_lost,
-            restored=self.n_restored,
+            duplicates=n_duplicates,
+            workers_lost=n_workers_lost,
+            restored=n_restored,
             retries=dict(retries or {}),
         )

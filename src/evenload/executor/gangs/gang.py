@@ -2,9 +2,9 @@
 
     gang ──► a worker per device ──► all join a torch.distributed group ──► fn(rank, *args) ──► results
 
-For work whose parts must exchange data, where ``map`` is for items that need not. The ranks are workers like
-any others: they have their device, tell what they print, and leave with this program. All or nothing: the
-first rank that raises, dies or is late ends the others.
+For work whose parts exchange data; ``map`` is for independent items. Ranks are workers like any others: each
+has a device, its output is shown, and it ends with this program. If a rank raises, dies or is late, all
+others are ended.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from evenload._optional import require
@@ -27,13 +28,38 @@ from evenload.executor.gangs.store import LOCAL, loopback_name, open_store
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
 from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
 
-__all__ = ["Gang", "gang", "gang_beside"]
+__all__ = ["Gang", "GangCall", "gang", "gang_beside"]
 
-SETTLE_S = 0.3  # of several faults, the cause of the others need not be told first
-ANSWER_S = 0.3  # for a late rank to say where it is
-EXTRA_S = 60.0  # torch's own limit lies beyond ours, which tells more
+SETTLE_S = 0.3  # to hear of more faults: the cause of the others may be reported last
+ANSWER_S = 0.3  # for a late rank to print its stack
+EXTRA_S = 60.0  # torch's time limit is later, as this one reports more
 GRACE_S = 1.0
-JOIN, RUN = 1, 2  # chunks of a worker
+JOIN, RUN = 1, 2  # the chunks that each worker gets
+
+
+@dataclass(frozen=True, slots=True)
+class GangCall:
+    """A function to run as a gang, with its options; see ``gang``."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    each: Sequence[Any] | None = None
+    timeout_s: float | None = None
+    stage: str = "gang"
+
+    def check(self, n_ranks: int) -> None:
+        """Raise ConfigError if the options make no sense for ``n_ranks`` ranks."""
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise ConfigError(f"timeout_s={self.timeout_s} leaves no time", hint="give seconds, or None")
+        if self.each is not None and len(self.each) != n_ranks:
+            raise ConfigError(
+                f"each= has {len(self.each)} values, the gang {n_ranks} ranks",
+                hint="give one value per device",
+            )
+
+    def arguments(self, number: int) -> tuple[Any, ...]:
+        """Return what rank ``number`` is called with, after its ``Rank``."""
+        return self.args if self.each is None else (self.each[number], *self.args)
 
 
 def gang(
@@ -52,75 +78,54 @@ def gang(
 
     ``rank`` is a ``Rank``: its number, the gang's size, its device. ``torch.distributed`` is ready to use in
     ``fn``: NCCL where every device is a CUDA GPU, gloo otherwise.
-    each       one value per rank, given to it after ``rank``: its part, so that not everybody gets everything
+    each       one value per rank, its second argument: only its own part is sent to a rank
     timeout_s  the gang ends with an error if it is not done by then; starting is not counted
     backend    "process", or "ray" for ranks on several machines
     Raises GangError, which names the rank, its device and the cause, if a rank raises, dies or is late; the
     others are ended at once. Raises MissingExtra without torch, ConfigError, UnknownName or NoUsableDevice.
     """
-    record = Record(events, echo)
+    call = GangCall(fn, tuple(args), each, timeout_s, stage)
     reached = make_backend(backend)
     try:
         pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
-        return _run(reached, pool, record, fn, args, each, timeout_s, stage)
+        return Gang(reached, pool, Record(events, echo), call).run()
     finally:
         reached.close(GRACE_S)
 
 
 def gang_beside(
-    backend: str | BackendSettings,
-    pool: DevicePool,
-    record: Record,
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    each: Sequence[Any] | None,
-    timeout_s: float | None,
-    stage: str,
+    backend: str | BackendSettings, pool: DevicePool, record: Record, call: GangCall
 ) -> list[Any]:
-    """The same on ``pool``, whose devices have workers of ``backend`` already."""
+    """Run a gang on ``pool``, whose devices have workers of ``backend`` already."""
     if backend == "ray":
         from evenload.executor.backends.ray.backend import Ray
 
         backend = Ray()
     reached = make_backend(backend if isinstance(backend, str) else backend.beside())
     try:
-        return _run(reached, pool, record, fn, args, each, timeout_s, stage)
+        return Gang(reached, pool, record, call).run()
     finally:
         reached.close(GRACE_S)
 
 
-def _run(
-    backend: Backend,
-    pool: DevicePool,
-    record: Record,
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    each: Sequence[Any] | None,
-    timeout_s: float | None,
-    stage: str,
-) -> list[Any]:
-    if timeout_s is not None and not timeout_s > 0:
-        raise ConfigError(f"timeout_s={timeout_s} leaves no time", hint="give seconds, or None")
-    if each is not None and len(each) != len(pool):
-        raise ConfigError(
-            f"each= has {len(each)} values, the gang {len(pool)} ranks", hint="give one value per device"
-        )
-    if not backend.is_threaded:
-        raise ConfigError("ranks run side by side; inline they take turns", hint="use backend='process'")
-    require("torch", extra="torch", why="a gang's process group")
-    members = Gang(backend, pool, record, stage)
-    return members.run(name_of(fn), pickle_callable(fn), tuple(args), each, timeout_s)
-
-
 class Gang:
-    """The parent's side. Worker n is rank n on the n-th device: its first chunk joins, its second runs."""
+    """A gang as the parent process runs it: worker n is rank n, on the n-th device.
 
-    def __init__(self, backend: Backend, pool: DevicePool, record: Record, stage: str):
+    A worker's first chunk joins the process group, its second runs the function.
+
+    Raises ConfigError if ``call`` does not fit the pool or the backend, MissingExtra without torch.
+    """
+
+    def __init__(self, backend: Backend, pool: DevicePool, record: Record, call: GangCall):
+        call.check(len(pool))
+        if not backend.is_threaded:
+            raise ConfigError("ranks run side by side; inline they take turns", hint="use backend='process'")
+        require("torch", extra="torch", why="a gang's process group")
         self._backend = backend
         self._pool = pool
         self._devices: list[Device] = list(pool)
         self._record = record
-        self._stage = stage
+        self._call = call
         self._began_s = 0.0
         self._pids: dict[int, int | None] = {}
         self._joined: set[int] = set()
@@ -130,28 +135,21 @@ class Gang:
         self._is_asking = False
         self._task = Tasks().prepare(call_function)
 
-    def run(
-        self,
-        name: str,
-        pickled: tuple[bytes, list],
-        args: tuple,
-        each: Sequence[Any] | None,
-        timeout_s: float | None,
-    ) -> list[Any]:
-        """``gang`` says what and why."""
-        size = len(self._devices)
+    def run(self) -> list[Any]:
+        """Run the call on all ranks; returns their results by rank. Raises GangError."""
+        size, stage, timeout_s = len(self._devices), self._call.stage, self._call.timeout_s
+        pickled = pickle_callable(self._call.fn)
         host = self._backend.host if self._is_spread else LOCAL
         limit_s = None if timeout_s is None else timeout_s + EXTRA_S
         with open_store(host) as port:
             rendezvous = Rendezvous(host, port, size, self._group, limit_s)
-            self._record.stage_started(self._stage, size)
+            self._record.stage_started(stage, size)
             for number, device in enumerate(self._devices):
                 self._backend.start(number, device, self._pool, self._environment(device))
             self._wait_for(self._joined, lambda number: (join, rendezvous, number))
             self._began_s = time.monotonic()
             for number in range(size) if not self._faults else ():
-                own = () if each is None else (each[number],)
-                call = (run_rank, pickled, (*own, *args), rendezvous, number)
+                call = (run_rank, pickled, self._call.arguments(number), rendezvous, number)
                 self._send(number, RUN, call)
             until = None if timeout_s is None else self._began_s + timeout_s
             self._wait_for(self._results, None, until)
@@ -161,8 +159,8 @@ class Gang:
                 self._settle()
         if self._faults:
             fault = root_cause(self._faults)
-            raise fault.to_error(name, self._devices[fault.rank].id)
-        self._record.stage_finished(self._stage, None)
+            raise fault.to_error(name_of(self._call.fn), self._devices[fault.rank].id)
+        self._record.stage_finished(stage, None)
         return [self._results[number] for number in range(size)]
 
     # --- messages ---------------------------------------------------------------------------------
@@ -173,7 +171,10 @@ class Gang:
         first: Callable[[int], tuple] | None,
         until: float | None = None,
     ) -> None:
-        """Until all ranks are in ``done``, one has a fault, or it is late. ``first``: what to begin with."""
+        """Read messages until all ranks are in ``done``, one has a fault, or the time is up.
+
+        ``first`` makes the call to send to a rank that has loaded the task.
+        """
         while len(done) < len(self._devices) and not self._faults:
             left_s = None if until is None else until - time.monotonic()
             if left_s is not None and left_s <= 0:
@@ -218,7 +219,7 @@ class Gang:
             return
         self._results[number] = answer.values[0]
         self._record.span(
-            self._stage, device, self._worker(number), (number,),
+            self._call.stage, device, self._worker(number), (number,),
             answer.start_s, answer.stop_s, answer.busy_s,
             "ok" if failure is None else "failed", "a rank", self._began_s, False,
         )  # fmt: skip
@@ -226,14 +227,14 @@ class Gang:
     def _worker(self, number: int) -> str:
         return f"{self._devices[number].id}/1"
 
-    # --- whose fault ------------------------------------------------------------------------------
+    # --- the rank at fault ------------------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Hear what else there is: a rank that dies makes others raise, and theirs may be told first."""
+        """Wait for more faults: a rank that dies makes others raise, and theirs may be reported first."""
         self._listen(SETTLE_S, lambda: any(fault.distance == 0 for fault in self._faults))
 
     def _blame(self, what: str) -> None:
-        """Ask late ranks where they are: those inside an exchange only wait for the others."""
+        """Ask late ranks for their stacks: those inside torch.distributed only wait for others."""
         late = [number for number in range(len(self._devices)) if number not in self._results]
         self._is_asking = True
         for number in late:
@@ -269,5 +270,5 @@ class Gang:
         environment = worker_environment(device, self._pool)
         loopback = loopback_name()
         if loopback is not None and not self._is_spread:
-            environment["GLOO_SOCKET_IFNAME"] = loopback  # nobody outside shall reach what is all inside
+            environment["GLOO_SOCKET_IFNAME"] = loopback  # no other machine needs to reach the ranks
         return environment

@@ -314,7 +314,7 @@ class Run:
             if self.journal is not None:
                 self._account.count_journal(self.journal.n_known, self.journal.what_is_lost())
             wall_s, retries = now - self._began_s, self._scheduler.retries
-            self.summary = self._account.close(self._scheduler.fated.n, wall_s, startup_s, retries)
+            self.summary = self._account.close(self._scheduler.settled.n, wall_s, startup_s, retries)
             self._on_over(self)
         finally:
             self._sink.close(error)

@@ -23,6 +23,7 @@ class RunAccount:
 
     def __init__(self, record: Record, stage: str, devices: Sequence[str]):
         self.n_duplicates = self.n_failed = 0
+        self._n_restored = self._n_workers_lost = 0
         self._record, self._stage = record, stage
         self._tally = RunTally(list(devices))
 
@@ -31,8 +32,16 @@ class RunAccount:
 
     def close(self, n_items: int, wall_s: float, startup_s: float, retries: Mapping[str, int]) -> Summary:
         """The run is over, and every one of ``n_items`` has its fate."""
-        self._tally.n_failed, self._tally.n_duplicates = self.n_failed, self.n_duplicates
-        summary = self._tally.summarise(n_items, wall_s, startup_s, retries)
+        summary = self._tally.summarise(
+            n_items,
+            wall_s,
+            startup_s,
+            n_failed=self.n_failed,
+            n_restored=self._n_restored,
+            n_duplicates=self.n_duplicates,
+            n_workers_lost=self._n_workers_lost,
+            retries=retries,
+        )
         self._record.stage_finished(self._stage, summary.bound_s or None)
         return summary
 
@@ -51,7 +60,7 @@ class RunAccount:
         self._span(chunk, device, chunk.dealt_s, now, 0.0, status)
 
     def worker_lost(self) -> None:
-        self._tally.n_workers_lost += 1
+        self._n_workers_lost += 1
 
     def item_failed(self, item: int, error: TaskError, name: str, message: str, device: str) -> None:
         self.n_failed += 1
@@ -67,7 +76,7 @@ class RunAccount:
 
     def count_journal(self, n_restored: int, what_is_lost: str) -> None:
         """``what_is_lost``: what a person should know of damaged entries, "" for none."""
-        self._tally.n_restored = n_restored
+        self._n_restored = n_restored
         if what_is_lost:
             self._record.note("warning", what_is_lost)
 
