@@ -1,0 +1,90 @@
+"""Tests ``submit`` through the executor as a whole, the same on every backend."""
+
+import itertools
+import os
+import time
+from typing import Any
+
+import pytest
+
+from evenload.errors import (
+    ExecutorClosed,
+    TaskError,
+)
+from evenload.executor import Executor
+
+
+def fail_on_multiples_of_three(x: int) -> int:
+    if x % 3 == 0:
+        raise ValueError(f"{x} is a multiple of three")
+    return x
+
+
+# --- submit ---------------------------------------------------------------------------------------
+
+
+def test_submit_gives_real_futures(executor: Executor) -> None:
+    import concurrent.futures
+
+    futures = [executor.submit(pow, x, 2) for x in range(10)]
+    assert all(isinstance(future, concurrent.futures.Future) for future in futures)
+    assert [future.result(100) for future in concurrent.futures.as_completed(futures, 100)].count(81) == 1
+    assert executor.submit(lambda *, key: key, key="word").result(100) == "word"
+    failed = executor.submit(fail_on_multiples_of_three, 3)
+    assert isinstance(failed.exception(100), TaskError)
+    assert isinstance(failed.exception(100).__cause__, ValueError)
+
+
+def test_submit_and_map_share_the_devices(executor: Executor) -> None:
+    results = executor.map(abs, range(30))
+    assert next(results) == 0
+    assert executor.submit(pow, 2, 5).result(100) == 32
+    assert list(results) == list(range(1, 30))
+
+
+def test_a_call_that_has_not_begun_can_be_cancelled(tmp_path: Any) -> None:
+    go = str(tmp_path / "go")
+
+    def wait(x: int) -> int:
+        while not os.path.exists(go):
+            time.sleep(0.005)
+        return x
+
+    with Executor("cpu*1") as executor:
+        running, queued, last = (executor.submit(wait, x) for x in range(3))
+        while not running.running():
+            time.sleep(0.005)
+        assert queued.cancel()
+        assert not running.cancel()
+        open(go, "w").close()
+        assert (running.result(100), last.result(100)) == (0, 2)
+        assert queued.cancelled()
+
+
+def test_leaving_by_an_exception_drops_what_was_submitted() -> None:
+    executor = Executor("cpu*1")
+    futures = [executor.submit(time.sleep, 1000) for _ in range(3)]
+    while not futures[0].running():
+        time.sleep(0.005)
+    executor.__exit__(LookupError, LookupError(), None)
+    assert isinstance(futures[0].exception(0), ExecutorClosed)
+    assert [future.cancelled() for future in futures] == [False, True, True]
+
+
+def test_a_long_run_does_not_keep_others_waiting(executor: Executor) -> None:
+    endless = executor.map(lambda x: time.sleep(0.001), itertools.count(), policy="pull")
+    next(endless)
+    assert executor.submit(pow, 2, 5).result(100) == 32
+    assert list(executor.map(abs, range(5))) == list(range(5))
+    endless.close()
+
+
+def test_closing_finishes_what_was_submitted(backend: str) -> None:
+    with Executor("cpu*1", backend=backend) as executor:
+        futures = [executor.submit(lambda x: (time.sleep(0.01), x)[1], x) for x in range(5)]
+    assert [future.result(0) for future in futures] == list(range(5))
+    with pytest.raises(ExecutorClosed):
+        executor.submit(abs, 1)
+    with pytest.raises(ExecutorClosed):
+        executor.map(abs, [1])
+    executor.close()

@@ -1,0 +1,219 @@
+"""Tests worker processes through the executor as a whole: replaced when they die, and never left behind."""
+
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import evenload
+from evenload.errors import NoUsableDevice
+from evenload.events import EventLog, Note, Span, WorkerExited, WorkerStarted
+from evenload.executor import Executor
+
+N, BAD = 12, 4
+
+
+HEALTHY = [x for x in range(N) if x != BAD]
+
+
+@pytest.fixture(scope="module")
+def executor(threaded: str) -> Iterator[Executor]:
+    with Executor("cpu*2", backend=threaded, echo=False) as executor:
+        yield executor
+
+
+def run(executor: Executor, misbehave: Callable[[int], Any], **options: Any) -> Any:
+    """Map twelve items, one of which misbehaves; check the others and return what became of it."""
+
+    def task(x: int) -> Any:
+        if x == BAD:
+            return misbehave(x)
+        time.sleep(0.005)
+        return x
+
+    got = list(executor.map(task, range(N), on_error="return", **options))
+    assert [got[x] for x in HEALTHY] == HEALTHY
+    assert list(executor.map(abs, range(5))) == list(range(5)), "usable afterwards"
+    return got[BAD]
+
+
+def once(folder: Path, then: Callable[[], Any]) -> Callable[[int], int]:
+    """Misbehave the first time only."""
+
+    def misbehave(x: int, marker: str = str(folder / "marker")) -> int:
+        try:
+            os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return x
+        then()
+        return -1
+
+    return misbehave
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_died_between_calls_is_replaced(executor: Executor) -> None:
+    for pid in set(executor.map(lambda x: os.getpid(), range(20))):
+        os.kill(pid, signal.SIGKILL)
+    assert list(executor.map(abs, range(20))) == list(range(20))
+
+
+def test_a_worker_busy_with_what_nobody_needs_is_replaced(threaded: str, tmp_path: Path) -> None:
+    def slow_once(x: int, marker: str = str(tmp_path / "marker")) -> int:
+        if x == 5:
+            try:
+                os.close(os.open(marker, os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                return x
+            time.sleep(1000)
+        time.sleep(0.01)
+        return x
+
+    events: list[Any] = []
+    with Executor("cpu*3", backend=threaded, events=EventLog(events.append), echo=False) as own:
+        assert list(own.map(slow_once, range(6))) == list(range(6)), "a copy was faster"
+        where = own.map(
+            lambda x: (time.sleep(0.01), os.environ["EVENLOAD_DEVICE"])[1], iter(int, 1), policy="pull"
+        )
+        while {next(where) for _ in range(12)} != {"cpu:0", "cpu:1", "cpu:2"}:
+            pass
+    assert any("nobody needed" in e.reason for e in events if isinstance(e, WorkerExited))
+
+
+def test_workers_have_their_environment_and_a_group_of_their_own(executor: Executor) -> None:
+    def look(x: int) -> tuple:
+        time.sleep(0.01)
+        names = ("EVENLOAD_DEVICE", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES")
+        sigint = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        return (*map(os.environ.get, names), os.getpgrp() == os.getpid(), sigint)
+
+    seen: set[tuple] = set()
+    results = executor.map(look, itertools.count(), policy="pull")
+    while len(seen) < 2:
+        seen.add(next(results))
+    results.close()
+    assert seen == {("cpu:0", "1", "", True, True), ("cpu:1", "1", "", True, True)}
+
+
+def test_what_workers_write_comes_with_their_name(threaded: str, capfd: pytest.CaptureFixture[str]) -> None:
+    def talk(x: int) -> None:
+        import logging
+
+        print("printed")  # noqa: T201
+        logging.getLogger("some.library").warning("logged")
+        os.write(1, b"written without Python\n")
+        print("an unfinished line", end="")  # noqa: T201
+
+    events: list[Any] = []
+    list(evenload.map(talk, [1], devices="cpu*1", backend=threaded, events=EventLog(events.append)))
+    shown = capfd.readouterr().err
+    for line in ("printed", "logged", "written without Python", "an unfinished line"):
+        assert f"[cpu:0] {line}" in shown
+        assert any(isinstance(e, Note) and e.source == "cpu:0" and line in e.text for e in events)
+
+
+def test_a_flood_of_output_blocks_nobody(executor: Executor) -> None:
+    assert run(executor, lambda x: sys.stdout.write(("x" * 1000 + "\n") * 2000) and x) == BAD
+    assert run(executor, lambda x: os.write(1, b"y" * 1_000_000) and x) == BAD
+
+
+@pytest.mark.usefixtures("patient")
+def test_events_tell_of_deaths(threaded: str, tmp_path: Path) -> None:
+    events: list[Any] = []
+    with Executor("cpu*2", backend=threaded, events=EventLog(events.append), echo=False) as own:
+        run(own, once(tmp_path, lambda: os.kill(os.getpid(), signal.SIGKILL)))
+    assert [e.reason for e in events if isinstance(e, WorkerExited)].count("was killed by SIGKILL") == 1
+    assert [e.reason for e in events if isinstance(e, WorkerExited)].count("closed") == 2
+    assert len([e for e in events if isinstance(e, WorkerStarted)]) >= 2
+    assert len([e for e in events if isinstance(e, Span) and e.status == "lost"]) == 1
+
+
+def test_devices_whose_workers_never_start_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    for program, words in (("/bin/false", "exit code 1"), ("/does/not/exist", "could not be started")):
+        monkeypatch.setattr(sys, "executable", program)
+        with Executor("cpu*2", echo=False) as own, pytest.raises(NoUsableDevice) as caught:
+            list(own.map(abs, range(3)))
+        assert set(caught.value.causes) == {"cpu:0", "cpu:1"}
+        assert all(words in why for why in caught.value.causes.values())
+
+
+def test_the_last_words_of_workers_that_never_start_are_told(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pickle.py").write_text("raise RuntimeError('I am not the real one')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Executor("cpu*1", echo=False) as own, pytest.raises(NoUsableDevice) as caught:
+        list(own.map(abs, range(3)))
+    cause = caught.value.causes["cpu:0"]
+    assert "times before it had a result, saying: RuntimeError: I am not the real one" in cause
+
+
+def test_a_constructor_that_kills_its_worker_is_a_refusal(threaded: str) -> None:
+    class Deadly:
+        def __init__(self) -> None:
+            os._exit(5)
+
+        def __call__(self, x: int) -> int:
+            return x
+
+    with Executor("cpu*1", backend=threaded, echo=False) as own:
+        with pytest.raises(NoUsableDevice, match=r"exit code 5.*building"):
+            list(own.map(Deadly, range(3)))
+        assert list(own.map(abs, range(3))) == list(range(3))
+
+
+def test_a_device_that_disappears_costs_nothing_but_its_speed(tmp_path: Path) -> None:
+    """Its driver has lost it: the worker dies, and those that replace it cannot open it any more."""
+
+    class Model:
+        def __init__(self, device: Any, lost: str = str(tmp_path / "lost")):
+            self.device, self.lost = device.id, lost
+            if self.device == "cpu:1" and os.path.exists(lost):
+                raise RuntimeError("no such device")
+
+        def __call__(self, x: int) -> int:
+            time.sleep(0.005)
+            if self.device == "cpu:1" and x > 20:
+                with open(self.lost, "w"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return x
+
+    events: list[Any] = []
+
+    def until_told() -> Iterator[int]:
+        for x in itertools.count():
+            yield x
+            if any("cpu:1 takes no part" in e.text for e in tuple(events) if isinstance(e, Note)):
+                return
+
+    with Executor("cpu*3", events=EventLog(events.append), echo=False) as own:
+        got = list(own.map(Model, until_told(), policy="pull", look_ahead=50))
+        assert got == list(range(len(got)))
+        warnings = [e.text for e in events if isinstance(e, Note) and e.level == "warning"]
+        assert any("cpu:1 takes no part" in text and "no such device" in text for text in warnings)
+        assert [e.reason for e in events if isinstance(e, WorkerExited)] == ["was killed by SIGKILL"]
+        assert list(own.map(abs, range(10))) == list(range(10))
+
+
+def test_nothing_is_left_behind() -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    list(evenload.map(abs, range(3), devices="cpu*2"))
+    before = open_files(), threading.active_count(), len(psutil.Process().children(recursive=True))
+    for n in (3, 0):
+        list(evenload.map(abs, iter(range(n)), devices="cpu*2"))
+        evenload.map(abs, range(3), devices="cpu*2")
+        with Executor("cpu*2"):
+            pass
+    assert (open_files(), threading.active_count(), len(psutil.Process().children(recursive=True))) == before
