@@ -1,4 +1,4 @@
-"""What there is to compute on: discovery, scores, load, and how a worker is given its device."""
+"""Devices: discovery, scores, load, and the environment that gives a worker its device."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Telemetry brings the events, which listing devices does without.
+    # Telemetry imports the events, which listing devices does not need.
     if name == "Telemetry":
         from evenload.devices.telemetry import Telemetry
 

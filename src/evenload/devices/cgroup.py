@@ -12,7 +12,7 @@ UNLIMITED_BYTES = 2**60
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimits:
-    """``cpus`` may be fractional; None is no limit. ``memory_used`` is a file to read the use from."""
+    """The limits of this process; None is no limit. ``cpus`` may be fractional, ``memory_used`` is a file."""
 
     cpus: float | None = None
     memory_bytes: int | None = None
@@ -20,7 +20,7 @@ class CgroupLimits:
 
 
 def cgroup_limits(proc: Path = Path("/proc/self")) -> CgroupLimits:
-    """The tightest limits on the way from this process's group up to the root; none without groups."""
+    """Read the tightest limits of this process's group and its parents; none without groups."""
     try:
         groups = (proc / "cgroup").read_text()
         mounts = (proc / "mountinfo").read_text()
@@ -38,7 +38,7 @@ def cgroup_limits(proc: Path = Path("/proc/self")) -> CgroupLimits:
 
 
 def _folders(groups: str, mounts: str, controller: str) -> list[Path]:
-    """The folders that limit this process for ``controller``, innermost first."""
+    """List the folders that limit this process for ``controller``, innermost first."""
     found: list[Path] = []
     for line in groups.splitlines():
         hierarchy, controllers, path = line.split(":", 2)
@@ -47,14 +47,14 @@ def _folders(groups: str, mounts: str, controller: str) -> list[Path]:
             continue
         for root, mount in _mount_points(mounts, controller, is_v2):
             inside = os.path.relpath(path, root)
-            # A path outside the mounted part belongs to the host's view: what is mounted is ours.
+            # A path outside the mounted part is the host's: the mounted folder is this process's group.
             innermost = mount if inside.startswith("..") else mount / inside
             found += [f for f in (innermost, *innermost.parents) if f == mount or mount in f.parents]
     return found
 
 
 def _mount_points(mounts: str, controller: str, is_v2: bool) -> list[tuple[str, Path]]:
-    """(root inside the hierarchy, mount point) of the file systems that hold ``controller``."""
+    """List (root inside the hierarchy, mount point) of the file systems that have ``controller``."""
     points = []
     for line in mounts.splitlines():
         left, separator, right = line.partition(" - ")
@@ -67,7 +67,7 @@ def _mount_points(mounts: str, controller: str, is_v2: bool) -> list[tuple[str, 
 
 
 def _cpu_quota(folder: Path) -> float | None:
-    """CPUs' worth of time per period: v2 ``cpu.max``, v1 ``cpu.cfs_*_us``."""
+    """Read the CPUs per period: v2 ``cpu.max``, v1 ``cpu.cfs_*_us``; None without a limit."""
     words = _words(folder / "cpu.max") or [
         *_words(folder / "cpu.cfs_quota_us"),
         *_words(folder / "cpu.cfs_period_us"),

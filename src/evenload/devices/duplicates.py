@@ -1,4 +1,4 @@
-"""The same GPU reached twice, through CUDA (or MPS) and through wgpu, is one GPU."""
+"""Linking GPUs that are found twice: through CUDA (or MPS) and through wgpu."""
 
 import re
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ __all__ = ["link_duplicates"]
 
 
 def link_duplicates(devices: Sequence[Device], hidden_ids: Sequence[str] = ()) -> tuple[Device, ...]:
-    """``devices`` with ``same_as`` set on every wgpu device that a native backend reaches too.
+    """Set ``same_as`` of every wgpu device that a native backend reaches too.
 
-    Matched one to one, by PCI id where both sides say it, else by name. A wgpu device that matches none but
+    They are matched one to one, by PCI id if both have one, else by name. A wgpu device that matches none but
     has the PCI id of a GPU that a mask hides (``hidden_ids``) is left out: wgpu knows no CUDA masks.
     """
     native = [device for device in devices if device.family in ("cuda", "mps")]
@@ -43,5 +43,5 @@ def _is_same(device: Device, other: Device) -> bool:
 
 
 def _plain(name: str) -> str:
-    """Letters and digits only: drivers add "(TM)", "/PCIe/SSE2" and the like."""
+    """Reduce a name to letters and digits, without additions of drivers such as "(TM)", "/PCIe/SSE2"."""
     return re.sub(r"\(.*?\)|[^a-z0-9]", "", name.split("/")[0].lower())

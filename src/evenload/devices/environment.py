@@ -1,4 +1,4 @@
-"""How a worker process is told which device is its own: by environment variables, before it imports anything.
+"""A worker's device, given to it by environment variables that are set before it imports anything.
 
 parent: worker_environment(device, pool) ──► the worker's environment ──► worker: current()
 """
@@ -28,11 +28,11 @@ NO_CUDA, NO_HIP = "", "-1"
 
 @dataclass(frozen=True, slots=True)
 class CurrentDevice:
-    """The device that this code runs on.
+    """The device of the current code, as a task sees it.
 
-    id       "cuda:1" as the parent names it
-    torch    what to give torch: "cuda:0" in a worker, which sees one GPU only; "mps"; else "cpu"
-    threads  how many threads are this worker's own
+    id       the executor's name for it, such as "cuda:1"
+    torch    the device for torch: "cuda:0" in a worker, which sees one GPU only; "mps"; else "cpu"
+    threads  the number of threads that this worker may use
     adapter  ``uuid`` of the wgpu adapter to open, for a "wgpu" device
     """
 
@@ -52,7 +52,7 @@ _override: ContextVar[CurrentDevice | None] = ContextVar("evenload_current_devic
 def worker_environment(
     device: Device, pool: DevicePool, inherited: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Variables to set in a worker's environment before its first import, on top of ``inherited``.
+    """Make the variables to add to ``inherited`` for a worker, before its first import.
 
     GPUs are masked by UUID where there is one, else by the entry of the mask that this process inherited: a
     job scheduler's mask keeps its meaning. Everything but a CUDA or ROCm worker sees no such GPU at all.
@@ -70,16 +70,16 @@ def worker_environment(
             inherited, device.index, "CUDA_VISIBLE_DEVICES"
         )
     elif device.backend == "rocm":
-        # HIP reads both and wants them to agree; ROCR_VISIBLE_DEVICES lies a layer below and stays as it is.
+        # HIP reads both, and they must agree; ROCR_VISIBLE_DEVICES is of the layer below and stays.
         entry = _entry(inherited, device.index, "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
         environment |= {"HIP_VISIBLE_DEVICES": entry, "CUDA_VISIBLE_DEVICES": entry}
     return environment
 
 
 def thread_share(device: Device, pool: DevicePool) -> int:
-    """Threads that a worker on ``device`` may use while every device of ``pool`` has one.
+    """Return the threads that a worker on ``device`` may use while every device of ``pool`` has a worker.
 
-    A CPU slot has its own. An accelerator's worker has one core beside CPU slots, else an equal part of all.
+    A CPU slot has its own. An accelerator's worker has one beside CPU slots, else an equal part of all.
     """
     if device.family == "cpu":
         return max(1, device.threads or 1)
@@ -89,7 +89,7 @@ def thread_share(device: Device, pool: DevicePool) -> int:
 
 
 def current() -> CurrentDevice:
-    """The device that this code was put on, by ``as_current`` or the worker's environment; else the CPU."""
+    """Return the device set by ``as_current`` or by the worker's environment; else the CPU."""
     override = _override.get()
     if override is not None:
         return override
@@ -105,7 +105,7 @@ def current() -> CurrentDevice:
 
 @contextmanager
 def as_current(device: Device, pool: DevicePool) -> Iterator[CurrentDevice]:
-    """Make ``current()`` answer ``device`` inside the block: for work in this very process, unmasked."""
+    """Make ``current()`` return ``device`` inside the block, for work in this process without masks."""
     view = CurrentDevice(
         id=device.id,
         torch=_torch_name(device.id, device.index),
@@ -124,7 +124,7 @@ def _torch_name(device_id: str, cuda_index: int) -> str:
 
 
 def _entry(inherited: Mapping[str, str], position: int, *masks: str) -> str:
-    """The entry at ``position`` of the first mask that is set, or the position itself where none is."""
+    """Return the entry at ``position`` of the first mask that is set; without a mask the position."""
     for mask in masks:
         entries = [entry.strip() for entry in inherited.get(mask, "").split(",") if entry.strip()]
         if position < len(entries):
@@ -133,6 +133,6 @@ def _entry(inherited: Mapping[str, str], position: int, *masks: str) -> str:
 
 
 def _at_most(inherited: str | None, threads: int) -> int:
-    """OpenMP also takes a list, one count per level of nesting: the first is the outer one."""
+    """Limit ``threads`` by an inherited variable; OpenMP allows a list, of which the first counts."""
     outer = (inherited or "").split(",")[0].strip()
     return min(int(outer), threads) if outer.isdigit() and int(outer) > 0 else threads

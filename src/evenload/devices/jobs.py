@@ -1,7 +1,7 @@
-"""Which jobs run on this machine: each says so in a small file of its own while it runs.
+"""The running jobs of this machine: each announces itself in a small file while it runs.
 
-The files are the user's own (``$XDG_RUNTIME_DIR`` or the temporary folder); one whose process is gone is
-swept away by the next who looks.
+The files are in a folder of the user (in ``$XDG_RUNTIME_DIR`` or the temporary folder). Reading them deletes
+those whose process has ended.
 """
 
 import contextlib
@@ -15,14 +15,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Job", "announced", "jobs_folder", "running_jobs"]
+__all__ = ["RunningJob", "announced", "jobs_folder", "running_jobs"]
 
 MOST_BYTES = 64_000
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """``events`` is the absolute path of its events file, None if it keeps none; ``page`` its live page."""
+class RunningJob:
+    """A job that runs on this machine.
+
+    ``events`` is the absolute path of its events file, ``page`` the address of its live page.
+    """
 
     pid: int
     name: str
@@ -34,7 +37,7 @@ class Job:
 
 
 def jobs_folder() -> Path:
-    """Where jobs announce themselves; only this user can write there."""
+    """Return the folder of the announcements, which only this user can write."""
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     return Path(base) / f"evenload-{os.getuid() if hasattr(os, 'getuid') else os.environ.get('USERNAME', '')}"
 
@@ -43,12 +46,12 @@ def jobs_folder() -> Path:
 def announced(
     name: str, *, devices: Sequence[str] = (), events: Path | None = None, page: str | None = None
 ) -> Iterator[None]:
-    """Say that this process runs ``name`` until the block ends. What cannot be written is not worth a run."""
+    """Announce that this process runs ``name`` until the block ends. Failures to write are ignored."""
     path = None
     with contextlib.suppress(OSError):
         folder = _own_folder()
         at = None if events is None else str(events.resolve())
-        job = Job(os.getpid(), name, time.time(), " ".join(sys.argv)[:500], tuple(devices), at, page)
+        job = RunningJob(os.getpid(), name, time.time(), " ".join(sys.argv)[:500], tuple(devices), at, page)
         handle, made = tempfile.mkstemp(dir=folder, prefix=".", suffix=".tmp")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(asdict(job), file)
@@ -62,8 +65,8 @@ def announced(
                 path.unlink()
 
 
-def running_jobs() -> list[Job]:
-    """The announced jobs whose processes still run, in the order in which they were started."""
+def running_jobs() -> list[RunningJob]:
+    """List the announced jobs whose processes still run, in the order of their starts."""
     import psutil
 
     jobs = []
@@ -92,8 +95,8 @@ def _is_own(path: Path) -> bool:
         return False
 
 
-def _read(path: Path) -> Job | None:
-    """None for what is no announcement: half-written, damaged, of a newer version."""
+def _read(path: Path) -> RunningJob | None:
+    """Read an announcement; None if it is half-written, damaged or of a newer version."""
     try:
         with path.open(encoding="utf-8") as file:
             row: Any = json.loads(file.read(MOST_BYTES))
@@ -101,7 +104,7 @@ def _read(path: Path) -> Job | None:
         if not all(isinstance(text, str) for text in texts):
             return None
         devices = tuple(str(device) for device in row.get("devices", ()))
-        return Job(
+        return RunningJob(
             int(row["pid"]),
             texts[0],
             float(row["unix_s"]),

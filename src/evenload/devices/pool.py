@@ -1,4 +1,4 @@
-"""The devices of this machine, what they score, and what they are doing.
+"""The devices of this machine, their scores and their load.
 
 probes ──► discover ──► DevicePool ──► select("cuda:0,1" | "all" | "cpu*4" | 2) ──► DevicePool
 """
@@ -12,11 +12,11 @@ from typing import Any
 
 from evenload.devices.device import Device
 from evenload.devices.duplicates import link_duplicates
-from evenload.devices.ledger import TaskLedger
 from evenload.devices.probe import PROBES, ProbeReport, Reading, run_probes
 from evenload.devices.readings import Readings
 from evenload.devices.score import ScoreWeights, score
 from evenload.devices.selection import Spec, choose, families
+from evenload.devices.task_counts import TaskCounter
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName
 
 __all__ = ["DeviceLoad", "DevicePool"]
@@ -24,7 +24,7 @@ __all__ = ["DeviceLoad", "DevicePool"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
-    """What a device is doing: the driver's ``reading`` counts everybody's work, the rest is our own."""
+    """The load of a device: ``reading`` is the driver's and counts all programs; the rest is this pool's."""
 
     device: str
     reading: Reading
@@ -38,7 +38,7 @@ class DevicePool:
     """A fixed, ordered set of devices with their scores and loads. Methods may be called from any thread.
 
     devices  in order; ids are unique
-    reports  what the probes said, kept for messages and for ``evenload doctor``
+    reports  of the probes, for messages and ``evenload doctor``
     weights  of the score's factors
     n_cores  cores that workers may share; by default those of the CPU devices
     """
@@ -60,7 +60,7 @@ class DevicePool:
         self.weights = weights or ScoreWeights()
         self.n_cores = n_cores or sum(d.threads or 0 for d in devices if d.family == "cpu") or 1
         self._clock = clock
-        self._ledger = TaskLedger()
+        self._counter = TaskCounter()
         self._lock = threading.Lock()
         self._readings: Readings | None = None
 
@@ -71,7 +71,7 @@ class DevicePool:
         weights: ScoreWeights | None = None,
         probes: Mapping[str, str | Callable[[], ProbeReport]] = PROBES,
     ) -> "DevicePool":
-        """Everything that this process can reach. A probe that fails is in ``reports`` and hides nothing.
+        """Find all devices that this process can reach. A probe that fails is in ``reports``; others go on.
 
         Neither CUDA nor a framework is initialised or imported in this process.
         """
@@ -82,7 +82,7 @@ class DevicePool:
 
     @classmethod
     def find(cls, spec: Spec = "all", *, weights: ScoreWeights | None = None) -> "DevicePool":
-        """``discover().select(spec)``, asking only the drivers that ``spec`` has to do with.
+        """Do ``discover().select(spec)``, but ask only the drivers that ``spec`` concerns.
 
         So work on the CPU neither waits for a GPU's driver nor fails with it. Raises as ``select`` does.
         """
@@ -91,7 +91,7 @@ class DevicePool:
         return cls.discover(weights=weights, probes=probes).select(spec)
 
     def select(self, spec: Spec = "all") -> "DevicePool":
-        """A pool of what ``spec`` means (see ``selection.choose``), with accounts of its own.
+        """Make a pool of the devices that ``spec`` means (see ``selection.choose``), with new counts.
 
         "all" of a selection is that selection. Raises UnknownName, ConfigError or NoUsableDevice, the
         latter with what the probes said.
@@ -112,16 +112,16 @@ class DevicePool:
         return pool
 
     def with_devices(self, devices: Sequence[Device]) -> "DevicePool":
-        """A pool of these instead, with the same accounts: devices that come and go do not lose theirs."""
+        """Make a pool of other devices that shares this one's counts, for devices that come and go."""
         pool = DevicePool(
             devices, reports=self.reports, weights=self.weights, n_cores=self.n_cores, clock=self._clock
         )
         pool._is_selection = True
-        pool._ledger = self._ledger
+        pool._counter = self._counter
         return pool
 
     def best(self) -> Device:
-        """The device of the highest score; among equals the one with the least running on it, then the first.
+        """Return the device of the highest score; among equals the one that runs least, then the first.
 
         Raises NoUsableDevice if the pool is empty.
         """
@@ -130,19 +130,19 @@ class DevicePool:
         return min(self, key=self._rank)
 
     def device(self, device_id: str) -> Device:
-        """Raises UnknownName with the nearest id."""
+        """Return the device with this id. Raises UnknownName with the nearest id."""
         try:
             return self._devices[device_id]
         except KeyError:
             raise UnknownName("device", device_id, self._devices) from None
 
     def score(self, device_id: str) -> float:
-        """The prior of a device, above 0 and at most 100."""
+        """Return the score of a device, above 0 and at most 100."""
         return score(self.device(device_id), self.weights)
 
     def load(self, device_id: str) -> DeviceLoad:
-        """What the device is doing now, by its driver and by our own accounts."""
-        device, counts = self.device(device_id), self._ledger.counts(device_id)
+        """Return the device's load now, by its driver and by this pool's counts."""
+        device, counts = self.device(device_id), self._counter.counts(device_id)
         return DeviceLoad(
             device=device_id,
             reading=self._open_readings().read(device),
@@ -153,15 +153,15 @@ class DevicePool:
         )
 
     def task_started(self, device_id: str) -> None:
-        self._ledger.started(self.device(device_id).id)
+        self._counter.started(self.device(device_id).id)
 
     def task_finished(self, device_id: str, busy_s: float) -> None:
-        """Raises ConfigError if no task runs there."""
-        self._ledger.finished(self.device(device_id).id, busy_s)
+        """Count the end of a task. Raises ConfigError if none runs there."""
+        self._counter.finished(self.device(device_id).id, busy_s)
 
     @contextmanager
     def task(self, device_id: str) -> Iterator[Device]:
-        """Counts and times the block as one task on the device, whether it raises or not."""
+        """Count and time the block as one task on the device, whether it raises or not."""
         self.task_started(device_id)
         began = self._clock()
         try:
@@ -170,11 +170,11 @@ class DevicePool:
             self.task_finished(device_id, self._clock() - began)
 
     def facts(self) -> dict[str, dict[str, Any]]:
-        """Per device id all that is known of it and its score, as plain values: for events and ``--json``."""
+        """Return all that is known of each device, with its score, as plain values for events and JSON."""
         return {device.id: {**asdict(device), "score": self.score(device.id)} for device in self}
 
     def close(self) -> None:
-        """Close the lines to the drivers that ``load`` opened; the next ``load`` opens them again."""
+        """Close the drivers that ``load`` opened; the next ``load`` opens them again."""
         with self._lock:
             readings, self._readings = self._readings, None
         if readings is not None:
@@ -223,7 +223,7 @@ class DevicePool:
         return (
             device.same_as is not None,
             -score(device, self.weights),
-            self._ledger.counts(device.id).running,
+            self._counter.counts(device.id).running,
         )
 
     def _open_readings(self) -> Readings:

@@ -1,4 +1,4 @@
-"""What a probe reports, and the table of probes. One file per vendor's API lies in ``probes/``.
+"""The table of probes and their reports. ``probes/`` has one file per vendor's API.
 
 A probe module has ``probe() -> ProbeReport``; where its driver tells the load, ``open_sampler() -> Sampler``.
 """
@@ -23,13 +23,13 @@ PROBES = {
 
 @dataclass(frozen=True, slots=True)
 class ProbeReport:
-    """What one probe found, or why it found nothing.
+    """The report of one probe: its devices, or why it found none.
 
-    status      ok: it could look (and may have found nothing) | absent: no such hardware or driver here
-                | missing: a package is needed to look | failed: it should have worked and did not
+    status      ok: it could look, and may have found nothing | absent: no such hardware or driver
+                | missing: a package is needed to look | failed: it should have worked
     reason      why there are no devices; ``hint`` says what to do about it
-    notes       what a person should know of devices that were found, or left out
-    hidden_ids  ``pci_id`` of devices that exist and that an inherited mask hides
+    notes       sentences for the user about devices that were found or left out
+    hidden_ids  ``pci_id`` of devices that an inherited mask hides
     traceback   of the exception that made the probe fail
     """
 
@@ -45,7 +45,7 @@ class ProbeReport:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a driver says of a device now; None where it does not say. ``utilization`` is a share, 0..1."""
+    """One look at a device's load, by its driver; None: it does not tell. ``utilization``: a share, 0..1."""
 
     utilization: float | None = None
     memory_used_bytes: int | None = None
@@ -55,7 +55,7 @@ class Reading:
 
 
 class Sampler(Protocol):
-    """An open line to a driver."""
+    """An open driver that reads the load of its devices."""
 
     def read(self, device: Device) -> Reading: ...
 
@@ -63,7 +63,7 @@ class Sampler(Protocol):
 
 
 def run_probe(name: str, probe: str | Callable[[], ProbeReport]) -> ProbeReport:
-    """Run one probe, a module's name or a function. Whatever it raises becomes a report: it hides nobody."""
+    """Run one probe, given by module name or as a function. An exception becomes its report."""
     try:
         return importlib.import_module(probe).probe() if isinstance(probe, str) else probe()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What the drivers say now, one open line to each, whoever asks."""
+"""Readings of devices' load, through one open driver for each family."""
 
 import importlib
 import threading
@@ -11,10 +11,10 @@ __all__ = ["Readings"]
 
 
 class Readings:
-    """Reads any device, opening its family's driver when first asked. From any thread.
+    """A reader of any device's load, for any thread; a family's driver is opened on first use.
 
-    A driver that fails is not asked again; its error is in ``errors`` and its devices read as unknown.
-    So do devices of other machines.
+    A driver that fails is not asked again; its error is in ``errors`` and its readings are empty. Readings of
+    devices of other machines are empty, too.
     """
 
     def __init__(self, probes: Mapping[str, str] = PROBES) -> None:

@@ -1,9 +1,9 @@
-"""A first guess of how fast a device is, 0..100, from its data sheet alone.
+"""The score of a device, 0..100: a first guess of its speed, from its data sheet alone.
 
     score = 100 x (40 % kind + 20 % backend + 20 % memory + 20 % compute units)
 
-It orders devices and starts the dealing; the first measured item replaces it. Every factor is above zero
-and so is every score: a weak device gets little, not nothing.
+It orders devices and is used for dealing until the first item is measured. All factors are above zero, so a
+weak device gets few items, not none.
 """
 
 import math
@@ -32,7 +32,7 @@ FULL_COMPUTE_UNITS = 128
 
 @dataclass(frozen=True, slots=True)
 class ScoreWeights:
-    """How much each factor counts; any numbers of at least 0 that are not all 0, their sum is made 1.
+    """The weights of the score's factors: numbers of at least 0, not all 0; they are scaled to a sum of 1.
 
     Raises ConfigError otherwise.
     """
@@ -58,10 +58,10 @@ class ScoreWeights:
 
 
 def score(device: Device, weights: ScoreWeights | None = None) -> float:
-    """The prior of ``device``, above 0 and at most 100, rounded to a tenth.
+    """Compute the score of ``device``, above 0 and at most 100, rounded to a tenth.
 
-    Memory counts by its logarithm up to 128 GiB, compute units in proportion up to 128; a number that the
-    driver does not say counts a quarter.
+    Memory counts by its logarithm up to 128 GiB, compute units in proportion up to 128; an unknown number
+    counts a quarter.
     """
     weights = weights or ScoreWeights()
     weighted = (

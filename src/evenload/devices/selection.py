@@ -1,4 +1,4 @@
-"""Which devices a person means by "cuda:0,1", "all", "cpu*4", 2 or a list of these. Pure.
+"""Selecting devices by "cuda:0,1", "all", "cpu*4", 2 or a list of these. Pure.
 
 spec  = count | term ("," term)*
 term  = "all" | "gpu" | family [":" index] ["*" slots] | index      a bare index continues the one before
@@ -16,12 +16,12 @@ from evenload.errors import ConfigError, NoUsableDevice, UnknownName
 
 __all__ = ["MAX_DEFAULT_SLOTS", "MAX_SLOTS", "Spec", "choose", "split_cpu"]
 
-# What "all" makes of a machine without accelerators: each slot is a process that may hold a model.
+# CPU slots of "all" on a machine without accelerators; each is a process that may hold a model.
 MAX_DEFAULT_SLOTS = 8
-# The most that may be asked for: more is a slip of the pen, and would start as many processes.
+# The most slots: more is most likely a typing error, and would start as many processes.
 MAX_SLOTS = 1024
 
-# Families whose absence is a fact about the machine, not a slip of the pen.
+# Known families: if one has no device, the name is right and the machine lacks it.
 FAMILIES = ("cuda", "mps", "wgpu")
 # Families that a task written for a framework can use; a wgpu device runs only kernels written for it.
 NATIVE = frozenset({"cuda", "mps"})
@@ -35,7 +35,7 @@ _TERM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One part of a spec; ``text`` is what was written."""
+    """One part of a spec; ``text`` is as the user wrote it."""
 
     text: str
     family: str
@@ -44,10 +44,10 @@ class Term:
 
 
 def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) -> tuple[Device, ...]:
-    """The devices that ``spec`` means, in its order; CPU slots are made here.
+    """Select the devices that ``spec`` means, in its order; makes the CPU slots.
 
-    devices     all that there are
-    best_first  the same, by falling score: what a number takes from
+    devices     all devices of the machine
+    best_first  the same, by falling score; a number takes from its start
 
     "all" is every accelerator that a framework reaches (CUDA, ROCm, MPS) or, where there is none, the CPU
     in a slot per core, at most 8, unless the CPU is named beside it. "gpu" is every accelerator, those that
@@ -80,7 +80,7 @@ def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) 
 
 
 def split_cpu(cpu: Device, n_slots: int, *, n_reserved: int = 0) -> tuple[Device, ...]:
-    """``cpu`` as slots "cpu:0" .. that share its threads and memory, ``n_reserved`` cores kept for others.
+    """Split ``cpu`` into slots "cpu:0" .. that share its threads and memory, less ``n_reserved`` cores.
 
     Every slot has at least one thread: more slots than cores overload the CPU. Raises ConfigError for none,
     and for more than ``MAX_SLOTS`` (1024).
@@ -102,17 +102,17 @@ def split_cpu(cpu: Device, n_slots: int, *, n_reserved: int = 0) -> tuple[Device
 
 
 def families(spec: Spec) -> frozenset[str] | None:
-    """Families that a machine must be asked for before ``spec`` is chosen; None: all. Raises ConfigError."""
+    """Return the families to probe for ``spec``; None: all. Raises ConfigError."""
     if _as_number(spec) is not None:
         return NATIVE | {"cpu"}
     named = {part.family for part in _parts(spec)}
     if not named <= {"all", "cpu", *NATIVE}:
-        return None  # "gpu" and wgpu compare everybody's devices, and an unknown name is answered with all
+        return None  # "gpu" and wgpu compare all devices, and the error for an unknown name lists all
     return NATIVE | {"cpu"} if "all" in named else frozenset(named | {"cpu"})
 
 
 def accelerators(devices: Iterable[Device]) -> list[Device]:
-    """Each accelerator once, by its best backend."""
+    """Return each accelerator once, by its best backend."""
     return [device for device in devices if device.is_accelerator and device.same_as is None]
 
 
@@ -136,7 +136,7 @@ def _best(devices: Sequence[Device], best_first: Sequence[Device], n: int) -> tu
 
 
 def _as_number(spec: Spec) -> int | None:
-    """The number that ``spec`` is, if it is one; "2" is."""
+    """Return ``spec`` as a number if it is one, also as text such as "2"; else None."""
     if isinstance(spec, str) and re.fullmatch(r"\s*[0-9]{1,9}\s*", spec):
         return int(spec)
     return spec if isinstance(spec, int) and not isinstance(spec, bool) else None
@@ -187,7 +187,7 @@ def _term(text: str, before: Sequence[Term | Device]) -> Term:
 
 
 def _resolve(devices: Sequence[Device], term: Term, names_cpu: bool) -> tuple[list[Device], int | None]:
-    """What a term names: devices, and how many CPU slots to make (None: none)."""
+    """Return the devices of a term, and the number of CPU slots to make (None: none)."""
     if term.slots is not None and (term.family != "cpu" or term.index is not None):
         raise ConfigError(f"{term.text!r}: only the CPU is split into slots", hint="write cpu*4")
     if term.index is not None:
@@ -224,7 +224,7 @@ def _known(devices: Sequence[Device]) -> list[str]:
 
 
 def _none_usable(message: str, *families: str) -> NoReturn:
-    """Raises NoUsableDevice; ``causes`` names the probes that should explain it, all where it is empty."""
+    """Raise NoUsableDevice; ``causes`` names the probes that should explain it, none for all."""
     raise NoUsableDevice(
         message,
         causes=dict.fromkeys(families, ""),
@@ -233,7 +233,7 @@ def _none_usable(message: str, *families: str) -> NoReturn:
 
 
 def _cpu(devices: Sequence[Device]) -> Device:
-    """The CPU as one device, put together again if it is in slots. Raises NoUsableDevice without one."""
+    """Return the CPU as one device, also if it is split into slots. Raises NoUsableDevice without one."""
     slots = [device for device in devices if device.family == "cpu"]
     if not slots:
         raise NoUsableDevice("the CPU is not among these devices", hint="select from DevicePool.discover()")

@@ -1,7 +1,7 @@
-"""Samples what the drivers say, in the background, into events.
+"""Telemetry: samples of the devices' load as events, taken in the background.
 
-Drivers count everybody's kernels, our own included, and round "some kernel ran" up to busy: these figures
-are for people and for admission. What decides is measured speed.
+Drivers count all programs' kernels and call a device busy if any kernel ran, so these figures are for people
+and for admission. Dealing uses measured speeds.
 """
 
 import threading
@@ -18,9 +18,9 @@ STOP_WAIT_S = 5.0
 
 
 class Telemetry:
-    """Emits one ``DeviceSample`` per device every ``interval_s`` until stopped. A context manager.
+    """A background thread that emits one ``DeviceSample`` per device every ``interval_s``; a context manager.
 
-    CPU slots share one CPU: each of their samples is of the whole of it.
+    CPU slots share one CPU: each of their samples is of the whole CPU.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Telemetry:
     def stop(self) -> None:
         """Stop and wait for the thread; no sample comes after this returns.
 
-        A driver that hangs is waited for no longer than ``STOP_WAIT_S``: its thread dies with the process.
+        A driver that hangs is waited for at most ``STOP_WAIT_S`` seconds; its thread ends with the process.
         """
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -55,7 +55,7 @@ class Telemetry:
 
     def sample(self) -> list[DeviceSample]:
         """Read every device once and emit it."""
-        # One CPU, many slots: read once, or each would see only the instant since the one before it.
+        # The CPU is read once for all slots: a second reading would cover only the moment since the first.
         by_hardware: dict[str, Reading] = {}
         samples = []
         for device in self._devices:

@@ -9,7 +9,7 @@ import psutil
 
 from evenload.cli.terminal.table import format_bytes
 from evenload.dashboard.follow import Follower
-from evenload.devices.jobs import Job, running_jobs
+from evenload.devices.jobs import RunningJob, running_jobs
 from evenload.report.pace import Pace, clock_text
 
 __all__ = ["FollowedJobs", "JobRow"]
@@ -68,7 +68,7 @@ class FollowedJobs:
         self._followed = {path: one for path, one in self._followed.items() if path in paths}
         return [self._row(job) for job in jobs]
 
-    def _row(self, job: Job) -> JobRow:
+    def _row(self, job: RunningJob) -> JobRow:
         cpu, memory = self._usage(job.pid)
         pace = self._pace(job.events) if job.events else None
         row = {"pid": job.pid, "name": job.name, "command": job.command, "page": job.page}

@@ -1,6 +1,6 @@
-"""Runs a heavy or crash-prone probe in a process of its own, and keeps its answer until something changes.
+"""Running a slow or unsafe probe in a child process, with a cache of its answer.
 
-Loading a graphics driver takes a third of a second and may print, hang or die; the caller is spared all that.
+Loading a graphics driver takes a third of a second and may print, hang or crash.
 """
 
 import hashlib
@@ -33,15 +33,15 @@ PREFIXES = ("WGPU_", "MESA_", "LIBGL_", "LP_", "GALLIUM_")
 
 
 class ChildFailed(Exception):
-    """The child died, hung, or did not answer with JSON on its last line."""
+    """A child process died, hung, or did not print JSON on its last line."""
 
 
 def ask_child(script: Path, *, depends_on: Iterable[Path] = (), refresh: bool = False) -> Any:
-    """The JSON value that ``script`` prints last, from the cache if nothing it depends on has changed.
+    """Return the JSON value that ``script`` prints last, from the cache if it is valid.
 
-    The cache holds for one boot, one environment, and a day at most. ``depends_on`` are files and
-    folders, such as the package asked, whose place and change time count. Raises ChildFailed with the child's
-    last words.
+    The cache is valid for one boot, one environment, and a day at most. ``depends_on``: files and folders,
+    such as the package asked, whose path and time of change count. Raises ChildFailed with the child's last
+    line of output.
     """
     key = _key(script, depends_on)
     cached = cache_folder() / f"{script.stem}-{key}.json"
@@ -110,7 +110,7 @@ def _recall(cached: Path) -> Any:
         row = json.loads(cached.read_text())
         return row["answer"] if _is_fresh(row["unix_s"]) else None
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # no cache, or not one of ours: asking again is the remedy
+        return None  # no cache, or a damaged one: the child is asked again
 
 
 def _remember(cached: Path, answer: Any) -> None:
@@ -123,7 +123,7 @@ def _remember(cached: Path, answer: Any) -> None:
         fresh.write_text(json.dumps({"unix_s": time.time(), "answer": answer}))
         fresh.replace(cached)
     except OSError:
-        return  # a home that cannot be written to costs a third of a second each time, no more
+        return  # without a cache the child is asked each time
 
 
 def _is_fresh(unix_s: float) -> bool:

@@ -1,4 +1,4 @@
-"""The CPU: the cores and memory that this process may really use, not those of the machine."""
+"""The probe of the CPU: the cores and memory that this process may use, not the machine's."""
 
 import math
 import os
@@ -41,7 +41,7 @@ def probe() -> ProbeReport:
 
 
 def usable_cores(limits: CgroupLimits | None = None) -> int:
-    """Cores that affinity, control groups and a parent evenload leave; a part of a core counts as one."""
+    """Count the cores that affinity, control groups and a parent evenload allow; parts count as one."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = (limits or cgroup_limits()).cpus
     share = os.environ.get("EVENLOAD_THREADS", "")
@@ -57,7 +57,7 @@ def open_sampler() -> "CpuSampler":
 
 
 class CpuSampler:
-    """Reads the load of the cores that are ours. The first reading has no utilisation: it is a difference."""
+    """A reader of the load of this process's cores. Utilisation is known from the second on."""
 
     def __init__(self) -> None:
         import psutil
@@ -82,7 +82,7 @@ class CpuSampler:
         """Nothing is held open."""
 
     def _times(self) -> tuple[float, float]:
-        """(idle, all) seconds of our cores since the machine was started."""
+        """Return (idle, all) seconds of these cores since the machine was started."""
         per_core = self._psutil.cpu_times(percpu=True)
         if hasattr(os, "sched_getaffinity"):
             per_core = [t for core, t in enumerate(per_core) if core in os.sched_getaffinity(0)] or per_core

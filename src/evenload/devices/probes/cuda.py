@@ -1,6 +1,6 @@
-"""NVIDIA's GPUs through NVML, which never touches CUDA itself; where NVML is out of reach, torch in a child.
+"""The probe of NVIDIA's GPUs: through NVML, which does not initialise CUDA, else through torch in a child.
 
-AMD's GPUs are found through torch too (its ROCm build calls them "cuda").
+AMD's GPUs are found through torch (its ROCm build calls them "cuda").
 """
 
 import os
@@ -34,7 +34,7 @@ def probe(
     environ: Mapping[str, str] = os.environ,
     ask_torch: Callable[[], Mapping[str, Any]] | None = None,
 ) -> ProbeReport:
-    """The arguments are this machine's own unless a test gives others."""
+    """Find CUDA devices; arguments replace the system's for tests."""
     if nvml is None and is_installed("pynvml") and _has_nvml():
         import pynvml as nvml
     if nvml is not None:
@@ -60,7 +60,7 @@ def open_sampler() -> "CudaSampler":
 
 
 class CudaSampler:
-    """An open NVML session. A figure that the driver refuses (MIG, vGPU, old boards) is None, no error."""
+    """An open NVML session. A figure that the driver does not give (MIG, vGPU, old boards) is None."""
 
     def __init__(self, nvml: ModuleType | Any):
         self._nvml = nvml
@@ -122,7 +122,7 @@ def _report(nvml: Any, environ: Mapping[str, str]) -> ProbeReport:
 
 
 def _instances(nvml: Any, index: int) -> Iterator[Device]:
-    """The GPU at NVML's ``index`` as one device, or each of its MIG instances."""
+    """Yield the GPU at NVML's ``index``, or each of its MIG instances."""
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     mig = _told(nvml, nvml.nvmlDeviceGetMigMode, handle)
     if mig is None or mig[0] == 0:
@@ -135,7 +135,7 @@ def _instances(nvml: Any, index: int) -> Iterator[Device]:
 
 
 def _device(nvml: Any, handle: Any, gpu: Any) -> Device:
-    """``handle`` is the GPU itself or a MIG instance, which answers fewer questions than its ``gpu``."""
+    """Describe ``handle``: the GPU itself, or a MIG instance of ``gpu``, of which NVML tells less."""
     name = nvml.nvmlDeviceGetName(handle)
     memory = _told(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
     pci = _told(nvml, nvml.nvmlDeviceGetPciInfo, gpu)
@@ -173,7 +173,7 @@ def _compute_units(nvml: Any, handle: Any, gpu: Any) -> int | None:
 
 
 def _told(nvml: Any, question: Callable[..., Any], *arguments: Any) -> Any:
-    """The driver's answer, or None where it has none."""
+    """Return the driver's answer; None if it gives an error."""
     try:
         return question(*arguments)
     except nvml.NVMLError:
@@ -187,7 +187,7 @@ def _renamed(device: Device, index: int) -> Device:
 
 
 def _n_foreign(processes: list[Any]) -> int:
-    """Processes on a GPU that are neither this one nor its children."""
+    """Count the processes on a GPU that are neither this one nor its children."""
     if not processes:
         return 0
     import psutil
@@ -197,7 +197,7 @@ def _n_foreign(processes: list[Any]) -> int:
 
 
 def _through_torch(ask: Callable[[], Mapping[str, Any]] | None, why: str) -> ProbeReport | None:
-    """GPUs by asking torch, where it could know any: a build for them, and their driver, are both here."""
+    """Find GPUs through torch, if both a build for them and their driver are installed; else None."""
     if ask is None:
         build = torch_build()
         has_nvidia = any(os.path.exists(path) for path in DRIVER_FILES)
@@ -238,7 +238,7 @@ def _nvidia_uuid(uuid: str | None) -> str | None:
 
 
 def _what_is_missing(fault: Exception | None) -> ProbeReport:
-    """Why NVML tells nothing: no driver, no package, no library, or a ``fault`` of the driver."""
+    """Report why NVML cannot be used: no driver, no package, no library, or a ``fault`` of the driver."""
     if fault is not None:
         hint = "see what nvidia-smi says; the driver is at fault"
         return ProbeReport("cuda", status="failed", reason=f"NVML: {fault}", hint=hint)
@@ -255,7 +255,7 @@ def _what_is_missing(fault: Exception | None) -> ProbeReport:
 
 
 def _has_nvml() -> bool:
-    """True if the driver's library can be loaded: its binding is worth importing only then."""
+    """Whether the driver's library can be loaded; only then its Python binding is imported."""
     library = {"linux": "libnvidia-ml.so.1", "win32": "nvml.dll"}.get(sys.platform)
     if library is None:
         return False

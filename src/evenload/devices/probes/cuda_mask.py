@@ -1,4 +1,4 @@
-"""What an inherited ``CUDA_VISIBLE_DEVICES`` leaves visible, by CUDA's own rules."""
+"""The GPUs that an inherited ``CUDA_VISIBLE_DEVICES`` shows, by CUDA's own rules."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ __all__ = ["visible"]
 
 
 def visible(gpus: Sequence[Sequence[str]], mask: str | None) -> list[str]:
-    """UUIDs that ``mask`` shows, in its order.
+    """Return the UUIDs that ``mask`` shows, in its order.
 
     gpus  [GPUs in nvidia-smi's order] the GPU's UUID, or those of its MIG instances
     mask  numbers, UUIDs or their beginnings, separated by commas; None shows all, an empty one nothing

@@ -14,7 +14,7 @@ __all__ = ["ask", "probe"]
 
 
 def ask(*command: str) -> str:
-    """What ``command`` prints, stripped; empty if it cannot run or fails."""
+    """Return what ``command`` prints, stripped; "" if it fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True)
     except (OSError, subprocess.SubprocessError):
@@ -28,7 +28,7 @@ def probe(
     ask: Callable[..., str] = ask,
     has_torch: bool | None = None,
 ) -> ProbeReport:
-    """The arguments are this machine's own unless a test gives others."""
+    """Find the MPS device; arguments replace the system's for tests."""
     if system != "darwin" or (machine or platform.machine()) != "arm64":
         return ProbeReport("mps", status="absent", reason="not a Mac with Apple silicon")
     if not (is_installed("torch") if has_torch is None else has_torch):

@@ -1,4 +1,4 @@
-"""What the installed torch was built for, read from its files: importing it takes a second or more."""
+"""The platforms of the installed torch, read from its files, as importing it takes a second or more."""
 
 import ast
 import importlib.util
@@ -10,7 +10,7 @@ __all__ = ["TorchBuild", "torch_build"]
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """``cuda`` and ``hip`` are versions, None where built without; ``version`` is None without torch."""
+    """A build of torch: its version, and those of CUDA and HIP that it has; None for what is not there."""
 
     version: str | None = None
     cuda: str | None = None
@@ -36,7 +36,7 @@ def torch_build() -> TorchBuild:
 
 
 def _constants(source: str) -> dict[str, str]:
-    """Names that a module gives a text at its top level, the last one counting."""
+    """Return the names to which a module assigns text at its top level, with the last text."""
     constants = {}
     for statement in ast.parse(source).body:
         target = (

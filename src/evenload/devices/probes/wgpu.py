@@ -1,4 +1,4 @@
-"""GPUs through wgpu: Vulkan, Metal, Direct3D 12, and OpenGL where nothing better is there."""
+"""The probe of wgpu: GPUs through Vulkan, Metal, Direct3D 12, or OpenGL where nothing better is there."""
 
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +28,7 @@ DRIVER_FOLDERS = (
 def probe(
     ask: Callable[[], Sequence[Mapping[str, Any]]] | None = None, *, refresh: bool = False
 ) -> ProbeReport:
-    """``ask`` returns the adapters, as ``wgpu_child`` prints them; a child process is asked by default."""
+    """Find wgpu devices. ``ask`` replaces the child process that prints the adapters, for tests."""
     if ask is None:
         installed = importlib.util.find_spec("wgpu")
         if installed is None or installed.origin is None:
@@ -59,7 +59,7 @@ def probe(
 
 
 def open_adapter(uuid: str) -> Any:
-    """The wgpu adapter of the device with this ``uuid``. Raises LookupError if it is gone. Imports wgpu."""
+    """Open the wgpu adapter of the device with this ``uuid``. Raises LookupError if it is gone."""
     import wgpu
 
     adapters = wgpu.gpu.enumerate_adapters_sync()
@@ -70,7 +70,7 @@ def open_adapter(uuid: str) -> Any:
 
 
 def _devices(adapters: Sequence[Mapping[str, Any]]) -> list[Device]:
-    """Each piece of hardware once, by the best backend that reaches it; one software driver at the most.
+    """List each GPU once, by the best backend that reaches it, and at most one software driver.
 
     The same GPU shows up under Vulkan, Direct3D and OpenGL with names that differ, so a later backend adds
     only vendors that no earlier one has.
@@ -97,7 +97,7 @@ def _devices(adapters: Sequence[Mapping[str, Any]]) -> list[Device]:
 
 
 def _described(adapters: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """One row per adapter, in wgpu's own order, each with a ``uuid`` that lasts across runs."""
+    """Describe each adapter, in wgpu's order, with a ``uuid`` that is the same in every run."""
     seen: dict[str, int] = {}
     rows = []
     for adapter in adapters:

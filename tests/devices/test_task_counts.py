@@ -2,12 +2,12 @@ import threading
 
 import pytest
 
-from evenload.devices.ledger import TaskCounts, TaskLedger
+from evenload.devices.task_counts import TaskCounter, TaskCounts
 from evenload.errors import ConfigError
 
 
 def test_counts_and_mean():
-    ledger = TaskLedger()
+    ledger = TaskCounter()
     assert ledger.counts("cpu:0") == TaskCounts()
     assert ledger.counts("cpu:0").mean_task_s is None
     ledger.started("cpu:0")
@@ -20,7 +20,7 @@ def test_counts_and_mean():
 
 @pytest.mark.parametrize("busy_s", [-1.0, float("nan")])
 def test_what_cannot_have_happened_is_refused(busy_s):
-    ledger = TaskLedger()
+    ledger = TaskCounter()
     with pytest.raises(ConfigError, match="0 were running"):
         ledger.finished("cpu:0", 1.0)
     ledger.started("cpu:0")
@@ -30,7 +30,7 @@ def test_what_cannot_have_happened_is_refused(busy_s):
 
 
 def test_threads_do_not_lose_counts():
-    ledger = TaskLedger()
+    ledger = TaskCounter()
 
     def work():
         for _ in range(500):
