@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used (PEP 562)."""
+"""Lazy names of a package: imported on first use (PEP 562)."""
 
 import importlib
 from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ __all__ = ["is_installed", "require"]
 
 
 def is_installed(module: str) -> bool:
-    """True if ``module`` could be imported; imports nothing of it but its parents."""
+    """Whether ``module`` could be imported; imports only its parent packages."""
     try:
         return importlib.util.find_spec(module) is not None
     except (ImportError, ValueError):

@@ -40,7 +40,7 @@ __all__ = [
 
 
 class EvenloadError(Exception):
-    """Root of the tree. ``hint`` is one imperative sentence; ``exit_code`` is what the CLI returns."""
+    """The root of evenload's errors. ``hint``: one imperative sentence; ``exit_code``: of the commands."""
 
     exit_code = 1
 
@@ -65,13 +65,13 @@ def _rebuild(cls: type[EvenloadError], args: tuple, state: dict) -> EvenloadErro
 
 
 class ConfigError(EvenloadError):
-    """A value, file or option is refused before any work starts."""
+    """An error for a value, file or option that is refused before any work starts."""
 
     exit_code = 2
 
 
 class UnknownName(ConfigError):
-    """``name`` is not one of ``known``; the message proposes the nearest."""
+    """An error for a ``name`` that is not one of ``known``; the hint proposes the nearest."""
 
     def __init__(self, what: str, name: str, known: Iterable[str]):
         choices = sorted(known)
@@ -83,7 +83,7 @@ class UnknownName(ConfigError):
 
 
 class SpecError(ConfigError):
-    """A job file has faults. ``faults`` lists ``(path, message)`` of every one of them."""
+    """An error for a job file with faults. ``faults`` lists ``(path, message)`` of each."""
 
     def __init__(self, source: str, faults: Iterable[tuple[str, str]], *, hint: str | None = None):
         self.source = source
@@ -95,7 +95,7 @@ class SpecError(ConfigError):
 
 
 class NoUsableDevice(EvenloadError):
-    """No device is left to run on. ``causes`` maps a device id to the reason it cannot be used."""
+    """An error for work without a device. ``causes``: by device id, why it cannot be used."""
 
     exit_code = 3
 
@@ -106,17 +106,17 @@ class NoUsableDevice(EvenloadError):
 
 
 class MissingExtra(EvenloadError, ImportError):
-    """An optional package is needed and not installed; the hint is the exact install line."""
+    """An error for an optional package that is not installed; the hint is the install line."""
 
     exit_code = 3
 
 
 class FormatError(EvenloadError):
-    """A file is damaged, truncated or of another format than it claims."""
+    """An error for a file that is damaged, truncated or of another format than it claims."""
 
 
 class TaskError(EvenloadError):
-    """One item failed.
+    """An error of one item.
 
     ``index`` is its position in the input (None if unknown), ``device`` where it ran, and
     ``remote_traceback`` the text of the worker's traceback. ``__cause__`` is the task's exception.
@@ -144,23 +144,27 @@ class TaskError(EvenloadError):
 
 
 class TaskTimeout(TaskError):
-    """An item ran longer than ``timeout_s``; its worker was replaced."""
+    """An error for an item that ran longer than ``timeout_s``; its worker was replaced."""
 
 
 class WorkerLost(TaskError):
-    """A worker process died while it held this item. ``exit_code`` is negative for a signal."""
+    """An error for an item whose worker process died.
+
+    ``exit_code_of_worker`` is negative for a signal, None if not known.
+    """
 
     exit_code_of_worker: int | None = None
 
 
 class ResultNotSendable(TaskError):
-    """A result (or exception) could not be pickled on its way back from the worker."""
+    """An error for an item or result that cannot be pickled or unpickled."""
 
 
 class GangError(EvenloadError):
-    """A rank of a gang raised, died or was late, and the others were ended.
+    """An error of a gang: a rank raised, died or was late, and the others were ended.
 
-    ``rank`` and ``device`` say which, ``remote_traceback`` what it said; ``__cause__`` is what it raised.
+    ``rank`` and ``device`` are of the rank at fault, ``remote_traceback`` is its traceback or last output;
+    ``__cause__`` is what it raised.
     """
 
     def __init__(self, message: str, *, rank: int, device: str, remote_traceback: str = ""):
@@ -175,8 +179,8 @@ class GangError(EvenloadError):
 
 
 class ResourceExhausted(EvenloadError):
-    """Tasks raise this when memory does not suffice for the batch they were given."""
+    """An error that a task raises if there is too little memory for its batch."""
 
 
 class ExecutorClosed(EvenloadError):
-    """Work was handed to an executor after ``close()``."""
+    """An error for work that is given to an executor after ``close()``."""

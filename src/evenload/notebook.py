@@ -1,6 +1,6 @@
-"""What a notebook shows of our values: small tables and timelines, as HTML that carries no script.
+"""Small tables and timelines for notebooks, as HTML without scripts.
 
-A value has ``_repr_html_`` and calls these; everything in it is escaped.
+The ``_repr_html_`` of a value calls these functions, which escape all text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,12 +15,12 @@ MAX_SLICES = 4_000
 
 
 def page(title: str, *parts: str) -> str:
-    """``title`` (text) above ``parts`` (HTML)."""
+    """Put ``title`` (text) above ``parts`` (HTML)."""
     return f'<div style="line-height:1.5"><div><b>{_text(title)}</b></div>{"".join(parts)}</div>'
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Numbers to the right; a cell made by ``share`` is a bar."""
+    """Make a table with numbers aligned right; a cell made by ``share`` is a bar."""
     titles = "".join(f'<th style="text-align:left">{_text(one)}</th>' for one in head)
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f"<table><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>"
@@ -34,7 +34,7 @@ class share:
 
 
 def gantt(rows: Mapping[str, Sequence[tuple[float, float, int]]], end_s: float) -> str:
-    """A timeline as SVG. ``rows``: name -> slices ``(start_s, stop_s, colour number)``."""
+    """Draw a timeline as SVG. ``rows``: name -> slices ``(start_s, stop_s, colour number)``."""
     if not end_s > 0 or not rows:
         return ""
     scale, parts, n_left = (_WIDTH - _LEFT) / end_s, [], MAX_SLICES

@@ -15,13 +15,13 @@ from evenload.errors import ConfigError, UnknownName
 __all__ = ["SETTINGS", "Setting", "Settings", "resolve", "unknown_variables", "user_file", "wants_color"]
 
 TRUE, FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-# Variables of ours that are no settings: what a worker is told.
+# EVENLOAD_ variables that are no settings: the executor sets them for its workers.
 OTHER_VARIABLES = ("EVENLOAD_DEVICE", "EVENLOAD_THREADS", "EVENLOAD_ADAPTER")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: its type (of ``default``), the values it may have if they are few, and what it means."""
+    """One setting: its default, whose type it has, its choices if they are few, and its help text."""
 
     name: str
     default: str | bool
@@ -37,7 +37,7 @@ class Setting:
         return f"--{self.name.replace('_', '-')}"
 
     def read(self, value: Any, source: str) -> str | bool:
-        """``value`` as this setting's type. Raises ConfigError, naming ``source``, if it cannot be."""
+        """Convert ``value`` to this setting's type. Raises ConfigError, which names ``source``."""
         if isinstance(self.default, bool):
             return self._read_bool(value, source)
         if isinstance(value, bool) or not isinstance(value, str | int):
@@ -82,7 +82,7 @@ class Settings(Mapping[str, Any]):
         self._sources = dict(sources)
 
     def source(self, name: str) -> str:
-        """ "--devices", "EVENLOAD_DEVICES", the path of a file, or "default"."""
+        """Return where a value is from: "--devices", "EVENLOAD_DEVICES", the path of a file, or "default"."""
         return self._sources[name]
 
     def __getattr__(self, name: str) -> Any:
@@ -108,9 +108,9 @@ def resolve(
     folder: Path | None = None,
     user: Path | None = None,
 ) -> Settings:
-    """The value of every setting and where it came from.
+    """Find the value of every setting and where it is from.
 
-    flags    what was typed; None stands for "not given"
+    flags    from the command line; None: not given
     folder   where ``evenload.toml`` is looked for, the current one by default
     user     the user's file, ``user_file()`` by default
     Raises UnknownName for a flag or a key in a file that is no setting, ConfigError for a value of the wrong
@@ -137,13 +137,13 @@ def resolve(
 
 
 def user_file(environ: Mapping[str, str] = os.environ) -> Path:
-    """``$XDG_CONFIG_HOME/evenload/evenload.toml``, by default under ``~/.config``."""
+    """Return ``$XDG_CONFIG_HOME/evenload/evenload.toml``, by default under ``~/.config``."""
     base = environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "evenload" / "evenload.toml"
 
 
 def unknown_variables(environ: Mapping[str, str] = os.environ) -> list[str]:
-    """``EVENLOAD_*`` variables that mean nothing: most likely slips of the pen."""
+    """List ``EVENLOAD_*`` variables that have no meaning, most likely typing errors."""
     known = {*OTHER_VARIABLES, *(setting.variable for setting in SETTINGS.values())}
     return sorted(name for name in environ if name.startswith("EVENLOAD_") and name not in known)
 

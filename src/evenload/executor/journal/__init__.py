@@ -1,4 +1,4 @@
-"""Finished results on disk, so that a run that was killed can go on."""
+"""The journal: finished results on disk, so that a run that was killed can go on."""
 
 from typing import TYPE_CHECKING
 

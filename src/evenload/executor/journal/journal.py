@@ -1,15 +1,15 @@
-"""Results on disk before anybody hears of them, so that a run that ended anyhow can go on where it was.
+"""The journal of a run: results are on disk before they are delivered, so that a run can be resumed.
 
-    journal = Journal.open(folder, fingerprint)        what made these results: a function, a version, ...
+    journal = Journal.open(folder, fingerprint)        of what makes the results: a function, a version, ...
     journal.done(key) -> payload | None                None: it has to be done (again)
     journal.record(key, payload)                       returns when the disk has it
     journal.close()
 
 **How durable.** When ``record`` returns, the payload has been written to a segment and fsynced: it survives
-the death of the program, and of the machine as far as its disk keeps what it has acknowledged. One fsync
-serves all threads that record at that time, and all entries of one ``record_many``. What was under way at a
-crash is there as a whole or not at all. Every payload is checked when it is read; one that is damaged counts
-as not done.
+the end of the program, and of the machine if its disk keeps what it acknowledges. One fsync serves all
+threads that record at that time, and all entries of one ``record_many``. An entry that was being written at a
+crash is there as a whole or not at all. Every payload is checked when it is read; a damaged one counts as not
+done.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ ON_CHANGE = ("refuse", "rerun")
 
 
 class Journal:
-    """A folder of finished work. May be used by several threads of one process; ``open`` makes one.
+    """A folder of finished results; ``open`` makes one. May be used by several threads of one process.
 
     path        the folder
     n_damaged   entries that were found damaged and have to be done again
@@ -46,7 +46,7 @@ class Journal:
         self._segments = segments
         self._index = index
         self._lock = threading.Lock()  # for segments and index
-        self._turn = threading.Lock()  # for what waits to be written
+        self._turn = threading.Lock()  # for the entries that wait to be written
         self._waiting: list[tuple[str, Buffer]] = []
         self._n_waiting = self._n_written = 0
         self._failure: OSError | None = None
@@ -58,11 +58,11 @@ class Journal:
     ) -> "Journal":
         """Open the journal in the folder ``path``, or begin one there.
 
-        fingerprint  of all that decides what a payload is: a text, or named texts ("function": "3f2a…")
-        on_change    if it was another when the journal was begun: "refuse" it, or "rerun" everything, which
-                     forgets what is there
-        Raises ConfigError if it is refused, is in use by another process, or if ``path`` is something else
-        than a journal; EvenloadError if it cannot be read or written.
+        fingerprint  of all that determines a payload: a text, or named texts ("function": "3f2a…")
+        on_change    if the journal has another fingerprint: "refuse" it, or "rerun" everything and delete
+                     its entries
+        Raises ConfigError if it is refused, is in use by another process, or if ``path`` is no journal;
+        EvenloadError if it cannot be read or written.
         """
         if on_change not in ON_CHANGE:
             raise UnknownName("on_change", str(on_change), ON_CHANGE)
@@ -86,7 +86,7 @@ class Journal:
             ) from error
 
     def done(self, key: str) -> bytes | None:
-        """The payload recorded last; None if there is none, or if it is damaged."""
+        """Return the payload recorded last; None if there is none, or if it is damaged."""
         with self._lock:
             entry = self._index.get(key)
             if entry is None:
@@ -98,7 +98,7 @@ class Journal:
             return payload
 
     def record(self, key: str, payload: Buffer) -> None:
-        """Keep ``payload`` for good; an earlier one of this key is forgotten. Returns when it is on disk.
+        """Store ``payload`` in place of an earlier one of this key. Returns when it is on disk.
 
         Raises EvenloadError if the disk is full or fails: then nothing more can be recorded, and what was
         recorded before is safe. ConfigError on a key that is empty or has more than 4096 bytes.
@@ -106,7 +106,7 @@ class Journal:
         self.record_many([(key, payload)])
 
     def record_many(self, entries: Iterable[tuple[str, Buffer]]) -> None:
-        """The same for several at once, which is much faster than one after the other."""
+        """Store several payloads at once, which is much faster than one after the other; see ``record``."""
         entries = list(entries)
         for key, _ in entries:
             if not 0 < len(key.encode()) <= MOST_KEY_BYTES:
@@ -115,12 +115,12 @@ class Journal:
             self._waiting += entries
             self._n_waiting += len(entries)
             mine = self._n_waiting
-        with self._lock:  # whoever comes first writes for all that wait
+        with self._lock:  # the first thread here writes for all that wait
             if self._n_written < mine:
                 self._write()
 
     def keys(self) -> list[str]:
-        """All keys that have an entry, in no order."""
+        """Return all keys that have an entry, in no order."""
         with self._lock:
             return self._index.keys()
 
@@ -129,7 +129,7 @@ class Journal:
             return len(self._index)
 
     def close(self) -> None:
-        """Let go of the files. What was recorded stays."""
+        """Close the files. What was recorded stays."""
         with self._lock:
             if not self._is_closed:
                 self._is_closed = True
@@ -146,7 +146,7 @@ class Journal:
     def _write(self) -> None:
         if self._is_closed:
             raise EvenloadError(f"the journal {self.path} is closed")
-        if self._failure is not None:  # after a failed write nobody knows what the file holds
+        if self._failure is not None:  # after a failed write the content of the file is unknown
             raise self._unwritable(self._failure)
         with self._turn:
             batch, self._waiting = self._waiting, []
@@ -180,7 +180,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _lock(path: Path) -> int:
-    """A journal has one user. The lock goes with the process, however it ends."""
+    """Lock the journal for this process; the system releases the lock when the process ends."""
     fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -200,7 +200,7 @@ def _lock(path: Path) -> int:
 
 
 def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
-    """Is what is there of no use? Raises ConfigError if that is to be refused."""
+    """Whether the journal was made by something else. Raises ConfigError if that is refused."""
     try:
         facts = json.loads((path / "journal.json").read_bytes())
         was, form = facts["fingerprint"], facts["format"]
@@ -229,7 +229,7 @@ def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
 
 
 def _salt(path: Path, named: Mapping[str, str]) -> bytes:
-    """Of this journal; if it is new, what it is of is written down."""
+    """Read the journal's salt; a new journal gets one, and its fingerprint is written with it."""
     try:
         return bytes.fromhex(json.loads((path / "journal.json").read_bytes())["salt"])
     except FileNotFoundError:
@@ -244,7 +244,7 @@ def _salt(path: Path, named: Mapping[str, str]) -> bytes:
 
 
 def _empty(path: Path) -> None:
-    """Facts go last: a program that is killed in between is still told of the change."""
+    """Delete all entries. journal.json is last, so that a program killed before sees the change again."""
     Segments(path, b"").remove()
     Index.remove(path / "index.sqlite")
     with contextlib.suppress(FileNotFoundError):
@@ -253,7 +253,7 @@ def _empty(path: Path) -> None:
 
 
 def _load(path: Path, salt: bytes) -> tuple[Segments, Index]:
-    """Segments and an index that knows all of them."""
+    """Open the segments, and an index that is brought up to date with them."""
     segments = Segments(path, salt)
     try:
         index = Index(path / "index.sqlite")

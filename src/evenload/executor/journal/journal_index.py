@@ -1,7 +1,7 @@
-"""Which record holds which key: an SQLite file in WAL mode beside the segments.
+"""The index of a journal: an SQLite file in WAL mode that maps keys to records of the segments.
 
-It can be lost. What it knows stands in the segments too, and how far it knows them it says itself: on opening
-the rest is read from there, or everything, if the file is damaged.
+It may be lost, as the segments have all that is in it. It notes up to which byte it covers each segment: on
+opening the rest is read, or everything if the file is damaged.
 """
 
 import contextlib
@@ -22,15 +22,15 @@ CREATE TABLE IF NOT EXISTS segment (number INTEGER PRIMARY KEY, stop INTEGER NOT
 
 
 class Index:
-    """Key -> Entry, on disk. Raises sqlite3.Error if the file is damaged."""
+    """A map from key to Entry, on disk. Raises sqlite3.Error if the file is damaged."""
 
     def __init__(self, path: Path):
         self._path = path
-        # Calls come from several threads, one at a time: the journal has a lock.
+        # Several threads call, one at a time: the journal has a lock.
         self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
             self._db.execute("PRAGMA journal_mode=WAL")
-            # Commits are not waited for: the segments have been, and after a power cut tell what is missing.
+            # Commits are not fsynced: after a power cut the rest is read from the segments, which are.
             self._db.execute("PRAGMA synchronous=NORMAL")
             (verdict,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
             if verdict != "ok":
@@ -57,11 +57,11 @@ class Index:
         return None if row is None else Entry(*row)
 
     def known(self) -> dict[int, int]:
-        """Segment -> how many of its bytes are in here."""
+        """Return the number of bytes of each segment that are covered."""
         return dict(self._db.execute("SELECT number, stop FROM segment"))
 
     def add(self, entries: Iterable[Entry], stops: dict[int, int]) -> None:
-        """These are the latest of their keys; ``stops``: segments are known so far now."""
+        """Store the latest entries of their keys; ``stops``: bytes by segment that are covered now."""
         self._db.execute("BEGIN")
         self._db.executemany("INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?)", entries)
         self._db.executemany("INSERT OR REPLACE INTO segment VALUES (?, ?)", stops.items())

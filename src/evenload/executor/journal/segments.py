@@ -1,9 +1,9 @@
-"""Append-only files of records, each with its own checksum: what the journal's results are kept in.
+"""Segments: append-only files of a journal's records, each with its own checksum.
 
     header | key | payload,  header | key | payload,  ...
 
-A record can be trusted by itself: whether it is whole, and whose it is, needs no other file. What was written
-in part when a program or machine died is found by that, and everything before and behind it is still good.
+A record proves by itself that it is whole and of this journal. So a record that was cut by a crash is
+found, and all before and behind it are still good.
 """
 
 import mmap
@@ -27,7 +27,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Entry(NamedTuple):
-    """Where a record is: its segment, its first byte there, and the byte behind its last."""
+    """The place of a record: its segment, its first byte there, and the byte behind its last."""
 
     key: str
     segment: int
@@ -36,7 +36,7 @@ class Entry(NamedTuple):
 
 
 class Segments:
-    """The files ``segment-N`` of a folder. One process at a time: whoever holds the journal's lock.
+    """The files ``segment-N`` of a folder, for the process that holds the journal's lock.
 
     ``salt`` goes into the checksums: a journal that is the payload of another is not taken for part of it.
     """
@@ -56,7 +56,7 @@ class Segments:
         return os.path.getsize(self._path(number))
 
     def go_on(self, number: int, stop: int) -> None:
-        """Append to this segment, all of whose ``stop`` bytes are good."""
+        """Continue this segment, all of whose ``stop`` bytes are good, with the next ``append``."""
         if stop < MOST_BYTES:
             self._fd = os.open(self._path(number), os.O_WRONLY | os.O_APPEND)
             self._number, self._stop = number, stop
@@ -87,7 +87,7 @@ class Segments:
         return entries
 
     def read(self, entry: Entry) -> bytes | None:
-        """The payload; None if the record is damaged, is another's, or is not there."""
+        """Return the payload; None if the record is damaged, of another key, or missing."""
         try:
             fd = self._readers.get(entry.segment)
             if fd is None:
@@ -101,7 +101,7 @@ class Segments:
         return bytes(memoryview(raw)[HEADER.size + len(entry.key.encode()) :])
 
     def scan(self, number: int, start: int = 0) -> Iterator[Entry]:
-        """The good records from ``start`` on, in the order in which they were written."""
+        """Yield the good records from ``start`` on, in the order in which they were written."""
         with open(self._path(number), "rb") as file:
             if os.fstat(file.fileno()).st_size <= start:
                 return
@@ -128,7 +128,7 @@ class Segments:
         self._fd = None
 
     def _begin(self) -> None:
-        """A new segment, which has its name only when it is there for good."""
+        """Begin a new segment, which gets its name when it is on disk."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -155,7 +155,7 @@ class _Record(NamedTuple):
 
 
 def _record_at(salt: bytes, view: memoryview, start: int) -> _Record | None:
-    """The record that begins there, ``stop`` counted from ``start``; None if it is not whole."""
+    """Read the record at ``start``, its ``stop`` counted from there; None if it is not whole."""
     if len(view) - start < HEADER.size:
         return None
     magic, n_key, n_payload, checksum = HEADER.unpack_from(view, start)
