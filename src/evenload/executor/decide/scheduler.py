@@ -86,34 +86,19 @@ class Scheduler:
         self._n_units = 0
         self._unit_cost: float | None = None
         self._sent: dict[int, _SentChunk] = {}
-        self._hung: dict[
-            int, tuple[_SentChunk, list[int]]
-        ] = {}  # chunks that are stuck, and their items that are
+        self._hung: dict[int, tuple[_SentChunk, list[int]]] = {}  # stuck chunks, and their stuck items
         self._strikes: dict[int, int] = {}
-        self._suspects: set[int] = set()  # units whose items are to travel singly
-        self._partial: set[int] = set()  # units of which some items are known
+        self._suspects: set[int] = set()  # units whose items are sent one by one
+        self._partial: set[int] = set()  # units of which some items are restored
         self._most_retries = most_retries
         self._n_raised: dict[int, int] = {}  # item -> how often its task has raised
-        self._later: list[tuple[float, int, str]] = []  # heap: when due, unit, device that it shall not go to
+        self._later: list[tuple[float, int, str]] = []  # heap: when due, unit, device to avoid
         self._memory_bytes = memory_bytes or {}
         self._short_of_memory: dict[int, int] = {}  # item -> memory of the largest device that had too little
-        self._handlers: dict[type, Callable[[Any], list[Instruction]]] = {
-            ItemsRead: self._on_read,
-            InputEnded: self._on_input_end,
-            ItemsRestored: self._on_restored,
-            DeviceFree: self._on_free,
-            ChunkAnswered: self._on_answer,
-            ChunkUnreadable: self._on_unreadable,
-            WorkerDied: self._on_death,
-            DeviceLeft: self._on_left,
-            DeviceJoined: self._on_joined,
-            ChunkWithdrawn: self._on_withdrawn,
-            WorkerStuck: self._on_stuck,
-        }
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take in ``event``; returns what to do about it."""
-        return self._handlers[type(event)](event)
+        return _HANDLERS[type(event)](self, event)
 
     @property
     def is_finished(self) -> bool:
@@ -397,3 +382,18 @@ class Scheduler:
     def _on_joined(self, event: DeviceJoined) -> list[Instruction]:
         self.dealer.join(event.device, event.now, event.prior, event.is_helper)
         return []
+
+
+_HANDLERS: dict[type, Callable[[Scheduler, Any], list[Instruction]]] = {
+    ItemsRead: Scheduler._on_read,
+    InputEnded: Scheduler._on_input_end,
+    ItemsRestored: Scheduler._on_restored,
+    DeviceFree: Scheduler._on_free,
+    ChunkAnswered: Scheduler._on_answer,
+    ChunkUnreadable: Scheduler._on_unreadable,
+    WorkerDied: Scheduler._on_death,
+    DeviceLeft: Scheduler._on_left,
+    DeviceJoined: Scheduler._on_joined,
+    ChunkWithdrawn: Scheduler._on_withdrawn,
+    WorkerStuck: Scheduler._on_stuck,
+}

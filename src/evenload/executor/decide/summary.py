@@ -115,18 +115,8 @@ class RunTally:
         n_workers_lost: int = 0,
         retries: Mapping[str, int] | None = None,
     ) -> Summary:
-        """Make the summary of a run of ``total`` items that took ``wall_s``, ``startup_s`` of it to start."""
-        bound = self._work.bound()
-        shares = {
-            device: DeviceShare(
-                share.items,
-                share.chunks,
-                share.busy_s,
-                share.busy_s / wall_s if wall_s > 0 else 0.0,
-                bound.speeds.get(device),
-            )
-            for device, share in self._shares.items()
-        }
+        """Make the summary of a run of ``total`` items in ``wall_s``, of which ``startup_s`` to start."""
+        bound, shares = self._work.bound(), self._shares.values()
         return Summary(
             total=total,
             done=total - n_failed,
@@ -137,10 +127,22 @@ class RunTally:
             bound_s=bound.bound_s,
             ratio_to_bound=bound.ratio(wall_s - startup_s),
             limit=bound.limit,
-            imbalance=imbalance([share.busy_s for share in self._shares.values()]),
-            devices=shares,
+            imbalance=imbalance([share.busy_s for share in shares]),
+            devices=self._device_shares(wall_s, bound.speeds),
             duplicates=n_duplicates,
             workers_lost=n_workers_lost,
             restored=n_restored,
             retries=dict(retries or {}),
         )
+
+    def _device_shares(self, wall_s: float, speeds: Mapping[str, float]) -> dict[str, DeviceShare]:
+        return {
+            device: DeviceShare(
+                share.items,
+                share.chunks,
+                share.busy_s,
+                share.busy_s / wall_s if wall_s > 0 else 0.0,
+                speeds.get(device),
+            )
+            for device, share in self._shares.items()
+        }
