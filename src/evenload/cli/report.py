@@ -12,7 +12,7 @@ from evenload.cli.options import FILE, PATH, passed_as
 from evenload.cli.terminal.table import format_table
 
 if TYPE_CHECKING:
-    from evenload.report.source import Reading
+    from evenload.report.source import RunEvents
     from evenload.report.summary import Summary
 
 __all__ = ["report"]
@@ -78,7 +78,7 @@ def report(request: ReportRequest) -> int:
     return _print_text(reading) if request.as_text else _write(reading, request)
 
 
-def _write(reading: "Reading", request: ReportRequest) -> int:
+def _write(reading: "RunEvents", request: ReportRequest) -> int:
     """Write the HTML report and the trace, as far as they are asked for; print where they are."""
     from evenload.report.html import write_report
     from evenload.report.tally import summarise
@@ -106,7 +106,7 @@ def _write(reading: "Reading", request: ReportRequest) -> int:
     return 0
 
 
-def _print_text(reading: "Reading") -> int:
+def _print_text(reading: "RunEvents") -> int:
     from evenload.cli.terminal.text_report import text_report
 
     lines = text_report(reading)
@@ -115,12 +115,12 @@ def _print_text(reading: "Reading") -> int:
     return 0
 
 
-def _echo_faults(reading: "Reading", name: str = "") -> None:
+def _echo_faults(reading: "RunEvents", name: str = "") -> None:
     for fault in reading.faults():
         click.echo(f"note: {name}{fault}", err=True)
 
 
-def _compare(readings: "list[Reading]", request: ReportRequest) -> int:
+def _compare(readings: "list[RunEvents]", request: ReportRequest) -> int:
     from evenload.report.html import write_comparison
     from evenload.report.tally import summarise
 

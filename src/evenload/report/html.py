@@ -26,7 +26,7 @@ from evenload.report.page.load import LoadOverTime
 from evenload.report.page.measures import Measures
 from evenload.report.page.planned import PlanAndRun
 from evenload.report.page.timeline import Timeline
-from evenload.report.source import Reading, open_run, read_config
+from evenload.report.source import RunEvents, open_run, read_config
 from evenload.report.summary import Summary
 from evenload.report.tally import Tally
 
@@ -106,7 +106,7 @@ def view_of(events: Iterable[Event]) -> RunView:
 
 
 def write_report(
-    run: str | Path | Reading | Iterable[Event],
+    run: str | Path | RunEvents | Iterable[Event],
     path: str | Path | None = None,
     *,
     faults: Iterable[str] = (),
@@ -119,7 +119,7 @@ def write_report(
     """
     if isinstance(run, (str, Path)):
         run = open_run(run)
-    reading = run if isinstance(run, Reading) else None
+    reading = run if isinstance(run, RunEvents) else None
     view = view_of(run)
     folder = reading.folder if reading else None
     if path is None:
@@ -133,11 +133,11 @@ def write_report(
     return view.tally.summary()
 
 
-def write_comparison(runs: Sequence[str | Path | Reading], path: str | Path) -> list[Summary]:
+def write_comparison(runs: Sequence[str | Path | RunEvents], path: str | Path) -> list[Summary]:
     """Write a page that shows two runs side by side, and return their numbers; as ``write_report`` else."""
     shown, summaries, names = [], [], []
     for run in runs:
-        reading = run if isinstance(run, Reading) else open_run(run)
+        reading = run if isinstance(run, RunEvents) else open_run(run)
         view = view_of(reading)
         summaries.append(view.tally.summary())
         names.append(str(reading.folder or reading.path))

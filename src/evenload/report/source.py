@@ -1,4 +1,4 @@
-"""Reading a run folder, whole or damaged: what can be read is read, the rest is counted and named.
+"""RunEvents a run folder, whole or damaged: what can be read is read, the rest is counted and named.
 
 events.jsonl ──► sane events on one clock ──► summary, timeline, trace, ...
 """
@@ -14,7 +14,7 @@ from typing import Any
 from evenload.errors import ConfigError
 from evenload.events import Event, RunStarted, decode
 
-__all__ = ["Reading", "RunClock", "Sieve", "is_sane", "one_clock", "open_run", "read_config"]
+__all__ = ["RunClock", "RunEvents", "Sieve", "is_sane", "one_clock", "open_run", "read_config"]
 
 _NUMBERS = (int, float)
 _LARGEST = 1e15
@@ -54,7 +54,7 @@ class Sieve:
 
 
 @dataclass
-class Reading:
+class RunEvents:
     """The events of one run, streamed; the counters are filled as they are read.
 
     ``folder`` is where the run's pictures and configuration lie, None for events that came from elsewhere.
@@ -113,7 +113,7 @@ def _lines_of(path: Path) -> Iterator[str]:
             yield line
 
 
-def open_run(path: str | Path) -> Reading:
+def open_run(path: str | Path) -> RunEvents:
     """The run in ``path``: a run folder, or an events.jsonl file.
 
     A folder without events is opened all the same if it has anything of a run in it.
@@ -121,16 +121,16 @@ def open_run(path: str | Path) -> Reading:
     """
     path = Path(path)
     if path.is_file():
-        return Reading(path.parent, path)
+        return RunEvents(path.parent, path)
     if not path.is_dir():
         near = path.parent if path.parent.is_dir() else Path()
         runs = sorted(str(found.parent) for found in near.glob("*/events.jsonl"))
         hint = f"runs here: {', '.join(runs[-5:])}" if runs else "give the folder that `evenload run` printed"
         raise ConfigError(f"there is no run at {str(path)!r}", hint=hint)
     if (path / "events.jsonl").is_file():
-        return Reading(path, path / "events.jsonl")
+        return RunEvents(path, path / "events.jsonl")
     if any((path / name).is_file() for name in ("summary.json", "results.jsonl", *_CONFIGS)):
-        return Reading(path, path / "events.jsonl", is_missing=True)
+        return RunEvents(path, path / "events.jsonl", is_missing=True)
     runs = sorted(str(found.parent) for found in path.glob("*/events.jsonl"))
     hint = f"did you mean {runs[-1]!r}?" if runs else "a run folder holds events.jsonl"
     raise ConfigError(f"{str(path)!r} is not a run folder: it has no events.jsonl", hint=hint)

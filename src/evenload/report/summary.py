@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["DeviceSummary", "Failure", "SlowItem", "StageSummary", "Summary"]
+__all__ = ["DeviceSummary", "FailedItem", "SlowItem", "StageSummary", "Summary"]
 
 SCHEMA = 1
 
@@ -77,7 +77,7 @@ class SlowItem:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailedItem:
     t: float
     stage: str
     index: int
@@ -129,7 +129,7 @@ class Summary:
     n_moved_items: int = 0
     n_lost_workers: int = 0
     slowest: tuple[SlowItem, ...] = ()
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[FailedItem, ...] = ()
     failures_by_error: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     finish: Mapping[str, Any] = field(default_factory=dict)

@@ -23,8 +23,8 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.counts import DeviceCount, StageCount, groups, summed
-from evenload.report.lanes import Lanes
-from evenload.report.summary import Failure, SlowItem, Summary
+from evenload.report.summary import FailedItem, SlowItem, Summary
+from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["Tally", "summarise"]
 
@@ -44,10 +44,10 @@ class Tally:
         self._end_s = 0.0
         self._devices: dict[str, DeviceCount] = {}
         self._stages: dict[str, StageCount] = {}
-        self._lanes = Lanes()
+        self._tracks = WorkerTracks()
         self._slow: list[tuple[float, int, Span]] = []
         self._names: OrderedDict[tuple[str, int], str] = OrderedDict()
-        self._failures: list[Failure] = []
+        self._failures: list[FailedItem] = []
         self._errors: Counter[str] = Counter()
         self._n: Counter[str] = Counter()
         self._handlers = {
@@ -106,14 +106,14 @@ class Tally:
         stage.stop_s = max(stage.stop_s, span.stop_s)
         self._n["chunks"] += 1
         self._n["duplicates"] += span.duplicate
-        lane = self._lanes.key(span.device, span.worker)
+        track = self._tracks.key(span.device, span.worker)
         if span.status in ("superseded", "lost"):
             device.wasted_s += busy_s
             self._n["redone"] += span.n_items if span.status == "lost" else 0
             return
         device.n_items += span.n_items
         stage.useful_s[span.device] = stage.useful_s.get(span.device, 0.0) + busy_s
-        stage.work.add(lane, busy_s, span.n_items, cost=span.cost, is_good=span.status == "ok")
+        stage.work.add(track, busy_s, span.n_items, cost=span.cost, is_good=span.status == "ok")
         if span.items is None:
             stage.items.add(span.index, span.n_items)
         else:
@@ -137,10 +137,10 @@ class Tally:
     def _on_worker(self, event: WorkerStarted) -> None:
         device = self._device(event.device)
         device.startup_s += event.startup_s
-        self._lanes.see(event)
+        self._tracks.see(event)
 
     def _on_exit(self, event: WorkerExited) -> None:
-        self._lanes.see(event)
+        self._tracks.see(event)
         if event.reason != "closed":
             self._device(event.device).n_lost += 1
 
@@ -169,7 +169,7 @@ class Tally:
         self._errors[event.error if len(self._errors) < 100 else "others"] += 1
         if len(self._failures) < N_FAILURES:
             self._failures.append(
-                Failure(
+                FailedItem(
                     event.t,
                     event.stage,
                     event.index,
@@ -196,7 +196,7 @@ class Tally:
         work_s = sum(stop - start for start, stop, _ in stretches)
         bounds = [bound_together(stage.work for stage in stages) for _, _, stages in stretches]
         devices = tuple(
-            one.summary(name, work_s, max(1, self._lanes.n(name))) for name, one in self._devices.items()
+            one.summary(name, work_s, max(1, self._tracks.n(name))) for name, one in self._devices.items()
         )
         stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()

@@ -32,8 +32,8 @@ from evenload.events import (
     WorkerExited,
     WorkerStarted,
 )
-from evenload.report.lanes import Lanes
 from evenload.report.merge import Guest, read_guest
+from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["TraceWriter", "write_trace"]
 
@@ -53,7 +53,7 @@ class TraceWriter:
     def __init__(self, out: TextIO) -> None:
         self._out = out
         self._is_first = True
-        self._lanes = Lanes()
+        self._tracks = WorkerTracks()
         self._pids: dict[str, int] = {}
         self._tids: set[tuple[int, int]] = set()
         self._starts, self._stops = array("d"), array("d")
@@ -74,9 +74,9 @@ class TraceWriter:
             case WorkerStarted():
                 self._on_worker(event)
             case WorkerExited():
-                self._lanes.see(event)
+                self._tracks.see(event)
                 if event.reason != "closed":
-                    tid = self._lanes.of(event.device, event.worker) + 1
+                    tid = self._tracks.of(event.device, event.worker) + 1
                     self._instant(event.t, self._pid(event.device), tid, f"worker lost: {event.reason}")
             case ItemFailed():
                 args = {"stage": event.stage, "item": event.item, "message": event.message[:2000]}
@@ -203,7 +203,7 @@ class TraceWriter:
         return self._pids[device]
 
     def _track(self, device: str, worker: str) -> tuple[int, int]:
-        pid, tid = self._pid(device), self._lanes.of(device, worker) + 1
+        pid, tid = self._pid(device), self._tracks.of(device, worker) + 1
         if (pid, tid) not in self._tids:
             self._tids.add((pid, tid))
             self._name("thread_name", pid, tid, f"worker {tid}")

@@ -23,7 +23,7 @@ def cache(tmp_path, monkeypatch):
 def answer_ir(value=42):
     from llvmlite import ir
 
-    from evenload.gpu.llvm.code import add_kernel
+    from evenload.gpu.llvm.ir_builder import add_kernel
 
     module = ir.Module("answer")
     add_kernel(module, "answer", 0, lambda code: code.const(value))

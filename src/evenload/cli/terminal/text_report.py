@@ -9,7 +9,7 @@ from evenload.cli.terminal.table import format_table
 from evenload.cli.terminal.text_charts import has_blocks, histogram_lines
 
 if TYPE_CHECKING:
-    from evenload.report.source import Reading
+    from evenload.report.source import RunEvents
     from evenload.report.summary import Summary
 
 __all__ = ["text_report"]
@@ -20,7 +20,7 @@ MAX_FAILURES = 5
 KINDS = {"ok": "work", "failed": "lost", "lost": "lost", "superseded": "copy"}
 
 
-def text_report(reading: "Reading", width: int | None = None) -> list[str]:
+def text_report(reading: "RunEvents", width: int | None = None) -> list[str]:
     """Lines of the report of a run, as wide as the terminal, at most 100 columns."""
     from evenload.report.durations import Durations
     from evenload.report.page.timeline import Timeline

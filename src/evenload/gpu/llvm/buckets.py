@@ -17,10 +17,10 @@ from llvmlite import ir
 
 from evenload.gpu.curve import Point, add, add_affine, infinity, select_point
 from evenload.gpu.field import FQ, TWIST_B
-from evenload.gpu.llvm.code import I32, I64, Code, add_kernel
 from evenload.gpu.llvm.field.arith import PrimeField
 from evenload.gpu.llvm.field.extension import QuadraticField
-from evenload.gpu.llvm.registers import Registers
+from evenload.gpu.llvm.ir_builder import I32, I64, Code, add_kernel
+from evenload.gpu.llvm.loop_registers import Registers
 
 __all__ = ["SIGNATURES", "add_group_kernels"]
 

@@ -11,20 +11,19 @@ from evenload.gpu.llvm import program
 from evenload.gpu.llvm.layout import LEVELS
 from evenload.gpu.llvm.program import Program
 
-__all__ = ["LEVELS", "best_level", "bulk", "scalar"]
+__all__ = ["LEVELS", "best_level", "bulk", "level_type", "scalar"]
 
-_FIELD = ("arith", "digits", "extension", "floats", "fold", "ifma", "tower", "word64")
+_SHARED_SOURCES = (
+    "curve", "field", "llvm.field.arith", "llvm.field.extension", "llvm.field.word64", "llvm.ir_builder",
+    "llvm.layout", "llvm.loop_registers", "llvm.programs",
+)  # fmt: skip
+"""What both programs are made from; ``program.sources`` finds the files."""
 
 
 def best_level() -> str:
     """The fastest level that this processor has."""
     needed = {"avx512f", "avx512ifma", "avx512dq", "avx512vl"}
     return "ifma52" if needed <= program.host_features() else "word64"
-
-
-def _sources(*names: str) -> tuple[str, ...]:
-    rooms = (f"llvm.field.{name}" if name in _FIELD else f"llvm.{name}" for name in names)
-    return program.sources(*rooms, "field", "curve")
 
 
 @functools.cache
@@ -36,34 +35,25 @@ def scalar() -> Program:
     signatures |= {"lagrange": 5, "combine_rows": 6}
     signatures |= {"f12_multiply": 3, "f12_power_x": 2, "f12_invert": 2, "f12_map": 4}
     signatures |= {"g2_lines": 3, "miller_loop": 4}
-    files = (
-        "code",
-        "word64",
-        "arith",
-        "extension",
-        "registers",
-        "fold",
-        "digits",
-        "witness",
-        "setup",
-        "tower",
-    )
-    sources = _sources(*files, "layout", "programs")
+    sources = program.sources(
+        *_SHARED_SOURCES, "llvm.field.digits", "llvm.field.fold", "llvm.field.tower",
+        "llvm.setup_kernels", "llvm.witness_kernels",
+    )  # fmt: skip
     return program.load("bn254-scalar", signatures, _scalar_ir, sources)
 
 
 def _scalar_ir() -> str:
     from llvmlite import ir
 
-    from evenload.gpu.llvm import setup, witness
+    from evenload.gpu.llvm import setup_kernels, witness_kernels
     from evenload.gpu.llvm.field import digits, fold, tower
 
     module = ir.Module("bn254-scalar")
     for degree in (1, 2):
         fold.add_fold_kernels(module, degree)
     digits.add_digit_kernels(module)
-    witness.add_witness_kernels(module)
-    setup.add_setup_kernels(module)
+    witness_kernels.add_witness_kernels(module)
+    setup_kernels.add_setup_kernels(module)
     tower.add_tower_kernels(module)
     return str(module)
 
@@ -78,22 +68,12 @@ def bulk(level: str | None = None) -> Program:
     group = {"import_points": 6, "export_points": 3, "accumulate": 15, "bucket_sum": 3}
     signatures = {f"g{degree}_{name}": n for degree in (1, 2) for name, n in group.items()}
     signatures |= {"scatter": 4, "gather": 4, "multiply_blocks": 4, "pack": 3, "unpack": 3, "quotient": 5}
-    sources = _sources(
-        "code",
-        "word64",
-        "ifma",
-        "arith",
-        "extension",
-        "registers",
-        "buckets",
-        "transform",
-        "layout",
-        "programs",
-    )
+    sources = program.sources(*_SHARED_SOURCES, "llvm.buckets", "llvm.field.ifma", "llvm.transform")
     return program.load(f"bn254-{level}", signatures, functools.partial(_bulk_ir, level), sources)
 
 
-def _level_type(name: str) -> type:
+def level_type(name: str) -> type:
+    """The class that emits the arithmetic of an instruction level."""
     from evenload.gpu.llvm.field.ifma import Ifma52
     from evenload.gpu.llvm.field.word64 import Word64
 
@@ -107,6 +87,6 @@ def _bulk_ir(level: str) -> str:
 
     module = ir.Module(f"bn254-{level}")
     for degree in (1, 2):
-        buckets.add_group_kernels(module, _level_type(level), degree)
-    transform.add_transform_kernels(module, _level_type(level))
+        buckets.add_group_kernels(module, level_type(level), degree)
+    transform.add_transform_kernels(module, level_type(level))
     return str(module)

@@ -20,8 +20,8 @@ from typing import Any
 from llvmlite import ir
 
 from evenload.gpu.field import FR
-from evenload.gpu.llvm.code import Code, add_kernel
 from evenload.gpu.llvm.field.arith import Element, PrimeField
+from evenload.gpu.llvm.ir_builder import Code, add_kernel
 
 __all__ = ["CHUNK_BLOCKS", "SIGNATURES", "add_transform_kernels"]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evenload.events import Event, Idle, ItemFailed, Moved, RunStarted, Span, WorkerExited, WorkerStarted
-from evenload.report.lanes import Lanes
+from evenload.report.worker_tracks import WorkerTracks
 
-__all__ = ["Slice", "Timeline"]
+__all__ = ["Timeline", "TimelineBar"]
 
 STATUSES = ("ok", "failed", "lost", "superseded", "waiting", "start-up")
 _WAITING, _STARTUP = STATUSES.index("waiting"), STATUSES.index("start-up")
@@ -27,8 +27,8 @@ MAX_REASONS = 500
 
 
 @dataclass(slots=True)
-class Slice:
-    """``n_chunks`` chunks of one stage and status on one lane, one after the other.
+class TimelineBar:
+    """One bar of the timeline: ``n_chunks`` chunks of one stage and status on one track, one after the other.
 
     ``index`` is the first item's, -1 if the items do not follow one another.
     """
@@ -49,8 +49,8 @@ class Timeline:
 
     def __init__(self, max_slices: int = 100_000) -> None:
         self.max_slices = max_slices
-        self._lanes = Lanes()
-        self._rows: dict[tuple[str, int], list[Slice]] = {}
+        self._tracks = WorkerTracks()
+        self._rows: dict[tuple[str, int], list[TimelineBar]] = {}
         self._devices: dict[str, None] = {}
         self._stages: dict[str, int] = {}
         self._reasons: dict[str, int] = {"": 0}
@@ -71,9 +71,9 @@ class Timeline:
         elif isinstance(event, WorkerStarted):
             self._add_startup(event)
         elif isinstance(event, WorkerExited):
-            self._lanes.see(event)
+            self._tracks.see(event)
             if event.reason != "closed":
-                lane = self._lanes.of(event.device, event.worker)
+                lane = self._tracks.of(event.device, event.worker)
                 self._mark(event.t, event.device, lane, "lost", f"worker lost: {event.reason}")
         elif isinstance(event, ItemFailed):
             text = f"{event.item or event.index}: {event.error}"
@@ -87,7 +87,7 @@ class Timeline:
 
     def _add_span(self, span: Span) -> None:
         status = STATUSES.index(span.status) if span.status in STATUSES else 0
-        one = Slice(
+        one = TimelineBar(
             span.start_s,
             max(span.start_s, span.stop_s),
             span.busy_s,
@@ -97,10 +97,10 @@ class Timeline:
             span.n_items,
             why=self._reason(span.why),
         )
-        self._put(span.device, self._lanes.of(span.device, span.worker), one)
+        self._put(span.device, self._tracks.of(span.device, span.worker), one)
 
-    def _idle(self, event: Idle) -> Slice:
-        return Slice(
+    def _idle(self, event: Idle) -> TimelineBar:
+        return TimelineBar(
             event.start_s,
             max(event.start_s, event.stop_s),
             0.0,
@@ -112,9 +112,9 @@ class Timeline:
         )
 
     def _add_startup(self, event: WorkerStarted) -> None:
-        lane = self._lanes.of(event.device, event.worker)
+        lane = self._tracks.of(event.device, event.worker)
         start_s = max(0.0, event.t - event.startup_s)
-        self._put(event.device, lane, Slice(start_s, event.t, 0.0, -1, _STARTUP, 0, 0))
+        self._put(event.device, lane, TimelineBar(start_s, event.t, 0.0, -1, _STARTUP, 0, 0))
 
     def _reason(self, why: str) -> int:
         if why not in self._reasons and len(self._reasons) >= MAX_REASONS:
@@ -132,7 +132,7 @@ class Timeline:
             move = {"t": event.t, "source": event.source, "target": event.target, "n_items": event.n_items}
             self._moves.append({**move, "imbalance": event.imbalance})
 
-    def _put(self, device: str, lane: int, one: Slice) -> None:
+    def _put(self, device: str, lane: int, one: TimelineBar) -> None:
         row = self._rows.setdefault((device, lane), [])
         if self._step_s and row and self._merge(row[-1], one):
             return
@@ -143,7 +143,7 @@ class Timeline:
         if self._n_slices > max(self.max_slices, 4 * len(self._rows)):
             self._coarsen()
 
-    def _merge(self, last: Slice, one: Slice) -> bool:
+    def _merge(self, last: TimelineBar, one: TimelineBar) -> bool:
         return _merge(last, one, self._step_s, self._step_s * PIXELS > self._end_s)
 
     def _coarsen(self) -> None:
@@ -153,7 +153,7 @@ class Timeline:
             self._step_s = self._step_s * 2 or self._end_s / self.max_slices
             for key in self._rows:
                 row = self._sorted(key)
-                merged: list[Slice] = []
+                merged: list[TimelineBar] = []
                 for one in row:
                     if not (merged and self._merge(merged[-1], one)):
                         merged.append(one)
@@ -178,13 +178,13 @@ class Timeline:
             rows[key] = _thinned(row, first, last, from_s, step_s)
         return self._page(rows, max(step_s, self._step_s))
 
-    def _sorted(self, key: tuple[str, int]) -> list[Slice]:
+    def _sorted(self, key: tuple[str, int]) -> list[TimelineBar]:
         if key in self._dirty:
             self._rows[key].sort(key=lambda one: one.start_s)
             self._dirty.discard(key)
         return self._rows[key]
 
-    def _page(self, slices: Mapping[tuple[str, int], list[Slice]], step_s: float) -> Mapping[str, Any]:
+    def _page(self, slices: Mapping[tuple[str, int], list[TimelineBar]], step_s: float) -> Mapping[str, Any]:
         place = {device: i for i, device in enumerate(self._devices)}
         rows = sorted(
             slices.items(),
@@ -204,7 +204,7 @@ class Timeline:
         }
 
 
-def _merge(last: Slice, one: Slice, step_s: float, may_mix: bool) -> bool:
+def _merge(last: TimelineBar, one: TimelineBar, step_s: float, may_mix: bool) -> bool:
     """Merge ``one`` into ``last`` if both together are shorter than the step.
 
     Unlike ones only if they ``may_mix``; what worked more then gives the kind.
@@ -224,9 +224,11 @@ def _merge(last: Slice, one: Slice, step_s: float, may_mix: bool) -> bool:
     return True
 
 
-def _thinned(row: list[Slice], first: int, last: int, from_s: float, step_s: float) -> list[Slice]:
+def _thinned(
+    row: list[TimelineBar], first: int, last: int, from_s: float, step_s: float
+) -> list[TimelineBar]:
     """Slices ``first`` to ``last`` of ``row`` that reach ``from_s``, short ones merged into copies."""
-    kept: list[Slice] = []
+    kept: list[TimelineBar] = []
     is_copy = False
     for i in range(first, last):
         one = row[i]
@@ -242,7 +244,7 @@ def _thinned(row: list[Slice], first: int, last: int, from_s: float, step_s: flo
     return kept
 
 
-def _columns(row: list[Slice]) -> dict[str, list[int]]:
+def _columns(row: list[TimelineBar]) -> dict[str, list[int]]:
     starts = [round(one.start_s * 1e6) for one in row]
     return {
         "start": [now - before for now, before in zip(starts, [0, *starts], strict=False)],

@@ -32,8 +32,9 @@ class WgslBases:
 
     def __init__(self, device: WgslDevice, given: msm.Bases):
         self.device, self.degree, self.n_given = device, given.degree, given.n_given
-        n, size = len(given.keep), 64 * given.degree
-        self.parts = [Part(device, given, part) for part in (device.context.spans(n, size) if n else ())]
+        n = len(given.keep)
+        parts = device.context.spans(n, 64 * given.degree) if n else ()
+        self.parts = [BoundPoints(device, given, part) for part in parts]
 
     @property
     def n_bytes(self) -> int:
@@ -52,7 +53,7 @@ class WgslBases:
         return points.combine(self.degree, np.stack(found), [1] * len(found))
 
 
-class Part:
+class BoundPoints:
     """The points of a section that fit one binding."""
 
     def __init__(self, device: WgslDevice, given: msm.Bases, part: range):

@@ -24,11 +24,11 @@ def arithmetic_ir(level_name, prime):
     """Kernels of the form (out, a, b, n) that apply one operation to n blocks."""
     from llvmlite import ir
 
-    from evenload.gpu.llvm.code import add_kernel
     from evenload.gpu.llvm.field.arith import PrimeField
     from evenload.gpu.llvm.field.extension import QuadraticField
+    from evenload.gpu.llvm.ir_builder import add_kernel
 
-    module, level_type = ir.Module("arithmetic"), programs._level_type(level_name)
+    module, level_type = ir.Module("arithmetic"), programs.level_type(level_name)
 
     def each(field_type, operation):
         def body(code, out, a, b, n):
@@ -60,7 +60,8 @@ def kernels(level_name, prime):
 
 
 def _sources():
-    return programs._sources("code", "word64", "ifma", "arith", "extension")
+    files = ("arith", "extension", "ifma", "word64")
+    return program.sources("field", "curve", "llvm.ir_builder", *(f"llvm.field.{name}" for name in files))
 
 
 def to_blocks(values, level):
@@ -142,13 +143,13 @@ def test_a_formula_that_would_overflow_is_reduced_not_wrong(level):
     """Adding 40 times without a word about reductions: the emitter puts them in where they are needed."""
     from llvmlite import ir
 
-    from evenload.gpu.llvm.code import add_kernel
     from evenload.gpu.llvm.field.arith import PrimeField
+    from evenload.gpu.llvm.ir_builder import add_kernel
 
     module = ir.Module("long-sum")
 
     def body(code, out, a):
-        f = PrimeField(code, programs._level_type(level.name), FQ)
+        f = PrimeField(code, programs.level_type(level.name), FQ)
         total = x = f.load(a)
         for _ in range(39):
             total = f.add(total, x)

@@ -30,7 +30,7 @@ def conv_program(g: Geometry, lanes: int, n_bytes: int) -> Program:
 
     Raises MissingExtra.
     """
-    pieces = ("conv.kernels", "conv.weights", "conv.images", "conv.geometry", "field.floats", "code")
+    pieces = ("conv.kernels", "conv.weights", "conv.images", "conv.geometry", "field.floats", "ir_builder")
     numbers = (g.c_in, g.c_out, g.height, g.width, g.k_height, g.k_width, g.pad_height, g.pad_width)
     name = "conv-" + "-".join(map(str, (*numbers, lanes, n_bytes)))
     build = functools.partial(conv_ir, g, lanes, n_bytes)
@@ -41,9 +41,9 @@ def conv_ir(g: Geometry, lanes: int, n_bytes: int) -> str:
     """The LLVM IR of the kernels."""
     from llvmlite import ir
 
-    from evenload.gpu.llvm.code import add_kernel
     from evenload.gpu.llvm.conv.weights import weight_gradient
     from evenload.gpu.llvm.field.floats import Floats
+    from evenload.gpu.llvm.ir_builder import add_kernel
 
     def forward(code: Any, x: Any, weight: Any, bias: Any, y: Any, scratch: Any, k: Any, n: Any) -> None:
         _ConvolutionBody(Floats(code, lanes, n_bytes), g).emit(x, weight, bias, y, scratch, k, n)

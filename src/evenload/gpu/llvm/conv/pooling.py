@@ -23,7 +23,7 @@ SIGNATURES = {"forward": 5, "backward": 5}
 @functools.cache
 def pool_program(height: int, width: int, size: int, lanes: int, n_bytes: int) -> Program:
     """The kernels for images of one shape and windows of ``size`` x ``size``. Raises MissingExtra."""
-    sources = program.sources("llvm.conv.pooling", "llvm.field.floats", "llvm.code")
+    sources = program.sources("llvm.conv.pooling", "llvm.field.floats", "llvm.ir_builder")
     build = functools.partial(pool_ir, height, width, size, lanes, n_bytes)
     name = "pool-" + "-".join(map(str, (height, width, size, lanes, n_bytes)))
     return program.load(name, SIGNATURES, build, sources)
@@ -33,8 +33,8 @@ def pool_ir(height: int, width: int, size: int, lanes: int, n_bytes: int) -> str
     """The LLVM IR of the kernels."""
     from llvmlite import ir
 
-    from evenload.gpu.llvm.code import add_kernel
     from evenload.gpu.llvm.field.floats import Floats
+    from evenload.gpu.llvm.ir_builder import add_kernel
 
     def body(name: str) -> Callable[..., None]:
         def emit(code: Any, *arguments: Any) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenload.gpu.field import FQ, Prime
-from evenload.gpu.llvm.code import Code
+from evenload.gpu.llvm.ir_builder import Code
 
 __all__ = ["Element", "PrimeField"]
 
@@ -185,7 +185,7 @@ class PrimeField:
 
     # --- masks ----------------------------------------------------------------------------------
     def is_zero(self, a: Element) -> Any:
-        """Lanes that hold zero; ``a`` must be canonical (bound 1)."""
+        """VectorWords that hold zero; ``a`` must be canonical (bound 1)."""
         return self.level.equal(a.limbs, self.level.constant(0))
 
     def equal(self, a: Element, b: Element) -> Any:
@@ -196,7 +196,7 @@ class PrimeField:
         return Element(self.level.select(mask, a.limbs, b.limbs), max(a.bound, b.bound))
 
     def is_canonical(self, a: Element) -> Any:
-        """Lanes of a freshly loaded row that are below p."""
+        """VectorWords of a freshly loaded row that are below p."""
         return self.level.is_below(a.limbs, self.p)
 
     # --- inversion ------------------------------------------------------------------------------

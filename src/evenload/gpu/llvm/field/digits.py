@@ -5,7 +5,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from evenload.gpu.llvm.code import I16, I32, I64, Code, add_kernel
+from evenload.gpu.llvm.ir_builder import I16, I32, I64, Code, add_kernel
 
 __all__ = ["SIGNATURES", "add_digit_kernels"]
 

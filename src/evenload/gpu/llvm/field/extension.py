@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from evenload.gpu.field import TWIST_B, Prime
-from evenload.gpu.llvm.code import Code
 from evenload.gpu.llvm.field.arith import Element, PrimeField
+from evenload.gpu.llvm.ir_builder import Code
 
 __all__ = ["Pair", "QuadraticField"]
 

@@ -6,7 +6,7 @@ from typing import Any
 from llvmlite import ir
 
 from evenload.gpu.llvm import program
-from evenload.gpu.llvm.code import I32, I64, POINTER, Code, Variable
+from evenload.gpu.llvm.ir_builder import I32, I64, POINTER, Code, Variable
 
 __all__ = ["Floats", "Sums", "lanes_for"]
 

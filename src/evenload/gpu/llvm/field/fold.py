@@ -10,10 +10,10 @@ from llvmlite import ir
 
 from evenload.gpu.curve import Point, add, infinity, select_point
 from evenload.gpu.field import FQ
-from evenload.gpu.llvm.code import Code, add_kernel
 from evenload.gpu.llvm.field.arith import PrimeField
 from evenload.gpu.llvm.field.extension import QuadraticField
 from evenload.gpu.llvm.field.word64 import Word64
+from evenload.gpu.llvm.ir_builder import Code, add_kernel
 
 __all__ = ["SIGNATURES", "add_fold_kernels"]
 

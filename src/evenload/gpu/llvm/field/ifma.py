@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from evenload.gpu.llvm.code import I8, I64, Code
+from evenload.gpu.llvm.ir_builder import I8, I64, Code
 
 __all__ = ["Ifma52"]
 
@@ -217,7 +217,7 @@ class Ifma52:
 
     # --- masks ----------------------------------------------------------------------------------
     def equal(self, a: Limbs, b: Limbs) -> Any:
-        """Lanes whose limbs agree; both sides must be canonical."""
+        """VectorWords whose limbs agree; both sides must be canonical."""
         builder = self.code.ir
         difference = builder.xor(a[0], b[0])
         for x, y in zip(a[1:], b[1:], strict=True):

@@ -9,9 +9,9 @@ from typing import Any
 from llvmlite import ir
 
 from evenload.gpu.field import FQ, X
-from evenload.gpu.llvm.code import Code, add_kernel
 from evenload.gpu.llvm.field.extension import Pair, QuadraticField
 from evenload.gpu.llvm.field.word64 import Word64
+from evenload.gpu.llvm.ir_builder import Code, add_kernel
 from evenload.gpu.llvm.layout import N_LINES, STEPS
 
 __all__ = ["LINE_BYTES", "SIGNATURES", "add_tower_kernels"]

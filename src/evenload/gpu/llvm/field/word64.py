@@ -10,7 +10,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from evenload.gpu.llvm.code import I64, Code
+from evenload.gpu.llvm.ir_builder import I64, Code
 
 __all__ = ["Word64"]
 

@@ -47,9 +47,10 @@ def hash_program(rule_name: str, level: int | str | None = None) -> Program:
     if rule_name not in RULES:
         raise UnknownName("hash rule", rule_name, RULES)
     chosen = level or best_level(rule_name)
-    pieces = ("llvm.hash.hash_kernels", "llvm.lanes", "llvm.hash.sha_lanes", "llvm.code")
-    rules = ("blake2s", "keccak", "rules", "sha256", "words")
-    sources = program.sources(*pieces, *(f"hashing.{name}" for name in rules))
+    sources = program.sources(
+        "hashing.blake2s", "hashing.keccak", "hashing.rules", "hashing.sha256", "hashing.words",
+        "llvm.hash.hash_kernels", "llvm.hash.sha_words", "llvm.ir_builder", "llvm.vector_words",
+    )  # fmt: skip
     build = functools.partial(hash_ir, rule_name, chosen)
     return program.load(f"hash-{rule_name}-{chosen}", kernels_of(rule_name), build, sources)
 
@@ -64,17 +65,17 @@ def hash_ir(rule_name: str, level: int | str) -> str:
     """The LLVM IR of a rule's kernels."""
     from llvmlite import ir
 
-    from evenload.gpu.llvm.code import add_kernel
+    from evenload.gpu.llvm.ir_builder import add_kernel
 
     rule = RULES[rule_name]
     module = ir.Module(f"hash-{rule_name}")
-    emit = _Kernels(rule, level)
+    emit = _RuleKernels(rule, level)
     for name, n_arguments in kernels_of(rule_name).items():
         add_kernel(module, name, n_arguments, getattr(emit, name))
     return str(module)
 
 
-class _Kernels:
+class _RuleKernels:
     """Bodies of the kernels of one rule; each method is one of SIGNATURES."""
 
     def __init__(self, rule: Rule, level: int | str):
@@ -156,10 +157,10 @@ class _Kernels:
         w.store_rows(digest, target, DIGEST_BYTES)
 
     def _words(self, code: Any) -> Any:
-        from evenload.gpu.llvm.hash.sha_lanes import ShaLanes
-        from evenload.gpu.llvm.lanes import Lanes
+        from evenload.gpu.llvm.hash.sha_words import ShaWords
+        from evenload.gpu.llvm.vector_words import VectorWords
 
-        return ShaLanes(code) if self.level == SHA else Lanes(code, self.rule.bits, self.lanes)
+        return ShaWords(code) if self.level == SHA else VectorWords(code, self.rule.bits, self.lanes)
 
     def _load_params(self, code: Any, w: Any, params: Any) -> list[Any]:
         size = self.rule.bits // 8

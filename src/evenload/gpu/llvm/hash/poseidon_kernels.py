@@ -28,16 +28,10 @@ def poseidon_program(level: str | None = None) -> Program:
     chosen = level or programs.best_level()
     if chosen not in LEVELS:
         raise UnknownName("instruction level", chosen, LEVELS)
-    pieces = (
-        "hash.poseidon_kernels",
-        "code",
-        "registers",
-        "field.word64",
-        "field.ifma",
-        "field.arith",
-        "programs",
-    )
-    sources = program.sources(*(f"llvm.{piece}" for piece in pieces), "field", "poseidon")
+    sources = program.sources(
+        "field", "poseidon", "llvm.field.arith", "llvm.field.ifma", "llvm.field.word64",
+        "llvm.hash.poseidon_kernels", "llvm.ir_builder", "llvm.loop_registers", "llvm.programs",
+    )  # fmt: skip
     build = functools.partial(poseidon_ir, chosen)
     return program.load(f"hash-poseidon-{chosen}", SIGNATURES, build, sources)
 
@@ -46,25 +40,27 @@ def poseidon_ir(level: str) -> str:
     """The LLVM IR of the kernels."""
     from llvmlite import ir
 
-    from evenload.gpu.llvm.code import add_kernel
+    from evenload.gpu.llvm.ir_builder import add_kernel
 
     module = ir.Module("hash-poseidon")
-    emit = _Kernels(level)
+    emit = _PoseidonKernels(level)
     for name, n_arguments in SIGNATURES.items():
         add_kernel(module, name, n_arguments, getattr(emit, name))
     return str(module)
 
 
-class _Kernels:
+class _PoseidonKernels:
+    """Bodies of the kernels at one level; each method is one of SIGNATURES."""
+
     def __init__(self, level: str):
-        self.level_type = programs._level_type(level)
+        self.level_type = programs.level_type(level)
         self.chosen = parameters(WIDTH)
 
     def pairs(self, code: Any, source: Any, target: Any, n: Any, params: Any) -> None:
         body = code.function("poseidon_group", 3, self._group)
         lanes = self.level_type.lanes
         with code.range(0, n, lanes) as i:
-            # Lanes beyond the last row repeat it: they read and write what is there.
+            # VectorWords beyond the last row repeat it: they read and write what is there.
             left = code.min(code.sub(n, i), lanes)
             at_in, at_out = code.add(source, code.mul(i, 64)), code.add(target, code.mul(i, 32))
             code.call(body, at_in, at_out, code.sub(left, 1))
@@ -88,7 +84,7 @@ class _Kernels:
         f.store_rows([f.multiply(digest, f.raw(1))], targets)
 
     def _permute(self, f: Any, state: Sequence[Any]) -> Any:
-        from evenload.gpu.llvm.registers import Registers
+        from evenload.gpu.llvm.loop_registers import Registers
 
         kept = Registers(f, list(state))
         half, partial = FULL_ROUNDS // 2, self.chosen.partial_rounds
@@ -118,8 +114,8 @@ class _Kernels:
         """Constant ``k`` of a round, from a table of limbs."""
         from llvmlite import ir
 
-        from evenload.gpu.llvm.code import I64
         from evenload.gpu.llvm.field.arith import Element
+        from evenload.gpu.llvm.ir_builder import I64
 
         code, level = f.code, f.level
         values = [[FR.montgomery(c, level.radix_bits) for c in row] for row in self.chosen.constants]

@@ -6,10 +6,10 @@ from typing import Any
 from llvmlite import ir
 
 from evenload.gpu.field import FR
-from evenload.gpu.llvm.code import Code, add_kernel
 from evenload.gpu.llvm.field.arith import PrimeField
 from evenload.gpu.llvm.field.word64 import Word64
-from evenload.gpu.llvm.registers import Registers
+from evenload.gpu.llvm.ir_builder import Code, add_kernel
+from evenload.gpu.llvm.loop_registers import Registers
 
 __all__ = ["SIGNATURES", "add_setup_kernels"]
 

@@ -1,7 +1,7 @@
 """SHA-256 through the processor's own instructions (SHA-NI), for those that have them and no AVX-512.
 
-Four hashes are in hand at a time, as ``Lanes`` of four; each is compressed by itself, two of them interleaved
-so that one computes while the other waits. Source: Intel, "SHA Extensions" (2013).
+Four hashes are computed at a time, as ``VectorWords`` of four. Each is compressed by itself, two of them
+interleaved so that one computes while the other waits. Source: Intel, "SHA Extensions" (2013).
 """
 
 from collections.abc import Sequence
@@ -10,18 +10,18 @@ from typing import Any
 from llvmlite import ir
 
 from evenload.gpu.hashing.sha256 import ROUND
-from evenload.gpu.llvm.code import I32, Code
-from evenload.gpu.llvm.lanes import Lanes
+from evenload.gpu.llvm.ir_builder import I32, Code
+from evenload.gpu.llvm.vector_words import VectorWords
 
-__all__ = ["ShaLanes"]
+__all__ = ["ShaWords"]
 
 LANES = 4
 QUAD = ir.VectorType(I32, LANES)
 INTERLEAVED = 2
 
 
-class ShaLanes(Lanes):
-    """``Lanes`` that know a faster way to compress."""
+class ShaWords(VectorWords):
+    """Four words of 32 bits, with SHA-256 compressed by the processor's instructions."""
 
     def __init__(self, code: Code):
         super().__init__(code, 32, LANES)

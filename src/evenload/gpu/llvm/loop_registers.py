@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from evenload.gpu.llvm.code import Variable
+from evenload.gpu.llvm.ir_builder import Variable
 
 __all__ = ["Registers"]
 

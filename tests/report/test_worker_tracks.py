@@ -1,11 +1,11 @@
 """One lane per worker slot: a replacement takes over the lane of the one it replaces."""
 
 from evenload.events import WorkerExited, WorkerStarted
-from evenload.report.lanes import Lanes
+from evenload.report.worker_tracks import WorkerTracks
 
 
 def test_a_replacement_takes_the_lane_of_the_dead():
-    lanes = Lanes()
+    lanes = WorkerTracks()
     lanes.see(WorkerStarted(0.0, "cuda:0", "a"))
     lanes.see(WorkerStarted(0.0, "cuda:0", "b"))
     lanes.see(WorkerExited(1.0, "cuda:0", "a", "killed"))
@@ -15,7 +15,7 @@ def test_a_replacement_takes_the_lane_of_the_dead():
 
 
 def test_a_late_span_of_a_dead_worker_stays_on_its_lane():
-    lanes = Lanes()
+    lanes = WorkerTracks()
     lanes.see(WorkerStarted(0.0, "cpu:0", "a"))
     lanes.see(WorkerExited(1.0, "cpu:0", "a", "killed"))
     assert lanes.of("cpu:0", "a") == 0
@@ -25,7 +25,7 @@ def test_a_late_span_of_a_dead_worker_stays_on_its_lane():
 
 
 def test_devices_have_lanes_of_their_own():
-    lanes = Lanes()
+    lanes = WorkerTracks()
     assert lanes.key("cpu:0", "a") == "cpu:0"
     assert lanes.key("cpu:1", "a") == "cpu:1"
     assert lanes.key("cpu:0", "b") == "cpu:0/1"

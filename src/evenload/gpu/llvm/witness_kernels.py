@@ -5,9 +5,9 @@ from typing import Any
 from llvmlite import ir
 
 from evenload.gpu.field import FR
-from evenload.gpu.llvm.code import I32, I64, Code, add_kernel
 from evenload.gpu.llvm.field.arith import Element, PrimeField
 from evenload.gpu.llvm.field.word64 import Word64
+from evenload.gpu.llvm.ir_builder import I32, I64, Code, add_kernel
 
 __all__ = ["COEFFICIENT_BYTES", "SIGNATURES", "add_witness_kernels"]
 

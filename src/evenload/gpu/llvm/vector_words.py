@@ -6,13 +6,13 @@ from typing import Any
 from llvmlite import ir
 
 from evenload.gpu.hashing.words import Words
-from evenload.gpu.llvm.code import I64, Code
+from evenload.gpu.llvm.ir_builder import I64, Code
 
-__all__ = ["Lanes"]
+__all__ = ["VectorWords"]
 
 
-class Lanes(Words):
-    """``lanes`` words of ``bits`` bits; memory holds one row per lane, words little-endian."""
+class VectorWords(Words):
+    """Words in a vector: ``lanes`` of ``bits`` bits. Memory holds one row per lane, words little-endian."""
 
     def __init__(self, code: Code, bits: int, lanes: int):
         super().__init__(bits)
