@@ -28,55 +28,62 @@ def make_app(feed: Feed, *, host: str, token: str | None) -> Guard:
     """The application for ``feed``; ``host`` and ``token`` are what ``Guard`` checks."""
     pulse = Pulse()
     feed.on_change = pulse.beat
-    shell = _shell()
+    answers = _Answers(feed)
+    routes = [
+        Route("/", answers.page),
+        Route("/stream", Stream(feed, pulse), methods=["GET"]),
+        Route("/timeline", answers.timeline),
+        Route("/picture/{number:int}", answers.picture),
+        Route("/report.html", answers.report),
+        Route("/control", answers.control, methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes), host, token)
 
-    async def page(request: Request) -> Response:
-        return HTMLResponse(shell)
 
-    async def timeline(request: Request) -> Response:
+class _Answers:
+    """What each address answers."""
+
+    def __init__(self, feed: Feed):
+        self._feed, self._shell = feed, _shell()
+
+    async def page(self, request: Request) -> Response:
+        return HTMLResponse(self._shell)
+
+    async def timeline(self, request: Request) -> Response:
         window = _window(request)
         if window is None:
             return PlainTextResponse("give width, and from and to in seconds\n", 400)
-        return Response(await run_in_threadpool(feed.timeline, *window), media_type="application/json")
+        return Response(await run_in_threadpool(self._feed.timeline, *window), media_type="application/json")
 
-    async def picture(request: Request) -> Response:
-        found = feed.picture(request.path_params["number"])
+    async def picture(self, request: Request) -> Response:
+        found = self._feed.picture(request.path_params["number"])
         if found is None:
             return PlainTextResponse("there is no such picture\n", 404)
         kind, content = found
         return Response(content, media_type=kind, headers=PICTURE)
 
-    async def report(request: Request) -> Response:
-        text = await run_in_threadpool(feed.report)
+    async def report(self, request: Request) -> Response:
+        text = await run_in_threadpool(self._feed.report)
         return HTMLResponse(text, headers={"content-disposition": 'attachment; filename="report.html"'})
 
-    async def control(request: Request) -> Response:
+    async def control(self, request: Request) -> Response:
         try:
             sent = await _body(request)  # before any answer: closing before would reset the connection
         except ValueError:
             return PlainTextResponse("that is no JSON of ours: too long\n", 400)
-        if feed.panel is None:
+        panel = self._feed.panel
+        if panel is None:
             return PlainTextResponse("this page only shows; start it with --control\n", 403)
         if request.headers.get("content-type", "").partition(";")[0] != "application/json":
             return PlainTextResponse("send JSON\n", 415)
         try:
-            await run_in_threadpool(feed.panel.act, json.loads(sent))
+            await run_in_threadpool(panel.act, json.loads(sent))
         except EvenloadError as error:
             return PlainTextResponse(f"{error.message}\n{error.hint or ''}".strip() + "\n", 409)
         except (ValueError, RecursionError):
             return PlainTextResponse("that is no JSON\n", 400)
-        await run_in_threadpool(feed.publish)
+        await run_in_threadpool(self._feed.publish)
         return PlainTextResponse("done\n")
-
-    routes = [
-        Route("/", page),
-        Route("/stream", Stream(feed, pulse), methods=["GET"]),
-        Route("/timeline", timeline),
-        Route("/picture/{number:int}", picture),
-        Route("/report.html", report),
-        Route("/control", control, methods=["POST"]),
-    ]
-    return Guard(Starlette(routes=routes), host, token)
 
 
 async def _body(request: Request) -> bytes:

@@ -37,7 +37,10 @@ FRESH_S = 15.0
 
 
 class Board:
-    """``add`` every event; ``sections()`` is the page's state, ``timeline()`` a stretch of it drawn large."""
+    """What the live page shows of a run; ``add`` every event.
+
+    ``sections()`` is the page's state, ``timeline()`` a stretch of it drawn large.
+    """
 
     def __init__(self, folder: Path | None):
         self.folder = folder

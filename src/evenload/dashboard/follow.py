@@ -12,7 +12,8 @@ PIECE_BYTES = 1 << 20
 
 
 class Follower:
-    """``read()`` gives the events that came since the last call, at most about ``PIECE_BYTES`` of them.
+    """A reader of an events file that grows: ``read()`` gives the events since the last call, at most about
+    ``PIECE_BYTES`` of them.
 
     ``is_behind``: there is more to read at once. A line without its end is kept until the rest is written.
     """

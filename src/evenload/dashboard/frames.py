@@ -9,7 +9,9 @@ __all__ = ["Frames"]
 
 
 class Frames:
-    """``put`` new values of sections; ``since(version)`` is what changed after ``version``, as JSON bytes."""
+    """The sections of a page, each with the version of its value.
+
+    ``put`` new values; ``since(version)`` is what changed after ``version``, as JSON bytes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

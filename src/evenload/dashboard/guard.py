@@ -37,7 +37,7 @@ def is_loopback(host: str) -> bool:
 
 
 class Guard:
-    """Lets requests through to ``app`` that may be answered; the others get 4xx and a sentence.
+    """A gate before ``app``: requests that may be answered pass, others get 4xx and a sentence.
 
     host    what the server is bound to
     token   asked for as ``?token=`` once, then as a cookie; None asks for none

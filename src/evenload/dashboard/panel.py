@@ -20,8 +20,10 @@ MOST_NAME = 200
 
 
 class Panel:
-    """``state`` is what the page shows: the devices that work, and those that were drained; None if it cannot
-    ask. It is looked up again every few seconds while ``start()``ed.
+    """The page's controls of a running job. It is asked again every few seconds while ``start()``ed.
+
+    ``state`` is what the page shows: the devices that work, and those that were drained; None if nobody
+    answers.
     """
 
     def __init__(self, folder: Path):

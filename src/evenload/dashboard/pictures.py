@@ -16,6 +16,8 @@ MOST_GONE = 96
 
 
 class Pictures:
+    """The thumbnails of a run that viewers may ask for, by number."""
+
     def __init__(self, folder: Path | None):
         self._folder = folder
         self._numbers: dict[str, int] = {}
@@ -34,13 +36,7 @@ class Pictures:
         """What the page shows of ``gallery``; an item appears once its thumbnails are made."""
         chosen = gallery.chosen()
         wanted = {path for one in chosen for _, path in one.ordered()}
-        for gone in [path for path in self._thumbs if path not in wanted]:
-            number = self._numbers.pop(gone)
-            self._gone[number] = self._bytes.pop(number)
-            del self._thumbs[gone]
-        while len(self._gone) > MOST_GONE:
-            del self._gone[next(iter(self._gone))]
-        self._problems = {path: why for path, why in self._problems.items() if path in wanted}
+        self._drop_all_but(wanted)
         n_left = PER_STEP
         self.is_complete = wanted <= (self._thumbs.keys() | self._problems.keys())
         items = []
@@ -71,6 +67,15 @@ class Pictures:
             "sort": gallery.score_name(),
             "first": gallery.first,
         }
+
+    def _drop_all_but(self, wanted: set[str]) -> None:
+        for gone in [path for path in self._thumbs if path not in wanted]:
+            number = self._numbers.pop(gone)
+            self._gone[number] = self._bytes.pop(number)
+            del self._thumbs[gone]
+        while len(self._gone) > MOST_GONE:
+            del self._gone[next(iter(self._gone))]
+        self._problems = {path: why for path, why in self._problems.items() if path in wanted}
 
     def _make(self, path: str) -> None:
         thumb, problem = make_thumbnail(self._folder, path)

@@ -29,7 +29,8 @@ LAST_S = 3.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where the page is. ``port`` None: the first free one from 8642; 0: any. ``token`` "": one is made up.
+    """The address of a page. ``port`` None: the first free one from 8642; 0: any. ``token`` "": one is made
+    up.
 
     Anything but loopback has a token, asked for or not.
     """

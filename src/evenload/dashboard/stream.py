@@ -14,7 +14,7 @@ HEARTBEAT_S = 15.0
 
 
 class Pulse:
-    """Wakes everybody who waits. ``beat()`` from any thread, ``wait()`` in the loop."""
+    """A signal that wakes everybody who waits. ``beat()`` from any thread, ``wait()`` in the loop."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -39,7 +39,8 @@ class Pulse:
 
 
 class Stream:
-    """The endpoint. What it holds of a viewer is the number of the frame that the viewer has."""
+    """The endpoint that sends frames. It keeps of a viewer only the number of the frame that the viewer
+    has."""
 
     def __init__(self, feed: Feed, pulse: Pulse):
         self._feed = feed

@@ -15,7 +15,7 @@ __all__ = ["Point", "add", "add_affine", "infinity", "select_point"]
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """(x : y : z), infinity is (0 : 1 : 0)."""
+    """A point (x : y : z) in projective coordinates; infinity is (0 : 1 : 0)."""
 
     x: Any
     y: Any

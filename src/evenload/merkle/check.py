@@ -14,7 +14,8 @@ Proof = InclusionProof | ConsistencyProof | SortedProof | MultiProof
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What the one who checks knows: roots, leaves or their hashes in the order of the proofs, the size."""
+    """What somebody who checks proofs knows: roots, leaves or their hashes in the order of the proofs, the
+    size."""
 
     root: bytes
     old_root: bytes | None = None

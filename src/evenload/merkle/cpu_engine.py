@@ -22,7 +22,7 @@ PAD_ROWS = 16
 
 
 class CpuEngine:
-    """``threads`` threads hash parts of a level; kernels release the GIL."""
+    """An engine of ``threads`` threads that hash parts of a level; kernels release the GIL."""
 
     name = "cpu"
 

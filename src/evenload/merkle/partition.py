@@ -27,7 +27,8 @@ LEAST_HEIGHT, MOST_HEIGHT = 10, 18
 
 @dataclass(frozen=True, slots=True)
 class ParallelRoot:
-    """``root`` of ``size`` leaves; ``parts``: what each device did, and how close to the bound that came."""
+    """The ``root`` of ``size`` leaves; ``parts``: what each device did, and how close to the bound that
+    came."""
 
     root: bytes
     size: int
@@ -73,7 +74,7 @@ def parallel_root(
 
 @dataclass(frozen=True, slots=True)
 class LeafFile:
-    """``size`` records of ``width`` bytes in ``path``, from byte ``offset``."""
+    """A file of leaves: ``size`` records of ``width`` bytes in ``path``, from byte ``offset``."""
 
     path: str
     offset: int

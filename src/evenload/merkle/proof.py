@@ -23,7 +23,7 @@ MAX_TEXT = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class InclusionProof:
-    """Leaf ``index`` of a tree of ``size`` leaves; ``path``: siblings from the leaf up.
+    """A proof of leaf ``index`` in a tree of ``size`` leaves; ``path``: siblings from the leaf up.
 
     leaf_hash  the leaf's node as the prover saw it: ``verify`` never trusts it
     """
@@ -93,7 +93,7 @@ class InclusionProof:
 
 @dataclass(frozen=True, slots=True)
 class ConsistencyProof:
-    """The tree of ``new_size`` leaves begins with the ``old_size`` leaves of the old one."""
+    """A proof that the tree of ``new_size`` leaves begins with the ``old_size`` leaves of the old one."""
 
     scheme: Scheme
     old_size: int

@@ -27,7 +27,7 @@ def has_twins(nodes: np.ndarray) -> bool:
 
 
 class Edge:
-    """Nodes of a tree of ``size`` leaves, of which ``stored(height, index)`` gives the complete ones."""
+    """The nodes of a tree of ``size`` leaves, of which ``stored(height, index)`` gives the complete ones."""
 
     def __init__(self, scheme: Scheme, size: int, stored: Callable[[int, int], bytes]):
         self.scheme, self.size = scheme, size

@@ -16,7 +16,7 @@ MAX_NODES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SortedProof:
-    """Siblings of a leaf on its way up. It does not say which leaf: sorting forgets that."""
+    """A proof of one leaf: its siblings on the way up. It does not say which leaf: sorting forgets that."""
 
     path: tuple[bytes, ...]
 
@@ -46,7 +46,8 @@ class SortedProof:
 
 @dataclass(frozen=True, slots=True)
 class MultiProof:
-    """Several leaves at once; ``flags[k]``: step k takes both nodes from the queue, none from ``proof``."""
+    """A proof of several leaves; ``flags[k]``: step k takes both nodes from the queue, none from
+    ``proof``."""
 
     leaf_hashes: tuple[bytes, ...]
     proof: tuple[bytes, ...]

@@ -33,7 +33,7 @@ def subtree_roots(engine: HashEngine, rows: np.ndarray, height: int) -> tuple[np
 
 
 class RootStream:
-    """Takes leaves with ``update`` and gives the root of all so far with ``root``.
+    """A tree of which only the right edge is kept: ``update`` takes leaves, ``root`` is that of all so far.
 
     scheme   any but openzeppelin, which has to see all leaves before it can sort them
     Keeps one node per level and up to 2^14 leaves. Raises ConfigError as ``MerkleTree`` does.

@@ -19,7 +19,7 @@ MAX_CHUNK_HEIGHT = 20
 
 
 class WgslEngine:
-    """Leaves go to the device in chunks, and only what was asked for comes back.
+    """An engine on a GPU: leaves are sent in chunks, and only what was asked for comes back.
 
     adapter  ``Device.uuid`` of a wgpu device; None for the best one
     """

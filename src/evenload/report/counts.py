@@ -14,7 +14,7 @@ __all__ = ["DeviceCount", "StageCount", "groups", "summed"]
 
 @dataclass(slots=True)
 class DeviceCount:
-    """One device, as ``DeviceSummary`` has it."""
+    """The counts of one device, as ``DeviceSummary`` has it."""
 
     facts: dict[str, Any] = field(default_factory=dict)
     n_items: int = 0
@@ -56,7 +56,7 @@ class DeviceCount:
 
 @dataclass(slots=True)
 class StageCount:
-    """One stage, as ``StageSummary`` has it."""
+    """The counts of one stage, as ``StageSummary`` has it."""
 
     total: int | None = None
     work: StageWork = field(default_factory=StageWork)

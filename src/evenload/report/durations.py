@@ -11,7 +11,9 @@ LOWEST_S = 1e-9
 
 
 class Durations:
-    """``add`` every event; ``bins(stage)`` are ``(from_s, to_s, n_items)``, empty ones between full ones too.
+    """Counts of items by the seconds that they took; ``add`` every event.
+
+    ``bins(stage)`` are ``(from_s, to_s, n_items)``, empty ones between full ones too.
 
     A chunk of several items counts as that many of its mean.
     """

@@ -1,4 +1,4 @@
-"""Which items of a stage are through, however often they were dealt: one byte per item."""
+"""The items of a stage that are done, however often they were dealt: one byte per item."""
 
 __all__ = ["ItemSet"]
 
@@ -8,7 +8,8 @@ _LARGEST = 1 << 25
 
 
 class ItemSet:
-    """Counts distinct items: a duplicate or a second try is not counted twice, a failure is final."""
+    """The items of a stage that are done or failed, each once: a duplicate or a second try is not counted
+    twice, a failure is final."""
 
     def __init__(self) -> None:
         self._state = bytearray()

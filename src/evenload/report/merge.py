@@ -24,7 +24,8 @@ _KEPT = frozenset("XBEiICMsftbne")
 
 @dataclass(frozen=True)
 class Guest:
-    """``events`` of the Trace Event Format in microseconds; ``base_unix_us``: their zero, if known."""
+    """Another tool's trace: ``events`` of the Trace Event Format in microseconds, with their zero if
+    known."""
 
     name: str
     events: tuple[Mapping[str, Any], ...]

@@ -33,7 +33,8 @@ SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000)
 
 
 class Metrics:
-    """A sink. ``registry`` is what Prometheus scrapes; counters count since this sink was made."""
+    """A sink that counts. ``registry`` is what Prometheus scrapes; counters count since this sink was
+    made."""
 
     def __init__(self) -> None:
         client: Any = require("prometheus_client", extra="metrics", why="serving metrics")
@@ -180,7 +181,7 @@ class _Summary:
 
 
 class MetricsServer:
-    """Serves ``sink.registry`` under ``/metrics`` in a thread of its own until ``close()``.
+    """A server of ``sink.registry`` under ``/metrics`` in a thread of its own until ``close()``.
 
     ``port`` 0 takes any; ``self.port`` is the one that was taken. Raises ConfigError if it cannot be bound,
     MissingExtra without prometheus-client.

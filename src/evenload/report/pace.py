@@ -25,7 +25,8 @@ MEMORY_S = 10.0
 
 @dataclass(slots=True)
 class DevicePace:
-    """``load`` is the share of the last seconds before its last chunk's end that the device was busy."""
+    """How busy a device is: ``load`` is the share of the last seconds before its last chunk's end that the
+    device was busy."""
 
     busy_s: float = 0.0
     load: float = 0.0
@@ -42,7 +43,7 @@ class DevicePace:
 
 @dataclass(slots=True)
 class Pace:
-    """A sink. Read it from any thread: what it holds are plain numbers."""
+    """A sink that keeps how far a run is and how fast it goes; read its numbers from any thread."""
 
     name: str = ""
     stage: str = ""

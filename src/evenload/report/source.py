@@ -24,7 +24,7 @@ MOST_LINE = 16 << 20  # characters
 
 @dataclass
 class Sieve:
-    """Keeps the lines that are sane events; the others are counted, and named where they have a name."""
+    """A filter of lines: sane events pass, the others are counted, and named where they have a name."""
 
     n_events: int = 0
     n_damaged: int = 0
@@ -150,7 +150,7 @@ def read_config(folder: Path | None, limit: int = 40_000) -> str:
 
 
 class RunClock:
-    """Puts the sessions of a resumed run, which each count from zero, one after the other."""
+    """A clock that puts the sessions of a resumed run, which each count from zero, one after the other."""
 
     def __init__(self) -> None:
         self._offset = self._latest = 0.0

@@ -15,7 +15,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class DeviceSummary:
-    """What one device did while items were in work. Seconds, summed over its workers.
+    """The work of one device while items were in work. Seconds, summed over its workers.
 
     ``busy_s`` inside the task, ``overhead_s`` of chunks but outside the task (sending, receiving), ``idle_s``
     the rest of the work's time; ``startup_s`` before work. ``waits`` splits the part of idle_s for which the
@@ -66,7 +66,8 @@ class StageSummary:
 
 @dataclass(frozen=True, slots=True)
 class SlowItem:
-    """``seconds`` per item; for a chunk of more than one item the mean of the chunk."""
+    """One of the slowest items. ``seconds`` per item; for a chunk of more than one item the mean of the
+    chunk."""
 
     stage: str
     index: int
@@ -78,6 +79,8 @@ class SlowItem:
 
 @dataclass(frozen=True, slots=True)
 class FailedItem:
+    """An item that failed for good, and why."""
+
     t: float
     stage: str
     index: int

@@ -36,7 +36,7 @@ N_RECENT_NAMES = 4096
 
 
 class Tally:
-    """``add`` every event, then ``summary()``; it may be asked at any time, for a live page as well."""
+    """Counts of a run: ``add`` every event, then ``summary()``, at any time, for a live page as well."""
 
     def __init__(self) -> None:
         self._started: RunStarted | None = None

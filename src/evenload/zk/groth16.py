@@ -43,7 +43,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """What a verifier needs; ``ic`` holds one point for the constant and one for each public input."""
+    """A verification key; ``ic`` holds one point for the constant and one for each public input."""
 
     alpha1: G1Point
     beta2: G2Point

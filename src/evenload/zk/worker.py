@@ -104,7 +104,7 @@ class ProverStats:
 
 
 class StageTimer:
-    """Times the stages of a proof and stops between them when told to."""
+    """A timer of a proof's stages; ``check`` is called before each and may raise to stop."""
 
     def __init__(self, check: Callable[[], None] | None = None):
         self.seconds: dict[str, float] = {}

@@ -17,7 +17,8 @@ __all__ = ["RULES", "BitcoinRule", "Blake2sRule", "KeccakRule", "Rfc6962Rule", "
 
 
 class Rule:
-    """``params`` are 18 words given at run time (9 for leaves, 9 for pairs); most rules ignore them."""
+    """A way to hash leaves and pairs of nodes. ``params`` are 18 words given at run time (9 for leaves, 9
+    for pairs); most rules ignore them."""
 
     name = ""
     bits = 32

@@ -33,7 +33,7 @@ def _field(code: Code, level: type, degree: int) -> Any:
 
 
 class GroupKernels:
-    """Emits the kernels of one group (degree 1: G1, 2: G2) at one level."""
+    """Kernels of one group (degree 1: G1, 2: G2) at one level, as LLVM code."""
 
     def __init__(self, level: type, degree: int):
         self.level, self.degree = level, degree

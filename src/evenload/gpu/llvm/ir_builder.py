@@ -36,7 +36,7 @@ class Variable:
 
 
 class Code:
-    """Emits the body of one function. ``ir`` is the underlying llvmlite builder."""
+    """The body of one function while it is emitted. ``ir`` is the underlying llvmlite builder."""
 
     def __init__(self, builder: ir.IRBuilder):
         self.ir = builder

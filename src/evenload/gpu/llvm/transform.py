@@ -32,7 +32,8 @@ _GROWN = 62  # bound of values inside a transform, where the level is lazy
 
 
 class TransformKernels:
-    """Emits the kernels at one level. ``size`` below is the number of blocks, a power of two."""
+    """The transforms' kernels at one level, as LLVM code. ``size`` below is the number of blocks, a power
+    of two."""
 
     def __init__(self, level: type):
         self.level, self.lanes = level, level.lanes

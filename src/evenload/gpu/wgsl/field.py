@@ -26,7 +26,7 @@ WORDS = 8
 
 @dataclass(frozen=True, slots=True)
 class WgslField:
-    """``prime`` in WGSL: the type ``Fq`` (its name) and functions ``Fq_mul(a, b)`` and so on.
+    """The field of ``prime`` in WGSL: the type ``Fq`` (its name) and functions ``Fq_mul(a, b)`` and so on.
 
     add sub mul square    of two elements (one)
     load_words store_words  element <-> array<u32, 8>

@@ -17,12 +17,31 @@ STORAGES = (Storage("buffer", "read_write"), Storage("known"))
 
 @functools.cache
 def poseidon_kernel(variant: Variant) -> KernelSource:
-    """buffer[write_at + 8 i ..] = hash of the two elements at buffer[read_at + 16 i ..]; ``known`` holds the
-    constants. Elements are below r and not in Montgomery form."""
+    """A kernel: buffer[write_at + 8 i ..] = hash of the two elements at buffer[read_at + 16 i ..]; ``known``
+    holds the constants. Elements are below r and not in Montgomery form."""
+    rounds, field = len(parameters(WIDTH).constants), WgslField(FR, variant)
+    # Loading a constant takes 8 iterations.
+    iterations = 2 * (1 + 8 + 8) + rounds * (1 + WIDTH * 9 + 9 * 9) + 8
+    load = (
+        "fn constant(k: u32) -> Fr { var row: array<u32, 8>;"
+        " for (var j = 0u; j < 8u; j = j + 1u) { row[j] = known[k * 8u + j]; } return Fr_load_words(row); }"
+    )
+    return KernelSource(
+        f"poseidon-{variant}",
+        _body(field),
+        STORAGES,
+        field.declarations() + load,
+        ("read_at", "write_at"),
+        iterations=iterations,
+        needs_int64=field.needs_int64,
+    )
+
+
+def _body(field: WgslField) -> str:
     chosen = parameters(WIDTH)
     rounds, half = len(chosen.constants), FULL_ROUNDS // 2
     matrix_at = rounds * WIDTH
-    body = f"""
+    return f"""
 var state: array<Fr, 3>;
 for (var k = 0u; k < 2u; k = k + 1u) {{
     var row: array<u32, 8>;
@@ -45,25 +64,9 @@ for (var r = 0u; r < {rounds}u; r = r + 1u) {{
     }}
     state = mixed;
 }}
-let digest = Fr_store_words(Fr_mul(state[0], {WgslField(FR, variant).literal(1)}));
+let digest = Fr_store_words(Fr_mul(state[0], {field.literal(1)}));
 for (var j = 0u; j < 8u; j = j + 1u) {{ buffer[params.write_at + item * 8u + j] = digest[j]; }}
 """
-    # Loading a constant takes 8 iterations.
-    iterations = 2 * (1 + 8 + 8) + rounds * (1 + WIDTH * 9 + 9 * 9) + 8
-    field = WgslField(FR, variant)
-    load = (
-        "fn constant(k: u32) -> Fr { var row: array<u32, 8>;"
-        " for (var j = 0u; j < 8u; j = j + 1u) { row[j] = known[k * 8u + j]; } return Fr_load_words(row); }"
-    )
-    return KernelSource(
-        f"poseidon-{variant}",
-        body,
-        STORAGES,
-        field.declarations() + load,
-        ("read_at", "write_at"),
-        iterations=iterations,
-        needs_int64=field.needs_int64,
-    )
 
 
 @functools.cache

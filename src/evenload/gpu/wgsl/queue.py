@@ -21,6 +21,8 @@ MAX_GROUPS = 65_535
 
 @dataclass(slots=True)
 class _Rate:
+    """Seconds per item of one kernel."""
+
     item_s: float
     n_items: int  # that it was measured on
 
@@ -62,7 +64,7 @@ class KernelPace:
 
 
 class Queue:
-    """Records dispatches and submits them in portions; ``finish`` waits for all.
+    """A queue of dispatches that are submitted in portions; ``finish`` waits for all.
 
     Dispatches run one after the other: each sees what those before it wrote.
     longest_s   seconds of the longest submission so far

@@ -13,7 +13,7 @@ LEAST_SHARE = 0.5  # of a bin; with less in it the row was at rest
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """``kind`` from ``start_s`` to ``stop_s``; ``n_items`` in it, by their middle."""
+    """A bar of ``kind`` from ``start_s`` to ``stop_s``; ``n_items`` in it, by their middle."""
 
     kind: str
     start_s: float
@@ -22,7 +22,8 @@ class Bar:
 
 
 class Bars:
-    """``add`` pieces of work in any order; ``rows()`` are bars. Bounded by rows and kinds.
+    """Work put together to bars: ``add`` pieces in any order; ``rows()`` are the bars. Bounded by rows and
+    kinds.
 
     Bins double their width whenever there is more time to hold: a bar's ends are right to 1/512 of the whole.
     """

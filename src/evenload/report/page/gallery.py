@@ -30,6 +30,8 @@ _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 
 @dataclass(slots=True)
 class _Item:
+    """An item with its pictures and numbers."""
+
     index: int
     name: str
     pictures: dict[str, str] = field(default_factory=dict)
@@ -44,7 +46,7 @@ class _Item:
 
 
 class Gallery:
-    """``add`` every event; ``to_json(folder)`` makes the thumbnails.
+    """The pictures that items left: ``add`` every event; ``to_json(folder)`` makes the thumbnails.
 
     Of more than ``max_items`` items, those shown are spread evenly over the range of the first score, best
     and worst included.

@@ -15,7 +15,7 @@ MAX_STAGES = 24  # whose queues are drawn
 
 
 class LoadOverTime:
-    """``add`` every event; ``to_json()`` has, per bin, the share of it that each device was busy.
+    """The share of each time bin that a device was busy: ``add`` every event, then ``to_json()``.
 
     A device with several workers can reach a share above one. Useful and wasted work both count: it is load.
     """

@@ -16,7 +16,8 @@ MAX_SERIES = 24
 
 
 class Measures:
-    """``add`` every event. A run whose items leave pictures or other files has a gallery instead.
+    """The numbers that items left: ``add`` every event. A run whose items leave pictures or other files has
+    a gallery instead.
 
     ``to_json()`` is ``{stage: {"width", "n", "series": {name: [mean or None per bin]}}}``; a bin holds
     ``width`` items, the first one from item 0.
@@ -51,6 +52,8 @@ class Measures:
 
 
 class _Stage:
+    """The numbers of one stage."""
+
     def __init__(self, n_bins: int) -> None:
         self.n_bins = n_bins
         self.width = 1

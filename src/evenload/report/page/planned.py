@@ -16,7 +16,8 @@ MOST_ROWS = 64
 
 
 class PlanAndRun:
-    """``add`` every event; ``to_json()`` is None for a run that was not planned, or not in seconds.
+    """The plan of a run beside what happened: ``add`` every event; ``to_json()`` is None for a run that was
+    not planned, or not in seconds.
 
     Times count from the moment of the plan, when the first worker was asked for. Of several plans the first
     is shown: it is the one that was promised.
@@ -91,18 +92,20 @@ class PlanAndRun:
             "stages": names,
             "rows": rows[:MOST_ROWS],
             "n_rows": len(rows),
-            "by_stage": [
-                {
-                    "stage": name,
-                    "planned_s": sums.get((name, "work"), 0.0),
-                    "measured_s": self._work_s.get(name, 0.0),
-                    "planned_load_s": sums.get((name, "load"), 0.0),
-                    "measured_load_s": self._load_s.get(name, 0.0),
-                    "n_planned": n_items.get(name, 0),
-                    "n_measured": self._n_items.get(name, 0),
-                }
-                for name in names
-            ],
+            "by_stage": [self._stage_row(name, sums, n_items) for name in names],
+        }
+
+    def _stage_row(
+        self, name: str, planned_s: Mapping[tuple[str, str], float], n_planned: Mapping[str, int]
+    ) -> dict[str, Any]:
+        return {
+            "stage": name,
+            "planned_s": planned_s.get((name, "work"), 0.0),
+            "measured_s": self._work_s.get(name, 0.0),
+            "planned_load_s": planned_s.get((name, "load"), 0.0),
+            "measured_load_s": self._load_s.get(name, 0.0),
+            "n_planned": n_planned.get(name, 0),
+            "n_measured": self._n_items.get(name, 0),
         }
 
 

@@ -45,7 +45,7 @@ class TimelineBar:
 
 
 class Timeline:
-    """``add`` every event; ``to_json()`` is what the page draws."""
+    """The bars of every worker: ``add`` every event; ``to_json()`` is what the page draws."""
 
     def __init__(self, max_slices: int = 100_000) -> None:
         self.max_slices = max_slices

@@ -63,7 +63,7 @@ class Linear:
 
 
 class CircuitBuilder:
-    """Collects wires, constraints and the steps that compute each wire from those before it.
+    """A circuit that grows: wires, constraints and the steps that compute each wire from those before it.
 
     Wires are numbered in order of creation; ``r1cs`` and ``solve`` renumber them as the format wants.
     """

@@ -18,8 +18,8 @@ __all__ = ["Element", "PrimeField"]
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """``lanes`` elements of a prime field in registers, each below ``bound * p``; ``is_tidy``: limbs are
-    carried."""
+    """Elements of a prime field in registers, ``lanes`` of them, each below ``bound * p``; ``is_tidy``:
+    limbs are carried."""
 
     limbs: Sequence[Any]
     bound: float
@@ -27,7 +27,7 @@ class Element:
 
 
 class PrimeField:
-    """Emits arithmetic of ``prime`` in Montgomery form at one level."""
+    """Arithmetic of ``prime`` in Montgomery form at one level, as LLVM code."""
 
     degree = 1
 

@@ -14,14 +14,14 @@ __all__ = ["Pair", "QuadraticField"]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """c0 + c1*u of the quadratic extension."""
+    """An element c0 + c1*u of the quadratic extension."""
 
     c0: Element
     c1: Element
 
 
 class QuadraticField:
-    """Emits arithmetic of pairs over ``prime`` at one level."""
+    """Arithmetic of pairs over ``prime`` at one level, as LLVM code."""
 
     degree = 2
 
