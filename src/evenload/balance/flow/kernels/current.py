@@ -1,7 +1,7 @@
-"""Pieces of the router's kernel: a first cut such that excess flows to all sides like a current.
+"""Pieces of the router's kernel: a first division of demand such that excess spreads like a current.
 
-For where load has far to go. The factors come from spread.py. All is sums, products and quotients in float64
-in a fixed order, which IEEE 754 rounds alike everywhere.
+For large sparse graphs. The factors come from spread.py. All is sums, products and quotients in float64
+in a fixed order, which IEEE 754 rounds in the same way everywhere.
 """
 
 import numpy as np
@@ -12,8 +12,8 @@ __all__ = ["spread"]
 
 
 @inlined
-def _come_to_rest(graph, layer, rest):
-    """Solve for the springs' rest: ``rest`` [gpus] is what each GPU has too much, and becomes its height."""
+def _solve_springs(graph, layer, rest):
+    """Solve the springs' equations: ``rest`` [gpus] is each GPU's excess, and becomes its potential."""
     base, n = layer * graph.n_gpus, graph.n_linked[layer]
     for i in range(base, base + n):
         x = rest[graph.spread_order[i]]
@@ -32,8 +32,8 @@ def _come_to_rest(graph, layer, rest):
 
 
 @inlined
-def _cut_by_height(first, last, n, edge2gpu, rest, flow, load):
-    """Cut ``n`` over edges first..last: evenly, less for GPUs that stand higher than the others."""
+def _cut_by_potential(first, last, n, edge2gpu, rest, flow, load):
+    """Divide ``n`` over edges first..last: less for GPUs of higher potential."""
     middle = 0.0
     for edge in range(first, last):
         middle += rest[edge2gpu[edge]]
@@ -50,7 +50,7 @@ def _cut_by_height(first, last, n, edge2gpu, rest, flow, load):
 
 @inlined
 def spread(graph, layer, demand, total, flow, load, work):
-    """First cut of every row, such that what is too much anywhere flows to all sides like a current."""
+    """Divide the demand of every row such that excess spreads like a current."""
     rest, sums, counts = work.rest, work.sums, work.counts
     first_row, last_row, base = graph.row_start[layer], graph.row_start[layer + 1], layer * graph.n_gpus
     for gpu in range(graph.n_gpus):
@@ -74,7 +74,7 @@ def spread(graph, layer, demand, total, flow, load, work):
         for gpu in range(graph.n_gpus):
             where = graph.component[base + gpu]
             rest[gpu] -= sums[where] / counts[where]
-    _come_to_rest(graph, layer, rest)
+    _solve_springs(graph, layer, rest)
     for row in range(first_row, last_row):
         first, last = graph.row_edge[row], graph.row_edge[row + 1]
-        _cut_by_height(first, last, demand[graph.row2log[row]], graph.edge2gpu, rest, flow, load)
+        _cut_by_potential(first, last, demand[graph.row2log[row]], graph.edge2gpu, rest, flow, load)

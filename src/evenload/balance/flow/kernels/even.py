@@ -1,6 +1,6 @@
-"""Beyond the maximum: lead load downhill until the sorted load vector is the least that any routing can have.
+"""Least-majorised loads: move load to less loaded GPUs until the sorted loads are the least possible.
 
-Load led from one GPU to another along edges whose flow may shrink is an exchange; if no single exchange
+Load moved from one GPU to another along edges whose flow may shrink is an exchange; if no single exchange
 helps, no routing is better in the sorted order (loads over a bipartite graph are an integral base polytope,
 where the local optimum of such an order is global; see Frank and Murota, "Decreasing minimization on M-convex
 sets").
@@ -20,7 +20,7 @@ def _lowest_reachable(
     layer, root, row_start, row_edge, edge2gpu, gpu_start, gpu_edges, gpu_rows, speeds, capacity, flow, load,
     parent, order, edge_up, edge_down, seen,
 ):  # fmt: skip
-    """The least loaded GPU (for its speed) that load of ``root`` can be led to; ``root`` if none is lower."""
+    """The GPU of least load / speed that load of ``root`` can be moved to; ``root`` if none is lower."""
     first_row, base = row_start[layer], layer * len(load)
     parent[:] = UNSEEN
     seen[: row_start[layer + 1] - first_row] = 0
@@ -49,7 +49,7 @@ def _lowest_reachable(
 
 
 @inlined
-def _lead(best, most, capacity, flow, load, parent, edge_up, edge_down):
+def _augment(best, most, capacity, flow, load, parent, edge_up, edge_down):
     """Move up to ``most`` from the walk's root to ``best``; the path's edges may allow less."""
     gpu = best
     while parent[gpu] >= 0:
@@ -94,7 +94,7 @@ def even_out(
                     root += 1
                     continue
                 gap = load[root] * speeds[best] - load[best] * speeds[root]
-                _lead(
+                _augment(
                     best,
                     max(gap // (speeds[root] + speeds[best]), 1),
                     capacity,

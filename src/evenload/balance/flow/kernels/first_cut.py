@@ -1,4 +1,4 @@
-"""Pieces of the router's kernel: load that cannot move, and a first cut of what can."""
+"""Pieces of the router's kernel: load that cannot move, and a first division of the rest over replicas."""
 
 import numpy as np
 
@@ -19,9 +19,9 @@ FEW = 1 << 31  # factors below this multiply safely
 
 @inlined
 def place_homes(graph, layer, demand, fixed, load):
-    """Load that cannot move, into ``load`` [gpus + 2]. Returns the status, and the load of all experts.
+    """Write load that cannot move to ``load`` [gpus + 2]. Returns the status, and the load of all experts.
 
-    An expert with several replicas counts for no GPU, at ``load[n_gpus]``; one without any for the last.
+    Experts with several replicas are summed in ``load[n_gpus]``, those without any in ``load[n_gpus + 1]``.
     """
     n_gpus, first = graph.n_gpus, layer * len(demand)
     bits, total = np.int64(0), np.int64(0)
@@ -49,7 +49,7 @@ def place_homes(graph, layer, demand, fixed, load):
 
 @inlined
 def _cut_evenly(first, last, n, flow):
-    """Cut ``n`` over edges first..last, the first ones taking what is left over."""
+    """Divide ``n`` equally over edges first..last; the first ones get the remainder."""
     share = int(n / (last - first))  # exact below 2**39, and several times faster than whole-number division
     left = n - share * (last - first)
     for edge in range(first, last):
@@ -58,7 +58,7 @@ def _cut_evenly(first, last, n, flow):
 
 @inlined
 def _cut_by_speed(first, last, n, edge2gpu, speeds, flow):
-    """Cut ``n`` over edges first..last in proportion to the speeds of their GPUs."""
+    """Divide ``n`` over edges first..last in proportion to the speeds of their GPUs."""
     left, speed = n, 0
     for edge in range(first, last):
         speed += speeds[edge2gpu[edge]]
@@ -71,7 +71,7 @@ def _cut_by_speed(first, last, n, edge2gpu, speeds, flow):
 
 @inlined
 def _rescale(first, last, n, flow):
-    """Cut ``n`` as the last batch's flow was cut. False if that one says nothing."""
+    """Divide ``n`` in the proportions of the last batch. Returns False if those are not known."""
     before = 0
     for edge in range(first, last):
         before += flow[edge]
@@ -88,7 +88,7 @@ def _rescale(first, last, n, flow):
 
 @inlined
 def _fit(first, last, capacity, flow):
-    """Move what exceeds an edge's capacity to its row's other edges. False if the row is too small."""
+    """Move flow above an edge's capacity to its row's other edges. Returns False if they are too small."""
     over = 0
     for edge in range(first, last):
         if flow[edge] > capacity[edge]:
@@ -103,7 +103,7 @@ def _fit(first, last, capacity, flow):
 
 @inlined
 def start(graph, layer, demand, warm, speeds, capacity, flow, load):
-    """First cut of every row. Returns the status."""
+    """Divide the demand of every row over its edges. Returns the status."""
     for row in range(graph.row_start[layer], graph.row_start[layer + 1]):
         first, last = graph.row_edge[row], graph.row_edge[row + 1]
         n = demand[graph.row2log[row]]

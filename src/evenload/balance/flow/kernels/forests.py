@@ -11,7 +11,7 @@ UNSEEN, MET = -1, 0  # in ``distance`` while a forest grows
 
 @inlined
 def _walk(graph, layer, root, n, capacity, flow, work):
-    """Extend the forest ``order[:n]``, breadth first, by all that ``root``'s load can be led to. New n."""
+    """Extend the forest ``order[:n]``, breadth first, by all GPUs that ``root``'s load can reach; new n."""
     order, above, edge_up, edge_down = work.order, work.above, work.edge_up, work.edge_down
     met, seen = work.distance, work.seen
     gpu_start, gpu_edges, gpu_rows = graph.gpu_start, graph.gpu_edges, graph.gpu_rows
@@ -65,6 +65,7 @@ def grow_forest(graph, layer, root, speeds, capacity, flow, work, cut, summary):
 
 @inlined
 def move(source, target, n, flow, slack, giver, taker):
+    """Move ``n`` from edge ``source`` of GPU ``giver`` to edge ``target`` of GPU ``taker``."""
     flow[source] -= n
     flow[target] += n
     slack[giver] += n

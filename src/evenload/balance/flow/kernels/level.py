@@ -1,4 +1,4 @@
-"""Pieces of the router's kernel: the level that no GPU may exceed, its lower bounds, and what lifts it."""
+"""Pieces of the router's kernel: the level that no GPU may exceed, its first value, and how it rises."""
 
 import numpy as np
 
@@ -9,7 +9,7 @@ __all__ = ["first_level", "raise_level", "set_limits"]
 
 @inlined
 def set_limits(graph, work, speeds, load):
-    """Limits and slack from the level, which is a fraction level[0] / level[1] of load per speed."""
+    """Write limits and slack from the level, level[0] / level[1] in load per speed."""
     for gpu in range(graph.n_gpus):
         if not graph.alive[gpu]:
             work.limit[gpu] = 0
@@ -39,7 +39,7 @@ def _heaviest_component(graph, layer, speeds, work, load):
 
 @inlined
 def first_level(graph, layer, speeds, total, work, load, fixed_load, cut, summary):
-    """Lower bounds that need no search: the mean of each connected component, what cannot leave a GPU."""
+    """Set the level to a bound that needs no search: a component's mean, or load that cannot leave a GPU."""
     n_gpus, base = graph.n_gpus, layer * graph.n_gpus
     is_one = speeds is None and graph.n_components[layer] == 1
     if is_one:
@@ -76,7 +76,7 @@ def first_level(graph, layer, speeds, total, work, load, fixed_load, cut, summar
 
 @inlined
 def raise_level(graph, n_cut, speeds, work, cut, summary):
-    """``order[:n_cut]`` is shut in and too full: lift the level just enough. Returns its slack's new sum."""
+    """Raise the level as far as ``order[:n_cut]`` forces it, whose load cannot leave; returns their slack."""
     inside, speed = 0, 0
     for gpu in range(graph.n_gpus):
         cut[gpu] = False

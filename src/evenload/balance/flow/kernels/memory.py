@@ -16,7 +16,7 @@ def lay_out(
 ) -> tuple[NDArray[np.int64], dict[str, NDArray]]:
     """A block of zeros, and arrays cut from it by name.
 
-    The block begins with a table: word i is where array i begins, the one after the last where that ends.
+    The block begins with a table: word i is the start of array i, and one more word is the end of the last.
     """
     sizes = [-(-int(np.prod(shape)) * np.dtype(dtype).itemsize // 8) for shape, dtype in shapes.values()]
     where = [-(-(len(sizes) + 1) // LINE) * LINE]
@@ -32,5 +32,5 @@ def lay_out(
 
 
 def scratch_shape(n_parts: int, n_gpus: int, n_rows: int) -> tuple[int, int, int]:
-    """[threads, rows, words] of what the kernel works in, for so many GPUs, and rows of one layer."""
+    """[threads, rows, words] of the kernel's scratch, for so many GPUs, and rows of one layer."""
     return n_parts, SCRATCH_ROWS, -(-max(n_gpus + 2, n_rows) // LINE) * LINE

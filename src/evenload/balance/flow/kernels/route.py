@@ -1,24 +1,24 @@
 """The router, compiled: integer min-max flow of expert demand over GPUs, layer by layer.
 
 Per layer the state is ``slack[gpu] = limit[gpu] - load[gpu]`` and ``flow[edge]``. The limit starts at a lower
-bound that needs no proof (the mean, or the heaviest load that cannot move; level.py). Every expert is cut
-evenly over its replicas (first_cut.py), or, where load has far to go, such that excess flows to all sides
-like a current (current.py). Trees known beforehand carry off most of what is left. Then, while some slack is
-negative:
+bound that needs no proof (the mean, or the heaviest load that cannot move; level.py). Every expert is divided
+evenly over its replicas (first_cut.py), or, in large sparse graphs, such that excess spreads like a current
+(current.py). Most of the remaining excess moves along spanning trees that were made with the graph. Then,
+while some slack is negative:
 
 - a *walk* (walks.py) goes breadth first from the most overloaded GPU along edges whose flow may shrink, and
-  leads excess to the GPUs with room that it meets;
-- should that take too many of them, a *forest pass* (forests.py) goes from all overloaded GPUs at once and
-  moves excess along that forest, up from each subtree that is too full and down into each that has room, one
-  visit per GPU;
-- if the GPUs reached so far have no room together, nothing can leave them: they are a certificate, and the
-  limit rises exactly as far as they force it to, never further;
-- should a few forest passes not be enough, *wave passes* (waves.py) push along exact shortest distances to
-  free room, which bounds the number of passes (preflow waves after Karzanov; the discrete Newton step on the
-  limit is Dinkelbach's).
+  moves excess to the GPUs with room that it meets;
+- after too many walks, a *forest pass* (forests.py) starts from all overloaded GPUs at once and moves excess
+  along that forest, up from each subtree that is too full and down into each that has room, one visit per
+  GPU;
+- if the GPUs reached so far have no room together, no load can leave them: they are a certificate, and the
+  limit rises exactly as far as they force it to;
+- after a few forest passes, *wave passes* (waves.py) push along exact shortest distances to GPUs with room,
+  which bounds the number of passes (preflow waves after Karzanov; the discrete Newton step on the limit is
+  Dinkelbach's).
 
-What is decided in whole numbers is so in int64; the current is in float64, by sums, products and quotients in
-a fixed order, which IEEE 754 rounds alike everywhere. So the same input gives the same bits on every rank.
+Whole numbers are int64; the current is float64, by sums, products and quotients in a fixed order, which
+IEEE 754 rounds in the same way everywhere. So the same input gives the same bits on every rank.
 """
 
 from collections import namedtuple
@@ -59,7 +59,7 @@ Work = namedtuple(
 
 @inlined
 def drain(graph, layer, speeds, capacity, flow, work, cut, summary):
-    """Until no GPU is over its limit: known trees, then walks, then forests and waves."""
+    """Move load until no GPU is over its limit: by known trees, then walks, then forests and waves."""
     n_gpus, slack = graph.n_gpus, work.slack
     for tree in range(N_TREES - 1 if len(graph.pivots) > 0 else N_TREES):
         if slack[most_overloaded(slack)] >= 0:
@@ -93,7 +93,7 @@ def drain(graph, layer, speeds, capacity, flow, work, cut, summary):
 
 @inlined
 def _route_layer(graph, layer, demand, fixed, speeds, capacity, warm, flow, load, work, cut, summary):
-    """One layer; ``load`` ends as each GPU's load. Returns the status."""
+    """Route one layer; writes each GPU's ``load``. Returns the status."""
     status, total = place_homes(graph, layer, demand, fixed, work.room)
     if status != ROUTED:
         return status
@@ -116,7 +116,7 @@ def _route_layer(graph, layer, demand, fixed, speeds, capacity, warm, flow, load
 @inlined
 def _write_quotas(graph, layer, demand, flow, quotas):
     quotas[:] = 0
-    for expert in range(len(demand)):  # of several replicas the first, which gets its share below
+    for expert in range(len(demand)):  # if it has several replicas, their shares follow below
         quotas[graph.home_slot[layer * len(demand) + expert]] = demand[expert]
     for edge in range(graph.row_edge[graph.row_start[layer]], graph.row_edge[graph.row_start[layer + 1]]):
         quotas[graph.edge2slot[edge]] = flow[edge]
@@ -124,13 +124,13 @@ def _write_quotas(graph, layer, demand, flow, quotas):
 
 @inlined
 def _ints(block, i):
-    """Table ``i`` of the block, to count with."""
+    """Table ``i`` of the block, as signed numbers."""
     return block[block[i] : block[i + 1]].view(np.int32)
 
 
 @inlined
 def _indices(block, i):
-    """Table ``i`` of the block, of what is used as an index: none can be below 0, so none is looked at."""
+    """Table ``i`` of the block, of indices: unsigned, so that no code is made for negative ones."""
     return block[block[i] : block[i + 1]].view(np.uint32)
 
 
@@ -147,7 +147,7 @@ def _read_graph(block, n_gpus, alive):
 
 @inlined
 def _room_to_work(scratch, n_gpus, width):
-    """``scratch`` [rows * width] int64, cut into the rows of Work."""
+    """``scratch`` [rows * width] int64 as the arrays of Work."""
     floats = scratch[4 * width : 7 * width].view(np.float64)
     ints = scratch[7 * width :].view(np.int32)
     return Work(

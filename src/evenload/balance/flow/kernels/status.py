@@ -1,4 +1,4 @@
-"""How a layer of a call ended, as the router's kernel says it."""
+"""The status of a layer that the router's kernel returns."""
 
 __all__ = ["BAD_CAPACITY", "MOST_DEMAND", "NEGATIVE", "OVERFLOW", "ROUTED", "UNPLACED_DEMAND"]
 

@@ -32,8 +32,8 @@ def _flag_neighbours_of_room(graph, layer, flow, work):
 
 
 @inlined
-def _lead(root, child, capacity, flow, work):
-    """Lead excess of the walk's root to ``child``. Returns whether the way there is still open."""
+def _augment(root, child, capacity, flow, work):
+    """Move excess of the walk's root to ``child``. Returns whether the path there can still carry load."""
     slack, above, up, down = work.slack, work.above, work.edge_up, work.edge_down
     step, is_open, gpu = min(slack[child], -slack[root]), True, child
     while above[gpu] != ROOT:
@@ -55,11 +55,11 @@ def _lead(root, child, capacity, flow, work):
 
 @inlined
 def _walk_to_room(graph, layer, root, stamp, capacity, flow, work):
-    """Lead excess of ``root`` to the GPUs with room next to it, until none is left or a way is used up.
+    """Move excess of ``root`` to the nearest GPUs with room, until none is left or a path is used up.
 
-    Here ``above`` and the edges to there go by GPU; what this walk met has its ``stamp``. It goes breadth
-    first, but on from GPUs next to room before all others. Returns 0, or how many GPUs stand in ``order`` if
-    they are all that the excess can be led to and none of them has room.
+    ``above`` and the edges to it are indexed by GPU here; GPUs and rows met by this walk have its ``stamp``.
+    The order is breadth first, but GPUs next to one with room come before all others. Returns 0, or the
+    number of GPUs in ``order`` if they are all that the excess can reach and none of them has room.
     """
     order, met, seen, above = work.order, work.distance, work.seen, work.above
     gpu_start, gpu_edges, gpu_rows = graph.gpu_start, graph.gpu_edges, graph.gpu_rows
@@ -88,7 +88,7 @@ def _walk_to_room(graph, layer, root, stamp, capacity, flow, work):
                 n += 1
                 above[child], work.edge_up[child], work.edge_down[child] = gpu, edge, other
                 if work.slack[child] > 0:
-                    if not _lead(root, child, capacity, flow, work) or work.slack[root] == 0:
+                    if not _augment(root, child, capacity, flow, work) or work.slack[root] == 0:
                         return 0
                 elif work.is_near[child] != 0:
                     work.near[n_near] = child
@@ -109,7 +109,7 @@ def most_overloaded(slack):
 
 @inlined
 def walk_from_the_worst(graph, layer, speeds, capacity, flow, work, cut, summary):
-    """Walks from whatever GPU is the most overloaded one, a limited number of them."""
+    """Walk from the most overloaded GPU, again and again, a limited number of times."""
     slack = work.slack
     work.distance[: graph.n_gpus] = 0
     work.seen[: graph.row_start[layer + 1] - graph.row_start[layer]] = 0
