@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload.errors import ConfigError, UnknownName
+from evenload.executor.task.user_file import import_file
 
 __all__ = ["CodeTarget", "check_arguments", "load_target", "locate_target"]
 
@@ -186,14 +187,4 @@ def _module_of(file: Path) -> Any:
         return sys.modules[name]
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    return import_file(file, name)

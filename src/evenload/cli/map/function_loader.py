@@ -79,17 +79,9 @@ def _import_file(path: Path) -> Any:
         sys.path.append(str(file.parent))
     if _is_importable_as(path.stem, file):
         return importlib.import_module(path.stem)
-    name = f"evenload_file:{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path} is no Python file")
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    from evenload.executor.task.user_file import import_file
+
+    return import_file(file, f"evenload_file:{path.stem}")
 
 
 def _is_importable_as(name: str, file: Path) -> bool:
