@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from evenload.executor import Executor
-from evenload.executor import executor as executor_module
 from evenload.executor.backends.ray import backend as ray_backend
+from evenload.executor.loop import engine_thread as engine_thread_module
 from evenload.executor.supervisor import supervisor as supervisor_module
 
 
@@ -71,7 +71,7 @@ def executor(backend: str) -> Iterator[Executor]:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that are told to leave are waited for: they may need long to get their turn."""
-    monkeypatch.setattr(executor_module, "GRACE_S", 100.0)
+    monkeypatch.setattr(engine_thread_module, "GRACE_S", 100.0)
     monkeypatch.setattr(supervisor_module, "LEAVE_S", 100.0)
 
 

@@ -1,4 +1,4 @@
-"""A run that is paused begins nothing more, ends what runs, and goes on where it was."""
+"""Tests the loop through whole maps: one that is paused begins nothing more, and goes on where it was."""
 
 import itertools
 import time

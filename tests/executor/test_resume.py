@@ -1,4 +1,4 @@
-"""Maps with a journal: run again, they do what is missing, whatever ended them."""
+"""Tests journals through whole maps: run again, they do what is missing, whatever ended them."""
 
 import os
 import signal

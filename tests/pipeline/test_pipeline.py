@@ -30,8 +30,8 @@ from evenload.events import (
 )
 from evenload.executor.journal.journal import Journal
 from evenload.pipeline import Pipeline, PipelineResult, read_picture
-from evenload.pipeline.run.group_commit import Commits
-from evenload.pipeline.run.run_loop import Driver
+from evenload.pipeline.run.stage_driver import StageDriver
+from evenload.pipeline.store.group_commit import GroupCommit
 from evenload.pipeline.store.ledger import Ledger
 from evenload.pipeline.store.run_folder import RunFolder
 
@@ -224,11 +224,11 @@ def test_a_sink_that_breaks_and_an_error_of_our_own(job: Path, monkeypatch: pyte
         raise RuntimeError("the watcher died")
 
     assert run(job, sinks=[broken]).status == "done"
-    from evenload.pipeline.run.result_recorder import Keeping
+    from evenload.pipeline.run.result_recorder import ResultRecorder
 
-    advance = Keeping._advance
+    advance = ResultRecorder._advance
     monkeypatch.setattr(
-        Keeping,
+        ResultRecorder,
         "_advance",
         lambda self, task, *rest: 1 / 0 if task.strand == 3 else advance(self, task, *rest),
     )
@@ -571,20 +571,20 @@ def test_nothing_is_claimed_that_is_not_in_the_journal_however_the_run_ends(
 ) -> None:
     """A second Ctrl-C while the workers are closed, with results on their way to the journal."""
     at_end, n_kept = threading.Event(), []
-    keep, settle, close = Ledger.keep, Commits.close, Driver.close
+    keep, settle, close = Ledger.keep, GroupCommit.close, StageDriver.close
 
     def keep_late(ledger: Ledger, results: Iterable) -> None:
         assert not n_kept or at_end.wait(20)
         n_kept.append(len(results := list(results)))
         keep(ledger, results)
 
-    def close_interrupted(driver: Driver) -> None:
+    def close_interrupted(driver: StageDriver) -> None:
         close(driver)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Ledger, "keep", keep_late)
-    monkeypatch.setattr(Commits, "close", lambda commits: (at_end.set(), settle(commits)))
-    monkeypatch.setattr(Driver, "close", close_interrupted)
+    monkeypatch.setattr(GroupCommit, "close", lambda commits: (at_end.set(), settle(commits)))
+    monkeypatch.setattr(StageDriver, "close", close_interrupted)
 
     def interrupt(event: Event) -> None:
         if isinstance(event, Span) and (event.stage, event.index) == ("mean", 3):

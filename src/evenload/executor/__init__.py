@@ -7,10 +7,11 @@ from evenload._lazy import lazy_names
 if TYPE_CHECKING:
     from evenload.executor.backends.ray.backend import Ray
     from evenload.executor.decide.summary import DeviceShare, Summary
-    from evenload.executor.executor import Executor, Stats
+    from evenload.executor.executor import Executor
     from evenload.executor.gangs.gang import gang
     from evenload.executor.gangs.ranks import Rank
     from evenload.executor.loop.results import Results
+    from evenload.executor.loop.stats import Stats
     from evenload.executor.mapping import map
     from evenload.executor.partitioned import ParallelResult, run_partitioned
     from evenload.executor.task.hybrid import Task
@@ -22,7 +23,7 @@ _HOMES = {
     "Rank": "gangs.ranks",
     "Ray": "backends.ray.backend",
     "Results": "loop.results",
-    "Stats": "executor",
+    "Stats": "loop.stats",
     "Summary": "decide.summary",
     "Task": "task.hybrid",
     "gang": "gangs.gang",

@@ -4,12 +4,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evenload.balance.dealing.dealer import Dealer
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, Static, policy_from_name
 from evenload.devices import Device, DevicePool
@@ -18,26 +17,25 @@ from evenload.events import EventLog
 from evenload.executor.backends import BackendSettings, WorkerOptions, make_backend
 from evenload.executor.decide.delivery import Delivery
 from evenload.executor.decide.record import Record
-from evenload.executor.decide.scheduler import Scheduler
-from evenload.executor.decide.source import Source, make_source
+from evenload.executor.decide.source import make_source
 from evenload.executor.loop.cost_history import CostHistory
-from evenload.executor.loop.engine import Engine, serve
-from evenload.executor.loop.membership import helpers, newcomers
+from evenload.executor.loop.engine import Engine
+from evenload.executor.loop.engine_thread import EngineThread
+from evenload.executor.loop.membership import newcomers
 from evenload.executor.loop.results import Results
+from evenload.executor.loop.run_factory import RunFactory
+from evenload.executor.loop.stats import Stats
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import Run
-from evenload.executor.run.sink import Sink
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.prepare import Tasks, pickle_callable
-from evenload.executor.task.task import PreparedTask
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from evenload.executor.run.calls import CallSource
-    from evenload.executor.run.journal_sink import JournalSink
 
-__all__ = ["Executor", "Stats"]
+__all__ = ["Executor"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,19 +43,6 @@ DeviceSpec = str | int | Sequence[str | int | Device] | Device | DevicePool
 
 LOOK_AHEAD = 100_000
 MOST_CALLS = 1_000_000  # submitted, and not done
-GRACE_S = 1.0
-KEEP_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class Stats:
-    """What an executor has done so far: finished runs, their items, and items and busy seconds by device."""
-
-    n_runs: int = 0
-    n_items: int = 0
-    n_failed: int = 0
-    items: dict[str, int] = field(default_factory=dict)
-    busy_s: dict[str, float] = field(default_factory=dict)
 
 
 class Executor:
@@ -97,17 +82,16 @@ class Executor:
         self._record = Record(events, echo)
         self._engine = Engine(self.devices, reached, self._record)
         self._is_threaded = self._engine.backend.is_threaded
-        self._max_worker_deaths = max_worker_deaths
         self._tasks = Tasks()
         self._drained: dict[str, Device] = {}
         self._costs = CostHistory(self._engine.ceilings, self._record, is_kept=self._is_threaded)
+        self._runs = RunFactory(self._engine, self._record, self._costs, max_worker_deaths)
         self._stats = Stats()
         self._lock = threading.RLock()
         self._calls: CallSource | None = None
         self._is_closing = False
-        self._is_balancing = True
-        self._threads: list[threading.Thread] = []
-        self._finalizer = weakref.finalize(self, _shut_down, self._engine, self._threads)
+        self._thread = EngineThread(self._engine)
+        self._finalizer = weakref.finalize(self, self._thread.shut_down)
 
     # --- work -------------------------------------------------------------------------------------
 
@@ -184,13 +168,13 @@ class Executor:
             options = replace(options, look_ahead=most)  # every device has its slice from the start
         pump = None if self._is_threaded else self._engine.step
         delivery = Delivery(options.ordered, self._engine.wake, pump)
-        run = self._new_run(task, source, delivery, policy, options, fn)
+        run = self._runs.make(task, source, delivery, policy, options, self.devices, self._learn, fn)
         return Results(
             run,
             delivery,
             raises=options.on_error == "raise",
             begin=partial(self._begin, run),
-            finish=partial(_cancel, self._engine, run, self._threads),
+            finish=partial(self._thread.cancel, run),
             engine=self._engine,
         )
 
@@ -306,7 +290,7 @@ class Executor:
         ``map(balancer=...)`` says which map has one; they are on unless switched off. Items that a balancer
         has moved stay where they are. ``Results.set_balancing`` is for a single map.
         """
-        self._is_balancing = on
+        self._runs.set_balancing(on)
         self._engine.call(partial(self._engine.set_balancing, None, on))
 
     @property
@@ -320,7 +304,7 @@ class Executor:
         """Start the workers now, and not with the first call."""
         with self._lock:
             self._check_open()
-            self._ensure_thread()
+            self._thread.start()
             self._engine.call(self._engine.start_workers)
 
     def close(self, *, cancel: bool = False) -> None:
@@ -334,14 +318,13 @@ class Executor:
             calls = self._calls
             if calls is not None:
                 self._engine.call(calls.cancel if cancel else calls.end)
-        is_callback = threading.current_thread() in self._threads
         if calls is not None and not cancel:
-            if is_callback:
-                calls.then(partial(_shut_down, self._engine, self._threads))
+            if self._thread.is_own:
+                calls.then(self._thread.shut_down)
                 return
-            self._wait_for(calls)
-        if is_callback:
-            _shut_down(self._engine, self._threads)  # leaves the finalizer to whoever can wait
+            self._thread.wait_for(calls)
+        if self._thread.is_own:
+            self._thread.shut_down()  # leaves the finalizer to whoever can wait
         else:
             self._finalizer()
         self._costs.save()
@@ -355,65 +338,10 @@ class Executor:
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _new_run(
-        self,
-        task: PreparedTask,
-        source: Source,
-        sink: Sink,
-        policy: Policy,
-        options: MapOptions,
-        fn: Any = None,
-    ) -> Run:
-        ids = list(self.devices.ids)
-        size, costs, is_hearsay = self._costs.of(task, source, self.devices)
-        dealer = Dealer(
-            policy,
-            ids,
-            priors={device: self.devices.score(device) for device in ids},
-            history=costs,
-            is_hearsay=is_hearsay,
-            repeatable=options.repeatable,
-            max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
-            helpers=helpers(self.devices),
-            balancer=options.balancer,
-        )
-        dealer.set_balancing(self._is_balancing)
-        scheduler = Scheduler(
-            dealer,
-            batch=task.batch or 1,
-            repeatable=options.repeatable,
-            max_worker_deaths=self._max_worker_deaths,
-            memory_bytes={device.id: device.memory_bytes or 0 for device in self.devices},
-            most_retries=options.retries,
-        )
-        journal = None
-        if options.journal is not None and isinstance(sink, Delivery):
-            sink = journal = self._journal_before(sink, source, options, fn)
-        return Run(
-            task, source, dealer, scheduler, sink, self._record, options, ids,
-            journal=journal, on_over=self._learn, size=size,
-        )  # fmt: skip
-
-    def _journal_before(
-        self, delivery: Delivery, source: Source, options: MapOptions, fn: Any
-    ) -> "JournalSink":
-        """A journal that results pass on their way to ``delivery``."""
-        from evenload.executor.run.journal_sink import JournalSink, open_journal
-
-        assert options.journal is not None
-        return JournalSink(
-            open_journal(options.journal, fn, options.on_change),
-            delivery,
-            source,
-            self._engine.call if self._is_threaded else None,
-            repeatable=options.repeatable,
-            on_change=options.on_change,
-        )
-
     def _begin(self, run: Run) -> None:
         with self._lock:
             self._check_open()
-            self._ensure_thread()
+            self._thread.start()
             self._engine.call(partial(self._engine.begin, run))
 
     def _open_calls(self) -> "CallSource":
@@ -423,71 +351,21 @@ class Executor:
         task = self._tasks.prepare(run_call if self._is_threaded else _call_here, sends=self._is_threaded)
         sink = FutureSink(calls)
         options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True)
-        run = self._new_run(task, calls, sink, policy_from_name("pull"), options)
+        run = self._runs.make(task, calls, sink, policy_from_name("pull"), options, self.devices, self._learn)
         self._begin(run)
         return calls
-
-    def _wait_for(self, calls: "CallSource") -> None:
-        if not self._is_threaded:
-            while calls.why_over is None and not self._engine.is_closed:
-                self._engine.step()
-        elif any(thread.is_alive() for thread in self._threads):  # in a forked child it is not
-            calls.is_over.wait()
 
     def _learn(self, run: Run) -> None:
         """Keep what a finished run has measured, for the next one of the same task."""
         assert run.summary is not None
         self._costs.learn(run, run.summary, self.devices)
-        old, new = self._stats, run.summary
-        self._stats = Stats(
-            old.n_runs + 1,
-            old.n_items + new.total,
-            old.n_failed + new.failed,
-            {d: old.items.get(d, 0) + share.items for d, share in new.devices.items()},
-            {d: old.busy_s.get(d, 0.0) + share.busy_s for d, share in new.devices.items()},
-        )
+        self._stats = self._stats.plus(run.summary)
 
     def _check_open(self) -> None:
         if self._is_closing or self._engine.is_closed:
             raise ExecutorClosed(
                 "the executor is closed", hint="make a new one, or stay inside its with block"
             )
-
-    def _ensure_thread(self) -> None:
-        with self._lock:
-            if self._is_threaded and not self._threads:
-                thread = threading.Thread(target=serve, args=(self._engine,), name="evenload", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-
-
-def _shut_down(engine: Engine, threads: list[threading.Thread]) -> None:
-    """End the workers; also when an executor was forgotten, and at the interpreter's end."""
-    if not threads:
-        engine.close(GRACE_S)
-    for thread in threads:
-        if (
-            thread.is_alive()
-        ):  # not after a fork: the child has no such thread, and the workers are not its own
-            engine.call(partial(engine.close, GRACE_S))
-            if thread is not threading.current_thread():  # a future's callback may close the executor
-                thread.join()
-
-
-def _cancel(engine: Engine, run: Run, threads: list[threading.Thread], status: str) -> None:
-    """The receiver is through with ``run``, whether that is over or not."""
-    if not run.is_over:
-        if run.journal is not None and not engine.backend.is_threaded:
-            return engine.cancel(run)  # nobody else would, and the journal stay locked
-        engine.call(partial(engine.cancel, run))
-    journal, own = run.journal, threading.current_thread()
-    if (
-        journal is not None
-        and engine.backend.is_threaded
-        and own is not journal.thread
-        and own not in threads
-    ):
-        journal.is_closed.wait(KEEP_S)  # what is finished is kept, and the journal free for the next run
 
 
 def _call_here(call: tuple[Callable, tuple, dict]) -> Any:

@@ -12,15 +12,15 @@ from evenload.errors import ConfigError, UnknownName
 from evenload.executor.decide.summary import Summary
 from evenload.executor.executor import DeviceSpec, Executor
 
-__all__ = ["STRATEGIES", "ParallelResult", "Slice", "run_partitioned"]
+__all__ = ["STRATEGIES", "ArraySlice", "ParallelResult", "run_partitioned"]
 
 STRATEGIES = (*partition.STRATEGIES, "measured")
 SLICES_PER_DEVICE = 32  # for "measured": fine enough to even out devices that were misjudged
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """Rows ``start`` .. ``stop - 1`` ran on ``device`` and gave ``result``."""
+class ArraySlice:
+    """A slice of the array: rows ``start`` .. ``stop - 1`` ran on ``device`` and gave ``result``."""
 
     start: int
     stop: int
@@ -30,7 +30,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class ParallelResult:
-    """What the slices gave, in input order.
+    """The results of all slices, in input order.
 
     wall_s         from the start of the first slice to the end of the last
     device_s       seconds that each device computed
@@ -38,7 +38,7 @@ class ParallelResult:
     """
 
     strategy: str
-    slices: tuple[Slice, ...]
+    slices: tuple[ArraySlice, ...]
     wall_s: float
     summary: Summary
 
@@ -112,15 +112,19 @@ def run_partitioned(
         raise ConfigError(
             f"a {type(array).__name__} cannot be cut into slices", hint="give an array or a list"
         )
-    if executor is None:
-        with Executor(devices) as own:
-            return run_partitioned(fn, array, strategy, executor=own)
+    if executor is not None:
+        return _run_slices(fn, array, strategy, executor)
+    with Executor(devices) as own:
+        return _run_slices(fn, array, strategy, own)
+
+
+def _run_slices(fn: Callable[[Any], Any], array: Any, strategy: str, executor: Executor) -> ParallelResult:
     counts, policy = _split(len(array), strategy, executor.devices)
     ranges = [piece for piece in partition.slices(counts) if len(piece)]
     results = executor.map(
         fn, [array[piece.start : piece.stop] for piece in ranges], policy=policy, stage="run_partitioned"
     )
-    done: list[Slice] = []
+    done: list[ArraySlice] = []
     began_s = time.monotonic()
     for block in results.blocks():
         for at, index in enumerate(block.items):
@@ -128,7 +132,7 @@ def run_partitioned(
                 results.close()
                 raise block.values[at]
             piece = ranges[index]
-            done.append(Slice(piece.start, piece.stop, block.device, block.values[at]))
+            done.append(ArraySlice(piece.start, piece.stop, block.device, block.values[at]))
     assert results.summary is not None
     return ParallelResult(strategy, tuple(done), time.monotonic() - began_s, results.summary)
 

@@ -1,6 +1,6 @@
 """A job from its file to its report.
 
-    job.yaml ──► JobSpec, items ──► phases of the plan ──► Session over all devices ──► run folder, report
+    job.yaml ──► JobSpec, items ──► phases of the plan ──► JobSession over all devices ──► run folder, report
 
 A run folder that holds results of the same job is gone on with: only what is missing is done.
 
@@ -24,9 +24,9 @@ from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
 from evenload.pipeline.job.inputs import read_items
 from evenload.pipeline.job.model_files import check_models
+from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
 from evenload.pipeline.run.interrupts import Interrupts
-from evenload.pipeline.run.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.stage import Item
 from evenload.pipeline.store.full_disk import FinalWrites
 from evenload.pipeline.store.run_folder import RunFolder
@@ -34,7 +34,7 @@ from evenload.pipeline.store.run_folder import RunFolder
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.planning.job_plan import PlannedJob
-    from evenload.pipeline.run.session import Session
+    from evenload.pipeline.run.session import JobSession
 
 __all__ = ["ItemResult", "Pipeline", "PipelineResult"]
 
@@ -153,7 +153,7 @@ class Pipeline:
         no device can run a stage (what earlier stages gave is written first), or models landed on the CPU;
         EvenloadError if the disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
         """
-        from evenload.pipeline.run.session import Session
+        from evenload.pipeline.run.session import JobSession
         from evenload.pipeline.store.ledger import Ledger, fingerprint_of
 
         policy = policy or self.spec.schedule.policy
@@ -173,7 +173,7 @@ class Pipeline:
                 folder.write_text("config.yaml", self._config())
                 folder.write_text("job.json", json.dumps({"schema": 1, "folder": str(self.folder)}) + "\n")
                 with EventFile(folder.file("events.jsonl")) as file:
-                    session = Session(
+                    session = JobSession(
                         self.spec,
                         self.items,
                         self.folder,
@@ -218,7 +218,7 @@ class Pipeline:
         return f"# Paths are relative to {self.folder}\n{spec_text(self.spec)}"
 
     def _write(
-        self, session: "Session", folder: RunFolder, report: str | Path | None, faults: list[str]
+        self, session: "JobSession", folder: RunFolder, report: str | Path | None, faults: list[str]
     ) -> PipelineResult:
         from evenload.report.tally import summarise
 

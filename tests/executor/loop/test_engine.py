@@ -36,7 +36,7 @@ def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
     monkeypatch.setattr(Engine, "answered", mistaken)
     with pytest.raises(ZeroDivisionError, match="a mistake"):
         list(results)
-    executor._threads[0].join(100)
+    executor._thread._thread.join(100)
     assert not left_behind()
     with pytest.raises(ExecutorClosed):
         executor.map(abs, [1])
@@ -46,7 +46,8 @@ def test_a_mistake_of_ours_reaches_whoever_waits_and_ends_the_workers(
 def test_an_executor_that_is_forgotten_ends_its_workers(left_behind: LeftBehind) -> None:
     executor = Executor("cpu*1")
     assert list(executor.map(abs, [-1])) == [1]
-    (thread,) = executor._threads
+    thread = executor._thread._thread
+    assert thread is not None
     del executor
     gc.collect()
     thread.join(100)
@@ -64,7 +65,7 @@ def test_a_callback_of_a_future_may_close_the_executor(left_behind: LeftBehind) 
 
     executor.submit(abs, -1).add_done_callback(close)
     assert is_done.wait(100)
-    executor._threads[0].join(100)
+    executor._thread._thread.join(100)
     assert not left_behind()
 
 

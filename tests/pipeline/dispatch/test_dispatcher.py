@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenload.pipeline.dispatch.actions import Load, Run, Start, Stop
+from evenload.pipeline.dispatch.actions import LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
-from evenload.pipeline.dispatch.item_flow import Course, StageRule, Task
-from evenload.pipeline.dispatch.results import ItemFailure
+from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item
 
@@ -23,7 +23,7 @@ class Fleet:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        course: Course,
+        flow: ItemFlow,
         *,
         item_s=None,
         rng=None,
@@ -33,22 +33,22 @@ class Fleet:
         p_saving=0.0,
         plans=(),
     ):
-        self.dispatcher, self.course = dispatcher, course
+        self.dispatcher, self.flow = dispatcher, flow
         self.item_s, self.rng = item_s or {}, rng or random.Random(0)
         self.p_death, self.stage_s = p_death, stage_s or {}
         self.p_saving, self.plans = p_saving, plans  # results that come later; plans that are changed to
-        self.saving: list[tuple[float, str, Task]] = []
+        self.saving: list[tuple[float, str, StageTask]] = []
         self.load_s = load_s if isinstance(load_s, dict) else {0: load_s, 1: load_s, 2: load_s}
         self.now, self.busy = 0.0, {}
-        self.ran: list[tuple[str, Task, float]] = []
+        self.ran: list[tuple[str, StageTask, float]] = []
         self.loads: list[tuple[str, int]] = []
-        self.given_up: list[Task] = []
+        self.given_up: list[StageTask] = []
 
     def go(self) -> float:
         """Until nothing is open; returns the makespan."""
-        self.dispatcher.add(self.course.begin())
+        self.dispatcher.add(self.flow.begin())
         for _ in range(100_000):
-            if not self.course.n_open:
+            if not self.flow.n_open:
                 return self.now
             actions = self.dispatcher.decide(self.now)
             for action in actions:
@@ -63,16 +63,16 @@ class Fleet:
         return self.item_s.get(group, 1.0) * self.stage_s.get(stage, 1.0)
 
     def _do(self, action) -> None:
-        if isinstance(action, Start):
+        if isinstance(action, StartWorker):
             self.dispatcher.up(action.group)
-        elif isinstance(action, Stop):
+        elif isinstance(action, StopWorker):
             assert action.group not in self.busy
             assert not any(group == action.group for _, group, _ in self.saving)
-        elif isinstance(action, Load):
+        elif isinstance(action, LoadStage):
             self.loads.append((action.group, action.stage))
             self.busy[action.group] = (self.now + self.load_s[action.stage], action)
         else:
-            assert isinstance(action, Run)
+            assert isinstance(action, RunTasks)
             assert action.group not in self.busy
             seconds = len(action.tasks) * self._seconds(action.group, action.tasks[0].stage)
             self.busy[action.group] = (self.now + seconds, action)
@@ -97,10 +97,10 @@ class Fleet:
             self.saving = [one for one in self.saving if one[1] != group]
             for task in self.dispatcher.lost(group, self.now, "was killed"):
                 self.given_up.append(task)
-                self.dispatcher.add(self.course.failed(task, ItemFailure("x", "WorkerLost", "gone")))
+                self.dispatcher.add(self.flow.failed(task, ItemFailure("x", "WorkerLost", "gone")))
             return True
         self.dispatcher.answered(group)
-        if isinstance(action, Load):
+        if isinstance(action, LoadStage):
             self.dispatcher.loaded(group, action.stage, action.fit, self.load_s[action.stage])
             return True
         for task in action.tasks:
@@ -113,19 +113,19 @@ class Fleet:
                 self._done(group, task)
         return True
 
-    def _done(self, group: str, task: Task) -> None:
+    def _done(self, group: str, task: StageTask) -> None:
         self.ran.append((group, task, self.now))
-        self.dispatcher.add(self.course.done(task, {}))
+        self.dispatcher.add(self.flow.done(task, {}))
 
 
-def course(n_items: int, stages=STAGES) -> Course:
-    return Course([StageRule(name) for name in stages], [(Item(at, str(at)), {}) for at in range(n_items)])
+def flow(n_items: int, stages=STAGES) -> ItemFlow:
+    return ItemFlow([StageRule(name) for name in stages], [(Item(at, str(at)), {}) for at in range(n_items)])
 
 
 def fleet(mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, **more) -> Fleet:
     devices = [f"d{at}" for at in range(n_devices)]
     phases = phases_of_mode(mode, stages, devices, split=stages[:1], in_flight=1)
-    return Fleet(Dispatcher(phases, stages, batch=batch), course(n_items, stages), **more)
+    return Fleet(Dispatcher(phases, stages, batch=batch), flow(n_items, stages), **more)
 
 
 @given(
@@ -155,7 +155,7 @@ def test_every_task_ends_exactly_once_whatever_dies(
         return
     tasks = [task for _, task, _ in played.ran]
     assert len(tasks) == len(set(tasks))
-    fates = [strand.fate for strand in played.course.strands]
+    fates = [strand.fate for strand in played.flow.strands]
     assert fates.count("failed") == len(played.given_up)
     assert fates.count("done") == n_items - len(played.given_up)
     assert p_death > 0 or not played.given_up
@@ -183,7 +183,7 @@ def test_a_group_begins_when_the_last_of_its_devices_is_free_and_ends_before_the
     alone = [tuple(Unit((device,), stage) for device in devices) for stage in ("encode", "score")]
     split = (Unit(devices, "denoise", Fit("layer_split")),)
     phases = (Phase(alone[0], stages[:1]), Phase(split, stages[1:2]), Phase(alone[1], stages[2:]))
-    played = Fleet(Dispatcher(phases, stages), course(6, stages))
+    played = Fleet(Dispatcher(phases, stages), flow(6, stages))
     played.go()
     by_stage = [{group for group, task, _ in played.ran if task.stage == stage} for stage in range(3)]
     assert by_stage[0] == by_stage[2] == set(devices)
@@ -194,7 +194,7 @@ def test_beyond_its_limit_a_device_goes_on_and_comes_back_only_to_help() -> None
     units = (Unit(("d0",), "edit"), Unit(("d1",), "edit", limit=2))
     phases = (Phase(units, ("edit",)), Phase((Unit(("d1",), "score"),), ("score",)))
     dispatcher = Dispatcher(phases, STAGES, load_s={0: 5.0, 1: 0.5}, item_s={0: 1.0, 1: 1.0})
-    played = Fleet(dispatcher, course(20))
+    played = Fleet(dispatcher, flow(20))
     played.go()
     edits = [task for group, task, _ in played.ran if group == "d1" and task.stage == 0]
     assert len(edits) in range(2, 6)
@@ -208,7 +208,7 @@ def test_a_model_is_loaded_while_its_first_tasks_are_made_and_the_plan_is_kept()
     phases = (Phase(tuple(edits), ("edit",)), Phase(tuple(scores), ("score",)))
     seconds = {0: 0.25, 1: 0.17}
     dispatcher = Dispatcher(phases, STAGES, item_s=seconds, load_s={0: 1.0, 1: 0.75})
-    played = Fleet(dispatcher, course(100), stage_s=seconds, load_s={0: 1.0, 1: 0.75})
+    played = Fleet(dispatcher, flow(100), stage_s=seconds, load_s={0: 1.0, 1: 0.75})
     assert played.go() <= 1.02 * 11.92
     assert [stage for group, stage in played.loads if group == "d3"] == [1]
 
@@ -219,14 +219,14 @@ def test_tasks_of_a_batch_are_few_near_the_end_and_alone_after_a_death() -> None
     for group in ("d0", "d1"):
         dispatcher.up(group)
         dispatcher.loaded(group, 0, Fit())
-    dispatcher.add([Task(0, at) for at in range(6)])
+    dispatcher.add([StageTask(0, at) for at in range(6)])
     dealt = {action.group: action for action in dispatcher.decide(0.0)}
-    assert [len(action.tasks) for action in dealt.values() if isinstance(action, Run)] == [3, 2]
+    assert [len(action.tasks) for action in dealt.values() if isinstance(action, RunTasks)] == [3, 2]
     assert not dispatcher.lost("d0", 0.0, "was killed")
     dispatcher.up("d0")
     dispatcher.loaded("d0", 0, Fit())
     again = dispatcher.decide(1.0)
-    assert [len(action.tasks) for action in again if isinstance(action, Run)] == [1]
+    assert [len(action.tasks) for action in again if isinstance(action, RunTasks)] == [1]
     dispatcher.one_by_one("d1", 0)
     assert dispatcher.batch_of("d1", 0) == 1
     assert dispatcher.batch_of("d0", 0) == 4
@@ -235,10 +235,10 @@ def test_tasks_of_a_batch_are_few_near_the_end_and_alone_after_a_death() -> None
 def test_memory_that_runs_out_in_a_batch_halves_it_first() -> None:
     unit = Unit(("d0",), "edit")
     dispatcher = Dispatcher((Phase((unit,), ("edit",)),), ("edit",), batch={0: 4}, oom=("smaller_in_flight",))
-    said = [dispatcher.out_of_memory("d0", Task(0, 0)) for _ in range(3)]
+    said = [dispatcher.out_of_memory("d0", StageTask(0, 0)) for _ in range(3)]
     assert said == ["batches of 2", "batches of 1", None]
     dispatcher = Dispatcher((Phase((unit,), ("edit",)),), ("edit",), batch={0: 2}, oom=())
-    said = [dispatcher.out_of_memory("d0", Task(0, 0)) for _ in range(2)]
+    said = [dispatcher.out_of_memory("d0", StageTask(0, 0)) for _ in range(2)]
     assert said == ["batches of 1", None], "others in its batch are no reason to give an item up"
 
 
@@ -246,26 +246,26 @@ def test_what_is_computed_is_not_lost_with_its_worker() -> None:
     dispatcher = Dispatcher(phases_of_mode("data_parallel", STAGES, ["d0"]), STAGES)
     dispatcher.up("d0")
     dispatcher.loaded("d0", 0, Fit())
-    dispatcher.add([Task(0, 0), Task(0, 1)])
+    dispatcher.add([StageTask(0, 0), StageTask(0, 1)])
     dispatcher.decide(0.0)
     dispatcher.answered("d0")
-    dispatcher.made("d0", Task(0, 0), 1.0)
+    dispatcher.made("d0", StageTask(0, 0), 1.0)
     assert (dispatcher.n_running, dispatcher.is_over(0)) == (1, False)
-    assert isinstance(dispatcher.decide(1.0)[0], Run)
+    assert isinstance(dispatcher.decide(1.0)[0], RunTasks)
     assert not dispatcher.lost("d0", 2.0, "was killed")
-    assert sorted(dispatcher.waiting) == [Task(0, 0), Task(0, 1)]
+    assert sorted(dispatcher.waiting) == [StageTask(0, 0), StageTask(0, 1)]
 
 
 def test_a_worker_that_dies_of_what_it_saves_is_given_up() -> None:
     """What is computed is no result yet: it would be computed and lost for ever."""
     dispatcher = Dispatcher(phases_of_mode("data_parallel", ("edit",), ["d0"]), ("edit",))
-    dispatcher.add([Task(0, 0)])
+    dispatcher.add([StageTask(0, 0)])
     for at in range(3):
         dispatcher.up("d0")
         dispatcher.loaded("d0", 0, Fit())
-        assert isinstance(dispatcher.decide(10.0 * at)[0], Run)
+        assert isinstance(dispatcher.decide(10.0 * at)[0], RunTasks)
         dispatcher.answered("d0")
-        dispatcher.made("d0", Task(0, 0), 1.0)
+        dispatcher.made("d0", StageTask(0, 0), 1.0)
         assert not dispatcher.lost("d0", 10.0 * at, "was killed")
     stuck = dispatcher.why_stuck()
     assert stuck == (0, {"d0": "its worker was killed 3 times before it had a result"})
@@ -278,16 +278,16 @@ def test_a_new_plan_is_followed_and_what_is_loaded_stays() -> None:
     dispatcher.groups["d0"].lowered[0] = Fit("resident_stream", resident_blocks=0)
     dispatcher.follow((Phase((Unit(("d0",), "score"), Unit(("d1",), "edit")), STAGES),))
     groups = dispatcher.groups.values()
-    posts = {group.id: [(post.stage, post.is_help) for post in group.posts] for group in groups}
-    assert posts == {"d0": [(1, False), (0, True)], "d1": [(0, False), (1, True)]}
+    assigned = {group.id: [(one.stage, one.is_help) for one in group.assignments] for group in groups}
+    assert assigned == {"d0": [(1, False), (0, True)], "d1": [(0, False), (1, True)]}
     assert dispatcher.groups["d0"].resident == {1: Fit()}
-    assert dispatcher.groups["d0"].posts[1].fit.name == "resident_stream"
+    assert dispatcher.groups["d0"].assignments[1].fit.name == "resident_stream"
 
 
 def test_a_bounded_queue_between_stages_side_by_side() -> None:
     phases = phases_of_mode("stage_parallel", STAGES, ["d0", "d1"])
     dispatcher = Dispatcher(phases, STAGES, queue=3, item_s={0: 1.0, 1: 1.0})
-    played = Fleet(dispatcher, course(30), item_s={"d0": 1.0, "d1": 1.0})
+    played = Fleet(dispatcher, flow(30), item_s={"d0": 1.0, "d1": 1.0})
     seen = []
     ended = dispatcher.ended
     dispatcher.ended = lambda *rest: (ended(*rest), seen.append(dispatcher.waiting.count(1)))  # type: ignore[method-assign]
@@ -303,7 +303,7 @@ def test_when_memory_runs_out_the_ladder_is_walked() -> None:
         fits={"edit": ("whole", "layer_split", "resident_stream")},
         oom=("smaller_in_flight", "next_fit", "other_device"),
     )
-    task = Task(0, 0)
+    task = StageTask(0, 0)
     dispatcher.add([task])
     said = []
     for _ in range(5):
@@ -316,7 +316,7 @@ def test_when_memory_runs_out_the_ladder_is_walked() -> None:
 
 def test_a_stage_that_nobody_can_build_is_told_with_every_reason() -> None:
     dispatcher = Dispatcher(phases_of_mode("swap", STAGES, ["d0", "d1"]), STAGES)
-    dispatcher.add([Task(0, 0)])
+    dispatcher.add([StageTask(0, 0)])
     assert dispatcher.why_stuck() is None
     dispatcher.refused("d0", 0, "too little memory")
     for _ in range(3):

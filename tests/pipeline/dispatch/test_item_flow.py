@@ -6,46 +6,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.pipeline.dispatch.item_flow import Course, StageRule, Task
-from evenload.pipeline.dispatch.results import ItemFailure, row_of
+from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.dispatch.results import row_of
 from evenload.pipeline.job.expression import parse_condition
 from evenload.pipeline.stage import Item
 
 WHY = ItemFailure("edit", "ValueError", "no")
 
 
-def course(rules: list[StageRule], n: int = 2, **inputs: Any) -> Course:
-    return Course(rules, [(Item(at, f"i{at}", 100 + at), dict(inputs)) for at in range(n)], seed=5)
+def flow(rules: list[StageRule], n: int = 2, **inputs: Any) -> ItemFlow:
+    return ItemFlow(rules, [(Item(at, f"i{at}", 100 + at), dict(inputs)) for at in range(n)], seed=5)
 
 
-def fates(course: Course) -> list[str]:
-    return [strand.fate for strand in course.strands]
+def fates(flow: ItemFlow) -> list[str]:
+    return [strand.fate for strand in flow.strands]
 
 
 def test_straight_through() -> None:
-    one = course([StageRule("a"), StageRule("b")])
-    assert one.begin() == [Task(0, 0), Task(0, 1)]
-    assert one.done(Task(0, 1), {"x": 1}) == [Task(1, 1)]
-    assert one.values(Task(1, 1)) == {"x": 1}
-    assert one.done(Task(1, 1), {}) == []
-    assert one.failed(Task(0, 0), WHY) == []
+    one = flow([StageRule("a"), StageRule("b")])
+    assert one.begin() == [StageTask(0, 0), StageTask(0, 1)]
+    assert one.done(StageTask(0, 1), {"x": 1}) == [StageTask(1, 1)]
+    assert one.values(StageTask(1, 1)) == {"x": 1}
+    assert one.done(StageTask(1, 1), {}) == []
+    assert one.failed(StageTask(0, 0), WHY) == []
     assert (fates(one), one.n_open, one.n_failed) == (["failed", "done"], 0, 1)
 
 
 def test_who_does_not_meet_the_condition_ends_there() -> None:
-    one = course([StageRule("a"), StageRule("b", parse_condition("score >= 7"))])
+    one = flow([StageRule("a"), StageRule("b", parse_condition("score >= 7"))])
     one.begin()
-    assert one.done(Task(0, 0), {"score": 7}) == [Task(1, 0)]
-    assert one.done(Task(0, 1), {"score": 6.9}) == []
+    assert one.done(StageTask(0, 0), {"score": 7}) == [StageTask(1, 0)]
+    assert one.done(StageTask(0, 1), {"score": 6.9}) == []
     assert fates(one) == ["open", "filtered"]
     row = row_of(one.items[1], {}, [one.strands[1]], 5)
     assert (row.status, row.error, row.outputs) == ("filtered", None, {"score": 6.9})
 
 
 def test_a_condition_that_cannot_be_asked_fails_the_item() -> None:
-    one = course([StageRule("a"), StageRule("b", parse_condition("score >= 7"))])
+    one = flow([StageRule("a"), StageRule("b", parse_condition("score >= 7"))])
     one.begin()
-    assert one.done(Task(0, 0), {}) == []
+    assert one.done(StageTask(0, 0), {}) == []
     assert fates(one)[0] == "failed"
     assert "no 'score'" in str(one.strands[0].error)
 
@@ -57,20 +58,20 @@ def test_samples_have_seeds_of_their_own_and_the_best_goes_on() -> None:
         StageRule("score", best_by="score"),
         StageRule("last"),
     ]
-    one = course(rules, 1)
+    one = flow(rules, 1)
     one.begin()
-    tasks = one.done(Task(0, 0), {"t": 1})
-    assert tasks == [Task(1, 0), Task(1, 1), Task(1, 2)]
+    tasks = one.done(StageTask(0, 0), {"t": 1})
+    assert tasks == [StageTask(1, 0), StageTask(1, 1), StageTask(1, 2)]
     seeds = [strand.item.seed for strand in one.strands]
     assert len(set(seeds)) == 3
     assert seeds[0] == 100
     assert all(strand.outputs == {"t": 1} for strand in one.strands)
     for task in tasks:
-        assert one.done(task, {}) == [Task(2, task.strand)]
-    assert one.done(Task(2, 0), {"score": 4}) == []
-    assert one.done(Task(2, 1), {"score": 9}) == []
-    assert one.done(Task(2, 2), {"score": 5}) == [Task(3, 1)]
-    one.done(Task(3, 1), {})
+        assert one.done(task, {}) == [StageTask(2, task.strand)]
+    assert one.done(StageTask(2, 0), {"score": 4}) == []
+    assert one.done(StageTask(2, 1), {"score": 9}) == []
+    assert one.done(StageTask(2, 2), {"score": 5}) == [StageTask(3, 1)]
+    one.done(StageTask(3, 1), {})
     assert fates(one) == ["not chosen", "done", "not chosen"]
     row = row_of(one.items[0], {}, one.strands, 5)
     assert (row.status, row.outputs["score"], row.seed) == ("done", 9, seeds[1])
@@ -79,13 +80,13 @@ def test_samples_have_seeds_of_their_own_and_the_best_goes_on() -> None:
 
 @pytest.mark.parametrize("last", [0, 1, 2])
 def test_a_sample_that_fails_does_not_hold_up_the_choice(last: int) -> None:
-    one = course([StageRule("edit", samples=3), StageRule("score", best_by="score")], 1)
+    one = flow([StageRule("edit", samples=3), StageRule("score", best_by="score")], 1)
     for task in one.begin():
         one.done(task, {})
     order = [strand for strand in range(3) if strand != last]
     for strand in order:
-        assert one.done(Task(1, strand), {"score": strand}) == []
-    one.failed(Task(1, last), WHY)
+        assert one.done(StageTask(1, strand), {"score": strand}) == []
+    one.failed(StageTask(1, last), WHY)
     assert one.n_open == 0
     assert one.strands[max(order)].fate == "done"
     assert one.n_failed == 0
@@ -94,7 +95,7 @@ def test_a_sample_that_fails_does_not_hold_up_the_choice(last: int) -> None:
 @pytest.mark.parametrize("n_best", [1, 2])
 def test_an_item_whose_chosen_samples_fail_later_has_failed(n_best: int) -> None:
     """Those that were passed over are no success, and nobody would look at it again."""
-    one = course([StageRule("edit", samples=3, best_by="score", n_best=n_best), StageRule("last")], 1)
+    one = flow([StageRule("edit", samples=3, best_by="score", n_best=n_best), StageRule("last")], 1)
     chosen = [task for at, sample in enumerate(one.begin()) for task in one.done(sample, {"score": at})]
     assert len(chosen) == n_best
     for task in chosen:
@@ -106,7 +107,7 @@ def test_an_item_whose_chosen_samples_fail_later_has_failed(n_best: int) -> None
 
 
 def test_all_samples_fail() -> None:
-    one = course([StageRule("edit", samples=2), StageRule("score", best_by="score")], 1)
+    one = flow([StageRule("edit", samples=2), StageRule("score", best_by="score")], 1)
     for task in one.begin():
         one.failed(task, WHY)
     assert (one.n_open, one.n_failed) == (0, 1)
@@ -120,11 +121,11 @@ def test_the_choice_does_not_depend_on_who_is_first(scores, is_lowest, n_best, o
     rules = [StageRule("a", samples=len(scores), best_by="s", is_lowest=is_lowest, n_best=n_best)]
     chosen = set()
     for arrival in (range(6), order):
-        one = course(rules, 1)
+        one = flow(rules, 1)
         one.begin()
         for strand in arrival:
             if strand < len(scores):
-                one.done(Task(0, strand), {"s": scores[strand]})
+                one.done(StageTask(0, strand), {"s": scores[strand]})
         assert one.n_open == 0
         chosen.add(tuple(fates(one)))
         assert fates(one).count("done") == min(n_best, len(scores))

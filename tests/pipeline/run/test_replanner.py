@@ -6,11 +6,11 @@ from pathlib import Path
 from evenload.events import Event, EventLog, Note, Replanned, read_events
 from evenload.pipeline import Pipeline
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
-from evenload.pipeline.dispatch.item_flow import Course, StageRule
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
-from evenload.pipeline.run.replanner import Steering
+from evenload.pipeline.run.replanner import Replanner
 from evenload.pipeline.stage import Item
 
 NAMES = ("edit", "score")
@@ -23,12 +23,12 @@ class Voyage:
         stages = (PlanStage("edit", 5.0, 20.0), PlanStage("score", 3.4, 15.0))
         self.problem = Problem(stages, tuple(PlanDevice(f"d{n}") for n in range(4)), 100)
         self.plan = make_plan(self.problem, mode, effort=0)
-        self.course = Course([StageRule(name) for name in NAMES], [(Item(n, str(n)), {}) for n in range(100)])
+        self.flow = ItemFlow([StageRule(name) for name in NAMES], [(Item(n, str(n)), {}) for n in range(100)])
         self.dispatcher = Dispatcher(self.plan.phases, NAMES)
-        self.dispatcher.add(self.course.begin())
+        self.dispatcher.add(self.flow.begin())
         self.now, self.there, self.events = 0.0, ["d0", "d1", "d2", "d3"], list[Event]()
-        self.steering = Steering(
-            self.problem, self.plan, "auto", self.dispatcher, self.course, EventLog(self.events.append),
+        self.replanner = Replanner(
+            self.problem, self.plan, "auto", self.dispatcher, self.flow, EventLog(self.events.append),
             sources=sources or dict.fromkeys(NAMES, "given"), devices=lambda: self.there,
             describe=lambda device: PlanDevice(device), load_s=lambda: {}, clock=lambda: self.now,
         )  # fmt: skip
@@ -36,9 +36,9 @@ class Voyage:
     def look(self, after_s: float = 60.0) -> None:
         """As in the run's loop, until what is thought about is there."""
         self.now += after_s
-        self.steering.look()
-        self.steering.close()
-        self.steering.look()
+        self.replanner.look()
+        self.replanner.close()
+        self.replanner.look()
 
     def work(self, group: str, stage: int, n: int, seconds: float) -> None:
         """``group`` did ``n`` items."""
@@ -47,7 +47,7 @@ class Voyage:
         for _ in range(n):
             task = self.dispatcher.waiting.take(group, stage)
             self.dispatcher.ended(group, task, seconds)
-            self.dispatcher.add(self.course.done(task, {}))
+            self.dispatcher.add(self.flow.done(task, {}))
 
 
 def test_while_all_goes_as_planned_nothing_is_thought_about() -> None:
@@ -55,7 +55,7 @@ def test_while_all_goes_as_planned_nothing_is_thought_about() -> None:
     voyage.look()
     voyage.work("d0", 0, 5, 5.3)
     voyage.look()
-    assert voyage.steering.n_considered == 0
+    assert voyage.replanner.n_considered == 0
     assert not voyage.events
 
 
@@ -64,17 +64,17 @@ def test_a_device_that_is_slow_gets_another_part_in_the_plan() -> None:
     for device in ("d0", "d1"):
         voyage.work(device, 0, 5, 5.0)
     voyage.work("d2", 0, 1, 40.0)
-    posts = list(voyage.dispatcher.groups["d2"].posts)
+    assigned = list(voyage.dispatcher.groups["d2"].assignments)
     voyage.look()
     (event,) = [event for event in voyage.events if isinstance(event, Replanned)]
     assert "d2 is 0." in event.why
     assert event.before_s is not None
     assert event.after_s < 0.97 * event.before_s
-    assert voyage.dispatcher.groups["d2"].posts != posts
-    assert voyage.steering.made[0]["why"] == event.why
+    assert voyage.dispatcher.groups["d2"].assignments != assigned
+    assert voyage.replanner.made[0]["why"] == event.why
     assert any(isinstance(note, Note) and "planned again" in note.text for note in voyage.events)
     voyage.look()
-    assert voyage.steering.n_considered == 1  # once said, it is no news
+    assert voyage.replanner.n_considered == 1  # once said, it is no news
 
 
 def test_a_device_joins_and_one_leaves() -> None:
@@ -84,14 +84,14 @@ def test_a_device_joins_and_one_leaves() -> None:
     voyage.look()
     (event,) = [event for event in voyage.events if isinstance(event, Replanned)]
     assert event.why == "new joined"
-    assert any(not post.is_help for post in voyage.dispatcher.groups["new"].posts)
+    assert any(not assignment.is_help for assignment in voyage.dispatcher.groups["new"].assignments)
     for device in ("d0", "d1", "d2"):
         voyage.dispatcher.drain(device)
         voyage.there.remove(device)
     voyage.look()
-    assert voyage.steering.n_considered == 2
-    planned = [g.id for g in voyage.dispatcher.groups.values() if any(not p.is_help for p in g.posts)]
-    assert set(planned) >= {"new", "d3"} or len(voyage.steering.made) == 1
+    assert voyage.replanner.n_considered == 2
+    planned = [g.id for g in voyage.dispatcher.groups.values() if any(not p.is_help for p in g.assignments)]
+    assert set(planned) >= {"new", "d3"} or len(voyage.replanner.made) == 1
 
 
 def test_when_no_device_can_do_what_is_left_the_run_goes_on_as_it_does() -> None:
@@ -100,8 +100,8 @@ def test_when_no_device_can_do_what_is_left_the_run_goes_on_as_it_does() -> None
         voyage.dispatcher.refused(device, 1, "no memory")
     voyage.there.remove("d0")
     voyage.look()
-    assert voyage.steering.n_considered == 1
-    assert not voyage.steering.made
+    assert voyage.replanner.n_considered == 1
+    assert not voyage.replanner.made
     assert [note.level for note in voyage.events if isinstance(note, Note)] == ["debug"]
 
 
@@ -109,10 +109,10 @@ def test_times_that_nobody_knew_are_used_once_they_are_known() -> None:
     voyage = Voyage("swap", dict.fromkeys(NAMES, "unknown"))
     voyage.work("d0", 0, 12, 5.0)
     voyage.look()
-    assert voyage.steering.n_considered == 0
+    assert voyage.replanner.n_considered == 0
     voyage.work("d1", 1, 3, 30.0)
     voyage.look()
-    assert voyage.steering.n_considered == 1
+    assert voyage.replanner.n_considered == 1
     assert all("known" in event.why for event in voyage.events if isinstance(event, Replanned))
 
 

@@ -20,8 +20,8 @@ from evenload.executor.task.messages import Answered
 from evenload.executor.task.prepare import Tasks
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.artifacts import write_atomically
-from evenload.pipeline.dispatch.item_flow import Task
-from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Job, Order
+from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Order, TaskInputs
 from evenload.pipeline.resident_job import ResidentJob
 from evenload.pipeline.run.worker_cache import KeptWorkers
 from evenload.pipeline.stage import Item, StageSetup
@@ -194,9 +194,9 @@ def test_who_still_writes_files_when_its_run_ended_does_not_stay(
         lent.start(1, pool.device(kept.device), pool, kept.environment)
         lent.load(1, Tasks().prepare(functools.partial(StageHost, HostSpec((model,))), sends=False))
         monkeypatch.setattr("evenload.pipeline.worker.file_saver.write_atomically", write_late)
-        jobs = (Job(Task(0, 0), {}, Item(0, "late", 7)),)
+        inputs = (TaskInputs(StageTask(0, 0), {}, Item(0, "late", 7)),)
         lent.run(1, 1, 1, [Order(LOAD, 0)], False)
-        lent.run(1, 1, 2, [Order(RUN, 0, jobs=jobs)], False)
+        lent.run(1, 1, 2, [Order(RUN, 0, inputs=inputs)], False)
         answers: list[Answered] = []
         while len(answers) < 2:
             answers += [message for message in lent.poll(1.0) if isinstance(message, Answered)]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from evenload.errors import EvenloadError
-from evenload.pipeline.dispatch.item_flow import Strand, Task
-from evenload.pipeline.dispatch.results import ItemFailure
-from evenload.pipeline.run.group_commit import Commits, Result
+from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.item_flow import StageTask, Strand
 from evenload.pipeline.stage import Item
+from evenload.pipeline.store.group_commit import GroupCommit, StageResult
 from evenload.pipeline.store.ledger import Ledger, LedgerEntry
 from evenload.pipeline.worker.file_saver import MOST_WAITING_BYTES, FileSaver
 
@@ -51,15 +51,15 @@ def test_whoever_brings_more_than_the_disk_takes_waits(
     saver.close()
 
 
-def result(at: int, error: ItemFailure | None = None) -> Result:
+def result(at: int, error: ItemFailure | None = None) -> StageResult:
     strand = Strand(at, at, 0, Item(at, str(at)))
-    return Result(Task(0, at), "draw", strand, LedgerEntry(f"digest {at}", {"n": at}, error=error))
+    return StageResult(StageTask(0, at), "draw", strand, LedgerEntry(f"digest {at}", {"n": at}, error=error))
 
 
 def test_results_are_told_when_the_journal_has_them_in_their_order(tmp_path: Path) -> None:
     ledger, woken = Ledger.open(tmp_path, {"stages": "draw"}), threading.Semaphore(0)
-    commits = Commits(ledger, woken.release)
-    taken: list[Result] = []
+    commits = GroupCommit(ledger, woken.release)
+    taken: list[StageResult] = []
     for at in range(0, 40, 2):
         commits.put([result(at), result(at + 1, ItemFailure("draw", "E", "no"))])
         taken += commits.taken()
@@ -78,7 +78,7 @@ def test_results_are_told_when_the_journal_has_them_in_their_order(tmp_path: Pat
 
 def test_a_disk_that_takes_no_more_is_told_once_after_what_it_has(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path, {"stages": "draw"})
-    commits = Commits(ledger, lambda: None)
+    commits = GroupCommit(ledger, lambda: None)
     commits.put([result(0)])
     commits.close()
     commits.put([result(1)])

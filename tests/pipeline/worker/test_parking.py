@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.pipeline.dispatch.actions import Load
+from evenload.pipeline.dispatch.actions import LoadStage
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
-from evenload.pipeline.dispatch.item_flow import Task
-from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Job, Order, Outcome
+from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Order, OrderOutcome, TaskInputs
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item, StageSetup
 from evenload.pipeline.target import CodeTarget
@@ -82,14 +82,14 @@ def host(folder: Path, park_bytes: int) -> StageHost:
     return StageHost(HostSpec(stages, 1, park_bytes), SimpleNamespace(id="cpu:0", torch="cpu"))
 
 
-def load(on: StageHost, stage: int, later: tuple[int, ...] = ()) -> Outcome:
+def load(on: StageHost, stage: int, later: tuple[int, ...] = ()) -> OrderOutcome:
     (outcome,) = on(Order(LOAD, stage, later=later))
     assert outcome.kind == "loaded", outcome.error
     return outcome
 
 
 def run(on: StageHost, stage: int) -> dict:
-    (outcome,) = on(Order(RUN, stage, jobs=(Job(Task(stage, 0), {}, Item(0, "a")),)))
+    (outcome,) = on(Order(RUN, stage, inputs=(TaskInputs(StageTask(stage, 0), {}, Item(0, "a")),)))
     return outcome.outputs
 
 
@@ -147,15 +147,15 @@ def test_the_dispatcher_says_what_is_wanted_again_and_knows_what_comes_back_quic
     for group in ("d0", "d1"):
         dispatcher.up(group)
         dispatcher.loaded(group, 0, Fit())
-    dispatcher.add([Task(0, at) for at in range(10)])
+    dispatcher.add([StageTask(0, at) for at in range(10)])
     dispatcher.groups["d0"].n_taken[0] = 1
     (action,) = [one for one in dispatcher.decide(0.0) if one.group == "d0"]
-    assert isinstance(action, Load)
+    assert isinstance(action, LoadStage)
     assert (action.stage, action.later) == (1, (0,))
     dispatcher.answered("d0")
     dispatcher.loaded("d0", 1, Fit(), 1.0, {0: 0.5})
     (back,) = [one for one in dispatcher.decide(2.0) if one.group == "d0"]
-    assert isinstance(back, Load)
+    assert isinstance(back, LoadStage)
     assert back.stage == 0  # no scores yet, and plenty of edits
 
 

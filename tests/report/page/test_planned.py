@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from evenload.events import Idle, Planned, Replanned, Restored, RunStarted, Span
 from evenload.pipeline.plan import Plan, TimelineSlice
-from evenload.pipeline.run.plan_event import MOST_SLICES, planned_event
+from evenload.pipeline.run.run_events import MOST_SLICES, planned_event
 from evenload.report.page.bars import Bars
 from evenload.report.page.planned import PlanAndRun
 

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from evenload.devices import DevicePool
 from evenload.executor.decide.instruction import Send
 from evenload.executor.decide.record import Record
 from evenload.executor.loop.device_slot import DeviceSlot
@@ -112,7 +111,8 @@ class ChunkSender:
     def _send(self, slot: DeviceSlot, worker: Worker, run: Run, send: Send, now: float) -> bool:
         cost = run.source.cost_of(send.items)
         chunk: Sent = SentChunk(self._supervisor.next_chunk(), run, send, worker.name, now, cost)
-        self.end_rest(slot, now)
+        if slot.rest is not None:
+            self.end_rest(slot, now)
         items = run.items_to_send(send, now)
         if items is None:
             return False
@@ -123,13 +123,10 @@ class ChunkSender:
             return False
         run.sizing.sent(n_bytes)
         chunk.is_tiny = run.bundle(slot.id) > 1
-        self._watchdog.expect(now, run.options.timeout_s)
-        self.pool.task_started(slot.id)
+        if run.options.timeout_s is not None:
+            self._watchdog.expect(now, run.options.timeout_s)
+        self._membership.pool.task_started(slot.id)
         return True
-
-    @property
-    def pool(self) -> DevicePool:
-        return self._membership.pool
 
     def end_rest(self, slot: DeviceSlot, now: float) -> None:
         """The device is left without work no longer."""

@@ -27,8 +27,8 @@ WAIT_S = 20.0
 MOST_BYTES = 64 * 1024
 
 
-class Target(Protocol):
-    """What is told; an ``Executor``."""
+class Controllable(Protocol):
+    """An executor, or a run, whose devices may be changed."""
 
     @property
     def devices(self) -> Any: ...
@@ -46,9 +46,12 @@ class Target(Protocol):
 
 
 class Control:
-    """Listens in ``folder`` while its ``with`` block runs. Raises ConfigError if it cannot."""
+    """A listener in ``folder`` for requests of other programs, while its ``with`` block runs.
 
-    def __init__(self, folder: str | os.PathLike, target: Target):
+    Raises ConfigError if the folder cannot be written.
+    """
+
+    def __init__(self, folder: str | os.PathLike, target: Controllable):
         self._folder = Path(folder) / "control"
         self._target = target
         self._is_over = threading.Event()

@@ -39,7 +39,7 @@ class Learned:
 
 
 class CostCache:
-    """Entries by function, device and size of the items. ``damage``: what is wrong with the file, or None."""
+    """What was learned, by function, device and size of items. ``damage``: what is wrong with the file."""
 
     def __init__(self, path: Path):
         self.path = path

@@ -18,7 +18,7 @@ WORTH_TELLING_S = 0.1  # a device that was busy for less has not shown what it c
 
 
 class CostHistory:
-    """Costs by task and device.
+    """What an executor has learned of its tasks: costs by task and device.
 
     ceilings   (task, device) -> items per call that fit; shared with the engine
     is_kept    for other programs, too
@@ -42,10 +42,10 @@ class CostHistory:
             size = size_bucket(source.take(range(1))[0], costs, task.batch)
         if task.id in self._costs:
             return size, self._costs[task.id], False
-        return size, {} if size is None else self._heard(task, size, devices), True
+        return size, {} if size is None else self._from_earlier_programs(task, size, devices), True
 
-    def _heard(self, task: PreparedTask, size: str, devices: DevicePool) -> dict[str, Cost]:
-        """What other programs have found out."""
+    def _from_earlier_programs(self, task: PreparedTask, size: str, devices: DevicePool) -> dict[str, Cost]:
+        """What earlier programs have measured."""
         cache = self._cache
         if cache is None or not cache.path.exists():
             return {}

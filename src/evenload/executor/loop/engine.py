@@ -229,9 +229,15 @@ class Engine:
             return None
         if now >= self._watchdog.due_s:
             self._watchdog.look(self._supervisor.workers.values(), now)
-        due_s = [self._watchdog.due_s, self._sender.ask_again_s, self._membership.next_start_s(now)]
-        due_s += [run.flush(now) for run in self.runs]
-        return max(0.0, min(at for at in due_s if at is not None) - now)
+        due_s = self._watchdog.due_s
+        for at_s in (self._sender.ask_again_s, self._membership.next_start_s(now)):
+            if at_s is not None and at_s < due_s:
+                due_s = at_s
+        for run in self.runs:
+            at_s = run.flush(now)
+            if at_s is not None and at_s < due_s:
+                due_s = at_s
+        return due_s - now if due_s > now else 0.0
 
     # --- what the supervisor tells ----------------------------------------------------------------
 

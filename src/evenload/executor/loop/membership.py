@@ -71,6 +71,8 @@ class Membership:
     def staff(self, runs: Sequence[Run], now: float) -> None:
         """Replace workers that are gone, as far as ``runs`` have work for them."""
         workers = self._supervisor.workers
+        if len(workers) == len(self.slots):
+            return
         missing = [slot for slot in self.slots.values() if slot.id not in workers and slot.may_start(now)]
         for slot in sorted(missing, key=lambda slot: -self.pool.score(slot.id)):
             if any(slot.id in run.devices and self._lacks_workers(run) for run in runs):
@@ -89,13 +91,18 @@ class Membership:
 
     def dismiss_drained(self, now: float) -> float | None:
         """Send workers home that have nothing left to do. Returns when to look again."""
-        workers = [self._supervisor.workers.get(slot.id) for slot in self.slots.values() if slot.is_draining]
+        draining = [slot.id for slot in self.slots.values() if slot.is_draining]
+        if not draining:
+            return None
+        workers = [self._supervisor.workers.get(device) for device in draining]
         idle = [worker for worker in workers if worker is not None and worker.is_idle]
         return min((self._supervisor.retire(worker, now) for worker in idle), default=None)
 
     def next_start_s(self, now: float) -> float | None:
         """When the next back-off ends."""
         workers = self._supervisor.workers
+        if len(workers) == len(self.slots):
+            return None
         due = (slot.back_off.not_before_s for slot in self.slots.values() if slot.id not in workers)
         return min((at for at in due if at > now), default=None)
 

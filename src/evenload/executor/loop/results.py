@@ -14,7 +14,7 @@ R = TypeVar("R")
 
 
 class Results(Generic[R]):
-    """Iterate to get the results. Work begins with the first one asked for, ends with the iterator.
+    """The results of a map. Work begins with the first one asked for, and ends with the iterator.
 
     summary   how the run went, once it is over (None before): bound, ratio, imbalance, what each device did
     """

@@ -24,10 +24,9 @@ class Watchdog:
         self._supervisor = supervisor
         self._record = record
 
-    def expect(self, now: float, timeout_s: float | None) -> None:
+    def expect(self, now: float, timeout_s: float) -> None:
         """A chunk was sent whose items have a time limit."""
-        if timeout_s is not None:
-            self.due_s = min(self.due_s, now + timeout_s)
+        self.due_s = min(self.due_s, now + timeout_s)
 
     def look(self, workers: Iterable[Worker], now: float) -> None:
         self.due_s = now + LOOK_S

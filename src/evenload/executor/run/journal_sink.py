@@ -29,7 +29,7 @@ N_DIGEST = 16
 VALUE, FAILED, BEGUN = b"vfb"  # a result | the error of an item that may not run again | it may have run
 
 
-class _Kept(NamedTuple):
+class _BlockWithItems(NamedTuple):
     block: Block
     items: list[Any]
 
@@ -47,7 +47,7 @@ def open_journal(path: str | os.PathLike, fn: Any, on_change: str) -> Journal:
 
 
 class JournalSink:
-    """The sink of a run. All but the thread inside belongs to the executor's thread.
+    """The sink of a run with a journal. All but the thread inside belongs to the executor's thread.
 
     call        has something called in the executor's thread; None if this is the only thread there is
     is_closed   everything that could be kept is, and the journal is free for others
@@ -77,7 +77,7 @@ class JournalSink:
         self._refuses = on_change == "refuse"
         self._has_known = len(journal) > 0
         self._digests: dict[int, bytes] = {}
-        self._queue: SimpleQueue[_Kept | _End] = SimpleQueue()
+        self._queue: SimpleQueue[_BlockWithItems | _End] = SimpleQueue()
         self._n_waiting_bytes = 0
         self._skips_gaps = False
         self._broken: Exception | None = None
@@ -158,7 +158,7 @@ class JournalSink:
         return self._digests.get(index) or fingerprint(item)
 
     def put(self, block: Block) -> None:
-        kept = _Kept(block, self._source.take(block.items))
+        kept = _BlockWithItems(block, self._source.take(block.items))
         self._n_waiting_bytes += block.n_bytes
         if self._call is None:
             self._journal.record_many(self._entries(kept))
@@ -166,7 +166,7 @@ class JournalSink:
         else:
             self._enqueue(kept)
 
-    def _entries(self, kept: _Kept) -> list[tuple[str, bytes]]:
+    def _entries(self, kept: _BlockWithItems) -> list[tuple[str, bytes]]:
         block, entries = kept.block, []
         for at, index in enumerate(block.items):
             value, is_failed = block.values[at], at in block.failed
@@ -235,7 +235,7 @@ class JournalSink:
 
     # --- the thread -------------------------------------------------------------------------------
 
-    def _enqueue(self, what: _Kept | _End) -> None:
+    def _enqueue(self, what: _BlockWithItems | _End) -> None:
         self._queue.put(what)
         if self.thread is None:
             self.thread = threading.Thread(target=self._serve, name="evenload-journal", daemon=True)
@@ -251,7 +251,7 @@ class JournalSink:
                     waiting.append(self._queue.get_nowait())
                 except Empty:
                     break
-            kept = [one for one in waiting if isinstance(one, _Kept)]
+            kept = [one for one in waiting if isinstance(one, _BlockWithItems)]
             if self._broken is None:
                 try:
                     self._journal.record_many([entry for one in kept for entry in self._entries(one)])

@@ -117,7 +117,7 @@ class Run:
 
     @property
     def has_duplicates(self) -> bool:
-        return bool(self._account.n_duplicates)
+        return self._account.n_duplicates > 0
 
     @property
     def has_balancer(self) -> bool:

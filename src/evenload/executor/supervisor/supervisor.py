@@ -79,8 +79,13 @@ class Supervisor:
 
     # --- from start to end ------------------------------------------------------------------------
 
-    def start(self, slot: str, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
-        """Start a worker in ``slot``. The driver is told at once that it is gone if that is impossible."""
+    def start(
+        self, slot: str, device: Device, pool: DevicePool, environment: Mapping[str, str]
+    ) -> Worker | None:
+        """Start a worker in ``slot``. If that is impossible, the driver is told at once that it is gone.
+
+        Returns None then.
+        """
         self._n_workers += 1
         self._n_started[slot] += 1
         worker = Worker(self._n_workers, slot, f"{slot}/{self._n_started[slot]}", time.monotonic())
@@ -92,6 +97,8 @@ class Supervisor:
             self._driver.gone(
                 worker, Gone(worker.number, None, NOT_BEGUN, cause=f"could not be started: {error}")
             )
+            return None
+        return worker
 
     def retire(self, worker: Worker, now: float) -> float:
         """Have an idle worker free what it holds and leave, or kill it if it does not.

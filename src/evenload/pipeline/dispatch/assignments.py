@@ -2,32 +2,32 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from evenload.pipeline.dispatch.actions import Group, Post
+from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.plan import Fit, Phase
 
 __all__ = ["add_help", "streaming_stages"]
 
 
-def add_help(groups: Mapping[str, Group], free: Mapping[str, int], turn: int) -> None:
-    """Groups of one device may do what others of one device do, if the model fits: plans can be wrong.
+def add_help(groups: Mapping[str, DeviceGroup], free: Mapping[str, int], turn: int) -> None:
+    """Let groups of one device help with stages planned on others of one device, if the model fits.
 
     free  device -> bytes that it may use, where that is known
-    turn  as which phase that counts: behind all of the plan
+    turn  the phase that this counts as: behind all of the plan
     """
     alone = [group for group in groups.values() if len(group.devices) == 1]
     fits: dict[int, Fit] = {}
     for group in alone:
-        for post in group.posts:
-            fits.setdefault(post.stage, post.fit)
-    planned = {device for group in groups.values() if group.posts for device in group.devices}
+        for assignment in group.assignments:
+            fits.setdefault(assignment.stage, assignment.fit)
+    planned = {device for group in groups.values() if group.assignments for device in group.devices}
     for group in alone:
-        if not group.posts and planned.intersection(group.devices):
+        if not group.assignments and planned.intersection(group.devices):
             continue  # its device is meant to work in another group
-        has, room = {post.stage for post in group.posts}, free.get(group.devices[0])
+        has, room = {assignment.stage for assignment in group.assignments}, free.get(group.devices[0])
         for stage, fit in fits.items():
             needed = fit.device2bytes[0] if fit.device2bytes else 0
             if stage not in has and (room is None or needed <= room):
-                group.posts.append(Post(turn, stage, group.lowered.get(stage, fit), is_help=True))
+                group.assignments.append(Assignment(turn, stage, group.lowered.get(stage, fit), is_help=True))
 
 
 def streaming_stages(phase: Phase, stages: Sequence[str]) -> Iterator[int]:

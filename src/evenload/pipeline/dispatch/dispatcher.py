@@ -1,6 +1,6 @@
 """Which group of devices does what next: the pure part of running a plan, without clock, process or file.
 
-    add(tasks) ──► decide(now) ──► Start | Load | Run | Stop ──► up | loaded | ended | refused | lost ──► ...
+    add(tasks) ──► decide(now) ──► actions ──► up | loaded | ended | refused | lost ──► decide ...
 
 A group is one worker with one or more devices of its own. It works off the phases of the plan in their order
 and goes on to the next as soon as nothing is left for it in this one: no device waits for the slowest. What
@@ -10,22 +10,23 @@ O(groups x units).
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from evenload.pipeline.dispatch.actions import Action, Group, Load, Post, Run, Start, Stop
-from evenload.pipeline.dispatch.assignments import add_help, streaming_stages
-from evenload.pipeline.dispatch.item_flow import Task
+from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, StartWorker, StopWorker
+from evenload.pipeline.dispatch.assignments import add_help
+from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
+from evenload.pipeline.dispatch.dispatch_view import DispatchView
+from evenload.pipeline.dispatch.fleet_state import FleetState
+from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.oom_ladder import fewer_together, next_fit, smaller_in_flight
-from evenload.pipeline.dispatch.outlook import Outlook
+from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
 
 __all__ = ["Dispatcher"]
 
-MOST_EARLY_DEATHS = 3
-BACK_OFF_S = 0.2  # before a worker that died early is tried again; doubles
 MOST_TASK_DEATHS = 2  # a task that has ended so many workers is given up
 
 
-class Dispatcher(Outlook):
-    """Deals tasks to the groups that ``phases`` make of the devices.
+class Dispatcher:
+    """The dealer of tasks to the groups of devices that ``phases`` make.
 
     stages    their names, in order
     queue     most tasks that wait for a stage beside the one before it
@@ -52,11 +53,12 @@ class Dispatcher(Outlook):
         load_s: Mapping[int, float] | None = None,
         batch: Mapping[int, int] | None = None,
     ):
-        super().__init__(stages, item_s or {}, load_s or {}, batch or {})
+        self._state = FleetState(stages, item_s or {}, load_s or {}, batch or {})
+        self._chooser = WorkChooser(self._state, queue, holds)
+        self.stages, self.groups, self.waiting = self._state.stages, self._state.groups, self._state.waiting
         self.drained: set[str] = set()
-        self._queue, self._holds = queue, holds
         self._fits, self._oom = fits or {}, tuple(oom)
-        self._deaths: dict[Task, int] = {}
+        self._deaths: dict[StageTask, int] = {}
         self._free = free or {}
         self.follow(phases)
 
@@ -66,28 +68,30 @@ class Dispatcher(Outlook):
         taken   what each group had taken of each stage when the plan was made: limits count from there
         """
         before = taken or {}
-        self._n_phases = len(phases)
-        self._streams: set[tuple[int, int]] = set()
+        self._state.follow(phases)
         for group in self.groups.values():
-            group.posts.clear()
+            group.assignments.clear()
             was = before.get(group.id, group.n_taken)
             group.n_taken = {stage: n - was.get(stage, 0) for stage, n in group.n_taken.items()}
         for at, phase in enumerate(phases):
             for unit in phase.units:
                 group, stage = self._group(unit.devices), self.stages.index(unit.stage)
-                group.posts.append(Post(at, stage, group.lowered.get(stage, unit.fit), unit.limit))
-            self._streams |= {(at, stage) for stage in streaming_stages(phase, self.stages)}
-        add_help(self.groups, self._free, 2 * self._n_phases)
+                group.assignments.append(
+                    Assignment(at, stage, group.lowered.get(stage, unit.fit), unit.limit)
+                )
+        add_help(self.groups, self._free, 2 * self._state.n_phases)
 
-    def _group(self, devices: tuple[str, ...]) -> Group:
+    def _group(self, devices: tuple[str, ...]) -> DeviceGroup:
         name = "+".join(devices)
         if name not in self.groups:
-            self.groups[name] = Group(name, devices, is_draining=bool(self.drained.intersection(devices)))
+            self.groups[name] = DeviceGroup(
+                name, devices, is_draining=bool(self.drained.intersection(devices))
+            )
         return self.groups[name]
 
     # --- tasks ------------------------------------------------------------------------------------
 
-    def add(self, tasks: Iterable[Task], costs: Mapping[int, float] | None = None) -> None:
+    def add(self, tasks: Iterable[StageTask], costs: Mapping[int, float] | None = None) -> None:
         """These may run now. ``costs``: strand -> size in any unit; kept for its later stages."""
         self.waiting.add(tasks, costs)
 
@@ -104,55 +108,59 @@ class Dispatcher(Outlook):
                 if action is not None:
                     actions.append(action)
         for group in self.groups.values():
-            if group.state == "off" and now >= group.not_before_s and not group.is_draining:
+            if group.may_start(now):
                 actions += self._activate(group, now)
         return actions
 
     def wake_s(self, now: float) -> float | None:
-        """Seconds until there may be something to decide that no answer brings about."""
-        due = [group.not_before_s - now for group in self.groups.values() if group.state == "off"]
+        """Seconds until a worker's back-off ends; None if none has one."""
+        due = [group.back_off.not_before_s - now for group in self.groups.values() if group.state == "off"]
         return min((seconds for seconds in due if seconds > 0), default=None)
 
-    def _fastest_first(self) -> list[Group]:
-        def key(group: Group) -> float:
+    def _fastest_first(self) -> list[DeviceGroup]:
+        def key(group: DeviceGroup) -> float:
             return sum(group.item_s.values()) / max(1, len(group.item_s))
 
         return sorted(self.groups.values(), key=key)
 
-    def _order(self, group: Group, now: float) -> Action | None:
-        post = self._choose(group, now)
-        if post is None or self._turn(post, group) >= self._n_phases:
-            post = self._ahead(group, now) or post
-        if post is None:
+    def _order(self, group: DeviceGroup, now: float) -> Action | None:
+        assignment = self._chooser.choose(group, now)
+        if assignment is None or self._state.turn(assignment, group) >= self._state.n_phases:
+            assignment = self._chooser.ahead(group, now) or assignment
+        if assignment is None:
             return None
-        if group.resident.get(post.stage) != post.fit:
-            return None if group.running else self._load(group, post, now)
-        n_most = self._n_together(group, post)
-        if len(group.running) >= post.fit.in_flight or not n_most:
+        if group.resident.get(assignment.stage) != assignment.fit:
+            return None if group.running else self._load(group, assignment, now)
+        n_most = self._n_together(group, assignment)
+        if len(group.running) >= assignment.fit.in_flight or not n_most:
             return None
-        tasks = tuple(self._taken(group, post.stage, n_most))
+        tasks = tuple(self._taken(group, assignment.stage, n_most))
         group.is_ordered = True
-        group.n_taken[post.stage] = group.n_taken.get(post.stage, 0) + len(tasks)
+        group.n_taken[assignment.stage] = group.n_taken.get(assignment.stage, 0) + len(tasks)
         group.running.update(dict.fromkeys(tasks, now))
-        return Run(group.id, tasks, "longest first" if self.waiting.has_costs else "next in line")
+        return RunTasks(group.id, tasks, "longest first" if self.waiting.has_costs else "next in line")
 
-    def _load(self, group: Group, post: Post, now: float) -> Load:
-        keep = tuple(p.stage for p in group.posts if p.phase == post.phase and p.stage != post.stage)
-        gone = [stage for stage in group.resident if stage not in keep and stage != post.stage]
-        later = tuple(stage for stage in sorted(gone) if self.waiting.count(stage) or self._is_fed(stage))
-        group.is_ordered, group.loading, group.loading_since_s = True, post.stage, now
+    def _load(self, group: DeviceGroup, assignment: Assignment, now: float) -> LoadStage:
+        keep = tuple(
+            p.stage for p in group.assignments if p.phase == assignment.phase and p.stage != assignment.stage
+        )
+        gone = [stage for stage in group.resident if stage not in keep and stage != assignment.stage]
+        later = tuple(
+            stage for stage in sorted(gone) if self.waiting.count(stage) or self._state.is_fed(stage)
+        )
+        group.is_ordered, group.loading, group.loading_since_s = True, assignment.stage, now
         group.resident = {stage: fit for stage, fit in group.resident.items() if stage in keep}
-        return Load(group.id, post.stage, post.fit, keep, later)
+        return LoadStage(group.id, assignment.stage, assignment.fit, keep, later)
 
-    def _n_together(self, group: Group, post: Post) -> int:
+    def _n_together(self, group: DeviceGroup, assignment: Assignment) -> int:
         """How many tasks to take at once: near the end of a stage, no more than the others get as well."""
-        most = self.batch_of(group.id, post.stage)
-        if post.fit.in_flight > 1 or most == 1:
+        most = self.batch_of(group.id, assignment.stage)
+        if assignment.fit.in_flight > 1 or most == 1:
             return 1
-        holders = sum(post.stage in one.resident for one in self.groups.values() if one.state == "up")
-        return min(most, -(-self.waiting.count(post.stage) // max(1, holders)))
+        holders = sum(assignment.stage in one.resident for one in self.groups.values() if one.state == "up")
+        return min(most, -(-self.waiting.count(assignment.stage) // max(1, holders)))
 
-    def _taken(self, group: Group, stage: int, n_most: int) -> Iterable[Task]:
+    def _taken(self, group: DeviceGroup, stage: int, n_most: int) -> Iterable[StageTask]:
         """A task that was with a worker when it died is taken alone."""
         first = self.waiting.take(group.id, stage)
         yield first
@@ -164,104 +172,79 @@ class Dispatcher(Outlook):
                 return self.waiting.give_back(task)
             yield task
 
-    def _choose(self, group: Group, now: float) -> Post | None:
-        """What ``group`` should work at: the earliest phase that has something for it."""
-        open_ = [post for post in group.posts if self._may(group, post, now)]
-        if not open_:
-            return None
-        here = self._first([post for post in open_ if post.stage in group.resident], group)
-        other = self._first([post for post in open_ if post.stage not in group.resident], group)
-        if here is None or other is None:
-            return here or other
-        if self._turn(other, group) == self._turn(here, group):
-            return self._first([here, other], group)
-        is_sooner = self._turn(other, group) < self._turn(here, group)
-        return other if is_sooner and self._is_worth_loading(group, other.stage) else here
-
-    def _ahead(self, group: Group, now: float) -> Post | None:
-        """The next post of the plan, if its model can be loaded while its tasks are on their way."""
-        planned = [post for post in group.posts if not post.is_help and post.stage not in group.refused]
-        for post in sorted(planned, key=lambda post: self._turn(post, group)):
-            if self._turn(post, group) >= self._n_phases:
-                break
-            if not self._is_done_with(group, post, now):
-                is_there = group.resident.get(post.stage) == post.fit
-                return None if is_there or group.running or self.waiting.count(post.stage) else post
-        return None
-
-    def _is_done_with(self, group: Group, post: Post, now: float) -> bool:
-        """Nothing is left of it, or nothing that the others would not do sooner."""
-        if self._is_fed(post.stage):
-            return False
-        if not self.waiting.count(post.stage):
-            return True
-        return self._holds and self._is_too_slow(group, post.stage, self._holders(group, post.stage), now)
-
-    def _first(self, posts: list[Post], group: Group) -> Post | None:
-        if not posts:
-            return None
-        first = min(self._turn(post, group) for post in posts)
-        mine = [post for post in posts if self._turn(post, group) == first]
-        # Through to the end while there is plenty, so that results come early; at the end what has most
-        # before it goes first.
-        n_before = sum(self.waiting.count(stage) for stage in range(mine[0].stage + 1))
-        is_plenty = n_before > 2 * len(self.groups)
-        return min(mine, key=lambda post: -post.stage if is_plenty else post.stage)
-
-    def _may(self, group: Group, post: Post, now: float) -> bool:
-        if post.stage in group.refused or not self.waiting.has_for(group.id, post.stage):
-            return False
-        holders = self._holders(group, post.stage)
-        if post.stage not in group.resident and group.resident and holders:
-            mine = [p for p in group.posts if p.stage in group.resident and not p.is_help]
-            is_back = any(p.phase > post.phase for p in mine)
-            if is_back and post.stage not in group.parked:
-                return False  # those who still have the model there do it
-        if post.is_help and post.stage not in group.resident:
-            is_planned = any(self._is_coming(p.stage) for p in group.posts if not p.is_help)
-            if (is_planned and group.state == "off") or not self._is_worth_loading(group, post.stage):
-                return False
-            if self._waits_for_its_own(group) and self._is_planned_elsewhere(group, post.stage):
-                return False
-        if (post.phase, post.stage) in self._streams and self._n_next(post.stage) >= self._queue:
-            return False
-        return not (self._holds and self._is_too_slow(group, post.stage, holders, now))
-
-    def _activate(self, group: Group, now: float) -> list[Action]:
+    def _activate(self, group: DeviceGroup, now: float) -> list[Action]:
         """Start ``group`` if it has something to do and its devices are its own, or can be."""
         mine = set(group.devices)
         owners = [g for g in self.groups.values() if g.state in ("up", "starting") and mine & set(g.devices)]
-        is_due = any(self._is_due(group, post, now) for post in group.posts)
-        if not is_due and (owners or not self._is_next(group, now)):
+        is_due = any(self._chooser.is_due(group, assignment, now) for assignment in group.assignments)
+        if not is_due and (owners or not self._chooser.is_next(group, now)):
             return []
         for owner in owners:
-            if owner.state == "starting" or owner.is_working or self._choose(owner, now) is not None:
+            if owner.state == "starting" or owner.is_working or self._chooser.choose(owner, now) is not None:
                 return []
         actions: list[Action] = []
         for owner in owners:
             owner.reset()
             owner.state = "off"
-            owner.not_before_s = 0.0
-            actions.append(Stop(owner.id))
+            actions.append(StopWorker(owner.id))
         group.state = "starting"
-        return [*actions, Start(group.id)]
+        return [*actions, StartWorker(group.id)]
 
-    def _is_next(self, group: Group, now: float) -> bool:
-        """Nobody else wants its devices before it can be loaded for what is on its way."""
-        ahead, mine = self._ahead(group, now), set(group.devices)
-        rivals = [g for g in self.groups.values() if g is not group and mine & set(g.devices)]
-        if ahead is None:
-            return False
-        sooner = [(rival, post) for rival in rivals for post in rival.posts if post.phase <= ahead.phase]
-        return all(self._is_done_with(rival, post, now) for rival, post in sooner)
+    # --- what others may ask ----------------------------------------------------------------------
 
-    def _is_due(self, group: Group, post: Post, now: float) -> bool:
-        """It has work, or soon will: its stage runs side by side with the one before it."""
-        if post.stage in group.refused:
-            return False
-        return self._may(group, post, now) or (post.phase, post.stage - 1) in self._streams
+    @property
+    def n_running(self) -> int:
+        """Tasks that a worker has; their results are not known yet."""
+        return self._state.n_running
+
+    def is_over(self, stage: int) -> bool:
+        """Is nothing left of it, and will nothing come?"""
+        return self._state.is_over(stage)
+
+    def batch_of(self, group_id: str, stage: int) -> int:
+        """Most items in one call there."""
+        return self._state.batch_of(group_id, stage)
+
+    def why_stuck(self) -> tuple[int, dict[str, str]] | None:
+        """A stage that has tasks which nobody can run, and why not, by device; None if there is none."""
+        return self._state.why_stuck()
+
+    def view(self) -> DispatchView:
+        """Where the run is now."""
+        return DispatchView.of(self._state, self.drained)
+
+    def devices_of(self, group_id: str) -> tuple[str, ...]:
+        return self.groups[group_id].devices
+
+    def running_on(self, group_id: str) -> dict[StageTask, float]:
+        """Tasks that run there, and since when."""
+        return dict(self.groups[group_id].running)
+
+    def is_saving(self, group_id: str, task: StageTask) -> bool:
+        """The task is computed there, and its files are on their way to the disk."""
+        return task in self.groups[group_id].saving
+
+    def active_devices(self) -> set[str]:
+        """Devices that take work."""
+        groups = [group for group in self.groups.values() if group.state != "lost" and not group.is_draining]
+        return {device for group in groups for device in group.devices}
+
+    def lost_devices(self) -> set[str]:
+        """Devices of groups whose workers died again and again."""
+        return {device for group in self.groups.values() if group.state == "lost" for device in group.devices}
+
+    def draining(self, *, with_work: bool) -> list[str]:
+        """Groups that take nothing more, and (unless ``with_work``) have nothing left."""
+        draining = [group for group in self.groups.values() if group.is_draining]
+        return [group.id for group in draining if with_work or not group.is_working]
 
     # --- what became of it ------------------------------------------------------------------------
+
+    def awaits_lanes(self, group_id: str) -> bool:
+        """Is something under way in an idle worker's lanes? Then it is asked for what is over next."""
+        group = self.groups[group_id]
+        group.is_ordered = bool(group.running or group.saving)
+        return group.is_ordered
 
     def up(self, group_id: str) -> None:
         """Its worker is ready for orders."""
@@ -278,13 +261,12 @@ class Dispatcher(Outlook):
         seconds: float | None = None,
         parked: Mapping[int, float] | None = None,
     ) -> None:
-        """``seconds`` it took, if it was read; ``parked``: as in ``Group``, from now on."""
+        """``seconds`` it took, if it was read; ``parked``: as in ``DeviceGroup``, from now on."""
         group = self.groups[group_id]
         if seconds is not None:
-            self._load_s[stage] = seconds
+            self._state.load_s[stage] = seconds
         group.resident[stage], group.parked = fit, dict(parked or {})
         group.loading = None
-        group.n_load_deaths = 0
 
     def refused(self, group_id: str, stage: int, why: str) -> None:
         """``stage`` cannot be built there."""
@@ -292,25 +274,25 @@ class Dispatcher(Outlook):
         group.loading = None
         group.refused[stage] = why
 
-    def made(self, group_id: str, task: Task, seconds: float | None = None) -> None:
+    def made(self, group_id: str, task: StageTask, seconds: float | None = None) -> None:
         """The task is computed; its files are on their way to the disk, and the group can go on."""
         group = self.groups[group_id]
         self._computed(group, task, seconds)
         group.saving.add(task)
 
-    def ended(self, group_id: str, task: Task, seconds: float | None = None) -> None:
+    def ended(self, group_id: str, task: StageTask, seconds: float | None = None) -> None:
         """The task is over there, well or not; ``seconds`` it took if that says how fast the group is."""
         group = self.groups[group_id]
         self._computed(group, task, seconds)
         group.saving.discard(task)
-        group.n_early_deaths = 0
+        group.back_off.forgive()
 
-    def _computed(self, group: Group, task: Task, seconds: float | None) -> None:
+    def _computed(self, group: DeviceGroup, task: StageTask, seconds: float | None) -> None:
         group.running.pop(task, None)
         if seconds is not None:
             group.timed(task.stage, seconds)
 
-    def again(self, group_id: str, task: Task) -> None:
+    def again(self, group_id: str, task: StageTask) -> None:
         """The task was not run after all."""
         self.groups[group_id].running.pop(task, None)
         self.add([task])
@@ -319,7 +301,7 @@ class Dispatcher(Outlook):
         """No batches of ``stage`` there."""
         self.groups[group_id].batch[stage] = 1
 
-    def out_of_memory(self, group_id: str, task: Task) -> str | None:
+    def out_of_memory(self, group_id: str, task: StageTask) -> str | None:
         """The task did not fit there. What is tried now, in words; None if nothing is left to try."""
         group = self.groups[group_id]
         group.running.pop(task, None)
@@ -338,40 +320,35 @@ class Dispatcher(Outlook):
             self.add([task])
         return said
 
-    def _elsewhere(self, group: Group, task: Task) -> str | None:
+    def _elsewhere(self, group: DeviceGroup, task: StageTask) -> str | None:
         avoided = self.waiting.avoid.setdefault(task, set())
         avoided.add(group.id)
-        if any(self._could_run(other, task) for other in self.groups.values()):
+        if any(self._state.could_run(other, task) for other in self.groups.values()):
             return "another device"
         self.waiting.avoid.pop(task)
         return None
 
-    def lost(self, group_id: str, now: float, why: str) -> list[Task]:
-        """Its worker is gone. Returns the tasks that are given up; the others will be dealt again."""
+    def lost(self, group_id: str, now: float, how: str, said: str = "") -> list[StageTask]:
+        """Its worker is gone. Returns the tasks that are given up; the others will be dealt again.
+
+        how   in words that fit after "its worker"
+        said  its last words, to go on a sentence with
+        """
         group = self.groups[group_id]
         given_up = []
-        for task in list(group.running):
+        for task in group.running:
             self._deaths[task] = self._deaths.get(task, 0) + 1
             if self._deaths[task] >= MOST_TASK_DEATHS:
                 given_up.append(task)
             else:
                 self.add([task])
-        if group.loading is not None:
-            group.n_load_deaths += 1
-            if group.n_load_deaths >= MOST_TASK_DEATHS:
-                group.refused[group.loading] = f"its worker {why} while it loaded the model"
-                group.n_load_deaths = 0
-        if not group.running:
-            group.n_early_deaths += 1
-            group.not_before_s = now + BACK_OFF_S * 2 ** (group.n_early_deaths - 1)
+        stage = group.loading
+        if not group.running and group.back_off.died(how, now, said=said, building=stage):
+            assert stage is not None
+            group.refused[stage] = f"its worker {how} while it loaded the model{said}"
         self.add(group.saving)
         group.reset()
-        group.state = "off"
-        if group.n_early_deaths >= MOST_EARLY_DEATHS:
-            group.state, group.why_lost = (
-                "lost",
-                f"its worker {why} {group.n_early_deaths} times before it had a result",
-            )
+        group.state = "lost" if group.back_off.why_given_up else "off"
         return given_up
 
     def smaller_fit(self, group_id: str, stage: int) -> str | None:
@@ -386,7 +363,7 @@ class Dispatcher(Outlook):
         group = self.groups[group_id]
         self.add([*group.running, *group.saving])
         group.reset()
-        group.state, group.not_before_s = "off", 0.0
+        group.state = "off"
 
     def drain(self, device: str) -> None:
         """``device`` is to take nothing more; what it runs may be finished."""
@@ -402,7 +379,8 @@ class Dispatcher(Outlook):
         for group in known:
             group.is_draining = bool(self.drained.intersection(group.devices))
             if group.state == "lost":
-                group.state, group.n_early_deaths = "off", 0
+                group.state = "off"
+                group.back_off.forgive()
         if not known:
             self._group((device,))
-            add_help(self.groups, self._free, 2 * self._n_phases)
+            add_help(self.groups, self._free, 2 * self._state.n_phases)

@@ -1,4 +1,4 @@
-"""What each item still has to go through: the pure part of a run, which knows no device, clock or file.
+"""Which stages each item still has to go through: pure, without device, clock or file.
 
     begin() ──► tasks ──► done(task, outputs) | failed(task, why) ──► more tasks ──► ... ──► fates
 
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from evenload.errors import ConfigError
-from evenload.pipeline.dispatch.results import ItemFailure
+from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import StageSpec
 
-__all__ = ["Course", "StageRule", "Strand", "Task"]
+__all__ = ["ItemFlow", "StageRule", "StageTask", "Strand"]
 
 
 class _Holds(Protocol):
@@ -28,7 +28,7 @@ class _Holds(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StageRule:
-    """What decides who enters a stage and who leaves it.
+    """The rule of who enters a stage and who leaves it.
 
     samples    strands that an item has from here on
     condition  who does not meet it ends before the stage
@@ -51,8 +51,8 @@ class StageRule:
         return cls(stage.name, stage.condition, stage.samples, best.by, best.lowest, best.n)
 
 
-class Task(NamedTuple):
-    """One strand through one stage; both by number."""
+class StageTask(NamedTuple):
+    """One strand's run through one stage; both by number."""
 
     stage: int
     strand: int
@@ -60,7 +60,13 @@ class Task(NamedTuple):
 
 @dataclass(slots=True)
 class Strand:
-    """``fate``: open | done | failed | filtered (no condition met) | not chosen (others were better)."""
+    """One sample of one item on its way through the stages.
+
+    at        the item's place in the input
+    n_stages  stages that it is through with
+    fate      open | done | failed | filtered (no condition met) | not chosen (others were better)
+    ended_in  the stage that it ended in, unless it came through
+    """
 
     number: int
     at: int
@@ -73,11 +79,13 @@ class Strand:
     ended_in: str | None = None
 
 
-class Course:
-    """``strands`` hold all that is known; those of item ``at`` are ``strands_of[at]``, in order of sample.
+class ItemFlow:
+    """The way of all items of a run through its stages, as far as it has come.
 
-    n_open    strands that are on their way
-    n_failed  items of which every strand has failed that was not passed over for a better one
+    strands     all samples of all items, by number
+    strands_of  of item ``at``, the numbers of its strands, in order of sample
+    n_open      strands that are on their way
+    n_failed    items of which every strand has failed that was not passed over for a better one
     """
 
     def __init__(
@@ -92,7 +100,7 @@ class Course:
         self.n_failed = 0
         self._seed = seed
 
-    def begin(self) -> list[Task]:
+    def begin(self) -> list[StageTask]:
         """The first tasks, in input order."""
         tasks = []
         for at, item in enumerate(self.items):
@@ -100,12 +108,12 @@ class Course:
             tasks += self._enter(self.strands[-1])
         return tasks
 
-    def values(self, task: Task) -> dict[str, Any]:
+    def values(self, task: StageTask) -> dict[str, Any]:
         """What the stage is given: the item's own and the outputs so far, files as relative paths."""
         strand = self.strands[task.strand]
         return {**self.inputs[strand.at], **strand.outputs}
 
-    def done(self, task: Task, outputs: Mapping[str, Any]) -> list[Task]:
+    def done(self, task: StageTask, outputs: Mapping[str, Any]) -> list[StageTask]:
         """The task gave ``outputs``; returns what may run because of it."""
         strand = self.strands[task.strand]
         assert strand.fate == "open", strand
@@ -114,7 +122,7 @@ class Course:
         strand.n_stages += 1
         return self._left(strand, task.stage)
 
-    def failed(self, task: Task, error: ItemFailure) -> list[Task]:
+    def failed(self, task: StageTask, error: ItemFailure) -> list[StageTask]:
         """The strand goes no further; others of its item may, because of it."""
         strand = self.strands[task.strand]
         self._end(strand, "failed", self.rules[task.stage].name, error)
@@ -129,8 +137,8 @@ class Course:
         self.n_open += 1
         return strand
 
-    def _enter(self, strand: Strand) -> list[Task]:
-        """``strand`` comes to its next stage, and is in, or ends there."""
+    def _enter(self, strand: Strand) -> list[StageTask]:
+        """Move ``strand`` to its next stage, or end it if the condition fails; returns what may run."""
         rule = self.rules[strand.n_stages]
         try:
             is_let_in = rule.condition is None or rule.condition.holds(self._plain_values(strand))
@@ -145,25 +153,25 @@ class Course:
                 seed = item_seed(self._seed, strand.item.id, sample)
                 item = Item(strand.item.index, strand.item.id, seed, strand.item.group)
                 self._add(strand.at, sample, item, dict(strand.outputs), strand.n_stages)
-            return [Task(strand.n_stages, number) for number in self.strands_of[strand.at]]
-        return [Task(strand.n_stages, strand.number)]
+            return [StageTask(strand.n_stages, number) for number in self.strands_of[strand.at]]
+        return [StageTask(strand.n_stages, strand.number)]
 
     def _plain_values(self, strand: Strand) -> dict[str, Any]:
         return {"id": strand.item.id, "group": strand.item.group, **self.inputs[strand.at], **strand.outputs}
 
-    def _left(self, strand: Strand, stage: int) -> list[Task]:
+    def _left(self, strand: Strand, stage: int) -> list[StageTask]:
         if self.rules[stage].best_by is not None:
             return self._choose(strand.at, stage)
         return self._go_on(strand)
 
-    def _go_on(self, strand: Strand) -> list[Task]:
+    def _go_on(self, strand: Strand) -> list[StageTask]:
         if strand.n_stages == len(self.rules):
             strand.fate = "done"
             self.n_open -= 1
             return []
         return self._enter(strand)
 
-    def _choose(self, at: int, stage: int) -> list[Task]:
+    def _choose(self, at: int, stage: int) -> list[StageTask]:
         """Once all of an item's strands are through ``stage`` or ended, the best of them go on."""
         mine = [self.strands[number] for number in self.strands_of[at]]
         if any(strand.fate == "open" and strand.n_stages <= stage for strand in mine):
@@ -178,7 +186,7 @@ class Course:
         chosen = sorted(open_ones[: rule.n_best], key=lambda strand: strand.sample)
         return [task for strand in chosen for task in self._go_on(strand)]
 
-    def _settle_open_choice(self, strand: Strand) -> list[Task]:
+    def _settle_open_choice(self, strand: Strand) -> list[StageTask]:
         """``strand`` has ended: a choice that waited only for it can be made."""
         stage = next(
             (n for n, rule in enumerate(self.rules) if rule.best_by is not None and n >= strand.n_stages),

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from evenload.pipeline.dispatch.actions import Group
+from evenload.pipeline.dispatch.device_group import DeviceGroup
 from evenload.pipeline.plan import Fit
 
 __all__ = ["fewer_together", "next_fit", "smaller_in_flight"]
 
 
-def fewer_together(group: Group, stage: int, n_now: int) -> str | None:
+def fewer_together(group: DeviceGroup, stage: int, n_now: int) -> str | None:
     """Half as many items in one call; None if it is one already."""
     if n_now < 2:
         return None
@@ -17,29 +17,29 @@ def fewer_together(group: Group, stage: int, n_now: int) -> str | None:
     return f"batches of {n_now // 2}"
 
 
-def smaller_in_flight(group: Group, stage: int) -> str | None:
+def smaller_in_flight(group: DeviceGroup, stage: int) -> str | None:
     """Half as many items in flight over a layer group; nothing is built anew for that."""
-    for at, post in enumerate(group.posts):
-        if post.stage == stage and post.fit.in_flight > 1:
-            fewer = post.fit.in_flight // 2
-            group.posts[at] = replace(post, fit=replace(post.fit, in_flight=fewer))
-            group.lowered[stage] = group.posts[at].fit
+    for at, assignment in enumerate(group.assignments):
+        if assignment.stage == stage and assignment.fit.in_flight > 1:
+            fewer = assignment.fit.in_flight // 2
+            group.assignments[at] = replace(assignment, fit=replace(assignment.fit, in_flight=fewer))
+            group.lowered[stage] = group.assignments[at].fit
             if stage in group.resident:
-                group.resident[stage] = group.posts[at].fit
+                group.resident[stage] = group.assignments[at].fit
             return f"{fewer} in flight"
     return None
 
 
-def next_fit(group: Group, stage: int, fits: Sequence[str]) -> str | None:
+def next_fit(group: DeviceGroup, stage: int, fits: Sequence[str]) -> str | None:
     """The next way to hold the model on one device that ``fits`` allows."""
     ladder = [name for name in fits if name != "layer_split"]
-    for at, post in enumerate(group.posts):
-        if post.stage != stage or len(group.devices) > 1 or post.fit.name not in ladder:
+    for at, assignment in enumerate(group.assignments):
+        if assignment.stage != stage or len(group.devices) > 1 or assignment.fit.name not in ladder:
             continue
-        lower = ladder[ladder.index(post.fit.name) + 1 :]
+        lower = ladder[ladder.index(assignment.fit.name) + 1 :]
         if lower:
             n_resident = 0 if lower[0] == "resident_stream" else None
-            group.posts[at] = replace(post, fit=Fit(lower[0], resident_blocks=n_resident))
-            group.lowered[stage] = group.posts[at].fit
+            group.assignments[at] = replace(assignment, fit=Fit(lower[0], resident_blocks=n_resident))
+            group.lowered[stage] = group.assignments[at].fit
             return f"fit {lower[0]}"
     return None

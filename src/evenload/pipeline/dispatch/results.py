@@ -5,27 +5,16 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenload.pipeline.dispatch.item_failure import ItemFailure
+
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import Strand
     from evenload.pipeline.stage import Item
     from evenload.report.summary import Summary
 
-__all__ = ["ItemFailure", "ItemResult", "PipelineResult", "row_of"]
+__all__ = ["ItemResult", "PipelineResult", "row_of"]
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ItemFailure:
-    """Why an item went no further. ``type`` is the exception's; ``traceback`` is the worker's, for people."""
-
-    stage: str
-    type: str
-    message: str
-    traceback: str = ""
-
-    def to_json(self) -> dict[str, str]:
-        return {"stage": self.stage, "type": self.type, "message": self.message}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,22 @@
-"""Tasks that may run now, longest first, and who had better not run which of them."""
+"""Tasks that may run now, longest first, and the groups that should not run them."""
 
 import heapq
 from collections.abc import Iterable, Iterator, Mapping
 
-from evenload.pipeline.dispatch.item_flow import Task
+from evenload.pipeline.dispatch.item_flow import StageTask
 
 __all__ = ["Waiting"]
 
 
 class Waiting:
-    """Heaps of tasks, one for each stage. ``avoid``: task -> groups where it did not fit."""
+    """The tasks that may run now: a heap for each stage. ``avoid``: task -> groups where it did not fit."""
 
     def __init__(self, n_stages: int):
-        self.avoid: dict[Task, set[str]] = {}
-        self._heaps: list[list[tuple[float, int, Task]]] = [[] for _ in range(n_stages)]
+        self.avoid: dict[StageTask, set[str]] = {}
+        self._heaps: list[list[tuple[float, int, StageTask]]] = [[] for _ in range(n_stages)]
         self._costs: dict[int, float] = {}
 
-    def add(self, tasks: Iterable[Task], costs: Mapping[int, float] | None = None) -> None:
+    def add(self, tasks: Iterable[StageTask], costs: Mapping[int, float] | None = None) -> None:
         """``costs``: strand -> size in any unit; kept for its later stages."""
         self._costs.update(costs or {})
         for task in tasks:
@@ -26,13 +26,13 @@ class Waiting:
     def __len__(self) -> int:
         return sum(map(len, self._heaps))
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[StageTask]:
         return (task for heap in self._heaps for _, _, task in heap)
 
     def count(self, stage: int) -> int:
         return len(self._heaps[stage])
 
-    def of(self, stage: int) -> list[Task]:
+    def of(self, stage: int) -> list[StageTask]:
         return [task for _, _, task in self._heaps[stage]]
 
     @property
@@ -45,7 +45,7 @@ class Waiting:
             return bool(self._heaps[stage])
         return any(group not in self.avoid.get(task, ()) for _, _, task in self._heaps[stage])
 
-    def take(self, group: str, stage: int) -> Task:
+    def take(self, group: str, stage: int) -> StageTask:
         """The longest that ``group`` may run; there must be one."""
         heap = self._heaps[stage]
         if not self.avoid:
@@ -55,6 +55,6 @@ class Waiting:
         heapq.heapify(heap)
         return entry[2]
 
-    def give_back(self, task: Task) -> None:
+    def give_back(self, task: StageTask) -> None:
         """It was taken, and not run."""
         self.add([task])

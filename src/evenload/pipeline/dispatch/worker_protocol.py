@@ -4,18 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from evenload.pipeline.dispatch.item_flow import Task
+from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import Item, StageSetup
 
-__all__ = ["ADOPT", "LOAD", "RUN", "WAIT", "HostSpec", "Job", "Order", "Outcome"]
+__all__ = ["ADOPT", "LOAD", "RUN", "WAIT", "HostSpec", "Order", "OrderOutcome", "TaskInputs"]
 
 LOAD, RUN, WAIT, ADOPT = "load", "run", "wait", "adopt"
 
 
 @dataclass(frozen=True, slots=True)
 class HostSpec:
-    """All that a worker must know; sent to it once.
+    """All that a worker must know, sent to it once.
 
     ``park_bytes``: host memory that models may wait in while another is on the device; 0 for none.
     """
@@ -25,19 +25,22 @@ class HostSpec:
     park_bytes: int = 0
 
 
-class Job(NamedTuple):
-    """One task with all that its stage is given. ``place`` comes before the item's id in names of files."""
+class TaskInputs(NamedTuple):
+    """A task with all that its stage is given. ``place`` comes before the item's id in names of files."""
 
-    task: Task
+    task: StageTask
     values: Mapping[str, Any]
     item: Item
     place: str = ""
 
 
 class Order(NamedTuple):
-    """``load`` a stage | ``run`` jobs, together (with several lanes: begin one) | ``wait`` for what is over.
+    """An order to a worker, of one of four kinds.
 
-    ``adopt``: what is held is for another job from now on, ``spec``.
+    load    make ``stage`` ready
+    run     run the tasks of ``inputs`` together (with several lanes: begin one)
+    wait    answer when something that runs is over
+    adopt   hold the models for another job from now on, ``spec``
 
     keep   stages that may stay beside the one that is loaded
     later  others that will be wanted again, the next one first
@@ -48,13 +51,13 @@ class Order(NamedTuple):
     fit: Fit = Fit()
     keep: tuple[int, ...] = ()
     later: tuple[int, ...] = ()
-    jobs: tuple[Job, ...] = ()
+    inputs: tuple[TaskInputs, ...] = ()
     spec: HostSpec | None = None
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What became of an order.
+class OrderOutcome:
+    """What became of an order, or of one of its tasks.
 
     kind          loaded | refused | made (its files are being saved) | done | failed | memory | again (the
                   batch that it was in did not fit)
@@ -70,7 +73,7 @@ class Outcome:
 
     kind: str
     stage: int
-    task: Task | None = None
+    task: StageTask | None = None
     outputs: dict[str, Any] = field(default_factory=dict)
     files: dict[str, list] = field(default_factory=dict)
     error: tuple[str, str, str] = ("", "", "")

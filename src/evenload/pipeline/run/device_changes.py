@@ -1,29 +1,29 @@
 """The devices of a run that is under way: drained, added and paused from outside, through the run folder.
 
-``evenload devices drain cuda:3 --run RUN`` reaches ``executor.control``, which calls this from a thread of
+``evenload devices drain cuda:3 --run RUN`` reaches ``Control``, which calls this from a thread of
 its own; what it asks for is done by the run's loop, between two rounds.
 """
 
-import queue
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError, UnknownName
-from evenload.pipeline.run.run_loop import Driver
+from evenload.executor.supervisor.call_queue import CallQueue
+from evenload.pipeline.run.stage_driver import StageDriver
 
-__all__ = ["Fleet"]
+__all__ = ["DeviceChanges"]
 
 WAIT_S = 15.0
 
 
-class Fleet:
-    """What ``executor.control.Control`` asks; ``attend`` is the run's loop looking at its requests."""
+class DeviceChanges:
+    """The devices of a run, as ``Control`` may change them; the run's loop does so in ``attend``."""
 
-    def __init__(self, driver: Driver):
+    def __init__(self, driver: StageDriver):
         self._driver = driver
-        self._requests: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._requests = CallQueue(driver.wake)
         self.is_paused = False
 
     @property
@@ -57,8 +57,7 @@ class Fleet:
 
     def attend(self) -> None:
         """Do what was asked for; called by the run's loop."""
-        while not self._requests.empty():
-            self._requests.get()()
+        self._requests.run_waiting()
 
     def _in_loop(self, act: Callable[[], None]) -> None:
         is_done, errors = threading.Event(), []
@@ -71,7 +70,7 @@ class Fleet:
             finally:
                 is_done.set()
 
-        self._requests.put(once)
+        self._requests.call(once)
         if not is_done.wait(WAIT_S):
             raise ConfigError("the run is busy and has not looked yet", hint="look again in a while")
         if errors:

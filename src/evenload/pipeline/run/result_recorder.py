@@ -15,26 +15,29 @@ from typing import Any
 
 from evenload.errors import EvenloadError
 from evenload.events import EventLog, ItemFailed, ItemFinished, Note, Restored, read_events
-from evenload.pipeline.dispatch.item_flow import Course, Strand, Task
-from evenload.pipeline.dispatch.results import ItemFailure
+from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
 from evenload.pipeline.job.spec import JobSpec
-from evenload.pipeline.run.group_commit import Result
-from evenload.pipeline.run.run_loop import Ended
+from evenload.pipeline.run.outcome_reader import EndedTask
 from evenload.pipeline.stage import Item
 from evenload.pipeline.store.full_disk import HINT, says_full
+from evenload.pipeline.store.group_commit import StageResult
 from evenload.pipeline.store.ledger import Ledger, LedgerEntry, digest_inputs, digest_result
 from evenload.pipeline.store.run_folder import RunFolder
 
-__all__ = ["Keeping"]
+__all__ = ["ResultRecorder"]
 
 
-class Keeping:
-    """``n_restored``: results that came from an earlier session."""
+class ResultRecorder:
+    """The keeper of a run's results: in its ledger, in its items' courses and in its events.
+
+    n_restored  results that came from an earlier session
+    """
 
     def __init__(
         self,
         spec: JobSpec,
-        course: Course,
+        flow: ItemFlow,
         items: Sequence[tuple[Item, Mapping[str, Any]]],
         run_folder: RunFolder,
         ledger: Ledger,
@@ -43,14 +46,14 @@ class Keeping:
         retries_failed: bool = False,
     ):
         self.n_restored = 0
-        self._spec, self._course, self._log = spec, course, log
+        self._spec, self._flow, self._log = spec, flow, log
         self._run_folder, self._ledger = run_folder, ledger
         self._retries_failed = retries_failed
         self._digests: dict[int, str] = {}  # strand -> digest of all that its next result is made of
         self._inputs_digests = [digest_inputs(inputs, item.seed) for item, inputs in items]
         self._told: dict[tuple[str, str], bool] = {}
 
-    def restore(self, tasks: list[Task]) -> list[Task]:
+    def restore(self, tasks: list[StageTask]) -> list[StageTask]:
         """Take what is on disk already; returns the tasks that are left."""
         if not self._run_folder.is_resumed:
             return tasks
@@ -60,9 +63,9 @@ class Keeping:
             self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
         return sorted(left, key=lambda task: (task.stage, task.strand))
 
-    def results_of(self, ended: Sequence[Ended]) -> tuple[list[Result], EvenloadError | None]:
+    def results_of(self, ended: Sequence[EndedTask]) -> tuple[list[StageResult], EvenloadError | None]:
         """What is to be kept of these, and an error if the disk of a worker takes no more."""
-        stages, strands = self._spec.stages, self._course.strands
+        stages, strands = self._spec.stages, self._flow.strands
         results, fault = [], None
         for one in ended:
             try:
@@ -70,38 +73,38 @@ class Keeping:
             except EvenloadError as error:
                 fault = error
                 continue
-            results.append(Result(one.task, stages[one.task.stage].name, strands[one.task.strand], kept))
+            results.append(StageResult(one.task, stages[one.task.stage].name, strands[one.task.strand], kept))
         return results, fault
 
-    def advance(self, results: Sequence[Result]) -> list[Task]:
+    def advance(self, results: Sequence[StageResult]) -> list[StageTask]:
         """Go on from these; returns what may run because of them."""
         tasks = []
         for result in results:
             tasks += self._without_kept(self._advance(result.task, result.kept))
         return tasks
 
-    def tell(self, results: Sequence[Result]) -> None:
+    def tell(self, results: Sequence[StageResult]) -> None:
         """The disk has these."""
         for result in results:
             self._tell(result.task, result.kept)
 
-    def disown(self, results: Sequence[Result]) -> None:
+    def disown(self, results: Sequence[StageResult]) -> None:
         """The disk will not have these: they were not done."""
         for result in results:
             result.strand.fate, result.strand.error = "open", None
             for name in result.kept.outputs:
                 result.strand.outputs.pop(name, None)
 
-    def _without_kept(self, tasks: list[Task]) -> list[Task]:
+    def _without_kept(self, tasks: list[StageTask]) -> list[StageTask]:
         """``tasks``, and what follows from them, without those whose results are on disk."""
         if not self._run_folder.is_resumed:
             return tasks
-        left: list[Task] = []
+        left: list[StageTask] = []
         restored: list[list[int]] = [[] for _ in self._spec.stages]
         todo = list(reversed(tasks))
         while todo:
             task = todo.pop()
-            strand = self._course.strands[task.strand]
+            strand = self._flow.strands[task.strand]
             stage = self._spec.stages[task.stage].name
             kept = self._ledger.find(stage, strand, self._digest_of(strand))
             if kept is None or (kept.error is not None and self._retries_failed):
@@ -132,8 +135,8 @@ class Keeping:
             }
         return {}
 
-    def _kept_of(self, one: Ended) -> LedgerEntry:
-        strand, outcome = self._course.strands[one.task.strand], one.outcome
+    def _kept_of(self, one: EndedTask) -> LedgerEntry:
+        strand, outcome = self._flow.strands[one.task.strand], one.outcome
         digest, seconds = self._digest_of(strand), outcome.stop_s - outcome.start_s
         if outcome.kind == "done":
             return LedgerEntry(digest, outcome.outputs, outcome.files, None, seconds, one.device)
@@ -145,19 +148,19 @@ class Keeping:
             digest, error=ItemFailure(stage, kind, text, traceback), seconds=seconds, device=one.device
         )
 
-    def _advance(self, task: Task, kept: LedgerEntry) -> list[Task]:
-        strand = self._course.strands[task.strand]
+    def _advance(self, task: StageTask, kept: LedgerEntry) -> list[StageTask]:
+        strand = self._flow.strands[task.strand]
         if kept.error is not None:
-            return self._course.failed(task, kept.error)
+            return self._flow.failed(task, kept.error)
         made = digest_result(self._digest_of(strand), kept)
-        tasks = self._course.done(task, kept.outputs)
+        tasks = self._flow.done(task, kept.outputs)
         for one in tasks if len(tasks) > 1 else ():
             self._digests.setdefault(one.strand, made)  # samples of it, unless they have come farther
         self._digests[task.strand] = made
         return tasks
 
-    def _tell(self, task: Task, kept: LedgerEntry) -> None:
-        strand, stage = self._course.strands[task.strand], self._spec.stages[task.stage].name
+    def _tell(self, task: StageTask, kept: LedgerEntry) -> None:
+        strand, stage = self._flow.strands[task.strand], self._spec.stages[task.stage].name
         now, name, error = self._log.now(), self._name_of(strand), kept.error
         if error is None:
             shown = {**kept.outputs, **(self._before(strand) if task.stage == 0 else {})}
@@ -175,7 +178,7 @@ class Keeping:
     def _before(self, strand: Strand) -> dict[str, str]:
         """What a reader of the report wants beside the outputs: the item's group, and a copy of its file."""
         more = {} if strand.item.group is None else {"group": strand.item.group}
-        path = self._course.inputs[strand.at].get("path")
+        path = self._flow.inputs[strand.at].get("path")
         if not self._spec.report.keep_inputs or not isinstance(path, str) or strand.sample:
             return more
         try:

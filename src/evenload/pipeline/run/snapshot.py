@@ -1,35 +1,34 @@
-"""Where a run is, as the planner sees it: what is left, what each device holds, and when it is free."""
+"""The state of a run as the planner sees it: what is left, what each device holds, and when it is free."""
 
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from evenload.pipeline.dispatch.actions import Group
-from evenload.pipeline.dispatch.dispatcher import Dispatcher
-from evenload.pipeline.dispatch.item_flow import Course
+from evenload.pipeline.dispatch.dispatch_view import DispatchView, GroupView
+from evenload.pipeline.dispatch.item_flow import ItemFlow
 from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, SpeedEstimate
 from evenload.pipeline.planning.replan import RunState
 from evenload.pipeline.problem import PlanDevice, Problem
 
-__all__ = ["described", "standing", "tasks_left", "timings_of"]
+__all__ = ["described", "state_of_run", "tasks_left", "timings_of"]
 
 
-def standing(
-    problem: Problem, dispatcher: Dispatcher, course: Course, seen: SpeedEstimate, now: float
+def state_of_run(
+    problem: Problem, view: DispatchView, flow: ItemFlow, seen: SpeedEstimate, now: float
 ) -> RunState:
     """``problem`` has all devices of the run; those that take no part any more are left out.
 
     What runs counts as done: its device is free when it is through with it.
     """
     n_tasks = [stage.n_tasks for stage in problem.stages]
-    left = tasks_left(course, n_tasks)
+    left = tasks_left(flow, n_tasks)
     done = [
-        problem.n_items * n - n_left + dispatcher.tasks_on(stage)
+        problem.n_items * n - n_left + view.n_on_workers[stage]
         for stage, (n, n_left) in enumerate(zip(n_tasks, left, strict=True))
     ]
     for stage, (before, after) in enumerate(itertools.pairwise(n_tasks)):
         done[stage + 1] = min(done[stage + 1], done[stage] * after // before)
-    devices = [_as_it_is(device, dispatcher, problem, seen, now) for device in problem.devices]
+    devices = [_as_it_is(device, view, problem, seen, now) for device in problem.devices]
     return RunState(tuple(done), tuple(device for device in devices if device is not None), seen.item_s)
 
 
@@ -44,11 +43,11 @@ def described(before: Problem, again: Problem, device: str) -> PlanDevice | None
     return None if new is None or not scales else replace(new, speed=new.speed * scales[0])
 
 
-def tasks_left(course: Course, n_tasks: Sequence[int]) -> list[int]:
+def tasks_left(flow: ItemFlow, n_tasks: Sequence[int]) -> list[int]:
     """Tasks of each stage that are not done, if every item gets through. ``n_tasks``: for each item."""
     left = [0] * len(n_tasks)
-    for numbers in course.strands_of:
-        open_ones = [course.strands[n] for n in numbers if course.strands[n].fate == "open"]
+    for numbers in flow.strands_of:
+        open_ones = [flow.strands[n] for n in numbers if flow.strands[n].fate == "open"]
         for stage, most in enumerate(n_tasks):
             n_here = sum(strand.n_stages <= stage for strand in open_ones)
             is_whole = len(numbers) == 1  # its samples are made when it comes to their stage
@@ -56,39 +55,39 @@ def tasks_left(course: Course, n_tasks: Sequence[int]) -> list[int]:
     return left
 
 
-def timings_of(dispatcher: Dispatcher, now: float) -> dict[tuple[str, str], MeanTime]:
+def timings_of(view: DispatchView, now: float) -> dict[tuple[str, str], MeanTime]:
     """Of groups of one device. What runs longer than anything before it says something already."""
     timings = {}
-    for group in dispatcher.groups.values():
-        for stage, name in enumerate(dispatcher.stages) if len(group.devices) == 1 else ():
+    for group in view.groups:
+        for stage, name in enumerate(view.stages) if len(group.devices) == 1 else ():
             n, total_s = group.n_timed.get(stage, 0), group.total_s.get(stage, 0.0)
             running = [since for task, since in group.running.items() if task.stage == stage]
             late_s = (now - min(running)) / len(running) if running else 0.0
-            if late_s > _expected_s(group, stage, dispatcher):
+            if late_s > _expected_s(group, stage, view):
                 n, total_s = n + 1, total_s + late_s
             if n:
                 timings[group.devices[0], name] = MeanTime(n, total_s / n)
     return timings
 
 
-def _expected_s(group: Group, stage: int, dispatcher: Dispatcher) -> float:
+def _expected_s(group: GroupView, stage: int, view: DispatchView) -> float:
     """Seconds for an item there, or with the slowest of the others, if it has done none."""
     own = group.item_s.get(stage)
-    others = (one.item_s[stage] for one in dispatcher.groups.values() if stage in one.item_s)
+    others = (one.item_s[stage] for one in view.groups if stage in one.item_s)
     return own if own is not None else max(others, default=float("inf"))
 
 
 def _as_it_is(
-    device: PlanDevice, dispatcher: Dispatcher, problem: Problem, seen: SpeedEstimate, now: float
+    device: PlanDevice, view: DispatchView, problem: Problem, seen: SpeedEstimate, now: float
 ) -> PlanDevice | None:
-    mine = [group for group in dispatcher.groups.values() if device.id in group.devices]
-    if device.id in dispatcher.drained or any(group.state == "lost" or group.refused for group in mine):
+    mine = [group for group in view.groups if device.id in group.devices]
+    if device.id in view.drained or not all(group.is_usable for group in mine):
         return None
     speed = seen.speed.get(device.id, device.speed)
-    group = next((group for group in mine if group.state == "up"), None)
+    group = next((group for group in mine if group.is_up), None)
     if group is None:
         return replace(device, speed=speed)
-    held = [*group.resident, *([group.loading] if group.loading is not None else [])]
+    held = [*group.held, *([group.loading] if group.loading is not None else [])]
     ready_s = 0.0
     if group.loading is not None:
         load_s = problem.stages[group.loading].load_s
@@ -100,7 +99,7 @@ def _as_it_is(
     return replace(device, speed=speed, holds=holds, ready_s=ready_s, returns=returns)
 
 
-def _busy_s(group: Group, item_s: Mapping[str, float], problem: Problem, now: float) -> float:
+def _busy_s(group: GroupView, item_s: Mapping[str, float], problem: Problem, now: float) -> float:
     """Seconds until it is through with what it runs."""
     since = min(group.running.values())
     seconds = sum(item_s[problem.stages[task.stage].name] for task in group.running)

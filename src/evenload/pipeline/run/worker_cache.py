@@ -7,7 +7,7 @@
 
 To a run they are a back end like any other, with workers, tasks and chunks numbered by the run. Its start of
 a worker finds one that waits on the same devices, its load of a host tells the host that is there of the new
-job (``orders.ADOPT``), and its end leaves the workers that have answered all.
+job (``worker_protocol.ADOPT``), and its end leaves the workers that have answered all.
 """
 
 import os
@@ -21,7 +21,7 @@ from evenload.errors import ConfigError
 from evenload.executor.backends import Backend, WorkerOptions, make_backend
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
 from evenload.executor.task.task import PreparedTask
-from evenload.pipeline.dispatch.item_flow import Task as StageTask
+from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import ADOPT, Order
 
 __all__ = ["KeptWorkers"]
@@ -30,7 +30,7 @@ GRACE_S = 1.0
 
 
 @dataclass(slots=True)
-class _Kept:
+class _KeptWorker:
     """A live worker. ``host``: its task that holds the models, or 0; ``run_number``: 0 while it waits.
 
     n_open      orders that it has not answered, and a load or adoption
@@ -61,11 +61,14 @@ def _devices(device: str, environment: Mapping[str, str]) -> set[str]:
 
 
 class KeptWorkers:
-    """A back end by value, for one run at a time. ``inner`` is the name of the one that starts workers."""
+    """Workers with their models, kept from one run to the next; a backend by value, for one run at a time.
+
+    inner  the name of the backend that starts them
+    """
 
     def __init__(self, inner: str = "process"):
         self.inner = inner
-        self.kept: dict[int, _Kept] = {}
+        self.kept: dict[int, _KeptWorker] = {}
         self.is_lent = False
         self._backend: Backend | None = None
         self._pid = os.getpid()
@@ -80,7 +83,7 @@ class KeptWorkers:
         if self._backend is None:
             self._backend = make_backend(self.inner, options)
         self.is_lent = True
-        return _Lent(self, self._backend)
+        return _LentBackend(self, self._backend)
 
     def beside(self) -> "KeptWorkers":
         return KeptWorkers(self.inner)
@@ -114,13 +117,13 @@ class KeptWorkers:
         return self._counts[what]
 
 
-class _Lent:
-    """The workers as one run sees them: its own numbers outside, ours inside."""
+class _LentBackend:
+    """A backend for one run over kept workers: translates its numbers to ours and back."""
 
     def __init__(self, owner: KeptWorkers, backend: Backend):
         self.is_threaded, self.host = backend.is_threaded, backend.host
         self._owner, self._backend = owner, backend
-        self._of_run: dict[int, _Kept] = {}
+        self._of_run: dict[int, _KeptWorker] = {}
         self._task_of: dict[int, int] = {}
         self._chunks: dict[tuple[int, int], tuple[int, Sequence[Order]]] = {}
         self._adopting: set[tuple[int, int]] = set()
@@ -138,7 +141,7 @@ class _Lent:
         for kept in there:  # their memory is wanted
             if kept.shares_devices_with(device.id, environment):
                 self._end(kept)
-        kept = _Kept(self._owner.next("worker"), device.id, dict(environment), run_number=worker)
+        kept = _KeptWorker(self._owner.next("worker"), device.id, dict(environment), run_number=worker)
         self._backend.start(kept.number, device, pool, environment)
         self._owner.kept[kept.number] = self._of_run[worker] = kept
         return None
@@ -164,7 +167,7 @@ class _Lent:
         ours = self._owner.next("chunk")
         self._chunks[kept.number, ours] = (chunk, items)
         kept.n_open += 1
-        kept.unfinished.update(job.task for order in items for job in order.jobs)
+        kept.unfinished.update(one.task for order in items for one in order.inputs)
         return self._backend.run(kept.number, kept.host, ours, items, singly)
 
     def drop(self, worker: int, chunk: int) -> None:
@@ -206,7 +209,7 @@ class _Lent:
             self._owner.is_lent = False
         return []
 
-    def _end(self, kept: _Kept) -> None:
+    def _end(self, kept: _KeptWorker) -> None:
         if self._owner.kept.pop(kept.number, None) is not None:
             self._backend.kill(kept.number)
 
@@ -231,7 +234,7 @@ class _Lent:
             return self._answered(kept, message)
         return message._replace(worker=worker)
 
-    def _answered(self, kept: _Kept, message: Answered | Spoilt) -> Message:
+    def _answered(self, kept: _KeptWorker, message: Answered | Spoilt) -> Message:
         at = (kept.number, message.chunk)
         kept.n_open -= 1
         if at not in self._adopting:
@@ -249,6 +252,6 @@ class _Lent:
 def _finished(message: Answered | Spoilt, orders: Sequence[Order]) -> Iterator[StageTask]:
     """Tasks that are over by this answer; one that is ``made`` is not: its files are on their way."""
     if isinstance(message, Spoilt) or message.answer.failures:
-        yield from (job.task for order in orders for job in order.jobs)
+        yield from (one.task for order in orders for one in order.inputs)
     for outcomes in message.answer.values if isinstance(message, Answered) else ():
         yield from (one.task for one in outcomes or () if one.task is not None and one.kind != "made")

@@ -19,7 +19,7 @@ from evenload.errors import ConfigError
 from evenload.events import json_text
 from evenload.executor.journal.journal import Journal
 from evenload.pipeline.artifacts import digest_of
-from evenload.pipeline.dispatch.results import ItemFailure
+from evenload.pipeline.dispatch.item_failure import ItemFailure
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import Strand

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from evenload.executor.task.failure import Failure, is_memory_error
-from evenload.pipeline.dispatch.worker_protocol import Job, Outcome
+from evenload.pipeline.dispatch.worker_protocol import OrderOutcome, TaskInputs
 from evenload.pipeline.stage import StageOutput, StageRunner, StageSetup
 from evenload.pipeline.worker.file_saver import FileSaver
 
@@ -33,7 +33,7 @@ class LoadedStage:
         stage: int,
         n_lanes: int,
         saver: FileSaver,
-        over: "queue.SimpleQueue[Outcome]",
+        over: "queue.SimpleQueue[OrderOutcome]",
     ):
         self.runner = runner
         self._stage, self._saver, self._over = stage, saver, over
@@ -47,15 +47,15 @@ class LoadedStage:
                 self._has_lanes = True
                 self._lanes.put(lane)
 
-    def run(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def run(self, tasks: Sequence[TaskInputs]) -> list[OrderOutcome]:
         """Run the items; returns the outcomes there are by now, the others go to ``over``."""
         if self._has_lanes:
-            for job in jobs:
-                threading.Thread(target=self._run_on_lane, args=(job,), daemon=True).start()
+            for one in tasks:
+                threading.Thread(target=self._run_on_lane, args=(one,), daemon=True).start()
             return []
-        if len(jobs) > 1:
-            return self._run_batch(jobs)
-        return [self._run_one(self.runner, jobs[0])]
+        if len(tasks) > 1:
+            return self._run_batch(tasks)
+        return [self._run_one(self.runner, tasks[0])]
 
     def adopt(self, setup: StageSetup) -> bool:
         """Go on with the setup of another job's stage, if that needs the same model; else return False."""
@@ -77,35 +77,37 @@ class LoadedStage:
             text = f"{self.runner.setup.stage}: close() raised {type(error).__name__}: {error}"
             sys.stderr.write(text + "\n")
 
-    def _run_on_lane(self, job: Job) -> None:
+    def _run_on_lane(self, one: TaskInputs) -> None:
         lane = self._lanes.get()
-        outcome = self._run_one(lane, job)
+        outcome = self._run_one(lane, one)
         self._lanes.put(lane)
         if outcome.kind != "made":  # else it is in ``over`` already
             self._over.put(outcome)
 
-    def _run_one(self, runner: StageRunner, job: Job) -> Outcome:
+    def _run_one(self, runner: StageRunner, one: TaskInputs) -> OrderOutcome:
         began_s = time.monotonic()
         try:
-            made = runner.call(job.values, job.item, job.place)
+            made = runner.call(one.values, one.item, one.place)
         except Exception as error:
-            return timed(self._failed(job, error), began_s)
-        outcome = timed(Outcome("done", self._stage, job.task, made.outputs, made.files), began_s)
+            return timed(self._failed(one, error), began_s)
+        outcome = timed(OrderOutcome("done", self._stage, one.task, made.outputs, made.files), began_s)
         return self._saved(outcome, made)
 
-    def _failed(self, job: Job, error: Exception) -> Outcome:
+    def _failed(self, one: TaskInputs, error: Exception) -> OrderOutcome:
         kind = "memory" if is_memory_error(error) else "failed"
-        outcome = Outcome(kind, self._stage, job.task, error=described_error(error))
+        outcome = OrderOutcome(kind, self._stage, one.task, error=described_error(error))
         error.__traceback__ = None  # its frames hold the tensors that did not fit
         if kind == "memory":
             free_cached_memory()
         return outcome
 
-    def _saved(self, outcome: Outcome, made: StageOutput) -> Outcome:
+    def _saved(self, outcome: OrderOutcome, made: StageOutput) -> OrderOutcome:
         """Return ``outcome``, or an interim outcome "made" while its files are being written."""
         if not made.contents:
             return outcome
-        interim = Outcome("made", self._stage, outcome.task, start_s=outcome.start_s, stop_s=outcome.stop_s)
+        interim = OrderOutcome(
+            "made", self._stage, outcome.task, start_s=outcome.start_s, stop_s=outcome.stop_s
+        )
         interim.peak_bytes = outcome.peak_bytes
         if self._has_lanes:
             self._over.put(interim)  # before the outcome itself can be there
@@ -114,56 +116,61 @@ class LoadedStage:
 
     # --- batches ----------------------------------------------------------------------------------
 
-    def _run_batch(self, jobs: Sequence[Job]) -> list[Outcome]:
+    def _run_batch(self, tasks: Sequence[TaskInputs]) -> list[OrderOutcome]:
         if self._may_batch is False or not self.runner.can_batch:
-            outcomes = [self._run_one(self.runner, job) for job in jobs]
+            outcomes = [self._run_one(self.runner, one) for one in tasks]
             outcomes[0].how = "differs" if self.runner.can_batch else "refused"
             return outcomes
         began_s = time.monotonic()
         try:
-            mades = self.runner.call_batch([(job.values, job.item, job.place) for job in jobs])
+            mades = self.runner.call_batch([(one.values, one.item, one.place) for one in tasks])
         except Exception as error:
-            first = timed(self._failed(jobs[0], error), began_s)
+            first = timed(self._failed(tasks[0], error), began_s)
             if first.kind == "memory":
-                return [first, *(timed(Outcome("again", self._stage, job.task), began_s) for job in jobs[1:])]
-            return [self._run_one(self.runner, job) for job in jobs]  # to find the item that fails
-        took_s = (time.monotonic() - began_s) / len(jobs)
+                return [
+                    first,
+                    *(timed(OrderOutcome("again", self._stage, one.task), began_s) for one in tasks[1:]),
+                ]
+            return [self._run_one(self.runner, one) for one in tasks]  # to find the item that fails
+        took_s = (time.monotonic() - began_s) / len(tasks)
         if self._may_batch is None:
-            return self._compared(jobs, mades, took_s)
-        return self._of_batch(jobs, mades, began_s, took_s)
+            return self._compared(tasks, mades, took_s)
+        return self._of_batch(tasks, mades, began_s, took_s)
 
     def _of_batch(
-        self, jobs: Sequence[Job], mades: Sequence[StageOutput], began_s: float, took_s: float
-    ) -> list[Outcome]:
+        self, tasks: Sequence[TaskInputs], mades: Sequence[StageOutput], began_s: float, took_s: float
+    ) -> list[OrderOutcome]:
         """Return outcomes as if the items had run one after the other, each in an equal share of the time."""
         outcomes = []
-        for number, (job, made) in enumerate(zip(jobs, mades, strict=True)):
-            outcome = timed(Outcome("done", self._stage, job.task, made.outputs, made.files), began_s)
+        for number, (one, made) in enumerate(zip(tasks, mades, strict=True)):
+            outcome = timed(OrderOutcome("done", self._stage, one.task, made.outputs, made.files), began_s)
             outcome.start_s = began_s + number * took_s
             outcome.stop_s = outcome.start_s + took_s
             outcomes.append(self._saved(outcome, made))
         return outcomes
 
-    def _compared(self, jobs: Sequence[Job], mades: Sequence[StageOutput], took_s: float) -> list[Outcome]:
+    def _compared(
+        self, tasks: Sequence[TaskInputs], mades: Sequence[StageOutput], took_s: float
+    ) -> list[OrderOutcome]:
         """Run the items of a batch one by one as well, and note whether the bytes are equal.
 
         The results of the single runs are those that count.
         """
         began_s = time.monotonic()
         outcomes, is_equal = [], True
-        for job, together in zip(jobs, mades, strict=True):
+        for one, together in zip(tasks, mades, strict=True):
             start_s = time.monotonic()
             try:
-                alone = self.runner.call(job.values, job.item, job.place)
+                alone = self.runner.call(one.values, one.item, one.place)
             except Exception as error:
-                outcomes.append(timed(self._failed(job, error), start_s))
+                outcomes.append(timed(self._failed(one, error), start_s))
                 is_equal = False
                 continue
             is_equal = is_equal and (alone.outputs, alone.files) == (together.outputs, together.files)
-            outcome = timed(Outcome("done", self._stage, job.task, alone.outputs, alone.files), start_s)
+            outcome = timed(OrderOutcome("done", self._stage, one.task, alone.outputs, alone.files), start_s)
             outcomes.append(self._saved(outcome, alone))
         self._may_batch = is_equal
-        alone_s = (time.monotonic() - began_s) / len(jobs)
+        alone_s = (time.monotonic() - began_s) / len(tasks)
         faster = f", {alone_s / took_s:.1f}x as fast" if took_s > 0 else ""
         outcomes[0].how = f"equal{faster}" if is_equal else "differs"
         return outcomes
@@ -175,15 +182,15 @@ def _model_setup(setup: StageSetup) -> StageSetup:
     return replace(setup, run_folder=Path(), call={}, outputs={}, retries=0, seed=seed)
 
 
-def _after_saving(outcome: Outcome, fault: Exception | None) -> Outcome:
+def _after_saving(outcome: OrderOutcome, fault: Exception | None) -> OrderOutcome:
     if fault is None:
         return outcome
-    failed = Outcome("failed", outcome.stage, outcome.task, error=described_error(fault))
+    failed = OrderOutcome("failed", outcome.stage, outcome.task, error=described_error(fault))
     failed.start_s, failed.stop_s, failed.peak_bytes = outcome.start_s, outcome.stop_s, outcome.peak_bytes
     return failed
 
 
-def timed(outcome: Outcome, began_s: float) -> Outcome:
+def timed(outcome: OrderOutcome, began_s: float) -> OrderOutcome:
     """Set the outcome's times, from ``began_s`` to now, and the peak of memory."""
     outcome.start_s, outcome.stop_s = began_s, time.monotonic()
     outcome.peak_bytes = _peak_bytes()

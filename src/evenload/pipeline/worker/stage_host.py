@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from evenload.executor.task.failure import is_memory_error
-from evenload.pipeline.dispatch.worker_protocol import ADOPT, LOAD, WAIT, HostSpec, Order, Outcome
+from evenload.pipeline.dispatch.worker_protocol import ADOPT, LOAD, WAIT, HostSpec, Order, OrderOutcome
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import StageRunner
 from evenload.pipeline.worker.file_saver import FileSaver
@@ -43,9 +43,9 @@ class StageHost:
         self._parked: dict[int, LoadedStage] = {}
         self._built: dict[int, _BuiltStage] = {}
         self._saver = FileSaver()
-        self._over: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
+        self._over: queue.SimpleQueue[OrderOutcome] = queue.SimpleQueue()
 
-    def __call__(self, order: Order) -> list[Outcome]:
+    def __call__(self, order: Order) -> list[OrderOutcome]:
         if order.kind == LOAD:
             outcomes = self._load(order)
         elif order.kind == ADOPT:
@@ -53,7 +53,7 @@ class StageHost:
         elif order.kind == WAIT:
             outcomes = self._wait()
         else:
-            outcomes = self._loaded[order.stage].run(order.jobs)
+            outcomes = self._loaded[order.stage].run(order.inputs)
         return [*outcomes, *self._outcomes_so_far()]
 
     def close(self) -> None:
@@ -61,21 +61,21 @@ class StageHost:
             self._drop(stage)
         self._saver.close()
 
-    def _wait(self) -> list[Outcome]:
+    def _wait(self) -> list[OrderOutcome]:
         """Wait for the next outcome, but not long: there may be something new to do."""
         try:
             return [self._over.get(timeout=LONGEST_WAIT_S)]
         except queue.Empty:
             return []
 
-    def _outcomes_so_far(self) -> list[Outcome]:
+    def _outcomes_so_far(self) -> list[OrderOutcome]:
         """Return the outcomes of lanes and of saved files that are there already."""
         outcomes = []
         while not self._over.empty():
             outcomes.append(self._over.get())
         return outcomes
 
-    def _load(self, order: Order) -> list[Outcome]:
+    def _load(self, order: Order) -> list[OrderOutcome]:
         """Have the order's stage on the device: kept, brought back from host memory, or built."""
         began_s = time.monotonic()
         must_replace, how = False, "read"
@@ -93,8 +93,8 @@ class StageHost:
         except Exception as error:
             kind = "memory" if is_memory_error(error) else "refused"
             error.__traceback__ = None if kind == "memory" else error.__traceback__
-            return [timed(Outcome(kind, order.stage, error=described_error(error)), began_s)]
-        loaded = timed(Outcome("loaded", order.stage, must_replace=must_replace, how=how), began_s)
+            return [timed(OrderOutcome(kind, order.stage, error=described_error(error)), began_s)]
+        loaded = timed(OrderOutcome("loaded", order.stage, must_replace=must_replace, how=how), began_s)
         loaded.parked = {stage: unpark_s(self._model(stage)) for stage in self._parked}
         if must_replace:
             self._saver.close()  # so that nothing computed is lost when this process is replaced
@@ -155,7 +155,7 @@ class StageHost:
         self._parked[stage] = self._loaded.pop(stage)
         return self._came_back(built) or self._drop(stage)
 
-    def _adopt(self, spec: HostSpec | None) -> list[Outcome]:
+    def _adopt(self, spec: HostSpec | None) -> list[OrderOutcome]:
         """Begin another job: keep the models that it needs in the same way, drop the others."""
         assert spec is not None
         for stage, loaded in (*self._loaded.items(), *self._parked.items()):

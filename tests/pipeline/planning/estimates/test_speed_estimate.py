@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
-from evenload.pipeline.dispatch.item_flow import Course, StageRule, Task
-from evenload.pipeline.dispatch.results import ItemFailure
+from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, estimate_speeds, find_drift
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
-from evenload.pipeline.run.snapshot import described, standing, tasks_left, timings_of
+from evenload.pipeline.run.snapshot import described, state_of_run, tasks_left, timings_of
 from evenload.pipeline.stage import Item
 
 NAMES = ("edit", "score")
@@ -81,43 +81,43 @@ def test_drift_is_what_chance_does_not_explain() -> None:
 
 def test_what_is_left_counts_samples_failures_and_the_best() -> None:
     rules = [StageRule("edit", samples=4), StageRule("score", best_by="s")]
-    course = Course(rules, [(Item(at, str(at)), {}) for at in range(3)])
+    flow = ItemFlow(rules, [(Item(at, str(at)), {}) for at in range(3)])
     problem = asked(n_items=3, edit=4, score=4)
     counts = [stage.n_tasks for stage in problem.stages]
-    course.begin()
-    assert tasks_left(course, counts) == [12, 12]
-    first, second, third, fourth = course.strands_of[0]
-    course.done(Task(0, first), {})
-    course.done(Task(0, second), {})
-    course.done(Task(1, second), {"s": 1.0})
-    course.failed(Task(0, third), ItemFailure("edit", "E", "no"))
-    assert tasks_left(course, counts) == [8 + 1, 8 + 2]
-    assert fourth in course.strands_of[0]
+    flow.begin()
+    assert tasks_left(flow, counts) == [12, 12]
+    first, second, third, fourth = flow.strands_of[0]
+    flow.done(StageTask(0, first), {})
+    flow.done(StageTask(0, second), {})
+    flow.done(StageTask(1, second), {"s": 1.0})
+    flow.failed(StageTask(0, third), ItemFailure("edit", "E", "no"))
+    assert tasks_left(flow, counts) == [8 + 1, 8 + 2]
+    assert fourth in flow.strands_of[0]
 
 
 def test_where_a_run_is() -> None:
     problem = asked(4)
-    course = Course([StageRule(name) for name in NAMES], [(Item(at, str(at)), {}) for at in range(10)])
+    flow = ItemFlow([StageRule(name) for name in NAMES], [(Item(at, str(at)), {}) for at in range(10)])
     dispatcher = Dispatcher(_swap_phases(NAMES, ["d0", "d1", "d2", "d3"]), NAMES)
-    dispatcher.add(course.begin())
+    dispatcher.add(flow.begin())
     for device in ("d0", "d1"):
         dispatcher.up(device)
         dispatcher.loaded(device, 0, Fit())
     dispatcher.decide(100.0)
-    dispatcher.ended("d0", Task(0, 0), 4.0)
+    dispatcher.ended("d0", StageTask(0, 0), 4.0)
     dispatcher.answered("d0")
     dispatcher.drain("d2")
     dispatcher.refused("d3", 1, "no memory")
-    course.done(Task(0, 0), {})
-    seen = estimate_speeds(problem, timings_of(dispatcher, 102.0))
-    state = standing(problem, dispatcher, course, seen, 102.0)
+    flow.done(StageTask(0, 0), {})
+    seen = estimate_speeds(problem, timings_of(dispatcher.view(), 102.0))
+    state = state_of_run(problem, dispatcher.view(), flow, seen, 102.0)
     assert state.done == (2, 0)
     devices = {device.id: device for device in state.devices}
     assert set(devices) == {"d0", "d1"}
     assert devices["d0"].holds == ("edit",)
     assert devices["d0"].ready_s == 0.0
     assert 0 < devices["d1"].ready_s <= 5.0
-    late = timings_of(dispatcher, 140.0)
+    late = timings_of(dispatcher.view(), 140.0)
     assert late["d0", "edit"] == MeanTime(1, 4.0)
     assert late["d1", "edit"] == MeanTime(1, 40.0)
 

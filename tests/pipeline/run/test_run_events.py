@@ -8,9 +8,9 @@ from evenload.cli import main
 from evenload.events import Event, EventLog, Planned, Queued, RunStarted
 from evenload.pipeline import Pipeline
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
-from evenload.pipeline.dispatch.item_flow import Task
+from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Phase, Unit
-from evenload.pipeline.run.queue_lengths import QueueLengths
+from evenload.pipeline.run.run_events import QueueLengths
 from evenload.report.html import view_of
 
 STAGES = """
@@ -75,7 +75,7 @@ def test_a_stage_is_told_until_it_has_emptied() -> None:
     queues = QueueLengths(EventLog(told.append), dispatcher, ["edit", "score"])
     queues.tell()
     assert told == []
-    tasks = [Task(0, strand) for strand in range(3)]
+    tasks = [StageTask(0, strand) for strand in range(3)]
     dispatcher.add(tasks)
     dispatcher.groups["a"].running[tasks[0]] = 0.0
     queues.tell()

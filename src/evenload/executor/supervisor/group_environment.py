@@ -1,28 +1,12 @@
-"""A worker as its driver sees it, and what its process sees of the machine."""
+"""What the process of a worker with several devices sees of the machine."""
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from evenload.devices import DevicePool, worker_environment
-from evenload.pipeline.dispatch.worker_protocol import Order
 
-__all__ = ["Worker", "group_environment"]
-
-
-@dataclass(slots=True)
-class Worker:
-    """``order`` is what it works at; None while it waits for one."""
-
-    number: int
-    name: str
-    group: str
-    asked_s: float
-    pid: int | None = None
-    is_up: bool = False
-    order: Order | None = None
-    idle_since_s: float | None = None
+__all__ = ["group_environment"]
 
 
 def group_environment(

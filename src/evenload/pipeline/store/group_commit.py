@@ -10,20 +10,20 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from evenload.pipeline.dispatch.item_flow import Strand, Task
+from evenload.pipeline.dispatch.item_flow import StageTask, Strand
 from evenload.pipeline.store.ledger import Ledger, LedgerEntry
 
-__all__ = ["Commits", "Result"]
+__all__ = ["GroupCommit", "StageResult"]
 
 
-class Result(NamedTuple):
-    task: Task
+class StageResult(NamedTuple):
+    task: StageTask
     stage: str
     strand: Strand
     kept: LedgerEntry
 
 
-class Commits:
+class GroupCommit:
     """``pending``: results that are on their way, in the order in which they were put.
 
     ``wake`` is called from a thread when something was committed; ``taken`` raises what the disk says.
@@ -31,13 +31,13 @@ class Commits:
 
     def __init__(self, ledger: Ledger, wake: Callable[[], None]):
         self._ledger, self._wake = ledger, wake
-        self._todo: queue.SimpleQueue[Sequence[Result] | None] = queue.SimpleQueue()
-        self._there: queue.SimpleQueue[Sequence[Result]] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[Sequence[StageResult] | None] = queue.SimpleQueue()
+        self._there: queue.SimpleQueue[Sequence[StageResult]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._fault: Exception | None = None
-        self.pending: deque[Result] = deque()
+        self.pending: deque[StageResult] = deque()
 
-    def put(self, results: Sequence[Result]) -> None:
+    def put(self, results: Sequence[StageResult]) -> None:
         if not results:
             return
         self.pending += results
@@ -46,9 +46,9 @@ class Commits:
             self._thread.start()
         self._todo.put(results)
 
-    def taken(self) -> list[Result]:
+    def taken(self) -> list[StageResult]:
         """What is committed and was not taken yet."""
-        results: list[Result] = []
+        results: list[StageResult] = []
         while not self._there.empty():
             results += self._there.get()
         for _ in results:
@@ -75,7 +75,7 @@ class Commits:
             if self._fault is None and results:
                 self._commit(results)
 
-    def _commit(self, results: Sequence[Result]) -> None:
+    def _commit(self, results: Sequence[StageResult]) -> None:
         try:
             self._ledger.keep((result.stage, result.strand, result.kept) for result in results)
             self._there.put(results)

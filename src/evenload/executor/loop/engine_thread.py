@@ -1,0 +1,71 @@
+"""The thread that an executor's engine runs in: started when it is needed, ended with the workers."""
+
+import threading
+from functools import partial
+
+from evenload.executor.loop.engine import Engine, serve
+from evenload.executor.run.calls import CallSource
+from evenload.executor.run.run import Run
+
+__all__ = ["EngineThread"]
+
+GRACE_S = 1.0  # for workers to free what their tasks hold
+KEEP_S = 30.0  # for a journal to keep what is finished
+
+
+class EngineThread:
+    """The thread of ``engine``; there is none where the backend works in the caller's own.
+
+    It holds on to no executor: one that is forgotten ends its workers.
+    """
+
+    def __init__(self, engine: Engine):
+        self._engine = engine
+        self._is_needed = engine.backend.is_threaded
+        self._thread: threading.Thread | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def is_own(self) -> bool:
+        """Does this very thread ask, in a future's callback?"""
+        return threading.current_thread() is self._thread
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        with self._lock:
+            if self._is_needed and self._thread is None:
+                self._thread = threading.Thread(
+                    target=serve, args=(self._engine,), name="evenload", daemon=True
+                )
+                self._thread.start()
+
+    def shut_down(self) -> None:
+        """End the workers; also when an executor was forgotten, and at the interpreter's end."""
+        thread = self._thread
+        if thread is None:
+            self._engine.close(GRACE_S)
+        elif thread.is_alive():  # after a fork the child has no such thread, and no workers of its own
+            self._engine.call(partial(self._engine.close, GRACE_S))
+            if not self.is_own:  # a future's callback may close the executor
+                thread.join()
+
+    def cancel(self, run: Run, status: str) -> None:
+        """The receiver is through with ``run``, whether that is over or not."""
+        journal = run.journal
+        if not run.is_over:
+            if journal is not None and not self._is_needed:
+                return self._engine.cancel(run)  # nobody else would, and the journal stay locked
+            self._engine.call(partial(self._engine.cancel, run))
+        if journal is None or not self._is_needed or self.is_own:
+            return None
+        if threading.current_thread() is not journal.thread:
+            journal.is_closed.wait(KEEP_S)  # what is finished is kept, and the journal free for the next run
+        return None
+
+    def wait_for(self, calls: CallSource) -> None:
+        """Until every submitted call is done."""
+        if not self._is_needed:
+            while calls.why_over is None and not self._engine.is_closed:
+                self._engine.step()
+        elif self._thread is not None and self._thread.is_alive():  # in a forked child it is not
+            calls.is_over.wait()

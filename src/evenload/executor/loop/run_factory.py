@@ -1,0 +1,106 @@
+"""Makes the runs of an executor: each with its dealer, its scheduler and, if asked for, its journal."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from evenload.balance.dealing.dealer import Dealer
+from evenload.balance.policy import Policy
+from evenload.devices import DevicePool
+from evenload.executor.decide.delivery import Delivery
+from evenload.executor.decide.record import Record
+from evenload.executor.decide.scheduler import Scheduler
+from evenload.executor.decide.source import Source
+from evenload.executor.loop.cost_history import CostHistory
+from evenload.executor.loop.engine import Engine
+from evenload.executor.loop.membership import helpers
+from evenload.executor.run.map_options import MapOptions
+from evenload.executor.run.run import Run
+from evenload.executor.run.sink import Sink
+from evenload.executor.task.task import PreparedTask
+
+if TYPE_CHECKING:
+    from evenload.executor.run.journal_sink import JournalSink
+
+__all__ = ["RunFactory"]
+
+
+class RunFactory:
+    """A maker of runs for one engine.
+
+    costs              what is known of tasks from before
+    max_worker_deaths  an item that has ended so many workers is given up
+    """
+
+    def __init__(self, engine: Engine, record: Record, costs: CostHistory, max_worker_deaths: int):
+        self._engine, self._record, self._costs = engine, record, costs
+        self._max_worker_deaths = max_worker_deaths
+        self._is_balancing = True
+
+    def set_balancing(self, on: bool) -> None:
+        """Begin the runs to come with their balancer switched on or off."""
+        self._is_balancing = on
+
+    def make(
+        self,
+        task: PreparedTask,
+        source: Source,
+        sink: Sink,
+        policy: Policy,
+        options: MapOptions,
+        devices: DevicePool,
+        on_over: Callable[[Run], None],
+        fn: Any = None,
+    ) -> Run:
+        """A run of ``task`` on ``devices``; ``on_over`` is called when it is over.
+
+        fn  as the caller gave it, for the journal's fingerprint
+        """
+        size, costs, is_hearsay = self._costs.of(task, source, devices)
+        dealer = Dealer(
+            policy,
+            list(devices.ids),
+            priors={device: devices.score(device) for device in devices.ids},
+            history=costs,
+            is_hearsay=is_hearsay,
+            repeatable=options.repeatable,
+            max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
+            helpers=helpers(devices),
+            balancer=options.balancer,
+        )
+        dealer.set_balancing(self._is_balancing)
+        scheduler = self._scheduler(dealer, task, options, devices)
+        journal = None
+        if options.journal is not None and isinstance(sink, Delivery):
+            sink = journal = self._journal_before(sink, source, options, fn)
+        return Run(
+            task, source, dealer, scheduler, sink, self._record, options, list(devices.ids),
+            journal=journal, on_over=on_over, size=size,
+        )  # fmt: skip
+
+    def _scheduler(
+        self, dealer: Dealer, task: PreparedTask, options: MapOptions, devices: DevicePool
+    ) -> Scheduler:
+        return Scheduler(
+            dealer,
+            batch=task.batch or 1,
+            repeatable=options.repeatable,
+            max_worker_deaths=self._max_worker_deaths,
+            memory_bytes={device.id: device.memory_bytes or 0 for device in devices},
+            most_retries=options.retries,
+        )
+
+    def _journal_before(
+        self, delivery: Delivery, source: Source, options: MapOptions, fn: Any
+    ) -> "JournalSink":
+        """A journal that results pass on their way to ``delivery``."""
+        from evenload.executor.run.journal_sink import JournalSink, open_journal
+
+        assert options.journal is not None
+        return JournalSink(
+            open_journal(options.journal, fn, options.on_change),
+            delivery,
+            source,
+            self._engine.call if self._engine.backend.is_threaded else None,
+            repeatable=options.repeatable,
+            on_change=options.on_change,
+        )

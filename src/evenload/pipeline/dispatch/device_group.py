@@ -1,0 +1,90 @@
+"""A group of devices with one worker, as the dispatcher sees it."""
+
+from dataclasses import dataclass, field
+
+from evenload.executor.supervisor.back_off import BackOff
+from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.plan import Fit
+
+__all__ = ["Assignment", "DeviceGroup"]
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A stage that a group is to work at: a unit of the plan, or (``is_help``) better than to stand idle."""
+
+    phase: int
+    stage: int
+    fit: Fit
+    limit: int | None = None
+    is_help: bool = False
+
+
+@dataclass(slots=True)
+class DeviceGroup:
+    """What the dispatcher knows of one worker and its devices.
+
+    state       off | starting | up | lost
+    is_ordered  it has an order that it has not answered
+    parked      stages whose model waits in host memory -> seconds until it is back
+    running     task -> since when
+    saving      tasks that are computed, whose files are on their way to the disk
+    batch       stage -> most items in one call, where that is not what the job file says
+    item_s      stage -> seconds for an item lately; ``n_timed`` and ``total_s``: of all so far
+    lowered     stage -> its fit, where memory ran out with the planned one
+    refused     stage -> why it cannot be built here
+    n_taken     stage -> tasks that were taken since the plan was made
+    """
+
+    id: str
+    devices: tuple[str, ...]
+    assignments: list[Assignment] = field(default_factory=list)
+    state: str = "off"
+    is_ordered: bool = False
+    resident: dict[int, Fit] = field(default_factory=dict)
+    parked: dict[int, float] = field(default_factory=dict)
+    loading: int | None = None
+    loading_since_s: float = 0.0
+    running: dict[StageTask, float] = field(default_factory=dict)
+    saving: set[StageTask] = field(default_factory=set)
+    batch: dict[int, int] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    lowered: dict[int, Fit] = field(default_factory=dict)
+    item_s: dict[int, float] = field(default_factory=dict)
+    n_timed: dict[int, int] = field(default_factory=dict)
+    total_s: dict[int, float] = field(default_factory=dict)
+    n_taken: dict[int, int] = field(default_factory=dict)
+    back_off: BackOff = field(default_factory=BackOff)
+    is_draining: bool = False
+
+    @property
+    def is_working(self) -> bool:
+        """Something of it is not over yet."""
+        return self.is_ordered or bool(self.running) or bool(self.saving)
+
+    def may_start(self, now: float) -> bool:
+        return self.state == "off" and not self.is_draining and now >= self.back_off.not_before_s
+
+    def timed(self, stage: int, seconds: float) -> None:
+        """It took ``seconds`` for an item."""
+        before = self.item_s.get(stage)
+        self.item_s[stage] = seconds if before is None else 0.7 * before + 0.3 * seconds
+        self.n_timed[stage] = self.n_timed.get(stage, 0) + 1
+        self.total_s[stage] = self.total_s.get(stage, 0.0) + seconds
+
+    def free_s(self, stage: int, now: float) -> float:
+        """When it may be through with what it runs, at the pace of ``stage``."""
+        if not self.running:
+            return now
+        fit = self.resident.get(stage)
+        n_after_another = 1 if fit is not None and fit.in_flight > 1 else len(self.running)
+        return max(now, max(self.running.values()) + n_after_another * self.item_s[stage])
+
+    def reset(self) -> None:
+        """Its worker is gone, with all that it held."""
+        self.running.clear()
+        self.saving.clear()
+        self.resident.clear()
+        self.parked.clear()
+        self.loading = None
+        self.is_ordered = False

@@ -1,0 +1,119 @@
+"""What a group of devices should work at next: the rules, without their effects."""
+
+from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
+from evenload.pipeline.dispatch.fleet_state import FleetState
+
+__all__ = ["WorkChooser"]
+
+
+class WorkChooser:
+    """The rules by which a group chooses among its assignments; changes nothing.
+
+    queue  most tasks that wait for a stage beside the one before it
+    holds  a slow group leaves the last tasks to faster ones that will be done sooner
+    """
+
+    def __init__(self, state: FleetState, queue: int, holds: bool):
+        self._state, self._queue, self._holds = state, queue, holds
+
+    def choose(self, group: DeviceGroup, now: float) -> Assignment | None:
+        """What ``group`` should work at: the earliest phase that has something for it."""
+        open_ = [assignment for assignment in group.assignments if self._may(group, assignment, now)]
+        if not open_:
+            return None
+        here = self._first([assignment for assignment in open_ if assignment.stage in group.resident], group)
+        other = self._first(
+            [assignment for assignment in open_ if assignment.stage not in group.resident], group
+        )
+        if here is None or other is None:
+            return here or other
+        if self._state.turn(other, group) == self._state.turn(here, group):
+            return self._first([here, other], group)
+        is_sooner = self._state.turn(other, group) < self._state.turn(here, group)
+        return other if is_sooner and self._state.is_worth_loading(group, other.stage) else here
+
+    def ahead(self, group: DeviceGroup, now: float) -> Assignment | None:
+        """The next assignment of the plan, if its model can be loaded while its tasks are on their way."""
+        planned = [
+            assignment
+            for assignment in group.assignments
+            if not assignment.is_help and assignment.stage not in group.refused
+        ]
+        for assignment in sorted(planned, key=lambda assignment: self._state.turn(assignment, group)):
+            if self._state.turn(assignment, group) >= self._state.n_phases:
+                break
+            if not self._is_done_with(group, assignment, now):
+                is_there = group.resident.get(assignment.stage) == assignment.fit
+                return (
+                    None
+                    if is_there or group.running or self._state.waiting.count(assignment.stage)
+                    else assignment
+                )
+        return None
+
+    def _is_done_with(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
+        """Nothing is left of it, or nothing that the others would not do sooner."""
+        if self._state.is_fed(assignment.stage):
+            return False
+        if not self._state.waiting.count(assignment.stage):
+            return True
+        return self._holds and self._state.is_too_slow(
+            group, assignment.stage, self._state.holders(group, assignment.stage), now
+        )
+
+    def _first(self, assignments: list[Assignment], group: DeviceGroup) -> Assignment | None:
+        if not assignments:
+            return None
+        first = min(self._state.turn(assignment, group) for assignment in assignments)
+        mine = [assignment for assignment in assignments if self._state.turn(assignment, group) == first]
+        # Through to the end while there is plenty, so that results come early; at the end what has most
+        # before it goes first.
+        n_before = sum(self._state.waiting.count(stage) for stage in range(mine[0].stage + 1))
+        is_plenty = n_before > 2 * len(self._state.groups)
+        return min(mine, key=lambda assignment: -assignment.stage if is_plenty else assignment.stage)
+
+    def _may(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
+        if assignment.stage in group.refused or not self._state.waiting.has_for(group.id, assignment.stage):
+            return False
+        holders = self._state.holders(group, assignment.stage)
+        if assignment.stage not in group.resident and group.resident and holders:
+            mine = [p for p in group.assignments if p.stage in group.resident and not p.is_help]
+            is_back = any(p.phase > assignment.phase for p in mine)
+            if is_back and assignment.stage not in group.parked:
+                return False  # those who still have the model there do it
+        if assignment.is_help and assignment.stage not in group.resident:
+            is_planned = any(self._state.is_coming(p.stage) for p in group.assignments if not p.is_help)
+            if (is_planned and group.state == "off") or not self._state.is_worth_loading(
+                group, assignment.stage
+            ):
+                return False
+            if self._state.waits_for_its_own(group) and self._state.is_planned_elsewhere(
+                group, assignment.stage
+            ):
+                return False
+        if (assignment.phase, assignment.stage) in self._state.streams and self._state.n_next(
+            assignment.stage
+        ) >= self._queue:
+            return False
+        return not (self._holds and self._state.is_too_slow(group, assignment.stage, holders, now))
+
+    def is_next(self, group: DeviceGroup, now: float) -> bool:
+        """Nobody else wants its devices before it can be loaded for what is on its way."""
+        ahead, mine = self.ahead(group, now), set(group.devices)
+        rivals = [g for g in self._state.groups.values() if g is not group and mine & set(g.devices)]
+        if ahead is None:
+            return False
+        sooner = [
+            (rival, assignment)
+            for rival in rivals
+            for assignment in rival.assignments
+            if assignment.phase <= ahead.phase
+        ]
+        return all(self._is_done_with(rival, assignment, now) for rival, assignment in sooner)
+
+    def is_due(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
+        """It has work, or soon will: its stage runs side by side with the one before it."""
+        if assignment.stage in group.refused:
+            return False
+        is_fed = (assignment.phase, assignment.stage - 1) in self._state.streams
+        return is_fed or self._may(group, assignment, now)

@@ -1,0 +1,157 @@
+"""What workers' outcomes mean: told to the dispatcher and the record, and kept as what was measured."""
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from evenload.executor.decide.record import Record
+from evenload.executor.supervisor.worker import Worker
+from evenload.executor.task.failure import Failure
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.worker_protocol import LOAD, Order, OrderOutcome
+from evenload.pipeline.plan import Fit
+
+__all__ = ["EndedTask", "OutcomeReader"]
+
+
+@dataclass(slots=True)
+class EndedTask:
+    """A task that is over: ``outcome`` has its outputs or its error, ``device`` the group that ran it."""
+
+    task: StageTask
+    outcome: OrderOutcome
+    device: str
+
+
+class OutcomeReader:
+    """Takes in what workers answer. What was seen is kept by group of devices.
+
+    stages      the names of the run's stages, in order
+    load_s      seconds to load each stage, by its name
+    peak_bytes  most memory
+    batches     stage -> what became of the first batch, by group
+    parked      stages that waited in host memory
+    ended       tasks that are over, and were not taken yet
+    """
+
+    def __init__(self, dispatcher: Dispatcher, stages: Sequence[str], record: Record):
+        self.load_s: dict[str, dict[str, float]] = {}
+        self.peak_bytes: dict[str, int] = {}
+        self.batches: dict[str, dict[str, str]] = {}
+        self.parked: dict[str, set[int]] = {}
+        self.ended: deque[EndedTask] = deque()
+        self._dispatcher, self._stages, self._record = dispatcher, tuple(stages), record
+
+    def take_ended(self) -> list[EndedTask]:
+        ended = list(self.ended)
+        self.ended.clear()
+        return ended
+
+    def measured(self) -> dict[str, dict]:
+        """What a plan can be compared with, for the summary of the run."""
+        found: dict[str, dict] = {"load_s": self.load_s, "peak_bytes": self.peak_bytes}
+        if self.batches:
+            found["batches"] = self.batches
+        names = {
+            group: [self._stages[stage] for stage in sorted(held)] for group, held in self.parked.items()
+        }
+        return {**found, "parked": names}
+
+    def take(self, worker: Worker, outcome: OrderOutcome, fit: Fit) -> bool:
+        """Take in one outcome of ``worker``; returns True if the worker must be replaced.
+
+        fit  how the stage was to be held, if the order was to load it
+        """
+        group, name = worker.slot, self._stages[outcome.stage]
+        if outcome.peak_bytes is not None:
+            self.peak_bytes[group] = max(self.peak_bytes.get(group, 0), outcome.peak_bytes)
+        if outcome.task is None:
+            return self._take_load(group, outcome, fit)
+        if outcome.kind == "made":
+            self._dispatcher.made(group, outcome.task, outcome.stop_s - outcome.start_s)
+        elif outcome.kind == "again":
+            self._dispatcher.again(group, outcome.task)
+        else:
+            tried = self._dispatcher.out_of_memory(group, outcome.task) if outcome.kind == "memory" else None
+            if tried is None:
+                self._end(worker, outcome.task, outcome)
+            else:
+                self._record.note("warning", f"{group}: no memory for an item of {name}; trying {tried}")
+        if outcome.how:
+            self._take_comparison(group, outcome.stage, outcome.how)
+        return False
+
+    def unanswered(self, worker: Worker, order: Order, failure: Failure) -> None:
+        """``order`` or its answer could not be read: all that it asked for has failed."""
+        error = (failure.type_name, failure.message, failure.traceback)
+        if order.kind == LOAD:
+            self.take(worker, OrderOutcome("refused", order.stage, error=error), order.fit)
+        for inputs in order.inputs:
+            self.take(worker, OrderOutcome("failed", order.stage, inputs.task, error=error), order.fit)
+
+    def worker_gone(self, worker: Worker, reason: str, last_words: str, said: str) -> None:
+        """``worker`` has ended; ``said``: its last line, to go on a sentence with."""
+        now, group = time.monotonic(), worker.slot
+        running = self._dispatcher.running_on(group)
+        for task, since_s in running.items():
+            self._span(worker, task, since_s, now, "lost")
+        if running:
+            self._record.note("info", f"worker {worker.name} {reason}; a new one is started")
+        for task in self._dispatcher.lost(group, now, reason, said):
+            text = f"the item was given up: every worker that ran it {reason}"
+            outcome = OrderOutcome("failed", task.stage, task, error=("WorkerLost", text, last_words))
+            self.ended.append(EndedTask(task, outcome, group))
+
+    def _take_load(self, group: str, outcome: OrderOutcome, fit: Fit) -> bool:
+        name, seconds = self._stages[outcome.stage], outcome.stop_s - outcome.start_s
+        if outcome.kind != "loaded":
+            self._refuse(group, outcome)
+            return False
+        is_read = outcome.how == "read"
+        if is_read:
+            self.load_s.setdefault(group, {})[name] = seconds
+        if outcome.parked:
+            self.parked.setdefault(group, set()).update(outcome.parked)
+        back = f"brings {name} back from host memory" if outcome.how == "unparked" else f"has {name}"
+        self._record.idle(group, outcome.start_s, outcome.stop_s, f"loads {name}" if is_read else back)
+        self._dispatcher.loaded(group, outcome.stage, fit, seconds if is_read else None, outcome.parked)
+        return outcome.must_replace
+
+    def _refuse(self, group: str, outcome: OrderOutcome) -> None:
+        """The stage could not be loaded: try another way to hold it, or do without the group."""
+        name, (kind, text, _) = self._stages[outcome.stage], outcome.error
+        lower = self._dispatcher.smaller_fit(group, outcome.stage) if outcome.kind == "memory" else None
+        if lower is not None:
+            return self._record.note("warning", f"{group}: no memory to load {name}; trying {lower}")
+        self._record.note("warning", f"{group} takes no part in {name}: {kind}: {text}")
+        return self._dispatcher.refused(group, outcome.stage, f"{kind}: {text}")
+
+    def _take_comparison(self, group: str, stage: int, how: str) -> None:
+        """What a worker says of the first batch of a stage, beside single items."""
+        name = self._stages[stage]
+        self.batches.setdefault(name, {})[group] = how
+        if how.startswith("equal"):
+            text = f"{group}: a batch of {name} gives the bytes of single items: {how}"
+            return self._record.note("info", text)
+        self._dispatcher.one_by_one(group, stage)
+        why = "it has no method batch" if how == "refused" else "a batch gives other bytes than single items"
+        return self._record.note("warning", f"{group}: {name} is done one by one: {why}")
+
+    def _end(self, worker: Worker, task: StageTask, outcome: OrderOutcome) -> None:
+        seconds = outcome.stop_s - outcome.start_s
+        is_told = self._dispatcher.is_saving(worker.slot, task)
+        is_measured = outcome.kind == "done" and seconds > 0 and not is_told
+        self._dispatcher.ended(worker.slot, task, seconds if is_measured else None)
+        if seconds > 0:
+            status = "ok" if outcome.kind == "done" else "failed"
+            self._span(worker, task, outcome.start_s, outcome.stop_s, status)
+        self.ended.append(EndedTask(task, outcome, worker.slot))
+
+    def _span(self, worker: Worker, task: StageTask, start_s: float, stop_s: float, status: str) -> None:
+        busy_s = stop_s - start_s if status != "lost" else 0.0
+        self._record.span(
+            self._stages[task.stage], worker.slot, worker.name, (task.strand,), start_s, stop_s,
+            busy_s, status, "", start_s, False,
+        )  # fmt: skip

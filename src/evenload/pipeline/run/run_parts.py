@@ -1,0 +1,131 @@
+"""Builds the parts of a run from its job and its plan: dispatcher, workers, replanner, journal."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from evenload.devices import DevicePool
+from evenload.events import EventLog
+from evenload.executor.backends import BackendSettings, make_backend
+from evenload.executor.decide.record import Record
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
+from evenload.pipeline.job.spec import JobSpec
+from evenload.pipeline.planning.estimates.run_history import mean_load_s
+from evenload.pipeline.planning.job_plan import PlannedJob, free_host_bytes, pool_devices
+from evenload.pipeline.planning.job_problem import build_job_problem
+from evenload.pipeline.problem import PlanDevice
+from evenload.pipeline.run.device_changes import DeviceChanges
+from evenload.pipeline.run.replanner import Replanner
+from evenload.pipeline.run.run_events import QueueLengths
+from evenload.pipeline.run.snapshot import described
+from evenload.pipeline.run.stage_driver import StageDriver
+from evenload.pipeline.run.stage_inputs import StageInputs, stage_setups
+from evenload.pipeline.store.group_commit import GroupCommit
+from evenload.pipeline.store.ledger import Ledger
+from evenload.pipeline.worker.parking import parking_budget
+
+__all__ = ["RunContext", "RunParts", "build_parts"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What a run is made of before there are devices."""
+
+    spec: JobSpec
+    folder: Path
+    run_folder: Path
+    flow: ItemFlow
+    ledger: Ledger
+    log: EventLog
+    may_use_cpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """The parts of a run's loop. ``replanner`` is None where the policy never plans again."""
+
+    dispatcher: Dispatcher
+    driver: StageDriver
+    inputs: StageInputs
+    commit: GroupCommit
+    changes: DeviceChanges
+    queues: QueueLengths
+    replanner: Replanner | None
+
+
+def build_parts(
+    context: RunContext,
+    tasks: Sequence[StageTask],
+    pool: DevicePool,
+    planned: PlannedJob,
+    policy: str,
+    backend: str | BackendSettings,
+) -> RunParts:
+    """All that runs ``tasks`` and what follows from them; starts nothing."""
+    spec, log = context.spec, context.log
+    names = [stage.name for stage in spec.stages]
+    inputs = StageInputs(spec, context.flow, context.run_folder, log)
+    dispatcher = _dispatcher(spec, planned, holds=policy.startswith("measured"))
+    dispatcher.add(tasks, {task.strand: inputs.size_of(task) for task in tasks})
+    setups = stage_setups(spec, context.folder, context.run_folder, may_use_cpu=context.may_use_cpu)
+    park_bytes = parking_budget(free_host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
+    reached = make_backend(backend)
+    driver = StageDriver(reached, pool, dispatcher, setups, Record(log), inputs.of, park_bytes)
+    return RunParts(
+        dispatcher,
+        driver,
+        inputs,
+        GroupCommit(context.ledger, reached.wake),
+        DeviceChanges(driver),
+        QueueLengths(log, dispatcher, names),
+        _replanner(context, planned, dispatcher, driver) if policy.startswith("measured") else None,
+    )
+
+
+def _dispatcher(spec: JobSpec, planned: PlannedJob, *, holds: bool) -> Dispatcher:
+    stages = dict(enumerate(spec.stages))
+    memory = [one for one in planned.plan.memory if one.free_bytes is not None]
+    return Dispatcher(
+        planned.plan.phases,
+        [stage.name for stage in spec.stages],
+        queue=spec.schedule.queue,
+        holds=holds,
+        fits={stage.name: stage.fit for stage in spec.stages},
+        oom=spec.errors.oom,
+        free={one.device: one.free_bytes for one in memory if one.free_bytes is not None},
+        item_s={at: s.estimate.item_s for at, s in stages.items() if s.estimate.item_s},
+        load_s={at: s.estimate.load_s for at, s in stages.items() if s.estimate.load_s},
+        batch={at: stage.batch for at, stage in stages.items() if stage.repeatable},
+    )
+
+
+def _replanner(
+    context: RunContext, planned: PlannedJob, dispatcher: Dispatcher, driver: StageDriver
+) -> Replanner:
+    asked = planned.job_problem
+    return Replanner(
+        asked.problem,
+        planned.plan,
+        context.spec.schedule.mode,
+        dispatcher,
+        context.flow,
+        context.log,
+        sources={stage.name: stage.item_from for stage in asked.stages},
+        devices=driver.devices_there,
+        describe=_describer(context, planned, driver),
+        load_s=lambda: mean_load_s(driver.outcomes.load_s),
+    )
+
+
+def _describer(
+    context: RunContext, planned: PlannedJob, driver: StageDriver
+) -> Callable[[str], PlanDevice | None]:
+    """What the planner needs to know of a device that joins the run."""
+
+    def describe(device: str) -> PlanDevice | None:
+        fleet = pool_devices(driver.pool)
+        again = build_job_problem(context.spec, len(context.flow.items), context.folder, fleet).problem
+        return described(planned.job_problem.problem, again, device)
+
+    return describe

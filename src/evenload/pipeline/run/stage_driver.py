@@ -1,0 +1,250 @@
+"""Runs what the dispatcher decides on the workers of a supervisor.
+
+    dispatcher ──► actions ──► StageDriver ──► supervisor's workers (each with a ``StageHost``)
+    dispatcher, record, ended tasks ◄── OutcomeReader ◄── answers
+
+What came of the tasks is handed over once for each round of the loop, so that all of a round's results share
+one wait for the disk.
+"""
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from evenload.devices import Device, DevicePool
+from evenload.errors import ConfigError, NoUsableDevice
+from evenload.executor.backends import Backend
+from evenload.executor.decide.record import Record
+from evenload.executor.supervisor.back_off import saying
+from evenload.executor.supervisor.group_environment import group_environment
+from evenload.executor.supervisor.supervisor import Supervisor
+from evenload.executor.supervisor.worker import Worker
+from evenload.executor.task.failure import Failure
+from evenload.executor.task.messages import Answered, Gone, Spoilt
+from evenload.executor.task.prepare import Tasks
+from evenload.executor.task.task import PreparedTask
+from evenload.executor.transport.progress_cell import NOT_BEGUN
+from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, StartWorker, StopWorker
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, WAIT, HostSpec, Order, TaskInputs
+from evenload.pipeline.run.outcome_reader import EndedTask, OutcomeReader
+from evenload.pipeline.stage import StageSetup
+from evenload.pipeline.worker.stage_host import StageHost
+
+__all__ = ["StageDriver"]
+
+GRACE_S = 1.0
+LONGEST_START_S = 300.0  # a worker that is not up by then is given up
+POLL_S = 0.5  # at most, so that a drained device or a control file is seen soon
+
+
+@dataclass(frozen=True, slots=True)
+class _SentOrder:
+    """An order that a worker has not answered."""
+
+    number: int
+    order: Order
+
+
+class StageDriver:
+    """The driver of a run's workers, each of which holds stages on a group of devices.
+
+    pool        every device that has ever taken part
+    inputs_of   makes of a task what its stage is given
+    park_bytes  host memory of a worker for models that wait there
+    outcomes    what was seen of the groups
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        pool: DevicePool,
+        dispatcher: Dispatcher,
+        stages: Sequence[StageSetup],
+        record: Record,
+        inputs_of: Callable[[StageTask], TaskInputs],
+        park_bytes: int = 0,
+    ):
+        self.pool = pool
+        self.outcomes = OutcomeReader(dispatcher, [stage.stage for stage in stages], record)
+        self._dispatcher, self._record = dispatcher, record
+        self._stages = tuple(stages)
+        self._inputs_of, self._park_bytes = inputs_of, park_bytes
+        self._supervisor = Supervisor(backend, record, self, longest_start_s=LONGEST_START_S)
+        self._sends = backend.is_threaded
+        self._tasks = Tasks()
+        self._hosts: dict[int, PreparedTask] = {}
+        self._idle_since_s: dict[str, float] = {}
+
+    def step(self, *, deals: bool = True) -> list[EndedTask]:
+        """Send what can be sent, wait for news, take it in; returns the tasks that are over.
+
+        Raises NoUsableDevice if tasks are left that no device can run.
+        """
+        now = time.monotonic()
+        self._stop_drained()
+        actions = self._deal(now, deals)
+        if deals and not actions and not self._dispatcher.n_running and not self._is_awaiting():
+            self._refuse_if_stuck(now)
+        if not self.outcomes.ended:
+            wait_s = self._dispatcher.wake_s(now)
+            self._supervisor.poll(POLL_S if wait_s is None else min(wait_s, POLL_S))
+            if all(one.outcome.kind == "done" for one in self.outcomes.ended):
+                self._deal(time.monotonic(), deals)  # nobody waits while results are written
+        return self.outcomes.take_ended()
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self._dispatcher.n_running)
+
+    def wake(self) -> None:
+        """Make ``step`` return soon; from any thread."""
+        self._supervisor.wake()
+
+    def close(self, grace_s: float = GRACE_S) -> None:
+        self._supervisor.close(grace_s)
+
+    # --- devices that come and go -----------------------------------------------------------------
+
+    def active_devices(self) -> list[str]:
+        """Devices that take work."""
+        active = self._dispatcher.active_devices()
+        return [device.id for device in self.pool if device.id in active]
+
+    def devices_there(self) -> list[str]:
+        """Devices that take work, or could."""
+        gone = self._dispatcher.lost_devices() | self._dispatcher.drained
+        return [device.id for device in self.pool if device.id not in gone]
+
+    def drain(self, devices: Sequence[str], at_once: bool) -> None:
+        """See ``DeviceChanges.drain``."""
+        for device in devices:
+            self.pool.device(device)
+        left = [device for device in self.active_devices() if device not in devices]
+        if not left:
+            raise ConfigError(f"{', '.join(devices)} are all that works", hint="add another device first")
+        for device in devices:
+            self._dispatcher.drain(device)
+        if at_once:
+            self._stop_drained(at_once=True)
+
+    def join(self, found: Sequence[Device]) -> None:
+        """See ``DeviceChanges.add``."""
+        new = [device for device in found if device.id not in self.pool]
+        if new:
+            self.pool = DevicePool([*self.pool, *new], n_cores=self.pool.n_cores)
+        for device in found:
+            self._dispatcher.join(device.id)
+
+    def _stop_drained(self, *, at_once: bool = False) -> None:
+        """Workers of drained devices end when they have nothing left, or ``at_once``."""
+        for group in self._dispatcher.draining(with_work=at_once):
+            if group in self._supervisor.workers:
+                self._dispatcher.restart(group)
+                self._stop(group)
+
+    # --- decide -----------------------------------------------------------------------------------
+
+    def _deal(self, now: float, deals: bool) -> list[Action]:
+        actions = self._dispatcher.decide(now, deals=deals)
+        for action in actions:
+            self._do(action, now)
+        for group, worker in self._supervisor.workers.items():
+            if worker.is_ready and not worker.chunks and self._dispatcher.awaits_lanes(group):
+                self._send(worker, Order(WAIT))
+        return actions
+
+    def _is_awaiting(self) -> bool:
+        """Is there a worker that has something to say?"""
+        return any(worker.chunks or not worker.is_ready for worker in self._supervisor.workers.values())
+
+    def _refuse_if_stuck(self, now: float) -> None:
+        stuck = self._dispatcher.why_stuck()
+        if stuck is not None and self._dispatcher.wake_s(now) is None:
+            stage, causes = stuck
+            raise NoUsableDevice(f"no device can run stage {self._stages[stage].stage!r}", causes=causes)
+
+    def _do(self, action: Action, now: float) -> None:
+        if isinstance(action, StartWorker):
+            return self._start(action.group)
+        if isinstance(action, StopWorker):
+            return self._stop(action.group)
+        worker = self._supervisor.workers[action.group]
+        if isinstance(action, LoadStage):
+            self._end_idle(action.group, now, f"nothing was ready before {self._stages[action.stage].stage}")
+            return self._send(worker, Order(LOAD, action.stage, action.fit, action.keep, action.later))
+        assert isinstance(action, RunTasks)
+        self._end_idle(action.group, now, "nothing was ready")
+        inputs = tuple(map(self._inputs_of, action.tasks))
+        return self._send(worker, Order(RUN, action.tasks[0].stage, inputs=inputs))
+
+    def _end_idle(self, group: str, now: float, why: str) -> None:
+        since_s = self._idle_since_s.pop(group, None)
+        if since_s is not None:
+            self._record.idle(group, since_s, now, why)
+
+    # --- send -------------------------------------------------------------------------------------
+
+    def _start(self, group: str) -> None:
+        devices = self._dispatcher.devices_of(group)
+        environment = group_environment(self.pool, devices)
+        worker = self._supervisor.start(group, self.pool.device(devices[0]), self.pool, environment)
+        if worker is not None:
+            self._supervisor.load(worker, self._host_for(len(devices)))
+
+    def _host_for(self, n_devices: int) -> PreparedTask:
+        if n_devices not in self._hosts:
+            spec = HostSpec(self._stages, n_devices, self._park_bytes)
+            self._hosts[n_devices] = self._tasks.prepare(
+                functools.partial(StageHost, spec), sends=self._sends
+            )
+        return self._hosts[n_devices]
+
+    def _send(self, worker: Worker, order: Order) -> None:
+        task = self._host_for(len(self._dispatcher.devices_of(worker.slot)))
+        self._supervisor.send(worker, _SentOrder(self._supervisor.next_chunk(), order), task, [order])
+
+    def _stop(self, group: str) -> None:
+        """Stop the worker at once; its results are saved already."""
+        self._end_idle(group, time.monotonic(), "its devices were wanted elsewhere")
+        self._supervisor.discard(self._supervisor.workers[group], "closed")
+
+    # --- what the supervisor tells ----------------------------------------------------------------
+
+    def loaded(self, worker: Worker) -> None:
+        self._idle_since_s[worker.slot] = time.monotonic()
+        self._dispatcher.up(worker.slot)
+
+    def refused(self, worker: Worker, task: PreparedTask, failure: Failure) -> None:
+        self._supervisor.discard(worker, failure.summary)
+        self.gone(worker, Gone(worker.number, None, NOT_BEGUN, cause=failure.summary))
+
+    def answered(self, worker: Worker, chunk: _SentOrder, message: Answered) -> None:
+        if worker.slot not in self._idle_since_s or self._dispatcher.running_on(worker.slot):
+            self._idle_since_s[worker.slot] = time.monotonic()  # an answer to ``wait`` ends no rest
+        self._dispatcher.answered(worker.slot)
+        must_replace = False
+        for failure in message.answer.failures.values():  # not the stage's exception: that is an outcome
+            self.outcomes.unanswered(worker, chunk.order, failure)
+        for outcomes in message.answer.values:
+            for outcome in outcomes or ():
+                must_replace |= self.outcomes.take(worker, outcome, chunk.order.fit)
+        if must_replace:
+            self._replace(worker)
+
+    def spoilt(self, worker: Worker, chunk: _SentOrder, message: Spoilt) -> None:
+        """The order could not be read there, or its answer here."""
+        self._dispatcher.answered(worker.slot)
+        self.outcomes.unanswered(worker, chunk.order, message.failure)
+
+    def gone(self, worker: Worker, message: Gone) -> None:
+        self._idle_since_s.pop(worker.slot, None)
+        self.outcomes.worker_gone(worker, message.reason, message.last_words, saying(message.last_words))
+
+    def _replace(self, worker: Worker) -> None:
+        self._record.note("warning", f"{worker.slot}: memory did not come back; a new worker takes over")
+        self._idle_since_s.pop(worker.slot, None)
+        self._supervisor.discard(worker, "replaced: memory did not come back")
+        self._dispatcher.restart(worker.slot)

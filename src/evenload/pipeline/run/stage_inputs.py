@@ -1,0 +1,93 @@
+"""What the stages of a run are given: their setup once for each worker, and their inputs for each task."""
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from evenload.events import EventLog, StageFinished, StageStarted
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
+from evenload.pipeline.dispatch.worker_protocol import TaskInputs
+from evenload.pipeline.job.spec import JobSpec, StageSpec
+from evenload.pipeline.stage import ModelFolder, StageSetup
+from evenload.pipeline.target import locate_target
+from evenload.pipeline.worker.stage_host import run_folder_path
+
+__all__ = ["StageInputs", "sampled_stages", "stage_setups"]
+
+
+class StageInputs:
+    """Makes of a task what its stage is given, and tells when a stage begins."""
+
+    def __init__(self, spec: JobSpec, flow: ItemFlow, run_folder: Path, log: EventLog):
+        self._spec, self._flow, self._run_folder, self._log = spec, flow, run_folder, log
+        self._files = {name for stage in spec.stages for name in stage.file_outputs}
+        self._sampled = sampled_stages(spec.stages)
+        self._begun: set[int] = set()
+
+    def of(self, task: StageTask) -> TaskInputs:
+        strand = self._flow.strands[task.strand]
+        self._announce(task.stage)
+        values = run_folder_path(self._flow.values(task), self._run_folder, self._files)
+        place = f"sample-{strand.sample}/" if task.stage in self._sampled else ""
+        return TaskInputs(task, values, strand.item, place)
+
+    def size_of(self, task: StageTask) -> float:
+        """How much work an item may be, roughly: by the size of its file, in powers of two."""
+        path = self._flow.inputs[self._flow.strands[task.strand].at].get("path")
+        try:
+            return float(round(math.log2(max(1, os.path.getsize(path))))) if isinstance(path, str) else 0.0
+        except (OSError, ValueError):
+            return 0.0
+
+    def close(self) -> None:
+        """Tell that the stages which began are over."""
+        for stage in sorted(self._begun):
+            self._log.emit(StageFinished(self._log.now(), self._spec.stages[stage].name))
+
+    def _announce(self, stage: int) -> None:
+        if stage in self._begun:
+            return
+        self._begun.add(stage)
+        strands = self._flow.strands
+        is_known = all(strand.n_stages >= stage or strand.fate != "open" for strand in strands)
+        total = sum(strand.n_stages >= stage for strand in strands) if is_known else None
+        self._log.emit(StageStarted(self._log.now(), self._spec.stages[stage].name, total))
+
+
+def stage_setups(spec: JobSpec, job_folder: Path, run_folder: Path, *, may_use_cpu: bool) -> list[StageSetup]:
+    """What a worker builds each stage from."""
+    return [_setup(spec, stage, job_folder, run_folder, may_use_cpu) for stage in spec.stages]
+
+
+def _setup(
+    spec: JobSpec, stage: StageSpec, job_folder: Path, run_folder: Path, may_use_cpu: bool
+) -> StageSetup:
+    model = stage.model
+    return StageSetup(
+        stage=stage.name,
+        target=locate_target(stage.target, job_folder),
+        folder=job_folder,
+        run_folder=run_folder,
+        params=stage.params,
+        call=stage.call,
+        outputs=stage.outputs,
+        seed=spec.job.seed,
+        retries=spec.errors.retries,
+        model=ModelFolder(model.path, model.dtype, model.components) if model else None,
+        may_use_cpu=may_use_cpu,
+        python=stage.python,
+        may_change_bits=stage.batch_changes_bits == "allow",
+    )
+
+
+def sampled_stages(stages: Sequence[StageSpec]) -> set[int]:
+    """Stages that an item's samples go through one by one."""
+    sampled, is_open = set(), False
+    for number, stage in enumerate(stages):
+        is_open |= stage.samples > 1
+        if is_open:
+            sampled.add(number)
+        if stage.best is not None:
+            is_open = stage.best.n > 1 and is_open
+    return sampled
