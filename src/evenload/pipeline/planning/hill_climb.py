@@ -7,7 +7,7 @@ from evenload.pipeline.planning.candidates import Candidate
 from evenload.pipeline.planning.simulate_plan import (
     CandidatePhase,
     CandidateUnit,
-    SimulatedRun,
+    SimulatedPlan,
     simulate_phases,
 )
 from evenload.pipeline.problem import Problem
@@ -16,8 +16,8 @@ __all__ = ["hill_climb"]
 
 
 def hill_climb(
-    candidate: Candidate, simulated: SimulatedRun, problem: Problem, budget: int, enough_s: float
-) -> tuple[Candidate, SimulatedRun]:
+    candidate: Candidate, simulated: SimulatedPlan, problem: Problem, budget: int, enough_s: float
+) -> tuple[Candidate, SimulatedPlan]:
     """Return the best candidate found with at most ``budget`` simulations, and its simulated run.
 
     Stops early once the makespan is at most ``enough_s``. A change gives one unit another limit, takes it
@@ -43,7 +43,7 @@ def hill_climb(
 
 
 def _changes(
-    phases: tuple[CandidatePhase, ...], simulated: SimulatedRun, candidate: Candidate
+    phases: tuple[CandidatePhase, ...], simulated: SimulatedPlan, candidate: Candidate
 ) -> Iterator[tuple[CandidatePhase, ...]]:
     for number, phase in enumerate(phases):
         for position, unit in enumerate(phase):

@@ -77,7 +77,7 @@ def build_job_problem(
     """
     tflops = max((d.hardware.tflops * d.speed for d in devices if d.hardware), default=None)
     sources = [
-        _Source(stage, folder, (history or {}).get(stage.name), tflops, trace) for stage in spec.stages
+        _StageSource(stage, folder, (history or {}).get(stage.name), tflops, trace) for stage in spec.stages
     ]
     facts = tuple(source.facts() for source in sources)
     stages = tuple(
@@ -135,7 +135,7 @@ def _n_tasks(spec: "JobSpec") -> list[int]:
     return counts
 
 
-class _Source:
+class _StageSource:
     """What there is to know one stage from: its model, the job's estimates, an earlier run.
 
     tflops  of the fleet's fastest device; None if not known
@@ -280,7 +280,7 @@ def _config(found: Path, component: str) -> dict[str, Any]:
     return json.loads((folder / "config.json").read_text())
 
 
-def _plan_stage(source: _Source, fact: StageFacts, n_tasks: int) -> PlanStage:
+def _plan_stage(source: _StageSource, fact: StageFacts, n_tasks: int) -> PlanStage:
     weights = fact.size.weights if fact.size is not None else None
     if weights is None and fact.weight_bytes is not None:
         weights = Weights(fact.weight_bytes)

@@ -11,7 +11,7 @@ from evenload.pipeline.planning.hill_climb import hill_climb
 from evenload.pipeline.planning.least_time import least_time
 from evenload.pipeline.planning.memory_advice import shortfall_error
 from evenload.pipeline.planning.placement_options import bytes_together
-from evenload.pipeline.planning.simulate_plan import CandidatePhase, SimulatedRun, simulate_phases
+from evenload.pipeline.planning.simulate_plan import CandidatePhase, SimulatedPlan, simulate_phases
 from evenload.pipeline.problem import Problem
 
 __all__ = ["MODES", "make_plan"]
@@ -30,7 +30,7 @@ class _Tried:
     """A candidate with its simulated run."""
 
     candidate: Candidate
-    simulated: SimulatedRun
+    simulated: SimulatedPlan
 
 
 def make_plan(problem: Problem, mode: str = "auto", *, effort: float = 1.0) -> Plan:
@@ -86,7 +86,7 @@ def _search(problem: Problem, mode: str, effort: float) -> list[_Tried]:
     bound_s = least_time(problem)
     tried: dict[tuple[str, str], _Tried] = {}
 
-    def consider(candidate: Candidate, simulated: SimulatedRun) -> None:
+    def consider(candidate: Candidate, simulated: SimulatedPlan) -> None:
         key = (candidate.mode, candidate.label)
         if key not in tried or simulated.makespan_s < tried[key].simulated.makespan_s:
             tried[key] = _Tried(candidate, simulated)

@@ -17,7 +17,7 @@ from evenload.pipeline.plan import TimelineSlice
 from evenload.pipeline.planning.placement_options import PlacementOption
 from evenload.pipeline.problem import Problem
 
-__all__ = ["CandidatePhase", "CandidateUnit", "SimulatedRun", "simulate_phases"]
+__all__ = ["CandidatePhase", "CandidateUnit", "SimulatedPlan", "simulate_phases"]
 
 SLACK = 1e-9
 _LOADED = -1  # in place of a task: the end of a load
@@ -35,7 +35,7 @@ CandidatePhase = tuple[CandidateUnit, ...]
 
 
 @dataclass(slots=True)
-class SimulatedRun:
+class SimulatedPlan:
     """The result of a simulation.
 
     makespan_s  infinite if some tasks are never done
@@ -49,9 +49,9 @@ class SimulatedRun:
 
 def simulate_phases(
     problem: Problem, phases: Sequence[CandidatePhase], *, late_first: bool = False
-) -> SimulatedRun:
+) -> SimulatedPlan:
     """Simulate ``phases``. ``late_first``: a worker of several stages prefers the last."""
-    return _Simulation(problem, phases, late_first).run()
+    return _PlanSimulation(problem, phases, late_first).run()
 
 
 class _SimulatedWorker:
@@ -75,7 +75,7 @@ class _SimulatedWorker:
         self.missing = len(devices)  # that still work for an earlier phase
 
 
-class _Simulation:
+class _PlanSimulation:
     """One run of the simulation: its workers, queues and events, in simulated time."""
 
     def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], late_first: bool):
@@ -99,7 +99,7 @@ class _Simulation:
         self.events: list[tuple[float, int, int, int, int]] = []  # time, order, worker, stage, task
         self.order = 0
         self.waiting: set[int] = set()
-        self.result = SimulatedRun(math.inf)
+        self.result = SimulatedPlan(math.inf)
         self.n_arrived = [[0] * problem.n_items for _ in range(n_stages)] if self._fans_in() else None
 
     def _fans_in(self) -> bool:
@@ -124,7 +124,7 @@ class _Simulation:
         for worker in here.values():
             worker.stages.sort(reverse=self.late_first)
 
-    def run(self) -> SimulatedRun:
+    def run(self) -> SimulatedPlan:
         self._queue_first_tasks()
         for device in self.problem.devices:
             if device.ready_s > 0:
