@@ -37,7 +37,7 @@ FRESH_S = 15.0
 
 
 class Board:
-    """What the live page shows of a run; ``add`` every event.
+    """The content of the live page of a run; ``add`` takes every event.
 
     ``sections()`` is the page's state, ``timeline()`` a stretch of it drawn large.
     """

@@ -14,8 +14,8 @@ Proof = InclusionProof | ConsistencyProof | SortedProof | MultiProof
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What somebody who checks proofs knows: roots, leaves or their hashes in the order of the proofs, the
-    size."""
+    """The values that whoever checks proofs knows: roots, leaves or their hashes in the order of the proofs,
+    and the size of the tree."""
 
     root: bytes
     old_root: bytes | None = None

@@ -91,7 +91,7 @@ class LeafFile:
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Blocks ``numbers`` of 2^height leaves: an array of blocks that can be cut and sent."""
+    """An array of blocks of 2^height leaves, those with these ``numbers``; it can be cut and sent."""
 
     leaves: LeafFile
     height: int

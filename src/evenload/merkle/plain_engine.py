@@ -11,7 +11,7 @@ __all__ = ["HashEngine", "PlainEngine", "climb", "into"]
 
 
 class HashEngine(Protocol):
-    """What hashes whole levels of a tree. Arrays are uint8, C-contiguous, [n, width].
+    """An engine that hashes whole levels of a tree. Arrays are uint8, C-contiguous, [n, width].
 
     ``leaves`` and ``pairs`` write to ``out`` [n, 32] if it is given; ``climb`` returns the levels above
     ``nodes`` that are complete: n // 2, n // 4, ... 1 nodes; ``subtree_roots`` the roots of subtrees of

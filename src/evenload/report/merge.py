@@ -24,8 +24,8 @@ _KEPT = frozenset("XBEiICMsftbne")
 
 @dataclass(frozen=True)
 class Guest:
-    """Another tool's trace: ``events`` of the Trace Event Format in microseconds, with their zero if
-    known."""
+    """A trace of another tool: ``events`` of the Trace Event Format in microseconds, and the time of their
+    zero (``base_unix_us``) if it is known."""
 
     name: str
     events: tuple[Mapping[str, Any], ...]

@@ -4,7 +4,7 @@ with MetricsServer("127.0.0.1", 9464) as server: EventLog(server.sink)
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from evenload._optional import require
@@ -43,9 +43,34 @@ class Metrics:
         self._lock = threading.Lock()
         self._seen: dict[str, set[str]] = {}
 
+        self._make_counters(client)
+        self._make_gauges(client)
+        self._n_running: dict[str, dict[str, int]] = {}  # stage -> device -> items
+        self._n_queued: dict[str, dict[str, int]] = {}
+        self.registry.register(_Summary(self))
+        self._handlers = {
+            Span: self._on_span,
+            Idle: self._on_idle,
+            ItemFailed: self._on_failed,
+            Moved: self._on_moved,
+            WorkerStarted: self._on_worker,
+            WorkerExited: self._on_exit,
+            StageStarted: self._on_stage,
+            Queued: self._on_queued,
+            DeviceSample: self._on_sample,
+            RunStarted: self._on_run,
+        }
+
+    def _maker(self, client: Any) -> Callable[..., Any]:
+        """A function that makes one measure by its kind, name, text and labels."""
+
         def make(kind: str, name: str, text: str, *labels: str, **more: Any) -> Any:
             return getattr(client, kind)(f"evenload_{name}", text, labels, registry=self.registry, **more)
 
+        return make
+
+    def _make_counters(self, client: Any) -> None:
+        make = self._maker(client)
         self._items = make("Counter", "items", "Items that came back.", "stage", "device", "status")
         self._chunks = make("Counter", "chunks", "Chunks that came back.", "stage", "device", "status")
         self._busy = make("Counter", "busy_seconds", "Seconds inside the task.", "device")
@@ -57,6 +82,9 @@ class Metrics:
         self._moved = make("Counter", "moved_items", "Queued items moved.", "source", "target")
         self._lost = make("Counter", "workers_lost", "Workers that died.", "device")
         self._startup = make("Counter", "startup_seconds", "Seconds that workers took to start.", "device")
+
+    def _make_gauges(self, client: Any) -> None:
+        make = self._maker(client)
         self._expected = make("Gauge", "items_expected", "Items that a stage expects.", "stage")
         self._waiting = make("Gauge", "items_waiting", "Items that no device has begun.", "stage")
         self._running = make("Gauge", "items_running", "Items in work.", "device")
@@ -66,29 +94,6 @@ class Metrics:
         self._memory_total = make("Gauge", "device_memory_total_bytes", "Memory there is.", "device")
         self._heat = make("Gauge", "device_temperature_celsius", "Temperature.", "device")
         self._info = make("Info", "run", "The run.")
-        self._n_running: dict[str, dict[str, int]] = {}  # stage -> device -> items
-        self._n_queued: dict[str, dict[str, int]] = {}
-        self.registry.register(_Summary(self))
-        self._handlers = {
-            Span: self._on_span,
-            Idle: lambda e: self._idle.labels(self._name("device", e.device)).inc(
-                max(0.0, e.stop_s - e.start_s)
-            ),
-            ItemFailed: lambda e: self._failures.labels(
-                self._name("stage", e.stage), self._name("error", e.error)
-            ).inc(),
-            Moved: lambda e: self._moved.labels(
-                self._name("device", e.source), self._name("device", e.target)
-            ).inc(max(0, e.n_items)),
-            WorkerStarted: lambda e: self._startup.labels(self._name("device", e.device)).inc(
-                max(0.0, e.startup_s)
-            ),
-            WorkerExited: self._on_exit,
-            StageStarted: self._on_stage,
-            Queued: self._on_queued,
-            DeviceSample: self._on_sample,
-            RunStarted: self._on_run,
-        }
 
     def __call__(self, event: Event) -> None:
         with self._lock:
@@ -138,6 +143,19 @@ class Metrics:
         self._busy.labels(device).inc(busy_s)
         if span.status == "ok" and span.n_items > 0:
             self._seconds.labels(stage, device).observe(busy_s / span.n_items)
+
+    def _on_idle(self, event: Idle) -> None:
+        self._idle.labels(self._name("device", event.device)).inc(max(0.0, event.stop_s - event.start_s))
+
+    def _on_failed(self, event: ItemFailed) -> None:
+        self._failures.labels(self._name("stage", event.stage), self._name("error", event.error)).inc()
+
+    def _on_moved(self, event: Moved) -> None:
+        source, target = self._name("device", event.source), self._name("device", event.target)
+        self._moved.labels(source, target).inc(max(0, event.n_items))
+
+    def _on_worker(self, event: WorkerStarted) -> None:
+        self._startup.labels(self._name("device", event.device)).inc(max(0.0, event.startup_s))
 
     def _on_exit(self, event: WorkerExited) -> None:
         if event.reason != "closed":

@@ -25,8 +25,8 @@ MEMORY_S = 10.0
 
 @dataclass(slots=True)
 class DevicePace:
-    """How busy a device is: ``load`` is the share of the last seconds before its last chunk's end that the
-    device was busy."""
+    """The load of a device: ``load`` is the share of the last seconds before the end of its last chunk in
+    which it was busy."""
 
     busy_s: float = 0.0
     load: float = 0.0

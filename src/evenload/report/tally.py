@@ -23,7 +23,7 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.counts import DeviceCount, StageCount, groups, summed
-from evenload.report.summary import FailedItem, SlowItem, Summary
+from evenload.report.summary import DeviceSummary, FailedItem, SlowItem, StageSummary, Summary
 from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["Tally", "summarise"]
@@ -192,34 +192,27 @@ class Tally:
         device.memory_total = event.memory_total_bytes or device.memory_total
 
     def summary(self) -> Summary:
-        stretches = groups(self._stages)
-        work_s = sum(stop - start for start, stop, _ in stretches)
-        bounds = [bound_together(stage.work for stage in stages) for _, _, stages in stretches]
-        devices = tuple(
-            one.summary(name, work_s, max(1, self._tracks.n(name))) for name, one in self._devices.items()
-        )
+        begun_s, work_s, bound_s = self._times()
+        devices = self._device_summaries(work_s)
         stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()
-        bound_s = sum(bounds)
-        limits = {stage.bound_by for stage in stages if stage.bound_s}
-        first_s = min((start for start, _, _ in stretches), default=0.0)
-        shares = [device.utilisation for device in devices]
+        started = self._started or RunStarted(0.0, next(iter(self._stages), ""), unix_s=0.0)
         return Summary(
-            name=self._started.name if self._started else next(iter(self._stages), ""),
+            name=started.name,
             status=self._status(),
-            unix_s=self._started.unix_s if self._started else 0.0,
+            unix_s=started.unix_s,
             total=total,
             n_done=n_done,
             n_failed=n_failed,
             wall_s=self._end_s,
             work_s=work_s,
-            startup_s=first_s,
+            startup_s=begun_s,
             items_per_s=n_done / work_s if work_s > 0 else 0.0,
             bound_s=bound_s,
-            bound_by=limits.pop() if len(limits) == 1 else "work",
+            bound_by=_common_limit(stages),
             ratio=work_s / bound_s if bound_s > 0 else None,
             imbalance=imbalance([device.useful_s for device in self._devices.values()]),
-            utilisation=sum(shares) / len(shares) if shares else 0.0,
+            utilisation=sum(d.utilisation for d in devices) / len(devices) if devices else 0.0,
             utilisation_std=utilisation_deviation([d.utilisation for d in devices], 1.0),
             devices=devices,
             stages=stages,
@@ -235,9 +228,21 @@ class Tally:
             slowest=self._slowest(),
             failures=tuple(self._failures),
             failures_by_error=dict(self._errors.most_common()),
-            facts=dict(self._started.facts) if self._started else {},
+            facts=dict(started.facts),
             finish=dict(self._finished.facts) if self._finished else {},
         )
+
+    def _times(self) -> tuple[float, float, float]:
+        """Seconds until work began, of work, and the bound of it; stages that overlap share a stretch."""
+        stretches = groups(self._stages)
+        begun_s = min((start_s for start_s, _, _ in stretches), default=0.0)
+        work_s = sum(stop_s - start_s for start_s, stop_s, _ in stretches)
+        bound_s = sum(bound_together(stage.work for stage in stages) for _, _, stages in stretches)
+        return begun_s, work_s, bound_s
+
+    def _device_summaries(self, work_s: float) -> tuple[DeviceSummary, ...]:
+        counts = self._devices.items()
+        return tuple(one.summary(name, work_s, max(1, self._tracks.n(name))) for name, one in counts)
 
     def _status(self) -> str:
         if self._finished:
@@ -276,6 +281,12 @@ class Tally:
             )
             for seconds, _, span in sorted(self._slow, key=lambda one: one[:2], reverse=True)
         )
+
+
+def _common_limit(stages: Iterable[StageSummary]) -> str:
+    """What bounds every stage that has a bound, if it is one thing; else the work."""
+    limits = {stage.bound_by for stage in stages if stage.bound_s}
+    return limits.pop() if len(limits) == 1 else "work"
 
 
 def summarise(events: Iterable[Event]) -> Summary:

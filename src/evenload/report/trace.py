@@ -74,10 +74,7 @@ class TraceWriter:
             case WorkerStarted():
                 self._on_worker(event)
             case WorkerExited():
-                self._tracks.see(event)
-                if event.reason != "closed":
-                    tid = self._tracks.of(event.device, event.worker) + 1
-                    self._instant(event.t, self._pid(event.device), tid, f"worker lost: {event.reason}")
+                self._on_exit(event)
             case ItemFailed():
                 args = {"stage": event.stage, "item": event.item, "message": event.message[:2000]}
                 pid, tid = (self._pid(event.device), 1) if event.device else (RUN_PID, NOTES_TID)
@@ -99,10 +96,7 @@ class TraceWriter:
             case StageStarted():
                 self._stage_began[event.stage] = event.t
             case StageFinished():
-                began = self._stage_began.pop(event.stage, event.t)
-                self._slice(
-                    began, event.t, RUN_PID, NOTES_TID, f"stage {event.stage}", {"bound_s": event.bound_s}
-                )
+                self._on_stage_end(event)
             case Note() if event.level in ("warning", "error"):
                 self._instant(event.t, RUN_PID, NOTES_TID, f"{event.level}: {event.text[:200]}")
             case RunFinished():
@@ -166,6 +160,16 @@ class TraceWriter:
         self._slice(
             start_s, event.t, pid, tid, "start-up", {"worker": event.worker, "process": event.pid}, "grey"
         )
+
+    def _on_exit(self, event: WorkerExited) -> None:
+        self._tracks.see(event)
+        if event.reason != "closed":
+            tid = self._tracks.of(event.device, event.worker) + 1
+            self._instant(event.t, self._pid(event.device), tid, f"worker lost: {event.reason}")
+
+    def _on_stage_end(self, event: StageFinished) -> None:
+        began_s, name = self._stage_began.pop(event.stage, event.t), f"stage {event.stage}"
+        self._slice(began_s, event.t, RUN_PID, NOTES_TID, name, {"bound_s": event.bound_s})
 
     def _on_sample(self, sample: DeviceSample) -> None:
         pid = self._pid(sample.device)

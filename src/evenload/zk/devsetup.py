@@ -42,25 +42,19 @@ def dev_setup(circuit: R1cs, seed: str | None = None, progress: Callable[[str], 
     tau, alpha, beta, delta = (_trapdoor(seed, name) for name in ("tau", "alpha", "beta", "delta"))
     say("scalars")
     terms = _with_public_rows(circuit)
-    a, b, c = _columns(circuit, terms, _lagrange_at(tau, size))
-    n_public = circuit.n_public
-    unit, over_delta = (beta, alpha, 1), tuple(v * pow(delta, -1, R) % R for v in (beta, alpha, 1))
-    k_public = _combine_rows(a[: n_public + 1], b[: n_public + 1], c[: n_public + 1], unit)
-    k_private = _combine_rows(a[n_public + 1 :], b[n_public + 1 :], c[n_public + 1 :], over_delta)
-    h = _lagrange_at(tau, 2 * size)[1::2]
-    h = _combine_rows(h, h, h, (pow(delta, -1, R) * pow(2, -256, R) % R, 0, 0))
+    scalars = _section_scalars(circuit, terms, size, (tau, alpha, beta, delta))
     say("points of G1")
     g1 = _Multiples(1)
-    sections = {"A": g1.of(a), "B1": g1.of(b), "C": g1.of(k_private), "H": g1.of(h)}
-    ic = g1.of(k_public)
+    sections = {name: g1.of(scalars[name]) for name in ("A", "B1", "C", "H")}
+    ic = g1.of(scalars["IC"])
     say("points of G2")
-    sections["B2"] = _Multiples(2).of(b)
+    sections["B2"] = _Multiples(2).of(scalars["B1"])
     delta1 = G1.multiply(G1.generator, delta)
     return ZKey(
         name="<dev set-up>",
         sha256="",
         n_vars=circuit.n_wires,
-        n_public=n_public,
+        n_public=circuit.n_public,
         domain_size=size,
         alpha1=G1.multiply(G1.generator, alpha),
         beta1=G1.multiply(G1.generator, beta),
@@ -74,6 +68,21 @@ def dev_setup(circuit: R1cs, seed: str | None = None, progress: Callable[[str], 
         offsets=dict.fromkeys(sections, 0),
         contributions=_contribution(delta1),
     )
+
+
+def _section_scalars(
+    circuit: R1cs, terms: np.ndarray, size: int, trapdoor: tuple[int, int, int, int]
+) -> dict[str, np.ndarray]:
+    """By section, [n, 4] uint64: what the generator is multiplied with. B2 takes the scalars of B1."""
+    tau, alpha, beta, delta = trapdoor
+    a, b, c = _columns(circuit, terms, _lagrange_at(tau, size))
+    first = circuit.n_public + 1  # of the private wires
+    unit, over_delta = (beta, alpha, 1), tuple(v * pow(delta, -1, R) % R for v in (beta, alpha, 1))
+    k_public = _combine_rows(a[:first], b[:first], c[:first], unit)
+    k_private = _combine_rows(a[first:], b[first:], c[first:], over_delta)
+    h = _lagrange_at(tau, 2 * size)[1::2]
+    h = _combine_rows(h, h, h, (pow(delta, -1, R) * pow(2, -256, R) % R, 0, 0))
+    return {"A": a, "B1": b, "C": k_private, "H": h, "IC": k_public}
 
 
 def _trapdoor(seed: str | None, name: str) -> int:

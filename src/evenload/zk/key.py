@@ -28,7 +28,7 @@ Stage = Callable[[str], AbstractContextManager[None]]
 
 @dataclass(frozen=True, slots=True)
 class ProvingKey:
-    """What a prover keeps of a key, whatever device it works on: shared by all workers, never changed.
+    """A proving key as a prover keeps it, on whatever device: shared by all workers, never changed.
 
     ``level`` names the kernels; ``header`` maps alpha1, ... delta2 to rows; ``seconds`` says how long loading
     took. A device's own key says how it transforms (``quotient``) and how it adds points (``multiply``).

@@ -18,7 +18,7 @@ __all__ = ["ProofJob", "ProverQueue"]
 
 
 class SpawnsWorkers(Protocol):
-    """What the workers of a queue come from."""
+    """A source of the workers of a queue, e.g. a ``Prover``."""
 
     def spawn_worker(self) -> "ProofWorker": ...
 

@@ -63,7 +63,7 @@ class Rule:
 
 
 class Rfc6962Rule(Rule):
-    """SHA-256(00 leaf) and SHA-256(01 left right). Source: RFC 9162, section 2.1.1."""
+    """The rule of RFC 6962: SHA-256(00 leaf) and SHA-256(01 left right). Source: RFC 9162, section 2.1.1."""
 
     name = "rfc6962"
 
@@ -104,7 +104,7 @@ class Rfc6962Rule(Rule):
 
 
 class BitcoinRule(Rule):
-    """SHA-256(SHA-256(left right)); leaves are transaction ids and stay as they are."""
+    """The rule of Bitcoin: SHA-256(SHA-256(left right)); leaves are transaction ids and stay as they are."""
 
     name = "bitcoin"
 
@@ -148,7 +148,7 @@ class Blake2sRule(Rule):
 
 
 class KeccakRule(Rule):
-    """Keccak-256(Keccak-256(leaf)), and Keccak-256 of the smaller and the larger node.
+    """The rule of OpenZeppelin: Keccak-256(Keccak-256(leaf)), and Keccak-256 of the smaller and larger node.
 
     Source: OpenZeppelin's StandardMerkleTree, format standard-v1.
     """

@@ -19,7 +19,9 @@ ROW_WORDS = 8
 
 @dataclass(frozen=True, slots=True)
 class WgslGroup:
-    """G1 (degree 1) or G2 (degree 2): types ``F`` (a coordinate) and ``P`` (x : y : z), infinity (0 : 1 : 0).
+    """The group G1 (degree 1) or G2 (degree 2) in WGSL.
+
+    Types: ``F`` (a coordinate) and ``P`` (x : y : z), infinity (0 : 1 : 0).
 
     F_mul F_add F_sub F_zero F_is_zero     arithmetic of coordinates
     F_common                               a coordinate in Montgomery form with R = 2^256, whatever R is here

@@ -28,7 +28,10 @@ class _Rate:
 
 
 class KernelPace:
-    """Seconds per item of each kernel, as measured. Keep it with the context, to start where one left off."""
+    """The measured seconds per item of each kernel.
+
+    Keep it with the context, to measure each kernel only once.
+    """
 
     def __init__(self) -> None:
         self._rates: dict[KernelSource, _Rate] = {}

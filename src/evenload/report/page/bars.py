@@ -22,10 +22,10 @@ class Bar:
 
 
 class Bars:
-    """Work put together to bars: ``add`` pieces in any order; ``rows()`` are the bars. Bounded by rows and
-    kinds.
+    """A timeline's bars, merged from pieces of work: ``add`` pieces in any order, ``rows()`` gives the bars.
 
-    Bins double their width whenever there is more time to hold: a bar's ends are right to 1/512 of the whole.
+    Memory is bounded by the number of rows and kinds. Bins double their width whenever there is more
+    time to hold: a bar's ends are right to 1/512 of the whole.
     """
 
     def __init__(self, n_bins: int = N_BINS) -> None:

@@ -121,7 +121,7 @@ class BoundPoints:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """How buckets are added up: ``levels`` of [n, 3] uint32 rows (first, count, slot).
+    """A plan for adding up buckets: ``levels`` of [n, 3] uint32 rows (first, count, slot).
 
     Each level reads what the one before it wrote (the first: the sorted index). A bucket's sum ends in the
     slot of its number.

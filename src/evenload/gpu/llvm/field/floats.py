@@ -107,7 +107,7 @@ class Floats:
 
 
 class Sums:
-    """Running sums, vectors that stay in registers."""
+    """A set of running sums: vectors that stay in registers."""
 
     def __init__(self, floats: Floats, start: Sequence[Any]):
         self._slots = [Variable(floats.code, floats.kind, value) for value in start]
