@@ -75,7 +75,7 @@ SETTINGS = {
 
 
 class Settings(Mapping[str, Any]):
-    """Resolved settings, read as attributes or as a mapping; ``source`` says where each came from."""
+    """The resolved settings, read as attributes or as a mapping; ``source`` says where each came from."""
 
     def __init__(self, values: Mapping[str, Any], sources: Mapping[str, str]):
         self._values = dict(values)

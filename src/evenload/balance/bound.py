@@ -30,7 +30,8 @@ __all__ = ["Bound", "StageWork", "bound_of_spans", "bound_together"]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """``bound_s`` is the larger of ``work_s`` (all work over all speeds) and ``longest_s`` (longest items).
+    """The least seconds for a stage: ``bound_s``, the larger of ``work_s`` (all work over all speeds) and
+    ``longest_s`` (longest items).
 
     ``speeds`` maps each measured device to items (or cost) per busy second; ``unmeasured`` finished nothing.
     """
@@ -77,7 +78,7 @@ class _Device:
 
 
 class StageWork:
-    """Adds up the spans of one stage in O(devices²) memory, however many there are.
+    """The spans of one stage, added up in O(devices²) memory however many there are.
 
     ``devices`` names those that were there from the start (one that never finishes anything is reported as
     unmeasured); others are added as they show up. A device that runs k chunks at once is k names.

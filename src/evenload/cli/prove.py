@@ -24,7 +24,7 @@ __all__ = ["prove"]
 
 @dataclass(frozen=True, slots=True)
 class ProveRequest:
-    """What the command line asks of ``evenload prove``."""
+    """The options of ``evenload prove``."""
 
     zkey: Path
     witnesses: tuple[Path, ...]

@@ -20,7 +20,7 @@ __all__ = ["report"]
 
 @dataclass(frozen=True, slots=True)
 class ReportRequest:
-    """What the command line asks of ``evenload report``."""
+    """The options of ``evenload report``."""
 
     run: Path
     other: Path | None

@@ -45,7 +45,7 @@ class ClientRunner:
 
 
 class ExecutorGrid(_serverapp.Grid):
-    """Flower's ``Grid`` over an executor.
+    """A ``Grid`` of Flower over an executor.
 
     Every client has a node id that follows from its number; ``get_node_ids`` gives them in order, and replies
     come in the order of their messages, so that sums do not depend on who was faster. A client whose app

@@ -145,7 +145,7 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """How many items wait and run; emitted now and then while a stage runs.
+    """The number of items that wait and run; emitted now and then while a stage runs.
 
     waiting  items that no device has begun; None if their number is not known yet
     running  items that run, by device

@@ -46,7 +46,7 @@ MOST_CALLS = 1_000_000  # submitted, and not done
 
 
 class Executor:
-    """Keeps one worker per device, warm between calls, and every device equally busy.
+    """A pool of workers, one per device, warm between calls, that keeps every device equally busy.
 
     devices            which: "all", "cuda:0,1", "cpu*4", a number, a DevicePool
     policy             how items are dealt, unless a call says otherwise

@@ -18,7 +18,9 @@ __all__ = ["ResidentJob"]
 
 
 class ResidentJob(Pipeline):
-    """``plans`` is filled by the first run on a pool of devices and read by the others: in those the memory
+    """A job whose models stay in the workers from one run to the next.
+
+    ``plans`` is filled by the first run on a pool of devices and read by the others: in those the memory
     that is free no longer says what fits, because the models are there already.
     """
 

@@ -62,7 +62,7 @@ class Pull:
 
 @dataclass(frozen=True, slots=True)
 class Guided:
-    """Guided self-scheduling: chunks of the items left over the number of devices, ``min_chunk`` at least.
+    """A guided self-scheduling: chunks of the items left over the number of devices, ``min_chunk`` at least.
 
     Source: Polychronopoulos and Kuck, IEEE Transactions on Computers C-36(12), 1987.
     """
@@ -86,7 +86,7 @@ class Guided:
 
 @dataclass(frozen=True, slots=True)
 class Factoring:
-    """Factoring: half of what is left in equal chunks, one per device, then half of the rest, and so on.
+    """A factoring: half of what is left in equal chunks, one per device, then half of the rest, and so on.
 
     weighted  each chunk is half of the device's share by measured speed instead
     Sources: FAC2, Hummel, Schonberg and Flynn, CACM 35(8), 1992; weighted: AWF-C, Carino and Banicescu, 2008.

@@ -36,7 +36,7 @@ HEADS = {
 
 @dataclass(frozen=True, slots=True)
 class BenchRequest:
-    """What the command line asks of ``evenload bench``."""
+    """The options of ``evenload bench``."""
 
     quick: bool
     names: tuple[str, ...]

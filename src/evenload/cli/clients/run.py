@@ -21,7 +21,7 @@ __all__ = ["run"]
 
 @dataclass(frozen=True, slots=True)
 class TrainRequest:
-    """What the command line asks of ``evenload clients run``."""
+    """The options of ``evenload clients run``."""
 
     job: Path
     strategy: str | None

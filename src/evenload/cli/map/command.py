@@ -28,7 +28,7 @@ __all__ = ["map_items"]
 
 @dataclass(frozen=True, slots=True)
 class MapRequest:
-    """What the command line asks of ``evenload map``."""
+    """The options of ``evenload map``."""
 
     target: str
     items: str

@@ -23,7 +23,7 @@ __all__ = ["place"]
 
 @dataclass(frozen=True, slots=True)
 class PlaceRequest:
-    """What the command line asks of ``evenload moe place``."""
+    """The options of ``evenload moe place``."""
 
     trace: TraceFile
     fleet: "Fleet"

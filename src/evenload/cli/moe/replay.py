@@ -20,7 +20,7 @@ __all__ = ["replay"]
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """What the command line asks of ``evenload moe replay``."""
+    """The options of ``evenload moe replay``."""
 
     trace: TraceFile
     fleet: "Fleet"

@@ -17,7 +17,7 @@ __all__ = ["dash"]
 
 @dataclass(frozen=True, slots=True)
 class DashRequest:
-    """What the command line asks of ``evenload dash``."""
+    """The options of ``evenload dash``."""
 
     run: Path | None
     is_live: bool

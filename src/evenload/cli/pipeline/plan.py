@@ -20,7 +20,7 @@ __all__ = ["plan"]
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What the command line asks of ``evenload plan``."""
+    """The options of ``evenload plan``."""
 
     job: Path
     devices: str | None

@@ -28,7 +28,7 @@ __all__ = ["run"]
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What the command line asks of ``evenload run``."""
+    """The options of ``evenload run``."""
 
     job: Path | None
     devices: str | None

@@ -26,7 +26,7 @@ EVERYTHING = ("measured", "pull", "guided", "factoring", "static:proportional", 
 
 @dataclass(frozen=True, slots=True)
 class SimulateRequest:
-    """What the command line asks of ``evenload simulate``."""
+    """The options of ``evenload simulate``."""
 
     devices: str
     items: int

@@ -14,7 +14,7 @@ __all__ = ["Ditto"]
 
 @dataclass(frozen=True, slots=True)
 class Ditto:
-    """FedAvg, and a personal model of each client, kept near the global one by lam/2 |v - w|^2.
+    """A FedAvg with a personal model of each client, kept near the global one by lam/2 |v - w|^2.
 
     The personal models are in the server's memory under "personal", by client.
     """

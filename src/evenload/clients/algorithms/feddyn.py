@@ -17,7 +17,7 @@ __all__ = ["FedDyn"]
 
 @dataclass(frozen=True, slots=True)
 class FedDyn:
-    """Dynamic regularization: a client's loss minus <h_i, w> plus alpha/2 |w - w_global|^2."""
+    """A dynamic regularization: a client's loss minus <h_i, w> plus alpha/2 |w - w_global|^2."""
 
     alpha: float = 0.01
 

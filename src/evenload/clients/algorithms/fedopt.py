@@ -66,18 +66,24 @@ class _Adaptive:
 
 @dataclass(frozen=True, slots=True)
 class FedAdam(_Adaptive):
+    """A server that takes steps of Adam with the mean change as gradient."""
+
     def _square(self, v: Tensor, d2: Tensor) -> Tensor:
         return self.beta2 * v + (1 - self.beta2) * d2
 
 
 @dataclass(frozen=True, slots=True)
 class FedYogi(_Adaptive):
+    """A server that takes steps of Yogi with the mean change as gradient."""
+
     def _square(self, v: Tensor, d2: Tensor) -> Tensor:
         return v - (1 - self.beta2) * d2 * torch.sign(v - d2)
 
 
 @dataclass(frozen=True, slots=True)
 class FedAdagrad(_Adaptive):
+    """A server that takes steps of Adagrad with the mean change as gradient."""
+
     beta1: float = 0.0
 
     def _square(self, v: Tensor, d2: Tensor) -> Tensor:

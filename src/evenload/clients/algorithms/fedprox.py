@@ -15,7 +15,7 @@ __all__ = ["FedProx"]
 
 @dataclass(frozen=True, slots=True)
 class FedProx:
-    """FedAvg whose clients stay near the global model by a term mu/2 |w - w_global|^2."""
+    """A FedAvg whose clients stay near the global model by a term mu/2 |w - w_global|^2."""
 
     mu: float = 0.01
     by_rows: bool = True

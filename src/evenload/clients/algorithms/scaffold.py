@@ -17,7 +17,8 @@ __all__ = ["Scaffold"]
 
 @dataclass(frozen=True, slots=True)
 class Scaffold:
-    """Control variates: a client's gradients are corrected by c - c_i. ``lr`` is the server's.
+    """A correction by control variates: a client's gradients are corrected by c - c_i. ``lr`` is the
+    server's.
 
     Raises ConfigError for client optimisers other than plain SGD: the variates' rule is SGD's.
     """

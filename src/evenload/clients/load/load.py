@@ -38,7 +38,7 @@ ROWS = 256  # rows whose outputs the model is asked for at once
 
 @dataclass(frozen=True, slots=True)
 class ClientInputs:
-    """What a caller gives for training, one entry per client."""
+    """The inputs of a training, one entry per client."""
 
     datasets: Sequence[Any]
     recipes: Sequence[Recipe]

@@ -34,7 +34,7 @@ MEANINGS = (
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """What comparing an engine with serial training gave.
+    """The outcome of a comparison of an engine with serial training.
 
     refusal     why the engine cannot be used, or None
     difference  the largest absolute difference of a number from serial training; None if it was not compared

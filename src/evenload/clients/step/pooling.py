@@ -36,7 +36,9 @@ class PoolingRule(TorchFunctionMode):
 
 
 class MaxPoolByViews(torch.autograd.Function):
-    """x [..., height, width] -> largest numbers [..., height // size, width // size], and where they are."""
+    """A function: x [..., height, width] -> largest numbers [..., height // size, width // size], and where
+    they are.
+    """
 
     generate_vmap_rule = True
 

@@ -22,7 +22,7 @@ Tensors = Mapping[str, "Tensor"]
 
 @dataclass(frozen=True, slots=True)
 class SGD:
-    """Stochastic gradient descent, as ``torch.optim.SGD``."""
+    """A stochastic gradient descent, as ``torch.optim.SGD``."""
 
     lr: float = 0.01
     momentum: float = 0.0

@@ -27,7 +27,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Cosine:
-    """Half a cosine from 1 down to ``floor``, after ``warmup`` steps of linear growth."""
+    """A half cosine from 1 down to ``floor``, after ``warmup`` steps of linear growth."""
 
     floor: float = 0.0
     warmup: int = 0

@@ -28,7 +28,7 @@ Indices = range | tuple[int, ...]
 
 
 class ItemsRead(NamedTuple):
-    """``n`` more items have been read; ``costs`` are their size hints, for all of them or None."""
+    """The event that ``n`` more items were read; ``costs`` are their size hints, for all of them or None."""
 
     n: int
     costs: Sequence[float] | None = None
@@ -107,14 +107,14 @@ class WorkerStuck(NamedTuple):
 
 
 class DeviceLeft(NamedTuple):
-    """``device`` gets no more work."""
+    """The event that ``device`` gets no more work."""
 
     device: str
     now: float
 
 
 class DeviceJoined(NamedTuple):
-    """``device`` is new, or back. ``prior`` is its score, ``is_helper`` as in the dealer."""
+    """The event that ``device`` is new, or back. ``prior`` is its score, ``is_helper`` as in the dealer."""
 
     device: str
     now: float
@@ -145,7 +145,9 @@ Event = (
 
 
 class Send(NamedTuple):
-    """Run ``items`` on ``device``. ``singly``: one by one, as one of them may bring workers down."""
+    """An instruction to run ``items`` on ``device``. ``singly``: one by one, as one of them may bring
+    workers down.
+    """
 
     chunk: int
     device: str
@@ -164,14 +166,18 @@ class Rest(NamedTuple):
 
 
 class Accept(NamedTuple):
-    """Take the results at ``positions`` of the chunk (None: all); those of its other items came before."""
+    """An instruction to take the results at ``positions`` of the chunk (None: all); those of its other
+    items came before.
+    """
 
     items: Indices
     positions: tuple[int, ...] | None
 
 
 class Fail(NamedTuple):
-    """Give these items up. ``why``: died | overtime | spoilt | unknown (began, must not be run twice)."""
+    """An instruction to give these items up. ``why``: died | overtime | spoilt | unknown (began, must not
+    be run twice).
+    """
 
     items: tuple[int, ...]
     why: str

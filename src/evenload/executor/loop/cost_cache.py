@@ -32,14 +32,14 @@ MOST_BYTES = 4 * 1024 * 1024  # a longer file is not ours
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """``cost`` of a function on a device, and the most items per call (``ceiling``; None: no limit found)."""
+    """The cost of a function on a device, and the most items per call (``ceiling``; None: no limit found)."""
 
     cost: Cost | None = None
     ceiling: int | None = None
 
 
 class CostCache:
-    """What was learned, by function, device and size of items. ``damage``: what is wrong with the file."""
+    """The costs learned, by function, device and size of items. ``damage``: what is wrong with the file."""
 
     def __init__(self, path: Path):
         self.path = path

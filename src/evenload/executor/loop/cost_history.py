@@ -18,7 +18,7 @@ WORTH_TELLING_S = 0.1  # a device that was busy for less has not shown what it c
 
 
 class CostHistory:
-    """What an executor has learned of its tasks: costs by task and device.
+    """The costs that an executor has learned, by task and device.
 
     ceilings   (task, device) -> items per call that fit; shared with the engine
     is_kept    for other programs, too

@@ -13,7 +13,7 @@ __all__ = ["DeviceSlot"]
 
 @dataclass(slots=True, eq=False)
 class DeviceSlot:
-    """``device`` with the environment of its workers, which come and go while the slot stays.
+    """A device with the environment of its workers, which come and go while the slot stays.
 
     refusals     why a task cannot be built here, by the task's number
     rest         why and since when the device was last left without work

@@ -9,7 +9,7 @@ __all__ = ["Stats"]
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What an executor has done so far: finished runs, their items, and items and busy seconds by device."""
+    """The totals of an executor so far: finished runs, their items, and items and busy seconds by device."""
 
     n_runs: int = 0
     n_items: int = 0

@@ -17,7 +17,10 @@ PATIENCE_S = 0.5  # at least, for a worker to finish what nobody needs any more
 
 
 class Watchdog:
-    """Looks where workers are, and has those killed that are over time. ``due_s``: when to look next."""
+    """A timer for items: looks where workers are, and has those killed that are over time.
+
+    due_s  when to look next
+    """
 
     def __init__(self, supervisor: Supervisor, record: Record):
         self.due_s = 0.0

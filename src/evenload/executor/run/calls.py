@@ -78,7 +78,7 @@ class CallSource(Source):
 
 
 class FutureSink:
-    """Fulfils the futures of ``source``, and tells it when there is nothing more to come."""
+    """A sink that fulfils the futures of ``source``, and tells it when nothing more is to come."""
 
     is_waiting_for_room = False
     n_bytes = n_ready_bytes = 0

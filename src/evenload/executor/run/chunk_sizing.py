@@ -14,7 +14,7 @@ CHUNK_BYTES = 16 * 1024 * 1024
 
 
 class ChunkSizing:
-    """What was measured of the items of one run: their bytes, their seconds, and how many went at once.
+    """The measured items of one run: their bytes, their seconds, and how many went at once.
 
     n_per_call  items in one call of the function
     n_dealt     items that were sent, copies left out

@@ -8,7 +8,7 @@ __all__ = ["Sink"]
 
 
 class Sink(Protocol):
-    """Where results go; see ``delivery.Delivery``."""
+    """A place where results go; see ``delivery.Delivery``."""
 
     @property
     def is_waiting_for_room(self) -> bool: ...

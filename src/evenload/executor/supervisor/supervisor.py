@@ -27,7 +27,7 @@ LEAVE_S = 5.0  # for a worker that was told to leave to free what its tasks hold
 
 
 class Driver(Protocol):
-    """What a supervisor tells the loop that it works for."""
+    """A loop that decides what workers do; a supervisor tells it what became of them."""
 
     def loaded(self, worker: Worker) -> None:
         """The task that ``worker`` was building is built."""

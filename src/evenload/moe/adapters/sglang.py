@@ -115,7 +115,8 @@ def _spread(phy2log: NDArray[np.int64], alive: NDArray[np.bool_], width: int) ->
 
 
 class LPLBSolver:
-    """In the shape of SGLang's class of this name, without an LP: exact shares, on any device, for any fleet.
+    """A solver in the shape of SGLang's class of this name, without an LP: exact shares, on any device, for
+    any fleet.
 
     phy2log   tensor [slots], the expert in each; slots lie on GPUs in order, as many on each
     log2phy   tensor [experts, copies], padded with -1

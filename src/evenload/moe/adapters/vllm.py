@@ -22,7 +22,7 @@ __all__ = ["EplbPolicy", "SearchPolicy", "install"]
 
 
 class EplbPolicy:
-    """vLLM's default policy, compiled: the same ids, but no expert twice on a GPU."""
+    """The default policy of vLLM, compiled: the same ids, but no expert twice on a GPU."""
 
     @classmethod
     def rebalance_experts(

@@ -54,7 +54,9 @@ class PlacementChange:
 
 @dataclass(slots=True)
 class StrategyReplay:
-    """What one strategy did over the batches. Imbalance is the busiest GPU over the mean, per speed."""
+    """The loads that one strategy gave over the batches. Imbalance is the busiest GPU over the mean, per
+    speed.
+    """
 
     name: str
     imbalance: NDArray[np.float64]  # [batches, layers]

@@ -41,7 +41,7 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class LayerPlacement:
-    """What a search found for a layer.
+    """The placement that a search found for a layer.
 
     slots     [living slots] the expert in each
     origin    the start that it came from

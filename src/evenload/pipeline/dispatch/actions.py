@@ -10,21 +10,21 @@ __all__ = ["Action", "LoadStage", "RunTasks", "StartWorker", "StopWorker"]
 
 @dataclass(frozen=True, slots=True)
 class StartWorker:
-    """Start a worker for ``group``."""
+    """An instruction to start a worker for ``group``."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class StopWorker:
-    """End the worker of ``group``: its devices are wanted by another."""
+    """An instruction to end the worker of ``group``: its devices are wanted by another."""
 
     group: str
 
 
 @dataclass(frozen=True, slots=True)
 class LoadStage:
-    """Make ``stage`` ready on ``group``; stages that are not in ``keep`` make room first.
+    """An instruction to make ``stage`` ready on ``group``; stages that are not in ``keep`` make room first.
 
     ``later``: of those, stages that the group will want again, the next one first.
     """
@@ -38,7 +38,7 @@ class LoadStage:
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """Run ``tasks`` of one stage, together if they are several."""
+    """An instruction to run ``tasks`` of one stage, together if they are several."""
 
     group: str
     tasks: tuple[StageTask, ...]

@@ -22,7 +22,7 @@ class Assignment:
 
 @dataclass(slots=True)
 class DeviceGroup:
-    """What the dispatcher knows of one worker and its devices.
+    """The state of one worker and its devices, as the dispatcher knows it.
 
     state       off | starting | up | lost
     is_ordered  it has an order that it has not answered

@@ -15,7 +15,7 @@ FEW = 4  # ready tasks for each other group: more, and nobody holds back
 
 
 class FleetState:
-    """``groups`` of devices by name and the tasks that are ``waiting``. The dispatcher changes them.
+    """The groups of devices by name, and the tasks that wait; the dispatcher changes them.
 
     item_s, load_s  stage -> seconds for an item and to load, as far as known before
     batch           stage -> most items in one call

@@ -7,7 +7,9 @@ __all__ = ["ItemFailure"]
 
 @dataclass(frozen=True, slots=True)
 class ItemFailure:
-    """Why an item went no further. ``type`` is the exception's; ``traceback`` is the worker's, for people."""
+    """The reason why an item went no further. ``type`` is the exception's; ``traceback`` is the worker's,
+    for people.
+    """
 
     stage: str
     type: str

@@ -10,7 +10,9 @@ SOURCES = ("folder", "glob", "jsonl", "csv", "parquet")
 
 
 class InputsSection(Section):
-    """Where items come from: exactly one of folder, glob, jsonl, csv, parquet, relative to the job file."""
+    """The place where items come from: exactly one of folder, glob, jsonl, csv, parquet, relative to the
+    job file.
+    """
 
     folder: str | None = None
     """A folder; each file in it that is not hidden is one item."""

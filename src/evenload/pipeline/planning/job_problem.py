@@ -31,7 +31,7 @@ UNKNOWN_S = 1.0  # in place of an unknown time; then the plan has no makespan
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """What is known of a stage, and from where: measured | given | traced | computed | unknown."""
+    """The known facts of a stage, and their source: measured | given | traced | computed | unknown."""
 
     name: str
     size: ModelSize | None

@@ -12,7 +12,9 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """``weight_bytes`` of each copy, as stored; None if the stage names no safetensors files."""
+    """A stage of the preview. ``weight_bytes`` of each copy, as stored; None if the stage names no
+    safetensors files.
+    """
 
     name: str
     target: str
@@ -22,6 +24,8 @@ class PlannedStage:
 
 @dataclass(frozen=True, slots=True)
 class PlannedDevice:
+    """A device of the preview."""
+
     id: str
     name: str
     score: float

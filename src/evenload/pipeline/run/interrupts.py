@@ -11,7 +11,7 @@ _DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.S
 
 
 class Interrupts:
-    """While entered, SIGTERM does what Ctrl-C does; after ``hold()`` neither does anything.
+    """A context in which SIGTERM does what Ctrl-C does; after ``hold()`` neither does anything.
 
     Only in the main thread, where Python handles signals, and only for signals that nobody else handles. One
     within another holds that one too: a command goes on to print what the run gave.

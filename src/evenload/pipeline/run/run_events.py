@@ -35,7 +35,8 @@ def planned_event(plan: "Plan", now_s: float) -> Planned:
 
 
 class QueueLengths:
-    """``look`` in each round of the run's loop: a stage is told once in ``EVERY_S``, and when it has emptied.
+    """A meter of what waits at each stage. ``look`` in each round of the run's loop: a stage is told once
+    in ``EVERY_S``, and when it has emptied.
 
     An item waits if its stage may run on it and no device has begun. Stages that nobody has come to are not
     told.

@@ -30,7 +30,7 @@ __all__ = ["RunContext", "RunParts", "build_parts"]
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What a run is made of before there are devices."""
+    """The parts of a run before there are devices."""
 
     spec: JobSpec
     folder: Path

@@ -17,6 +17,8 @@ __all__ = ["GroupCommit", "StageResult"]
 
 
 class StageResult(NamedTuple):
+    """A result of one stage for one item, on its way to disk."""
+
     task: StageTask
     stage: str
     strand: Strand
@@ -24,7 +26,8 @@ class StageResult(NamedTuple):
 
 
 class GroupCommit:
-    """``pending``: results that are on their way, in the order in which they were put.
+    """A thread that writes results to disk together. ``pending``: results that are on their way, in the
+    order in which they were put.
 
     ``wake`` is called from a thread when something was committed; ``taken`` raises what the disk says.
     """

@@ -12,7 +12,7 @@ __all__ = ["DecisionTimes", "experts", "made_up_batches", "time_decisions"]
 
 @dataclass(frozen=True, slots=True)
 class DecisionTimes:
-    """Median CPU seconds of one thread to decide for all layers."""
+    """The median CPU seconds of one thread to decide for all layers."""
 
     eplb_s: float
     route_s: float

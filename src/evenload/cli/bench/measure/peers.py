@@ -48,6 +48,8 @@ class Peer:
 
 
 class Evenload(Peer):
+    """The executor of evenload, as one of the peers."""
+
     name = package = "evenload"
     has_own_default = has_own_chunks = True
 
@@ -65,6 +67,8 @@ class Evenload(Peer):
 
 
 class MultiprocessingPool(Peer):
+    """A ``multiprocessing.Pool``."""
+
     name = "multiprocessing.Pool"
     has_own_default = True
 
@@ -82,6 +86,8 @@ class MultiprocessingPool(Peer):
 
 
 class ProcessPool(Peer):
+    """A ``concurrent.futures.ProcessPoolExecutor``."""
+
     name = "ProcessPoolExecutor"
 
     def start(self, n_workers: int) -> None:
@@ -99,6 +105,8 @@ class ProcessPool(Peer):
 
 
 class Loky(ProcessPool):
+    """A reusable executor of loky."""
+
     name = package = "loky"
 
     def start(self, n_workers: int) -> None:
@@ -111,6 +119,8 @@ class Loky(ProcessPool):
 
 
 class Joblib(Peer):
+    """A ``joblib.Parallel`` of processes."""
+
     name = package = "joblib"
     has_own_default = has_own_chunks = True
 

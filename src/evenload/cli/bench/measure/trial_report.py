@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What every trial is asked for.
+    """The settings that every trial gets.
 
     specs      device selections to measure, from one device to all
     n_workers  for what runs on workers without devices

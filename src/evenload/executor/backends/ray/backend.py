@@ -41,7 +41,7 @@ MOST_UNANSWERED = 10  # times in a row that an actor may fail to tell its worker
 
 @dataclass(frozen=True, slots=True)
 class Ray:
-    """``backend="ray"`` with settings: ``Executor(backend=Ray(address="10.0.0.1:6379"))``.
+    """The settings of ``backend="ray"``: ``Executor(backend=Ray(address="10.0.0.1:6379"))``.
 
     address         of the cluster; None: that of ``RAY_ADDRESS``, the one that runs on this machine, or a new
                     one that ends with the last executor that uses it

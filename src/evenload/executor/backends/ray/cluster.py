@@ -25,7 +25,7 @@ THREADS_OF_ACTOR = 8
 
 
 class RayConnection:
-    """This process's connection to Ray. The last user ends it, if evenload has started it."""
+    """The connection of this process to Ray. Its last user ends it, if evenload has started it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -46,7 +46,7 @@ class LayerState(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Flow, loads, costs and cuts after a change that is being tried, and working memory."""
+    """The flow, loads, costs and cuts after a change that is being tried, and working memory."""
 
     flow: NDArray[np.float64]  # [scenarios, slots]
     load: NDArray[np.float64]  # [scenarios, gpus]

@@ -14,7 +14,7 @@ __all__ = ["StageHistory", "mean_load_s", "read_history"]
 
 @dataclass(frozen=True, slots=True)
 class StageHistory:
-    """What an earlier run measured of one stage; None where it does not say.
+    """The times that an earlier run measured of one stage; None where it does not say.
 
     item_s  mean seconds for one item, on the devices that the run had
     load_s  mean seconds to load the model

@@ -21,7 +21,7 @@ MAPS_ENCODED = 10.1  # in its encoder
 
 @dataclass(frozen=True, slots=True)
 class ItemWork:
-    """What one item costs.
+    """The cost of one item.
 
     flop              operations
     n_passes          forwards through the blocks
