@@ -28,6 +28,7 @@ from evenload.gpu.llvm import program
 from evenload.gpu.llvm.hash import hash_kernels
 from evenload.merkle import MerkleTree, Scheme, StandardTree, make_engine
 from evenload.merkle.cpu_engine import CpuEngine
+from evenload.native import machine
 
 LEVELS: dict[str, tuple[int | str, str | None, str]] = {  # level, processor (None: this one), features
     "AVX-512": (512, None, ""),
@@ -42,17 +43,14 @@ def engine_for(scheme: str, level: int | str, cpu: str | None, features: str) ->
     engine = CpuEngine(Scheme(scheme), threads=1)
     if scheme == "poseidon":
         return engine
-    binding = program._binding()
+    binding = machine.binding()
     if cpu is None:
         cpu, features = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
     target = binding.Target.from_default_triple()
-    machine = target.create_target_machine(
+    made_for = target.create_target_machine(
         cpu=cpu, features=features, opt=2, codemodel="jitdefault", jit=True
     )
-    code = program.compile_ir(hash_kernels.hash_ir(scheme, level), machine)
-    jit = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-    jit.add_object_file(binding.ObjectFileRef.from_data(code))
-    jit.finalize_object()
+    jit = machine.loaded(machine.compile_ir(hash_kernels.hash_ir(scheme, level), made_for))
     signatures = hash_kernels.kernels_of(scheme)
     kernels = {k: program.ctypes.CFUNCTYPE(program.ctypes.c_int64, *[program.ctypes.c_int64] * n)(
         jit.get_function_address(k)) for k, n in signatures.items()}  # fmt: skip
@@ -63,7 +61,7 @@ def engine_for(scheme: str, level: int | str, cpu: str | None, features: str) ->
 def is_possible(scheme: str, level: int | str) -> bool:
     if isinstance(level, int):
         return level <= hash_kernels.vector_bits()
-    return scheme in hash_kernels.SHA_RULES and "sha" in program.host_features()
+    return scheme in hash_kernels.SHA_RULES and "sha" in machine.host_features()
 
 
 def rows_of(n: int) -> np.ndarray:

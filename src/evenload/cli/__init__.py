@@ -51,6 +51,7 @@ COMMANDS = {
     "status": ("evenload.cli.pipeline.status:status", "Say how far a run is, by stage and group."),
     "top": ("evenload.cli.monitoring.top:top", "Show devices and running jobs, live."),
     "verify": ("evenload.cli.verify:verify", "Verify a Groth16 proof."),
+    "warm": ("evenload.cli.warm:warm", "Compile what first answers would wait for."),
     "zk": ("evenload.cli.zk:zk", "Look into proving keys; make test circuits and INSECURE keys."),
 }
 EXIT_CODES = """\b

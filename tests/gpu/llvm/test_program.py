@@ -8,6 +8,7 @@ import pytest
 
 from evenload.errors import ConfigError, MissingExtra
 from evenload.gpu.llvm import program, programs
+from evenload.native import machine, store
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 SIGNATURE = {"answer": 0}
@@ -31,7 +32,7 @@ def answer_ir(value=42):
 
 
 def load(build=answer_ir):
-    return program.load("answer", SIGNATURE, build, (__file__,))
+    return program.load(program.Recipe("answer", SIGNATURE, build, (__file__,)))
 
 
 def refuse():
@@ -107,10 +108,10 @@ def test_an_object_of_somebody_else_is_refused(cache, monkeypatch):
     load()
     facts = os.stat(cache)
     theirs = os.stat_result((0o100600, 0, 0, 1, 12345, 0, 9, 0, 0, 0))
-    monkeypatch.setattr(program.os, "fstat", lambda handle: theirs)
+    monkeypatch.setattr(store.os, "fstat", lambda handle: theirs)
     with pytest.raises(ConfigError, match="owner 12345"):
         load(refuse)
-    monkeypatch.setattr(program.os, "getuid", lambda: facts.st_uid + 1)
+    monkeypatch.setattr(store.os, "getuid", lambda: facts.st_uid + 1)
     with pytest.raises(ConfigError, match=f"owner {facts.st_uid}"):
         load(refuse)
 
@@ -119,7 +120,7 @@ def test_an_object_that_is_exchanged_after_the_check_is_not_what_is_read(cache, 
     """The check and the reading are of one open file."""
     load()
     (file,) = cache.iterdir()
-    real = program._refuse_unless_private
+    real = store._refuse_unless_private
 
     def exchange(path, facts, allowed):
         real(path, facts, allowed)
@@ -127,7 +128,7 @@ def test_an_object_that_is_exchanged_after_the_check_is_not_what_is_read(cache, 
             file.unlink()
             file.write_bytes(b"evil")
 
-    monkeypatch.setattr(program, "_refuse_unless_private", exchange)
+    monkeypatch.setattr(store, "_refuse_unless_private", exchange)
     assert load(refuse).answer() == 42
 
 
@@ -137,9 +138,9 @@ def test_without_a_place_for_objects_kernels_run_all_the_same(cache, monkeypatch
         raise OSError(28, "No space left on device")
 
     if call == "mkdir":
-        monkeypatch.setattr(program.Path, "mkdir", full)
+        monkeypatch.setattr(store.Path, "mkdir", full)
     else:
-        monkeypatch.setattr(program.tempfile if call == "mkstemp" else program.os, call, full)
+        monkeypatch.setattr(store.tempfile if call == "mkstemp" else store.os, call, full)
     assert load().answer() == 42
     assert not cache.exists() or not list(cache.iterdir())
     assert "No space left" in caplog.text
@@ -162,7 +163,9 @@ def test_another_source_is_another_object(cache, tmp_path):
     source = tmp_path / "kernel.py"
     for value in (1, 2):
         source.write_text(f"version {value}")
-        loaded = program.load("answer", SIGNATURE, lambda value=value: answer_ir(value), (str(source),))
+        loaded = program.load(
+            program.Recipe("answer", SIGNATURE, lambda value=value: answer_ir(value), (str(source),))
+        )
         assert loaded.answer() == value
     assert len(list(cache.iterdir())) == 2
 
@@ -198,5 +201,5 @@ def test_the_portable_kernels_compile_for_arm64():
         target = binding.Target.from_triple("aarch64-unknown-linux-gnu")
     except RuntimeError as error:
         pytest.skip(f"this llvmlite has no AArch64 back end: {error}")
-    machine = target.create_target_machine(cpu="generic", opt=1, codemodel="small")
-    assert program.compile_ir(programs._scalar_ir(), machine)[:4] == b"\x7fELF"
+    arm64 = target.create_target_machine(cpu="generic", opt=1, codemodel="small")
+    assert machine.compile_ir(programs._scalar_ir(), arm64)[:4] == b"\x7fELF"

@@ -49,7 +49,7 @@ class Router:
         warm: bool = False,
         parts: int = 1,
     ):
-        require("numba", extra="kernels", why="exact routing")
+        require("llvmlite.binding", extra="kernels", why="exact routing")
         from evenload.balance.flow.kernels.route import route_layers
 
         if cost not in ("tokens", "experts") and not (isinstance(cost, int) and cost > 0):

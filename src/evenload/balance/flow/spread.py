@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.balance.flow.graph import ReplicaGraph
-from evenload.balance.flow.kernels.jit import compiled, inlined
+from evenload.native.kernel import compiled, inlined
 
 __all__ = ["eliminate", "springs"]
 

@@ -9,9 +9,25 @@ import functools
 from evenload.errors import UnknownName
 from evenload.gpu.llvm import program
 from evenload.gpu.llvm.layout import LEVELS
-from evenload.gpu.llvm.program import Program
+from evenload.gpu.llvm.program import Program, Recipe
+from evenload.native import machine
 
-__all__ = ["LEVELS", "best_level", "bulk", "level_type", "scalar"]
+__all__ = [
+    "LEVELS",
+    "SHIPPED_FOR",
+    "best_level",
+    "bulk",
+    "bulk_recipe",
+    "level_type",
+    "scalar",
+    "scalar_recipe",
+]
+
+# Baselines and further features of the objects that come with the package.
+SHIPPED_FOR = {
+    "word64": (("x86-64-v3",), frozenset[str]()),
+    "ifma52": (("x86-64-v4",), frozenset({"avx512ifma"})),
+}
 
 _SHARED_SOURCES = (
     "curve", "field", "llvm.field.arith", "llvm.field.extension", "llvm.field.word64", "llvm.ir_builder",
@@ -23,12 +39,16 @@ _SHARED_SOURCES = (
 def best_level() -> str:
     """The fastest level that this processor has."""
     needed = {"avx512f", "avx512ifma", "avx512dq", "avx512vl"}
-    return "ifma52" if needed <= program.host_features() else "word64"
+    return "ifma52" if needed <= machine.host_features() else "word64"
 
 
 @functools.cache
 def scalar() -> Program:
     """fold and combine for g1 and g2, pairing, digits, sort, sparse products, range checks."""
+    return program.load(scalar_recipe())
+
+
+def scalar_recipe() -> Recipe:
     signatures = {f"g{d}_{name}": n for d in (1, 2) for name, n in {"fold": 6, "combine": 4}.items()}
     signatures |= {"digits": 6, "sort": 6, "nonzero_rows": 4}
     signatures |= {"sparse_products": 5, "multiply_rows": 4, "powers": 4}
@@ -39,7 +59,7 @@ def scalar() -> Program:
         *_SHARED_SOURCES, "llvm.field.digits", "llvm.field.fold", "llvm.field.tower",
         "llvm.setup_kernels", "llvm.witness_kernels",
     )  # fmt: skip
-    return program.load("bn254-scalar", signatures, _scalar_ir, sources)
+    return Recipe("bn254-scalar", signatures, _scalar_ir, sources, ("x86-64-v3",))
 
 
 def _scalar_ir() -> str:
@@ -65,11 +85,17 @@ def bulk(level: str | None = None) -> Program:
     level = level or best_level()
     if level not in LEVELS:
         raise UnknownName("instruction level", level, LEVELS)
+    return program.load(bulk_recipe(level))
+
+
+def bulk_recipe(level: str) -> Recipe:
     group = {"import_points": 6, "export_points": 3, "accumulate": 15, "bucket_sum": 3}
     signatures = {f"g{degree}_{name}": n for degree in (1, 2) for name, n in group.items()}
     signatures |= {"scatter": 4, "gather": 4, "multiply_blocks": 4, "pack": 3, "unpack": 3, "quotient": 5}
     sources = program.sources(*_SHARED_SOURCES, "llvm.buckets", "llvm.field.ifma", "llvm.transform")
-    return program.load(f"bn254-{level}", signatures, functools.partial(_bulk_ir, level), sources)
+    return Recipe(
+        f"bn254-{level}", signatures, functools.partial(_bulk_ir, level), sources, *SHIPPED_FOR[level]
+    )
 
 
 def level_type(name: str) -> type:

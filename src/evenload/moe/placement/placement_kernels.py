@@ -9,7 +9,7 @@ changes.
 
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import compiled, inlined
+from evenload.native.kernel import compiled, inlined
 
 __all__ = ["plan_layers", "write_maps"]
 

@@ -100,7 +100,7 @@ def rebalance_experts(
 
 def _plan(loads: NDArray[np.float32], n_slots: int, n_groups: int, n_nodes: int, n_gpus: int):
     """``phy2log``, ``log2phy`` and ``logcnt`` of EPLB's policy, without twins."""
-    require("numba", extra="kernels", why="planning a placement")
+    require("llvmlite.binding", extra="kernels", why="planning a placement")
     from evenload.moe.placement.placement_kernels import plan_layers, write_maps
 
     n_layers, n_experts = loads.shape

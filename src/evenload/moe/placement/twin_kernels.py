@@ -13,7 +13,7 @@ changes.
 
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import compiled, inlined
+from evenload.native.kernel import compiled, inlined
 
 __all__ = ["part_layers"]
 

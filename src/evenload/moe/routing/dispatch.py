@@ -32,7 +32,7 @@ class Dispatcher:
         rank2gpu: Sequence[int] | None = None,
         nodes: Sequence[int] | None = None,
     ):
-        require("numba", extra="kernels", why="dispatch")
+        require("llvmlite.binding", extra="kernels", why="dispatch")
         from evenload.moe.routing.dispatch_kernels import count_ids, map_ids
 
         self._count_ids, self._map_ids = count_ids, map_ids

@@ -4,7 +4,7 @@ Nothing here calls a compiled function of another file: numba's cache on disk wo
 changes.
 """
 
-from evenload.balance.flow.kernels.jit import compiled, inlined
+from evenload.native.kernel import compiled, inlined
 
 __all__ = ["TOO_FEW", "count_ids", "map_ids", "share_dithered", "share_exactly"]
 

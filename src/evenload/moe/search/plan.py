@@ -87,7 +87,7 @@ def place(
     shapes or options do not fit; UnknownName for another objective, effort or limit. The same arguments give
     the same plan.
     """
-    require("numba", extra="kernels", why="searching for a placement")
+    require("llvmlite.binding", extra="kernels", why="searching for a placement")
     windows = _windows(load_windows)
     _check_names(objective, node_limit)
     effort = _effort(effort)

@@ -56,7 +56,9 @@ def arithmetic_ir(level_name, prime):
 @functools.cache
 def kernels(level_name, prime):
     name = f"test-arithmetic-{level_name}-{prime.name}"
-    return program.load(name, KERNELS, lambda: arithmetic_ir(level_name, prime), (__file__, *_sources()))
+    return program.load(
+        program.Recipe(name, KERNELS, lambda: arithmetic_ir(level_name, prime), (__file__, *_sources()))
+    )
 
 
 def _sources():
@@ -157,7 +159,9 @@ def test_a_formula_that_would_overflow_is_reduced_not_wrong(level):
 
     add_kernel(module, "long_sum", 2, body)
     kernel = program.load(
-        f"test-sum-{level.name}", {"long_sum": 2}, lambda: str(module), (__file__, *_sources())
+        program.Recipe(
+            f"test-sum-{level.name}", {"long_sum": 2}, lambda: str(module), (__file__, *_sources())
+        )
     )
     values = [2 * FQ.modulus - 1 - k for k in range(level.lanes)]
     blocks, out = to_blocks(values, level), rows.empty(1, level.block_bytes)

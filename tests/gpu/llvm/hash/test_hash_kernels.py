@@ -11,11 +11,11 @@ from evenload.gpu.hashing.words import Words
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
 
 from evenload.gpu.field import FR
-from evenload.gpu.llvm import program
 from evenload.gpu.llvm.hash import hash_kernels
 from evenload.gpu.llvm.hash.hash_kernels import best_level, hash_program, vector_bits
 from evenload.gpu.llvm.hash.poseidon_kernels import poseidon_ir, poseidon_program
 from evenload.gpu.poseidon import poseidon
+from evenload.native import machine
 
 GUARD = 0xA5
 PARAMS = [*blake2s.initial_state(key=b"k")[0], 64, *blake2s.initial_state(key=b"k", node_depth=1)[0], 64]
@@ -33,7 +33,7 @@ def twin(rule, kind, row):
 @pytest.fixture(params=PROGRAMS, ids=lambda chosen: f"{chosen[0]}-{chosen[1] or 'widest'}")
 def kernels(request):
     name, level = request.param
-    if level == "sha" and "sha" not in program.host_features():
+    if level == "sha" and "sha" not in machine.host_features():
         pytest.skip("this processor has no SHA instructions")
     return RULES[name], hash_program(name, level)
 
@@ -88,7 +88,7 @@ def test_unknown_rule():
 
 
 def test_vectors_are_as_wide_as_the_processor_has_them():
-    features = program.host_features()
+    features = machine.host_features()
     assert vector_bits() in (128, 256, 512)
     assert (vector_bits() == 512) == ({"avx512f", "avx512bw"} <= features)
     assert best_level("blake2s") == vector_bits()
@@ -105,14 +105,14 @@ def test_vectors_are_as_wide_as_the_processor_has_them():
     ],
 )
 def test_the_level_is_the_fastest_that_the_processor_has(monkeypatch, features, level):
-    monkeypatch.setattr(program, "host_features", lambda: frozenset(features))
+    monkeypatch.setattr(machine, "host_features", lambda: frozenset(features))
     assert best_level("rfc6962") == level
 
 
 @pytest.mark.parametrize("level", ["ifma52", "word64"])
 @pytest.mark.parametrize("n", [1, 5, 8, 11])
 def test_poseidon(level, n):
-    if level == "ifma52" and "avx512ifma" not in program.host_features():
+    if level == "ifma52" and "avx512ifma" not in machine.host_features():
         pytest.skip("this processor has no AVX-512 IFMA")
     loaded, r = poseidon_program(level), FR.modulus
     values = [0, 0, r - 1, r - 1, 1, r - 2, *(pow(3, k, r) for k in range(2 * n))][: 2 * n]
@@ -140,7 +140,7 @@ def test_kernels_compile_for_arm64():
         target = binding.Target.from_triple("aarch64-unknown-linux-gnu")
     except RuntimeError as error:
         pytest.skip(f"this llvmlite has no AArch64 back end: {error}")
-    machine = target.create_target_machine(cpu="generic", opt=1, codemodel="small")
+    arm64 = target.create_target_machine(cpu="generic", opt=1, codemodel="small")
     assert "sha256rnds2" in hash_kernels.hash_ir("bitcoin", "sha")
     for text in (*(hash_kernels.hash_ir(name, 128) for name in RULES), poseidon_ir("word64")):
-        assert program.compile_ir(text, machine)[:4] == b"\x7fELF"
+        assert machine.compile_ir(text, arm64)[:4] == b"\x7fELF"

@@ -6,7 +6,7 @@ in a fixed order, which IEEE 754 rounds in the same way everywhere.
 
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import inlined
+from evenload.native.kernel import inlined
 
 __all__ = ["spread"]
 

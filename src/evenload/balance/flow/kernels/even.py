@@ -8,7 +8,7 @@ sets").
 
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import compiled, inlined
+from evenload.native.kernel import compiled, inlined
 
 __all__ = ["even_out"]
 
@@ -75,7 +75,10 @@ def even_out(
 
     speeds [gpus] int64, zero only for a dead GPU; flow, loads and quotas are changed in place.
     """
-    ints = np.zeros((5, max(loads.shape[1], np.max(np.diff(row_start)))), dtype=np.int32)
+    width = loads.shape[1]
+    for layer in range(first, last):
+        width = max(width, row_start[layer + 1] - row_start[layer])
+    ints = np.zeros((5, width), dtype=np.int32)
     for layer in range(first, last):
         load = loads[layer]
         changed = True

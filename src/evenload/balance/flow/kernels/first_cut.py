@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import inlined
 from evenload.balance.flow.kernels.status import (
     BAD_CAPACITY,
     MOST_DEMAND,
@@ -11,6 +10,7 @@ from evenload.balance.flow.kernels.status import (
     ROUTED,
     UNPLACED_DEMAND,
 )
+from evenload.native.kernel import inlined
 
 __all__ = ["place_homes", "start"]
 

@@ -1,7 +1,7 @@
 """Pieces of the router's kernel: excess moved along whole forests, one visit per GPU."""
 
-from evenload.balance.flow.kernels.jit import inlined
 from evenload.balance.flow.kernels.level import raise_level
+from evenload.native.kernel import inlined
 
 __all__ = ["flow_along", "grow_forest", "move"]
 

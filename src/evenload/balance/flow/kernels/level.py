@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import inlined
+from evenload.native.kernel import inlined
 
 __all__ = ["first_level", "raise_level", "set_limits"]
 

@@ -22,25 +22,23 @@ IEEE 754 rounds in the same way everywhere. So the same input gives the same bit
 """
 
 from collections import namedtuple
-from pathlib import Path
 
 import numpy as np
 
 from evenload.balance.flow.kernels.current import spread
 from evenload.balance.flow.kernels.first_cut import place_homes, start
 from evenload.balance.flow.kernels.forests import flow_along, grow_forest
-from evenload.balance.flow.kernels.jit import compiled, fingerprint, inlined
 from evenload.balance.flow.kernels.level import first_level, set_limits
 from evenload.balance.flow.kernels.memory import SCRATCH_ROWS
 from evenload.balance.flow.kernels.status import ROUTED
 from evenload.balance.flow.kernels.walks import most_overloaded, walk_from_the_worst
 from evenload.balance.flow.kernels.waves import wave_pass
+from evenload.native.kernel import compiled, inlined
 
 __all__ = ["TABLES", "route_layers"]
 
 N_TREES = 3  # as in spanning_forests.py
 FOREST_PASSES = 3  # before waves, counted anew whenever the limit rises
-PIECES = ("current", "first_cut", "forests", "jit", "level", "memory", "status", "walks", "waves")
 
 # The router's block (memory.py): these tables of int32, two of float64, then what is written.
 TABLES = (
@@ -159,55 +157,44 @@ def _room_to_work(scratch, n_gpus, width):
     )  # fmt: skip
 
 
-def _sealed(seal):
-    @compiled
-    def route_layers(
-        first, last, part, n_gpus, n_slots, width, block, demands, fixed, speeds, capacity, warm
-    ):
-        """Route layers ``first`` to ``last - 1`` as thread ``part``. Returns the highest status: ROUTED if
-        all is well.
+@compiled
+def route_layers(first, last, part, n_gpus, n_slots, width, block, demands, fixed, speeds, capacity, warm):
+    """Route layers ``first`` to ``last - 1`` as thread ``part``. Returns the highest status: ROUTED if
+    all is well.
 
-        block    int64, the router's memory: Graph's tables, then flow [edges], loads [layers, gpus], quotas
-                 [layers, slots], summary [layers, 3] (status, and the certificate's load and speed), cuts
-                 [layers, gpus] bool, alive [gpus] bool, scratch [threads, rows, words]
-        width    words of a row of scratch
-        demands  [layers, experts] int64
-        fixed    [layers, gpus] int64 or None
-        speeds   [gpus] int64 or None
-        capacity [edges] int64 or None
-        warm     start from what flow holds of the last batch
-        """
-        _ = seal  # a new one is a new key in numba's cache
-        at = N_TABLES + 2
-        flow = block[block[at] : block[at + 1]]
-        loads = block[block[at + 1] : block[at + 2]]
-        quotas = block[block[at + 2] : block[at + 3]]
-        summary = block[block[at + 3] : block[at + 4]]
-        cuts = block[block[at + 4] : block[at + 5]].view(np.uint8)
-        alive = block[block[at + 5] : block[at + 6]].view(np.uint8)
-        mine = block[at + 6] + part * SCRATCH_ROWS * width
-        scratch = block[mine : mine + SCRATCH_ROWS * width]
-        graph = _read_graph(block, n_gpus, alive)
-        work = _room_to_work(scratch, n_gpus, width)
-        worst = ROUTED
-        for layer in range(first, last):
-            shift = None if fixed is None else fixed[layer]
-            result = summary[3 * layer : 3 * layer + 3]
-            of_gpus = slice(layer * n_gpus, (layer + 1) * n_gpus)
-            status = _route_layer(
-                graph, layer, demands[layer], shift, speeds, capacity, warm, flow,
-                loads[of_gpus], work, cuts[of_gpus], result,
-            )  # fmt: skip
-            result[0] = status
-            if status == ROUTED:
-                _write_quotas(
-                    graph, layer, demands[layer], flow, quotas[layer * n_slots : (layer + 1) * n_slots]
-                )
-            else:
-                worst = max(worst, status)
-        return worst
-
-    return route_layers
-
-
-route_layers = _sealed(fingerprint(str(Path(__file__).parent), *PIECES))
+    block    int64, the router's memory: Graph's tables, then flow [edges], loads [layers, gpus], quotas
+             [layers, slots], summary [layers, 3] (status, and the certificate's load and speed), cuts
+             [layers, gpus] bool, alive [gpus] bool, scratch [threads, rows, words]
+    width    words of a row of scratch
+    demands  [layers, experts] int64
+    fixed    [layers, gpus] int64 or None
+    speeds   [gpus] int64 or None
+    capacity [edges] int64 or None
+    warm     start from what flow holds of the last batch
+    """
+    at = N_TABLES + 2
+    flow = block[block[at] : block[at + 1]]
+    loads = block[block[at + 1] : block[at + 2]]
+    quotas = block[block[at + 2] : block[at + 3]]
+    summary = block[block[at + 3] : block[at + 4]]
+    cuts = block[block[at + 4] : block[at + 5]].view(np.uint8)
+    alive = block[block[at + 5] : block[at + 6]].view(np.uint8)
+    mine = block[at + 6] + part * SCRATCH_ROWS * width
+    scratch = block[mine : mine + SCRATCH_ROWS * width]
+    graph = _read_graph(block, n_gpus, alive)
+    work = _room_to_work(scratch, n_gpus, width)
+    worst = ROUTED
+    for layer in range(first, last):
+        shift = None if fixed is None else fixed[layer]
+        result = summary[3 * layer : 3 * layer + 3]
+        of_gpus = slice(layer * n_gpus, (layer + 1) * n_gpus)
+        status = _route_layer(
+            graph, layer, demands[layer], shift, speeds, capacity, warm, flow,
+            loads[of_gpus], work, cuts[of_gpus], result,
+        )  # fmt: skip
+        result[0] = status
+        if status == ROUTED:
+            _write_quotas(graph, layer, demands[layer], flow, quotas[layer * n_slots : (layer + 1) * n_slots])
+        else:
+            worst = max(worst, status)
+    return worst

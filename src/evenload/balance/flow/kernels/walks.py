@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import inlined
 from evenload.balance.flow.kernels.level import raise_level
+from evenload.native.kernel import inlined
 
 __all__ = ["most_overloaded", "walk_from_the_worst"]
 

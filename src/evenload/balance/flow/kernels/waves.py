@@ -1,8 +1,8 @@
 """Pieces of the router's kernel: excess pushed along exact shortest distances, as preflow waves."""
 
 from evenload.balance.flow.kernels.forests import move
-from evenload.balance.flow.kernels.jit import inlined
 from evenload.balance.flow.kernels.level import raise_level
+from evenload.native.kernel import inlined
 
 __all__ = ["wave_pass"]
 

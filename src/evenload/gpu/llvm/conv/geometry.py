@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from evenload.gpu.llvm import program
+from evenload.native import machine
 
 __all__ = ["Geometry", "blocks", "scratch_bytes", "tile", "widest"]
 
@@ -85,7 +85,7 @@ def tile(channels: int, width: int) -> tuple[int, int]:
 
 def most_sums() -> int:
     """Most sums of a tile: of 32 or 16 vector registers, some are for factors."""
-    return 24 if "avx512f" in program.host_features() else 10
+    return 24 if "avx512f" in machine.host_features() else 10
 
 
 def widest(total: int, most: int) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 
 from evenload.gpu.llvm import program
 from evenload.gpu.llvm.conv.geometry import Geometry, blocks, scratch_bytes, tile
-from evenload.gpu.llvm.program import Program
+from evenload.gpu.llvm.program import Program, Recipe
 
 __all__ = ["SIGNATURES", "Geometry", "conv_program", "scratch_bytes"]
 
@@ -34,7 +34,9 @@ def conv_program(g: Geometry, lanes: int, n_bytes: int) -> Program:
     numbers = (g.c_in, g.c_out, g.height, g.width, g.k_height, g.k_width, g.pad_height, g.pad_width)
     name = "conv-" + "-".join(map(str, (*numbers, lanes, n_bytes)))
     build = functools.partial(conv_ir, g, lanes, n_bytes)
-    return program.load(name, SIGNATURES, build, program.sources(*(f"llvm.{piece}" for piece in pieces)))
+    return program.load(
+        Recipe(name, SIGNATURES, build, program.sources(*(f"llvm.{piece}" for piece in pieces)))
+    )
 
 
 def conv_ir(g: Geometry, lanes: int, n_bytes: int) -> str:

@@ -5,15 +5,15 @@ from typing import Any
 
 from llvmlite import ir
 
-from evenload.gpu.llvm import program
 from evenload.gpu.llvm.ir_builder import I32, I64, POINTER, Code, Variable
+from evenload.native import machine
 
 __all__ = ["Floats", "Sums", "lanes_for"]
 
 
 def lanes_for(samples: int, n_bytes: int) -> int:
     """Samples in a vector: as many as this processor's registers hold, unless half of them serves as well."""
-    features = program.host_features()
+    features = machine.host_features()
     width = 64 if "avx512f" in features else 32 if "avx2" in features else 16
     widest = width // n_bytes
     return widest // 2 if width > 16 and -(-samples // (widest // 2)) % 2 else widest

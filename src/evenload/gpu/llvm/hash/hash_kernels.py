@@ -14,9 +14,10 @@ from typing import Any
 from evenload.errors import UnknownName
 from evenload.gpu.hashing.rules import RULES, Rule
 from evenload.gpu.llvm import program
-from evenload.gpu.llvm.program import Program
+from evenload.gpu.llvm.program import Program, Recipe
+from evenload.native import machine
 
-__all__ = ["SHA", "SIGNATURES", "best_level", "hash_ir", "hash_program", "vector_bits"]
+__all__ = ["SHA", "SIGNATURES", "best_level", "hash_ir", "hash_program", "hash_recipe", "vector_bits"]
 
 SIGNATURES = {"leaves": 4, "pairs": 4, "fold": 4, "messages": 7}
 SHA = "sha"
@@ -27,14 +28,14 @@ N_PARAMS = 18
 
 def vector_bits() -> int:
     """Width of this processor's widest integer vectors: 512, 256 or 128."""
-    features = program.host_features()
+    features = machine.host_features()
     return 512 if {"avx512f", "avx512bw"} <= features else 256 if "avx2" in features else 128
 
 
 def best_level(rule_name: str) -> int | str:
     """Bits of the widest vector, or SHA where the processor hashes SHA-256 faster by itself."""
     width = vector_bits()
-    return SHA if width < 512 and rule_name in SHA_RULES and "sha" in program.host_features() else width
+    return SHA if width < 512 and rule_name in SHA_RULES and "sha" in machine.host_features() else width
 
 
 @functools.cache
@@ -46,13 +47,18 @@ def hash_program(rule_name: str, level: int | str | None = None) -> Program:
     """
     if rule_name not in RULES:
         raise UnknownName("hash rule", rule_name, RULES)
-    chosen = level or best_level(rule_name)
+    return program.load(hash_recipe(rule_name, level or best_level(rule_name)))
+
+
+def hash_recipe(rule_name: str, level: int | str) -> Recipe:
     sources = program.sources(
         "hashing.blake2s", "hashing.keccak", "hashing.rules", "hashing.sha256", "hashing.words",
         "llvm.hash.hash_kernels", "llvm.hash.sha_words", "llvm.ir_builder", "llvm.vector_words",
     )  # fmt: skip
-    build = functools.partial(hash_ir, rule_name, chosen)
-    return program.load(f"hash-{rule_name}-{chosen}", kernels_of(rule_name), build, sources)
+    build = functools.partial(hash_ir, rule_name, level)
+    baselines = {"512": ("x86-64-v4",), "128": ()}.get(str(level), ("x86-64-v3",))
+    needs = frozenset({"sha"} if level == SHA else ())
+    return Recipe(f"hash-{rule_name}-{level}", kernels_of(rule_name), build, sources, baselines, needs)
 
 
 def kernels_of(rule_name: str) -> dict[str, int]:

@@ -13,10 +13,10 @@ from evenload.errors import UnknownName
 from evenload.gpu.field import FR
 from evenload.gpu.llvm import program, programs
 from evenload.gpu.llvm.layout import LEVELS
-from evenload.gpu.llvm.program import Program
+from evenload.gpu.llvm.program import Program, Recipe
 from evenload.gpu.poseidon import FULL_ROUNDS, parameters
 
-__all__ = ["SIGNATURES", "poseidon_ir", "poseidon_program"]
+__all__ = ["SIGNATURES", "poseidon_ir", "poseidon_program", "poseidon_recipe"]
 
 SIGNATURES = {"pairs": 4, "fold": 4}
 WIDTH = 3
@@ -28,12 +28,16 @@ def poseidon_program(level: str | None = None) -> Program:
     chosen = level or programs.best_level()
     if chosen not in LEVELS:
         raise UnknownName("instruction level", chosen, LEVELS)
+    return program.load(poseidon_recipe(chosen))
+
+
+def poseidon_recipe(level: str) -> Recipe:
     sources = program.sources(
         "field", "poseidon", "llvm.field.arith", "llvm.field.ifma", "llvm.field.word64",
         "llvm.hash.poseidon_kernels", "llvm.ir_builder", "llvm.loop_registers", "llvm.programs",
     )  # fmt: skip
-    build = functools.partial(poseidon_ir, chosen)
-    return program.load(f"hash-poseidon-{chosen}", SIGNATURES, build, sources)
+    build = functools.partial(poseidon_ir, level)
+    return Recipe(f"hash-poseidon-{level}", SIGNATURES, build, sources, *programs.SHIPPED_FOR[level])
 
 
 def poseidon_ir(level: str) -> str:

@@ -6,8 +6,7 @@ A change is an *exchange* of what two slots hold, or a *relabel*: another expert
 
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import inlined
-from evenload.moe.search.kernels.cost import piece
+from evenload.native.kernel import inlined, piece
 
 __all__ = ["apply", "may_exchange", "may_relabel", "n_more_fetches"]
 

@@ -3,23 +3,14 @@
 Each scenario keeps its flow, so that after a change only load that it displaced is routed again.
 """
 
-from typing import Any
-
 import numpy as np
-from numba import njit
 
-from evenload.balance.flow.kernels.jit import inlined
+from evenload.native.kernel import inlined, piece
 
-__all__ = ["displace", "keep_costs", "piece", "set_up", "split_cost", "try_costs"]
+__all__ = ["displace", "keep_costs", "set_up", "split_cost", "try_costs"]
 
 EXACT = 1e-7  # loads closer than this, in units of the mean, are equal
 STEPS = 1000  # of routing at most; then the largest load / speed reached so far is taken as the cost
-
-
-def piece(function: Any) -> Any:
-    """Compile like ``inlined``, but leave it to the compiler whether to inline."""
-    options: dict[str, Any] = {"error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
-    return njit(nogil=True, **options)(function)
 
 
 @inlined

@@ -5,19 +5,17 @@ maximum alone is stuck. So a change's *gain* is how much it lowers the *burden*:
 the target, plus a fixed toll for each GPU beyond it, as each of these needs a change of its own.
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.balance.flow.kernels.jit import compiled, fingerprint, inlined
 from evenload.moe.search.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
 from evenload.moe.search.kernels.cost import displace, keep_costs, set_up, split_cost
+from evenload.native.kernel import compiled, inlined
 
-__all__ = ["PIECES", "repair"]
+__all__ = ["repair"]
 
-PIECES = ("change", "cost", "greedy_search", "state")
 
 TOLL = 0.02  # of the mean load, for each GPU beyond the target
 LEAST_GAIN = 1e-7
@@ -211,46 +209,39 @@ def _update(problem, state, scratch, slot, other, old, is_touched):
     keep_costs(state, scratch)
 
 
-def _sealed(seal):
-    @compiled
-    def repair(problem, state, scratch, old_on, target, n_changes):
-        """Bring the mean of the costs to ``target``, by the changes that gain most for each expert fetched.
+@compiled
+def repair(problem, state, scratch, old_on, target, n_changes):
+    """Bring the mean of the costs to ``target``, by the changes that gain most for each expert fetched.
 
-        Makes ``n_changes`` changes at most, and judges every exchange and relabel that can help before each.
-        Returns the sum of the costs.
-        """
-        _ = seal  # a new one is a new key in numba's cache
-        delta = np.zeros(len(problem.speed))
-        is_burdened = np.zeros(len(problem.speed), np.bool_)
-        known = BestChanges(
-            np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
-            np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
-            np.zeros(len(problem.speed), np.bool_),
-        )  # fmt: skip
-        set_up(problem, state, scratch)
-        for _change in range(n_changes):
-            if state.cost.sum() <= target * len(state.cost):
-                break
-            _mark_burdened(problem, state, target, is_burdened)
-            best, slot, other = _best_exchange(problem, state, old_on, target, is_burdened, known)
-            better, at, new = _best_relabel(problem, state, old_on, delta, target, is_burdened, known)
-            if better > best:
-                best, slot, other = better, at, -1
-            if best < LEAST_PAY * len(state.cost):
-                break
-            is_allowed = (
-                may_exchange(problem, state, slot, other)
-                if other >= 0
-                else may_relabel(problem, state, slot, new)
-            )
-            if not is_allowed:  # a change elsewhere took away a copy that the home node relied on
-                known.other[:], known.new[:] = UNKNOWN, UNKNOWN
-                continue
-            old = apply(problem, state, slot, other, new)
-            _update(problem, state, scratch, slot, other, old, known.is_touched)
-        return state.cost.sum()
-
-    return repair
-
-
-repair = _sealed(fingerprint(str(Path(__file__).parent), *PIECES))
+    Makes ``n_changes`` changes at most, and judges every exchange and relabel that can help before each.
+    Returns the sum of the costs.
+    """
+    delta = np.zeros(len(problem.speed))
+    is_burdened = np.zeros(len(problem.speed), np.bool_)
+    known = BestChanges(
+        np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
+        np.zeros(len(state.slots)), np.full(len(state.slots), UNKNOWN),
+        np.zeros(len(problem.speed), np.bool_),
+    )  # fmt: skip
+    set_up(problem, state, scratch)
+    for _change in range(n_changes):
+        if state.cost.sum() <= target * len(state.cost):
+            break
+        _mark_burdened(problem, state, target, is_burdened)
+        best, slot, other = _best_exchange(problem, state, old_on, target, is_burdened, known)
+        better, at, new = _best_relabel(problem, state, old_on, delta, target, is_burdened, known)
+        if better > best:
+            best, slot, other = better, at, -1
+        if best < LEAST_PAY * len(state.cost):
+            break
+        is_allowed = (
+            may_exchange(problem, state, slot, other)
+            if other >= 0
+            else may_relabel(problem, state, slot, new)
+        )
+        if not is_allowed:  # a change elsewhere took away a copy that the home node relied on
+            known.other[:], known.new[:] = UNKNOWN, UNKNOWN
+            continue
+        old = apply(problem, state, slot, other, new)
+        _update(problem, state, scratch, slot, other, old, known.is_touched)
+    return state.cost.sum()

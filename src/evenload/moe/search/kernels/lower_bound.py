@@ -3,7 +3,7 @@
 The bound is what the old cuts hold after the change, so a change that takes no load off them cannot pay.
 """
 
-from evenload.balance.flow.kernels.jit import inlined
+from evenload.native.kernel import inlined
 
 __all__ = ["exchange_bound", "relabel_bound"]
 

@@ -5,18 +5,14 @@ Three things make a change cheap to judge. One that takes no load off the cuts i
 pay.
 """
 
-from pathlib import Path
-
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import compiled, fingerprint, inlined
 from evenload.moe.search.kernels.change import apply, may_exchange, may_relabel, n_more_fetches
 from evenload.moe.search.kernels.cost import keep_costs, set_up, try_costs
 from evenload.moe.search.kernels.lower_bound import exchange_bound, relabel_bound
+from evenload.native.kernel import compiled, inlined
 
-__all__ = ["PIECES", "search"]
-
-PIECES = ("change", "cost", "lower_bound", "random_search", "state")
+__all__ = ["search"]
 
 
 @inlined
@@ -64,37 +60,30 @@ def _propose(problem, state, scratch):
     return slot, -1, new, relabel_bound(problem, state, scratch, slot, new)
 
 
-def _sealed(seal):
-    @compiled
-    def search(problem, state, scratch, old_on, price, goal, n_tries):
-        """Improve ``state``, one change at a time, each drawn at random and kept if it pays.
+@compiled
+def search(problem, state, scratch, old_on, price, goal, n_tries):
+    """Improve ``state``, one change at a time, each drawn at random and kept if it pays.
 
-        A change pays if it lowers the sum of costs plus ``price`` for each expert that a GPU has to fetch.
-        Ends after ``n_tries`` changes were judged by their costs or 50 times as many were drawn, or once the
-        costs sum to ``goal`` or less. Returns the sum of the costs; ``state.cost`` holds them.
-        """
-        _ = seal  # a new one is a new key in numba's cache
-        total = set_up(problem, state, scratch)
-        tried = proposed = 0
-        while tried < n_tries and proposed < 50 * n_tries and total > goal:
-            proposed += 1
-            slot, other, new, least = _propose(problem, state, scratch)
-            if least == np.inf:
-                continue
-            fee = price * n_more_fetches(problem, state, old_on, slot, other, new) if price > 0.0 else 0.0
-            if least + fee >= total - 1e-9:
-                continue
-            tried += 1
-            old = apply(problem, state, slot, other, new)
-            after = try_costs(problem, state, scratch, slot, other, old, least, total - fee)
-            if after + fee < total - 1e-9:
-                total = after
-                keep_costs(state, scratch)
-            else:
-                apply(problem, state, slot, other, old)
-        return total
-
-    return search
-
-
-search = _sealed(fingerprint(str(Path(__file__).parent), *PIECES))
+    A change pays if it lowers the sum of costs plus ``price`` for each expert that a GPU has to fetch.
+    Ends after ``n_tries`` changes were judged by their costs or 50 times as many were drawn, or once the
+    costs sum to ``goal`` or less. Returns the sum of the costs; ``state.cost`` holds them.
+    """
+    total = set_up(problem, state, scratch)
+    tried = proposed = 0
+    while tried < n_tries and proposed < 50 * n_tries and total > goal:
+        proposed += 1
+        slot, other, new, least = _propose(problem, state, scratch)
+        if least == np.inf:
+            continue
+        fee = price * n_more_fetches(problem, state, old_on, slot, other, new) if price > 0.0 else 0.0
+        if least + fee >= total - 1e-9:
+            continue
+        tried += 1
+        old = apply(problem, state, slot, other, new)
+        after = try_costs(problem, state, scratch, slot, other, old, least, total - fee)
+        if after + fee < total - 1e-9:
+            total = after
+            keep_costs(state, scratch)
+        else:
+            apply(problem, state, slot, other, old)
+    return total

@@ -6,7 +6,7 @@ changes.
 
 import numpy as np
 
-from evenload.balance.flow.kernels.jit import compiled, inlined
+from evenload.native.kernel import compiled, inlined
 
 __all__ = ["fill_slots"]
 

@@ -1,0 +1,154 @@
+"""The private cache of object files: machine code is trusted only where nobody else can write.
+
+A directory with mode 0700 that belongs to this user, files with mode 0600. Anything else is refused, never
+repaired behind the user's back.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from evenload.errors import ConfigError
+
+__all__ = ["cache_directory", "kept", "sealed", "unsealed"]
+
+_MAGIC = b"evenload object 1\n"
+log = logging.getLogger(__name__)
+
+
+def cache_directory() -> Path:
+    """``EVENLOAD_KERNEL_CACHE``, else ``$XDG_CACHE_HOME/evenload/kernels``, else
+    ``~/.cache/evenload/kernels``."""
+    chosen = os.environ.get("EVENLOAD_KERNEL_CACHE")
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "evenload" / "kernels"
+
+
+def kept(name: str, key: str, compile_it: Callable[[], bytes]) -> tuple[bytes, bool]:
+    """(code, was it there): the object ``name`` of ``key`` from the cache, else ``compile_it()``, then kept.
+
+    Of several processes that miss the same object one compiles, and the others wait for it.
+    Raises ConfigError if the cache is not private to this user.
+    """
+    folder = _private_directory()
+    if folder is None:
+        return compile_it(), False
+    path = folder / f"{name}-{key[:32]}.o"
+    code = _read_object(path, key)
+    if code is not None:
+        return code, True
+    with _alone(path):
+        code = _read_object(path, key)  # another process may have been first
+        if code is not None:
+            return code, True
+        code = compile_it()
+        _write_object(path, key, code)
+    return code, False
+
+
+def sealed(key: str, code: bytes) -> bytes:
+    """What a file holds: a head that tells whether the code is whole and of this ``key``, then the code."""
+    return _MAGIC + hashlib.sha256(key.encode() + code).digest() + code
+
+
+def unsealed(key: str, content: bytes) -> bytes | None:
+    """The code in ``content``, or None if it is damaged or of another key."""
+    code = content[len(_MAGIC) + 32 :]
+    return code if content == sealed(key, code) else None
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock of one object; without locks of files (Windows) two processes may compile the same."""
+    try:
+        import fcntl
+
+        handle = os.open(
+            path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+    except (ImportError, OSError):
+        yield
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # who comes later makes a new one, and finds the object first
+            os.unlink(path.with_suffix(".lock"))
+        os.close(handle)
+
+
+def _private_directory() -> Path | None:
+    """The cache directory, or None where none can be made (a home that cannot be written): kernels are
+    compiled each time then. Raises ConfigError if there is one and it is open to others."""
+    path = cache_directory()
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        facts = path.lstat()
+    except OSError as error:
+        log.warning("kernels are compiled anew each time: no cache directory (%s)", error)
+        return None
+    _refuse_unless_private(path, facts, 0o700)
+    return path
+
+
+def _refuse_unless_private(path: Path, facts: os.stat_result, allowed: int) -> None:
+    if os.name != "posix":
+        return
+    mode, wanted = stat.S_IMODE(facts.st_mode), stat.S_ISDIR if allowed & 0o100 else stat.S_ISREG
+    if not wanted(facts.st_mode) or facts.st_uid != os.getuid() or mode & ~allowed:
+        kind = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe"}.get(stat.S_IFMT(facts.st_mode), "")
+        raise ConfigError(
+            f"{path} holds machine code but is {kind or 'open to others'} "
+            f"(mode {mode:04o}, owner {facts.st_uid})",
+            hint=f"chmod {allowed:o} {path}, or set EVENLOAD_KERNEL_CACHE to a directory of your own",
+        )
+
+
+def _read_object(path: Path, key: str) -> bytes | None:
+    """The code, or None if there is none, or a full disk or a crash cut it short.
+
+    What is checked is the open file, so it cannot be exchanged in between; a link is not followed, and a pipe
+    not waited for.
+    """
+    flags = os.O_RDONLY
+    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
+        flags |= getattr(os, name, 0)
+    try:
+        handle = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        _refuse_unless_private(path, path.lstat(), 0o600)
+        raise
+    with open(handle, "rb") as file:
+        _refuse_unless_private(path, os.fstat(handle), 0o600)
+        content = file.read()
+    return unsealed(key, content)
+
+
+def _write_object(path: Path, key: str, code: bytes) -> None:
+    """Whole or not at all. A disk that is full costs the next process a compilation, and this one nothing."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".object-")  # created with mode 0600
+    except OSError as error:
+        log.warning("kernels are compiled anew next time: %s", error)
+        return
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(sealed(key, code))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        os.unlink(temporary)
+        if not isinstance(error, OSError):
+            raise
+        log.warning("kernels are compiled anew next time: %s", error)
