@@ -126,11 +126,11 @@ def _numba_types(leaf: Leaf) -> list[Any]:
 
 
 def _add_entry(module: ir.Module, context: Any, result: Any, arguments: list[Leaf]) -> None:
+    """Define ``entry`` in ``module``: check and open the arguments, call the kernel, convert its result."""
     of_type, of_none = (_variable(module, name) for name in ("ndarray_type", "none"))
     returns = result.signature.return_type
-    if not isinstance(
-        returns, numba.types.Integer | numba.types.Float | numba.types.Boolean | numba.types.NoneType
-    ):
+    known = numba.types
+    if not isinstance(returns, known.Integer | known.Float | known.Boolean | known.NoneType):
         raise TypeError(f"an entry cannot return {returns}")
     is_float = isinstance(returns, numba.types.Float)
     _variable(module, "returns_float", int(is_float))
@@ -148,9 +148,7 @@ def _add_entry(module: ir.Module, context: Any, result: Any, arguments: list[Lea
             given += _open_array(builder, refuse, value, leaf, builder.load(of_type))
     types = result.signature.args
     values = [
-        builder.inttoptr(value, context.get_value_type(kind))
-        if isinstance(kind, numba.types.CPointer)
-        else value
+        builder.inttoptr(value, context.get_value_type(kind)) if isinstance(kind, known.CPointer) else value
         for value, kind in zip(given, types, strict=True)
     ]
     callee = context.declare_function(module, result.fndesc)
