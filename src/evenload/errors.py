@@ -15,10 +15,12 @@ EvenloadError
 ├── ResourceExhausted      a task says: too little memory for this many items at once
 └── ExecutorClosed         work was handed to an executor that is closed
 
-Each message says what was given and why it is refused; ``hint`` says what to do instead.
+Each message says what was given and why it is refused; ``hint`` says what to do instead. What
+strangers wrote is shown by ``quoted`` and ``printable``: a short piece of it, without control characters.
 """
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 __all__ = [
@@ -36,7 +38,46 @@ __all__ = [
     "TaskTimeout",
     "UnknownName",
     "WorkerLost",
+    "printable",
+    "quoted",
 ]
+
+MAX_QUOTED = 80
+MAX_PRINTABLE = 200
+
+
+def printable(text: str, most: int = MAX_PRINTABLE) -> str:
+    """At most ``most`` characters of ``text``; "?" in place of control characters and their kind."""
+    shown = text if len(text) <= most else text[: most - 1] + "…"
+    return "".join(letter if letter.isprintable() else "?" for letter in shown)
+
+
+def quoted(value: object, most: int = MAX_QUOTED) -> str:
+    """The repr of ``value`` for a message: at most ``most`` characters, all printable. Never raises.
+
+    The work does not grow with a value of the built-in types, however long or nested it is.
+    """
+    try:
+        if isinstance(value, str | bytes | bytearray) and len(value) > most:
+            return printable(repr(value[: most - 3])[: most - 1] + "…", most)
+        return printable(_SHORT.repr(value), most)
+    except Exception:  # the repr of an object is code of whoever made it
+        return printable(f"<{type(value).__name__}>", most)
+
+
+class _ShortRepr(reprlib.Repr):
+    """A repr of containers by their first elements, and of large integers by their size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = MAX_PRINTABLE
+
+    def repr_int(self, x: int, level: int) -> str:
+        n_bits = x.bit_length()
+        return f"<int of {n_bits} bits>" if n_bits > 8 * MAX_PRINTABLE else repr(x)
+
+
+_SHORT = _ShortRepr()
 
 
 class EvenloadError(Exception):
@@ -75,9 +116,9 @@ class UnknownName(ConfigError):
 
     def __init__(self, what: str, name: str, known: Iterable[str]):
         choices = sorted(known)
-        near = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name[:MAX_PRINTABLE], choices, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? known: " if near else "use one of: "
-        super().__init__(f"unknown {what} {name!r}", hint=hint + ", ".join(choices))
+        super().__init__(f"unknown {what} {quoted(name)}", hint=hint + ", ".join(choices))
         self.name = name
         self.known = choices
 
