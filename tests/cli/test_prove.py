@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from evenload.cli import cli
 from evenload.cli import prove as module
-from evenload.errors import EvenloadError
+from evenload.errors import EvenloadError, FormatError
 from evenload.zk.devsetup import WARNING
 
 pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
@@ -54,6 +54,17 @@ def test_an_invalid_proof_is_exit_code_one(multiplier, name):
     page = json.loads(done.stdout)
     assert (done.return_value, page["valid"]) == (1, False)
     assert "equation" in page["why_not"]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_json_file_over_ten_megabytes_is_refused_unread(multiplier, tmp_path, place):
+    files = [multiplier / name for name in ("vkey.json", "public.json", "proof.json")]
+    files[place] = tmp_path / "large.json"
+    with files[place].open("wb") as file:
+        file.truncate(1 << 40)
+    done = run("verify", *files)
+    assert isinstance(done.exception, FormatError)
+    assert "at most 10,000,000 bytes" in done.exception.message
 
 
 @pytest.mark.parametrize("how", [["--threads", "1"], ["--devices", "cpu*1"]])

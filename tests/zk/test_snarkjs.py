@@ -16,6 +16,7 @@ import pytest
 
 from evenload.zk import Proof, Prover, verify, write_witness, write_zkey
 from evenload.zk.circuits import poseidon_inclusion
+from evenload.zk.circuits.builder import CircuitBuilder
 from evenload.zk.circuits.merkle import inclusion_inputs
 from evenload.zk.devsetup import dev_setup
 from evenload.zk.formats.r1cs import write_r1cs
@@ -87,3 +88,24 @@ def test_it_proves_with_keys_and_circuits_of_ours(tmp_path):
     assert verify(key.verification_key, public, Proof.from_json(paths["p.json"].read_text()))
     snarkjs("zkey", "export", "verificationkey", paths["k.zkey"], paths["v.json"])
     assert json.loads(paths["v.json"].read_text()) == json.loads(key.verification_key.to_json())
+
+
+def test_it_writes_no_public_input_as_we_do(tmp_path):
+    builder = CircuitBuilder()
+    square = builder.product(x := builder.private_input("x"), x)
+    builder.enforce(square, x, square * 3)
+    r1cs = builder.r1cs()
+    key, witness = tmp_path / "k.zkey", tmp_path / "w.wtns"
+    write_zkey(key, dev_setup(r1cs, seed="no public input"))
+    write_witness(witness, witness_from_integers(builder.solve({"x": 3})))
+    proof, public = tmp_path / "proof.json", tmp_path / "public.json"
+    snarkjs("groth16", "prove", key, witness, proof, public)
+    assert public.read_text() == public_to_json([])
+    with Prover(key) as prover:
+        assert verify(prover.verification_key, [], Proof.from_json(proof.read_text()))
+        done = prover.prove(witness)
+    proof.write_text(done.proof.to_json())
+    public.write_text(public_to_json(done.public))
+    vkey = tmp_path / "v.json"
+    vkey.write_text(prover.verification_key.to_json())
+    assert "OK!" in snarkjs("groth16", "verify", vkey, public, proof)

@@ -20,8 +20,9 @@ def verify(key: Path, public: Path, proof: Path, as_json: bool) -> int:
     valid, 1: not.
 
     Proofs made by snarkjs, rapidsnark or evenload. Non-canonical numbers, public inputs not below r and
-    points outside the subgroup are refused, not reduced.
+    points outside the subgroup are refused, not reduced. A JSON file of more than 10 MB is refused unread.
     """
+    from evenload._bounded_json import read_json_file
     from evenload.zk.groth16 import Proof, VerificationKey, public_from_json
     from evenload.zk.verifier import Verifier
 
@@ -30,9 +31,10 @@ def verify(key: Path, public: Path, proof: Path, as_json: bool) -> int:
 
         verification_key = read_zkey(key).verification_key
     else:
-        verification_key = VerificationKey.from_json(key.read_bytes(), str(key))
-    values = public_from_json(public.read_bytes(), str(public))
-    why_not = Verifier(verification_key).why_not(values, Proof.from_json(proof.read_bytes(), str(proof)))
+        verification_key = VerificationKey.from_json(read_json_file(key), str(key))
+    values = public_from_json(read_json_file(public), str(public))
+    candidate = Proof.from_json(read_json_file(proof), str(proof))
+    why_not = Verifier(verification_key).why_not(values, candidate)
     if as_json:
         click.echo(json.dumps({"schema": 1, "valid": why_not is None, "why_not": why_not}))
     else:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evenload.zk.formats.zkey import ZKey, read_zkey, write_zkey
     from evenload.zk.groth16 import Proof, VerificationKey
     from evenload.zk.prover import Prover
-    from evenload.zk.verifier import verify
+    from evenload.zk.verifier import Verdict, verify
     from evenload.zk.worker import ProveRequest
 
 _HOMES = {
@@ -23,6 +23,7 @@ _HOMES = {
     "Prover": "prover",
     "R1cs": "formats.r1cs",
     "VerificationKey": "groth16",
+    "Verdict": "verifier",
     "ZKey": "formats.zkey",
     "read_witness": "formats.witness",
     "read_zkey": "formats.zkey",
@@ -36,6 +37,7 @@ __all__ = [
     "ProveRequest",
     "Prover",
     "R1cs",
+    "Verdict",
     "VerificationKey",
     "ZKey",
     "read_witness",

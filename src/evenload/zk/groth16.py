@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenload.errors import FormatError
+from evenload._bounded_json import parse_json
+from evenload.errors import FormatError, printable, quoted
 from evenload.gpu.field import FQ, FR
 
-__all__ = ["Proof", "VerificationKey", "public_from_json", "public_to_json"]
+__all__ = ["Proof", "VerificationKey", "decimal", "public_from_json", "public_to_json"]
 
 G1Point = tuple[int, int] | None
 G2Point = tuple[tuple[int, int], tuple[int, int]] | None
@@ -33,9 +34,9 @@ class Proof:
 
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "proof") -> "Proof":
-        """Raises FormatError if a field is missing, a number is not a canonical decimal, or it is another
-        protocol."""
-        fields = _object(text, source)
+        """Raises FormatError if a field is missing, a number is not a canonical decimal, it is another
+        protocol, or the text has more than 10 MB (it is not parsed then)."""
+        fields, source = _object(text, source), printable(source)
         _expect_groth16(fields, source, curve_required=False)  # rapidsnark leaves the curve out
         a, c = (_g1_in(fields, name, source) for name in ("pi_a", "pi_c"))
         return cls(a, _g2_in(fields, "pi_b", source), c)
@@ -80,14 +81,13 @@ class VerificationKey:
     @classmethod
     def from_json(cls, text: str | bytes, source: str = "verification key") -> "VerificationKey":
         """Raises FormatError as ``Proof.from_json``; e(alpha, beta) is not read but computed."""
-        fields = _object(text, source)
+        fields, source = _object(text, source), printable(source)
         _expect_groth16(fields, source, curve_required=True)
         if not isinstance(fields.get("IC"), list) or not fields["IC"]:
             raise FormatError(f"{source}: IC must be a list of points")
-        if fields.get("nPublic") != len(fields["IC"]) - 1:
-            raise FormatError(
-                f"{source}: nPublic is {fields.get('nPublic')!r} but IC holds {len(fields['IC'])} points"
-            )
+        n_public, n_points = fields.get("nPublic"), len(fields["IC"])
+        if n_public != n_points - 1:
+            raise FormatError(f"{source}: nPublic is {quoted(n_public)} but IC holds {n_points} points")
         ic = {f"IC[{k}]": point for k, point in enumerate(fields["IC"])}
         return cls(
             _g1_in(fields, "vk_alpha_1", source),
@@ -100,28 +100,28 @@ class VerificationKey:
 
 def public_to_json(values: Sequence[int]) -> str:
     """Byte for byte what snarkjs writes to public.json."""
-    return json.dumps([str(value) for value in values], indent=1)
+    # Its writer ends the line after every opening bracket, also where nothing follows.
+    return json.dumps([str(value) for value in values], indent=1) if len(values) else "[\n]"
 
 
 def public_from_json(text: str | bytes, source: str = "public inputs") -> list[int]:
     """Raises FormatError unless it is a list of canonical decimals below r (a value plus r would be an
-    alias)."""
-    values = _parse(text, source)
+    alias), in a text of at most 10 MB (a larger one is not parsed)."""
+    values, source = parse_json(text, source), printable(source)
     if not isinstance(values, list):
         raise FormatError(f"{source}: must be a list of decimal strings")
     return [_number(value, FR.modulus, f"{source}: entry {k}", "r") for k, value in enumerate(values)]
 
 
 # --- JSON -----------------------------------------------------------------------------------------
-def _parse(text: str | bytes, source: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"{source}: not JSON: {error}") from None
+def decimal(value: Any) -> int | None:
+    """The integer of a decimal string in canonical form, as snarkjs writes it; None for anything else."""
+    is_decimal = type(value) is str and value.isascii() and value.isdecimal() and len(value) <= 78
+    return int(value) if is_decimal and (value[0] != "0" or value == "0") else None
 
 
 def _object(text: str | bytes, source: str) -> dict[str, Any]:
-    value = _parse(text, source)
+    value = parse_json(text, source)
     if not isinstance(value, dict):
         raise FormatError(f"{source}: must be a JSON object")
     return value
@@ -129,21 +129,23 @@ def _object(text: str | bytes, source: str) -> dict[str, Any]:
 
 def _expect_groth16(fields: dict[str, Any], source: str, curve_required: bool) -> None:
     if fields.get("protocol") != "groth16":
-        raise FormatError(f"{source}: protocol is {fields.get('protocol')!r}, only 'groth16' is supported")
+        raise FormatError(
+            f"{source}: protocol is {quoted(fields.get('protocol'))}, only 'groth16' is supported"
+        )
     curve = fields.get("curve", None if curve_required else "bn128")
     if curve not in ("bn128", "bn254"):
-        raise FormatError(f"{source}: curve is {curve!r}, only 'bn128' (BN254) is supported")
+        raise FormatError(f"{source}: curve is {quoted(curve)}, only 'bn128' (BN254) is supported")
 
 
 def _number(value: Any, modulus: int, where: str, name: str) -> int:
-    is_decimal = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= 78
-    if not is_decimal or (value[0] == "0" and value != "0"):
-        raise FormatError(f"{where}: {str(value)[:90]!r} is not a decimal string in canonical form")
-    if int(value) >= modulus:
+    number = decimal(value)
+    if number is None:
+        raise FormatError(f"{where}: {quoted(value)} is not a decimal string in canonical form")
+    if number >= modulus:
         raise FormatError(
-            f"{where}: {value} is not below {name}", hint="non-canonical numbers are never accepted"
+            f"{where}: {number} is not below {name}", hint="non-canonical numbers are never accepted"
         )
-    return int(value)
+    return number
 
 
 def _coordinates(value: Any, n: int, where: str) -> list[int]:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evenload.errors import ConfigError, NoUsableDevice, UnknownName
+from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
@@ -65,7 +65,8 @@ def proving_devices(pool: "DevicePool | None", backend: str | None = None) -> tu
         kernels = "cpu" if device.family == "cpu" else "wgsl"
         if backend not in (None, kernels):
             raise ConfigError(
-                f"{device.id} does not run backend {backend!r}", hint="leave the backend out: devices decide"
+                f"{device.id} does not run backend {quoted(backend)}",
+                hint="leave the backend out: devices decide",
             )
         if kernels == "wgsl" and adapters[device.id] is None:
             raise NoUsableDevice(
@@ -92,6 +93,6 @@ def refuse_unused_level(level: str | None, devices: Sequence[ProvingDevice]) -> 
         known = CPU_LEVELS if devices[0].backend == "cpu" else WGSL_VARIANTS
         named = ", ".join(device.id for device in devices)
         raise ConfigError(
-            f"level {level!r} is of {backend} kernels, which {named} do not run",
+            f"level {quoted(level)} is of {backend} kernels, which {named} do not run",
             hint=f"use {' or '.join(known)}, or leave it out",
         )

@@ -1,25 +1,59 @@
-"""Verification of Groth16 proofs: with the compiled pairing where the extra is installed, else in Python."""
+"""Verification of Groth16 proofs: with the compiled pairing where the extra is installed, else in Python.
 
-from collections.abc import Sequence
+What a stranger hands in is first read into plain integers (``_plain_public``, ``_plain_proof``), and only
+these are computed with. What cannot be read is not valid, and why it cannot is the reason that is given.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, TypeVar, overload
 
 import numpy as np
 
 from evenload._optional import is_installed
-from evenload.errors import FormatError
-from evenload.gpu.field import FR
+from evenload.errors import FormatError, quoted
+from evenload.gpu.field import FQ, FR
 from evenload.zk import plain_groth16
 from evenload.zk.bn254.plain_curve import G1, G2
-from evenload.zk.groth16 import Proof, VerificationKey
+from evenload.zk.groth16 import Proof, VerificationKey, decimal
 
-__all__ = ["Verifier", "verify"]
+__all__ = ["Verdict", "Verifier", "verify"]
+
+Read = TypeVar("Read")
+HOW_TO_WRITE = "write an int, or a decimal string as snarkjs does"
 
 
-def verify(key: VerificationKey, public: Sequence[int], proof: Proof) -> bool:
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """An answer to a verification: true where the proof is valid, else ``why_not`` is the reason."""
+
+    why_not: str | None
+
+    def __bool__(self) -> bool:
+        return self.why_not is None
+
+
+@overload
+def verify(
+    key: VerificationKey, public: Sequence[int | str], proof: Proof, *, explain: Literal[False] = False
+) -> bool: ...
+@overload
+def verify(
+    key: VerificationKey, public: Sequence[int | str], proof: Proof, *, explain: Literal[True]
+) -> Verdict: ...
+def verify(
+    key: VerificationKey, public: Sequence[int | str], proof: Proof, *, explain: bool = False
+) -> bool | Verdict:
     """Whether ``proof`` shows the statement with these public inputs. Never raises for a bad proof or input.
 
-    For many proofs under one key, keep a ``Verifier``.
+    public   a list or tuple of integers below r: each an int, or a decimal string as snarkjs writes it.
+             Everything else (bool, float, None, NumPy's integers, ...) is False
+    explain  return a ``Verdict`` instead of a bool: its truth is the answer, its ``why_not`` the reason
+    Raises FormatError for a bad key. For many proofs under one key, keep a ``Verifier``.
     """
-    return Verifier(key).why_not(public, proof) is None
+    verdict = Verdict(Verifier(key).why_not(public, proof))
+    return verdict if explain else bool(verdict)
 
 
 class Verifier:
@@ -30,30 +64,23 @@ class Verifier:
     """
 
     def __init__(self, key: VerificationKey, is_checked: bool = False):
-        if not is_checked:
-            _check_key(key)
-        self.key = key
+        self.key = key if is_checked else _checked_key(key)
         self._is_fast = is_installed("llvmlite")
         if self._is_fast:
             from evenload.zk.cpu.compiled_pairing import Lines
 
-            self._lines = {name: Lines(getattr(key, name)) for name in ("beta2", "gamma2", "delta2")}
+            self._lines = {name: Lines(getattr(self.key, name)) for name in ("beta2", "gamma2", "delta2")}
 
-    def why_not(self, public: Sequence[int], proof: Proof) -> str | None:
-        """None if the proof is valid, else the reason it is not."""
-        if len(public) != self.key.n_public:
-            return f"{len(public)} public inputs were given, the key takes {self.key.n_public}"
-        for k, value in enumerate(public):
-            if not 0 <= value < FR.modulus:
-                return f"public input {k} is not in [0, r): it would be an alias of another statement"
-        for name, group, point in (("a", G1, proof.a), ("b", G2, proof.b), ("c", G1, proof.c)):
-            if point is None:
-                return f"pi_{name} is infinity"
-            if not group.contains(point):
-                return f"pi_{name} is not on its curve, or a coordinate is not below q"
-        if not self._has_order_r(proof.b):
+    def why_not(self, public: Sequence[int | str], proof: Proof) -> str | None:
+        """None if the proof is valid, else the reason it is not. Never raises, whatever it is given."""
+        try:
+            values = _read("the public inputs", lambda: _plain_public(public, self.key.n_public))
+            plain = _read("the proof", lambda: _plain_proof(proof))
+        except _Refused as refused:
+            return str(refused)
+        if not self._has_order_r(plain.b):
             return "pi_b is not in the subgroup of order r"
-        return None if self._equation_holds(public, proof) else "the pairing equation does not hold"
+        return None if self._equation_holds(values, plain) else "the pairing equation does not hold"
 
     def _has_order_r(self, point) -> bool:
         if not self._is_fast:
@@ -78,13 +105,109 @@ class Verifier:
         return compiled_pairing.is_one_product(pairs)
 
 
-def _check_key(key: VerificationKey) -> None:
+# --- What a stranger handed in, as plain integers -------------------------------------------------
+class _Refused(Exception):
+    """The reason why something is not read."""
+
+
+def _read(what: str, read: Callable[[], Read]) -> Read:
+    """The value of ``read()``. Raises _Refused, also where an object of a stranger raises when it is read."""
+    try:
+        return read()
+    except _Refused:
+        raise
+    except Exception as error:
+        raise _Refused(f"{what} cannot be read: it raised {quoted(type(error).__name__)}") from None
+
+
+def _plain_public(public: Any, n_public: int) -> tuple[int, ...]:
+    if not isinstance(public, list | tuple):
+        raise _Refused(f"the public inputs are {_kind(public)}, not a list")
+    values = tuple(islice(public, n_public + 1))
+    if len(values) != n_public or len(public) != n_public:
+        raise _Refused(f"{len(public)} public inputs were given, the key takes {n_public}")
+    return tuple(_plain_input(k, value) for k, value in enumerate(values))
+
+
+def _plain_input(k: int, value: Any) -> int:
+    number = _integer(value, f"public input {k}")
+    if not 0 <= number < FR.modulus:
+        raise _Refused(f"public input {k} is not in [0, r): it would be an alias of another statement")
+    return number
+
+
+def _plain_proof(proof: Any) -> Proof:
+    if not isinstance(proof, Proof):
+        raise _Refused(f"the proof is {_kind(proof)}, not a Proof (Proof.from_json reads one)")
+    plain = {}
+    for name, group in (("a", G1), ("b", G2), ("c", G1)):
+        plain[name] = _plain_point(getattr(proof, name), group.degree, f"pi_{name}")
+        if plain[name] is None:
+            raise _Refused(f"pi_{name} is infinity")
+        if not group.contains(plain[name]):
+            raise _Refused(f"pi_{name} is not on its curve, or a coordinate is not below q")
+    return Proof(**plain)
+
+
+def _plain_point(point: Any, degree: int, where: str) -> Any:
+    """A pair of integers (degree 1) or of pairs of integers (2); None for infinity."""
+    if point is None:
+        return None
+    x, y = _pair(point, where)
+    if degree == 1:
+        return _coordinate(x, where), _coordinate(y, where)
+    (x0, x1), (y0, y1) = _pair(x, where), _pair(y, where)
+    return (_coordinate(x0, where), _coordinate(x1, where)), (_coordinate(y0, where), _coordinate(y1, where))
+
+
+def _pair(value: Any, where: str) -> tuple[Any, Any]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise _Refused(f"{where} has {quoted(value)} where a pair belongs")
+    first, second = value
+    return first, second
+
+
+def _coordinate(value: Any, where: str) -> int:
+    number = _integer(value, where)
+    if not 0 <= number < FQ.modulus:
+        raise _Refused(f"{where} is not on its curve, or a coordinate is not below q")
+    return number
+
+
+def _integer(value: Any, where: str) -> int:
+    number = value if type(value) is int else decimal(value)
+    if number is None:
+        raise _Refused(f"{where} is {_kind(value)}, {quoted(value)}: {HOW_TO_WRITE}")
+    return number
+
+
+def _kind(value: Any) -> str:
+    return "None" if value is None else f"of type {quoted(type(value).__name__)}"
+
+
+def _checked_key(key: VerificationKey) -> VerificationKey:
+    """The key with plain integers for coordinates. Raises FormatError."""
+    try:
+        return _read("the verification key", lambda: _plain_key(key))
+    except _Refused as refused:
+        raise FormatError(str(refused)) from None
+
+
+def _plain_key(key: VerificationKey) -> VerificationKey:
+    if not isinstance(key, VerificationKey):
+        raise _Refused(f"the verification key is {_kind(key)} (VerificationKey.from_json reads one)")
+    plain: dict[str, Any] = {}
     for name, group in (("alpha1", G1), ("beta2", G2), ("gamma2", G2), ("delta2", G2)):
-        point = getattr(key, name)
+        where = f"verification key: {name}"
+        point = plain[name] = _plain_point(getattr(key, name), group.degree, where)
         if point is None or not group.contains(point):
-            raise FormatError(f"verification key: {name} is infinity or not on its curve")
+            raise _Refused(f"{where} is infinity or not on its curve")
         if group is G2 and not group.has_order_r(point):
-            raise FormatError(f"verification key: {name} is not in the subgroup of order r")
-    for k, point in enumerate(key.ic):
+            raise _Refused(f"{where} is not in the subgroup of order r")
+    ic = [_plain_point(point, 1, f"verification key: IC[{k}]") for k, point in enumerate(key.ic)]
+    if not ic:
+        raise _Refused("verification key: IC has no point")
+    for k, point in enumerate(ic):
         if not G1.contains(point):
-            raise FormatError(f"verification key: IC[{k}] is not on its curve")
+            raise _Refused(f"verification key: IC[{k}] is not on its curve")
+    return VerificationKey(**plain, ic=tuple(ic))

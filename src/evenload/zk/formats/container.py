@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from evenload.errors import FormatError
+from evenload.errors import FormatError, printable
 
 __all__ = ["Container", "open_container", "rows_not_below", "write_container"]
 
@@ -96,14 +96,14 @@ def open_container(
     """
     file: BinaryIO
     if isinstance(source, (str, os.PathLike)):
-        name = name or str(Path(source))
+        name = name or printable(str(Path(source)))
         if not stat.S_ISREG(os.stat(source).st_mode):  # whoever opened a pipe would wait for ever
             raise FormatError(f"{name}: at byte 0: is not a regular file")
         file = open(source, "rb")  # noqa: SIM115 (Container.close)
     elif isinstance(source, (bytes, bytearray)):
         file, name = io.BytesIO(source), name or "<bytes>"
     else:
-        file, name = source, name or getattr(source, "name", "<file>")
+        file, name = source, name or printable(str(getattr(source, "name", "<file>")))
     try:
         return _read_table(file, name or "<file>", magic, max_version, titles)
     except BaseException:

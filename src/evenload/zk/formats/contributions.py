@@ -2,6 +2,8 @@
 
 import struct
 
+from evenload.errors import printable
+
 __all__ = ["contribution_names"]
 
 _CONTRIBUTION_BYTES = 64 * 3 + 128 + 64
@@ -29,7 +31,6 @@ def _name(parameters: bytes) -> str:
     while at + 1 < len(parameters):
         kind, value = parameters[at], parameters[at + 1]
         if kind == 1:
-            text = parameters[at + 2 : at + 2 + value].decode("utf-8", "replace")
-            return "".join(c if c.isprintable() else "?" for c in text)
+            return printable(parameters[at + 2 : at + 2 + value].decode("utf-8", "replace"), 255)
         at += 2 if kind == 2 else 2 + value
     return "?"

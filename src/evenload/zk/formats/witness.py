@@ -7,7 +7,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from evenload.errors import FormatError
+from evenload.errors import FormatError, quoted
 from evenload.gpu.field import FR
 from evenload.zk.formats.container import Source, open_container, rows_not_below, write_container
 
@@ -64,7 +64,7 @@ def witness_from_integers(values: Iterable[int]) -> np.ndarray:
     content = bytearray()
     for k, value in enumerate(values):
         if not 0 <= value < FR.modulus:
-            raise FormatError(f"witness value {k} is {value}, not in [0, r)")
+            raise FormatError(f"witness value {k} is {quoted(value)}, not in [0, r)")
         content += value.to_bytes(32, "little")
     rows = np.frombuffer(bytes(content), np.uint64).reshape(-1, 4)
     if not len(rows):
