@@ -119,6 +119,18 @@ def test_paths_of_the_design_exist() -> None:
     assert [path for path in paths if not (SOURCE / path).exists()] == []
 
 
+def test_tables_that_a_part_is_added_to_are_where_contributing_says() -> None:
+    recipes = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8").partition("## Adding a part")[2]
+    n_tables = 0
+    for step in re.split(r"^\d\. ", recipes, flags=re.MULTILINE):
+        files = [SOURCE / name for name in re.findall(r"`([\w/]+\.py)`", step) if "NAME" not in name]
+        tables = set(re.findall(r"`(_?[A-Z][A-Z_]{3,})`", step)) - {"NAME"}
+        n_tables += len(tables)
+        said = "\n".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+        assert [table for table in tables if not re.search(rf"^{table}\b.* = ", said, re.MULTILINE)] == []
+    assert n_tables >= 6
+
+
 # --- words ----------------------------------------------------------------------------------------
 
 
