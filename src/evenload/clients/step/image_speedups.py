@@ -5,16 +5,21 @@ Both functions return None for what kernels cannot do, or not faster than torch;
 
 from torch import Tensor
 
+__all__ = ["convolve", "max_pool"]
+
+
+def _leave_convolution_to_torch(
+    x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]
+) -> Tensor | None:
+    return None
+
+
+def _leave_pooling_to_torch(x: Tensor, size: int) -> Tensor | None:
+    return None
+
+
 try:
     from evenload.clients.step.image_kernels.convolution import convolve
     from evenload.clients.step.image_kernels.pooling import max_pool
 except ImportError:
-
-    def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor | None:
-        """Leave it to torch."""
-
-    def max_pool(x: Tensor, size: int) -> Tensor | None:
-        """Leave it to torch."""
-
-
-__all__ = ["convolve", "max_pool"]
+    convolve, max_pool = _leave_convolution_to_torch, _leave_pooling_to_torch
