@@ -212,6 +212,30 @@ def test_a_missing_key(key):
         proof_from_json(page)
 
 
+LONG = "\x1b]0;" + "x" * 100_000
+
+
+@pytest.mark.parametrize(
+    "key", ["format", "kind", "scheme", "index", "size", "path", "leaf_hash", "depth", LONG]
+)
+@pytest.mark.parametrize(
+    "value", [LONG, [LONG], {LONG: LONG}, 10**4000, [[10**4000]]], ids=lambda v: type(v).__name__
+)
+def test_messages_quote_little_and_no_control_characters(key, value):
+    page = tree_of("rfc6962", 8).prove(3).to_json() | {key: value}
+    with pytest.raises(FormatError) as caught:
+        proof_from_json(json.dumps(page))
+    assert len(caught.value.message) <= 250
+    assert caught.value.message.isprintable()
+
+
+@pytest.mark.parametrize("size", [10**5000, -(10**5000)], ids=["huge", "negative"])
+def test_sizes_of_many_digits(size):
+    for change in ({"size": size}, {"index": size}):
+        with pytest.raises(ConfigError, match="<int of 16610 bits>"):
+            replace(tree_of("rfc6962", 8).prove(3), **change)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=70),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),

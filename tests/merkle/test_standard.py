@@ -182,6 +182,12 @@ def test_bad_input():
         TREE.dump()
 
 
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "null", "1" * 5000])
+def test_text_that_is_no_dump(text):
+    with pytest.raises(FormatError):
+        StandardTree.load(text)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -239,11 +245,20 @@ def test_abi_encoding_of_each_kind():
         ("tuple", ()),
         ("uint256[]", []),
         ("bytes", 5),
+        ("string", "\ud800"),
+        ("uint" + "8" * 5000, 8),
+        ("uint٢", 1),
+        ("uint8", "1" * 5000),
+        ("uint8", "0x" + "1" * 5000),
+        ("\x1b" * 1000, 1),
     ],
+    ids=lambda value: repr(value)[:20],
 )
 def test_values_that_are_not_of_their_type(kind, value):
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConfigError) as caught:
         encode([kind], [value])
+    assert len(caught.value.message) <= 200
+    assert caught.value.message.isprintable()
 
 
 def test_as_many_values_as_types():

@@ -8,12 +8,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.merkle.scheme import from_hex
 
 __all__ = ["encode"]
 
-_TYPE = re.compile(r"(uint|int|bytes)(\d*)")
+_TYPE = re.compile(r"(uint|int|bytes)([0-9]{0,3})")
 
 
 def encode(types: Sequence[str], values: Sequence[Any]) -> bytes:
@@ -22,7 +22,9 @@ def encode(types: Sequence[str], values: Sequence[Any]) -> bytes:
     Raises ConfigError on an unknown type or a value that is not of its type.
     """
     if len(types) != len(values):
-        raise ConfigError(f"{len(values)} values for {len(types)} types", hint=f"the types are {list(types)}")
+        raise ConfigError(
+            f"{len(values)} values for {len(types)} types", hint=f"the types are {quoted(list(types))}"
+        )
     heads: list[bytes | None] = []
     tails: list[bytes] = []
     for kind, value in zip(types, values, strict=True):
@@ -41,7 +43,7 @@ def _static(kind: str, value: Any) -> bytes:
         return _fixed_bytes(value, 20, kind).rjust(32, b"\0")
     if kind == "bool":
         if not isinstance(value, bool):
-            raise ConfigError(f"{value!r:.80} is no bool", hint="use true or false")
+            raise ConfigError(f"{quoted(value)} is no bool", hint="use true or false")
         return int(value).to_bytes(32, "big")
     match = _TYPE.fullmatch(kind)
     family, digits = (match[1], match[2]) if match else ("", "")
@@ -51,7 +53,7 @@ def _static(kind: str, value: Any) -> bytes:
     if family in ("uint", "int") and not size % 8 and 8 <= size <= 256:
         return _integer(kind, value, size)
     raise ConfigError(
-        f"type {kind!r:.80} is not supported", hint="use address, bool, uint256, bytes32, string ..."
+        f"type {quoted(kind)} is not supported", hint="use address, bool, uint256, bytes32, string ..."
     )
 
 
@@ -61,25 +63,28 @@ def _integer(kind: str, value: Any, size: int) -> bytes:
     except ValueError:
         number = None
     if not isinstance(number, int) or isinstance(number, bool):
-        raise ConfigError(f"{value!r:.80} is no {kind}", hint="write a whole number")
+        raise ConfigError(f"{quoted(value)} is no {kind}", hint="write a whole number")
     least, most = (0, 2**size - 1) if kind.startswith("u") else (-(2 ** (size - 1)), 2 ** (size - 1) - 1)
     if not least <= number <= most:
-        raise ConfigError(f"{number} does not fit {kind}")
+        raise ConfigError(f"{quoted(number)} does not fit {kind}")
     return (number % 2**256).to_bytes(32, "big")
 
 
 def _fixed_bytes(value: Any, size: int, kind: str) -> bytes:
     content = bytes(value) if isinstance(value, bytes | bytearray) else from_hex(value, kind, None)
     if len(content) != size:
-        raise ConfigError(f"{value!r:.80} has {len(content)} bytes, {kind} has {size}")
+        raise ConfigError(f"{quoted(value)} has {len(content)} bytes, {kind} has {size}")
     return content
 
 
 def _dynamic(kind: str, value: Any) -> bytes:
     if kind == "string":
         if not isinstance(value, str):
-            raise ConfigError(f"{value!r:.80} is no string")
-        content = value.encode()
+            raise ConfigError(f"{quoted(value)} is no string")
+        try:
+            content = value.encode()
+        except UnicodeEncodeError:
+            raise ConfigError(f"{quoted(value)} has half of a surrogate pair", hint="write UTF-8") from None
     else:
         content = bytes(value) if isinstance(value, bytes | bytearray) else from_hex(value, kind, None)
     return len(content).to_bytes(32, "big") + content.ljust(-(-len(content) // 32) * 32, b"\0")

@@ -4,21 +4,21 @@ A proof is what a stranger sent. ``from_json`` refuses what is malformed (Format
 answers False to what does not lead to the root. Neither does more work than the size of the proof calls for.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from evenload.errors import ConfigError, EvenloadError, FormatError
+from evenload._bounded_json import parse_json
+from evenload.errors import ConfigError, EvenloadError, FormatError, quoted
 from evenload.merkle.scheme import DIGEST_BYTES, MAX_DEPTH, Scheme, from_hex, zero_node
 
 __all__ = ["FORMAT", "ConsistencyProof", "InclusionProof", "proof_from_json"]
 
 FORMAT = "evenload-merkle-1"
 MAX_SIZE = 1 << MAX_DEPTH
-MAX_TEXT = 1 << 20
+MAX_PROOF_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class InclusionProof:
     leaf_hash: bytes | None = None
 
     def __post_init__(self) -> None:
-        _check_whole("index", self.index, 0, self.size - 1 if isinstance(self.size, int) else -1)
         _check_whole("size", self.size, 1, MAX_SIZE)
+        _check_whole("index", self.index, 0, self.size - 1)
         _check_path(self.path)
         if self.scheme.odd == "heap":
             raise ConfigError("an openzeppelin proof has no index", hint="see StandardTree")
@@ -147,16 +147,16 @@ def proof_from_json(text: str | bytes | Mapping[str, Any]) -> InclusionProof | C
     """A proof that ``to_json`` made. Raises FormatError on anything else, naming the key."""
     page = read_object(text)
     if page.get("format") != FORMAT:
-        raise FormatError(f"format is {page.get('format')!r:.80}, not {FORMAT!r}")
+        raise FormatError(f"format is {quoted(page.get('format'))}, not {FORMAT!r}")
     keys = {"inclusion": ("index", "size", "path"), "consistency": ("old_size", "new_size", "path")}
     kind = page.get("kind")
     if not isinstance(kind, str) or kind not in keys:
-        raise FormatError(f"kind is {kind!r:.80}", hint="use inclusion or consistency")
+        raise FormatError(f"kind is {quoted(kind)}", hint="use inclusion or consistency")
     missing = [key for key in (*keys[kind], "scheme") if key not in page]
     known = {*keys[kind], "format", "kind", "scheme", "person", "depth", "leaf_hash", "key"}
-    unknown = sorted(set(page) - known)
+    unknown = sorted(map(quoted, set(page) - known))
     if missing or unknown:
-        raise FormatError(f"keys that are missing: {missing}, unknown: {unknown[:5]}")
+        raise FormatError(f"keys that are missing: {missing}, unknown: {', '.join(unknown[:1]) or 'none'}")
     try:
         scheme = _scheme_of(page)
         path = tuple(node_list(page["path"], "path"))
@@ -174,12 +174,7 @@ def read_object(text: str | bytes | Mapping[str, Any]) -> Mapping[str, Any]:
     """A JSON object of at most a megabyte, without duplicate keys. Raises FormatError."""
     if isinstance(text, Mapping):
         return text
-    if len(text) > MAX_TEXT:
-        raise FormatError(f"a proof of {len(text)} bytes", hint=f"a proof has at most {MAX_TEXT} bytes")
-    try:
-        page = json.loads(text, object_pairs_hook=_without_duplicates)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"no JSON: {error}") from error
+    page = parse_json(text, "a proof", MAX_PROOF_BYTES, object_pairs_hook=_without_duplicates)
     if not isinstance(page, dict):
         raise FormatError(f"a JSON {type(page).__name__} is no proof", hint="a proof is an object")
     return page
@@ -201,7 +196,7 @@ def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 def _scheme_of(page: Mapping[str, Any]) -> Scheme:
     name, depth = page["scheme"], page.get("depth")
     if not isinstance(name, str):
-        raise FormatError(f"scheme is {name!r:.80}, not a name")
+        raise FormatError(f"scheme is {quoted(name)}, not a name")
     if depth is not None:
         _check_whole("depth", depth, 0, MAX_DEPTH)
     key = from_hex(page.get("key", ""), "key", None)
@@ -221,9 +216,9 @@ def _head(kind: str, scheme: Scheme) -> dict[str, Any]:
 
 def _check_whole(what: str, value: Any, least: int, most: int) -> None:
     if not isinstance(value, int | np.integer) or isinstance(value, bool):
-        raise ConfigError(f"{what} is {value!r:.80}, not a whole number")
+        raise ConfigError(f"{what} is {quoted(value)}, not a whole number")
     if not least <= value <= most:
-        raise ConfigError(f"{what} {value} is not in {least}..{most}")
+        raise ConfigError(f"{what} {quoted(value)} is not in {least}..{most}")
 
 
 def _check_path(path: Any) -> None:

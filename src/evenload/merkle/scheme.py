@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.gpu.hashing import blake2s
 
 __all__ = ["DIGEST_BYTES", "SCHEMES", "Scheme", "as_scheme"]
@@ -135,7 +135,7 @@ def from_hex(text: Any, what: str, n_bytes: int | None = DIGEST_BYTES) -> bytes:
     """The bytes of a hexadecimal text, with or without 0x. Raises ConfigError."""
     digits = text[2:] if isinstance(text, str) and text[:2] in ("0x", "0X") else text
     if not isinstance(digits, str) or len(digits) % 2 or not re.fullmatch(r"[0-9a-fA-F]*", digits):
-        raise ConfigError(f"{what} {text!r:.80} is not hexadecimal", hint="write two digits per byte")
+        raise ConfigError(f"{what} {quoted(text)} is not hexadecimal", hint="write two digits per byte")
     if n_bytes is not None and len(digits) != 2 * n_bytes:
         raise ConfigError(f"{what} has {len(digits) // 2} bytes, not {n_bytes}")
     return bytes.fromhex(digits)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenload.errors import ConfigError, FormatError
+from evenload.errors import ConfigError, FormatError, quoted
 from evenload.merkle.proof import FORMAT, _check_path, node_list, read_object
 from evenload.merkle.scheme import DIGEST_BYTES, MAX_DEPTH, Scheme
 
@@ -110,7 +110,7 @@ def sorted_proof_from_json(text: str | bytes | Mapping[str, Any]) -> SortedProof
     if not isinstance(kind, str) or kind not in keys or any(page.get(key) != head[key] for key in head):
         raise FormatError("no proof of an openzeppelin tree", hint=f"format {FORMAT}, kind sorted or multi")
     if set(page) != keys[kind] | set(head):
-        raise FormatError(f"keys are {sorted(page)[:8]}, not {sorted(keys[kind] | set(head))}")
+        raise FormatError(f"keys are {quoted(list(page))}, not {sorted(keys[kind] | set(head))}")
     try:
         if kind == "sorted":
             return SortedProof(tuple(node_list(page["path"], "path")))

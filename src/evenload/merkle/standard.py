@@ -1,11 +1,11 @@
 """OpenZeppelin's StandardMerkleTree: leaves hashed twice and sorted, pairs sorted, nodes in a heap."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from evenload._bounded_json import parse_json
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle.abi import encode
 from evenload.merkle.engine import make_engine
@@ -61,8 +61,11 @@ class StandardTree:
 
     @classmethod
     def load(cls, dump: str | Mapping[str, Any]) -> "StandardTree":
-        """From the JSON of the JavaScript package. Raises FormatError unless every node can be made again."""
-        page = json.loads(dump) if isinstance(dump, str) else dump
+        """From the JSON of the JavaScript package. Raises FormatError unless every node can be made again.
+
+        A dump may be of any size: it is a whole tree of yours, not a proof of somebody else's.
+        """
+        page = parse_json(dump, "a dump", len(dump)) if isinstance(dump, str) else dump
         if not isinstance(page, Mapping) or page.get("format") != FORMAT:
             raise FormatError("no dump of a standard tree", hint=f'its "format" is {FORMAT!r}')
         try:

@@ -154,3 +154,12 @@ def test_a_damaged_proof_is_refused_with_a_reason(tmp_path, capsys):
     code, text = refused(capsys, "verify", tmp_path / "p", "--root", "00" * 32, "--leaf", "00")
     assert code == 1
     assert "missing" in text
+
+
+def test_a_file_of_proofs_over_ten_megabytes_is_refused_unread(tmp_path, capsys):
+    path = tmp_path / "proofs"
+    with path.open("wb") as out:
+        out.truncate(1 << 40)
+    code, said = refused(capsys, "verify", path, "--root", "00" * 32)
+    assert code == 1
+    assert "at most 10,000,000 bytes" in said

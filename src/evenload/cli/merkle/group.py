@@ -9,7 +9,7 @@ import click
 from evenload.cli.bench.merkle_bench import merkle_bench
 from evenload.cli.merkle.leaf_file import LeafFile, TreeKind, leaf_options, scheme_options
 from evenload.cli.options import PATH, json_option
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from evenload.merkle import Scheme
@@ -173,8 +173,10 @@ def verify(
     """Check the PROOFS in a file against a root. Exit code 0: all are valid, 1: one is not.
 
     A proof says nothing without a root from elsewhere, and nothing about a leaf that you do not give: the
-    leaf hash in the file is only a remark. Leaves of several proofs are given in the proofs' order.
+    leaf hash in the file is only a remark. Leaves of several proofs are given in the proofs' order. A file of
+    more than 10 MB is refused unread: split it by lines.
     """
+    from evenload._bounded_json import read_json_file
     from evenload.merkle.check import Claims, check_proofs
     from evenload.merkle.scheme import from_hex
 
@@ -187,9 +189,9 @@ def verify(
         size,
     )
     try:
-        text = proofs.read_text()
+        text = read_json_file(proofs).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{proofs} cannot be read: {error}") from error
+        raise ConfigError(f"{proofs} cannot be read: {printable(str(error))}") from error
     answers = check_proofs(text.splitlines(), claims)
     is_valid = all(answers)
     if as_json:

@@ -106,7 +106,7 @@ class LeafFile:
         try:
             with self._open() as source:
                 values = json.loads(source.read())
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{self.file} is no JSON list of values: {error}") from error
         types = [kind.strip() for kind in self.types.split(",")]
         if not isinstance(values, list) or not all(isinstance(row, list) for row in values):
