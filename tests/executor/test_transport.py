@@ -21,7 +21,8 @@ from evenload.events import EventLog, Note, Span
 from evenload.executor import Executor
 from evenload.executor.loop import watchdog as watch
 from evenload.executor.run.chunk_sizing import CHUNK_BYTES
-from evenload.executor.transport.wire import OUT_OF_BAND_BYTES, Frame, Inbox, Outbox, mark_large, pack, unpack
+from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES, mark_large, pack
+from evenload.executor.transport.wire import Frame, Inbox, Outbox, unpack
 from evenload.executor.worker.memory import SharedMemory, limit_from
 
 LIMIT = 64 * 1024 * 1024

@@ -20,7 +20,8 @@ from evenload.executor.backends import WorkerOptions
 from evenload.executor.task.item_packing import pack_apart
 from evenload.executor.task.messages import Loaded, Message
 from evenload.executor.task.task import PreparedTask, dump
-from evenload.executor.transport.wire import Frame, mark_large, pack
+from evenload.executor.transport.pickling import mark_large, pack
+from evenload.executor.transport.wire import Frame
 from evenload.executor.worker import protocol
 from evenload.executor.worker.child import Child
 from evenload.executor.worker.fork_server import ForkedWorker, ForkServer, SpawnedWorker, can_fork, imports_of
@@ -135,9 +136,7 @@ class ProcessBackend:
         child = self._children[worker]
         if not child.is_unsent:
             self._unsent.append(child)
-        if frame.kind in (protocol.RUN, protocol.SINGLY):
-            child.chunks.append(frame.chunk)
-        elif frame.kind == protocol.LOAD and frame.buffers:
+        if frame.kind == protocol.LOAD and frame.buffers:
             frame.buffers = self._memory.share(frame.task, frame.buffers)
         child.send(frame)
 

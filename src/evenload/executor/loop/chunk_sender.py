@@ -26,6 +26,7 @@ class ChunkSender:
 
     ceilings     (task, device) -> items per call that fit, as workers have found
     ask_again_s  when a device may get work although nothing has happened; None if it will not
+    faults       what is caught where a user's code is called
     """
 
     def __init__(
@@ -34,12 +35,14 @@ class ChunkSender:
         supervisor: Supervisor,
         watchdog: Watchdog,
         record: Record,
-        fail: Callable[[Run, Exception], None],
+        fail: Callable[[Run, BaseException], None],
+        faults: type[BaseException],
     ):
         self.ceilings: dict[tuple[int, str], int] = {}
         self.ask_again_s: float | None = None
         self._membership, self._supervisor = membership, supervisor
-        self._watchdog, self._record, self._fail = watchdog, record, fail
+        self._watchdog, self._record = watchdog, record
+        self._fail, self._faults = fail, faults
 
     # --- send -------------------------------------------------------------------------------------
 
@@ -56,7 +59,7 @@ class ChunkSender:
             try:
                 if self._deal_from(run, slot, worker, now):
                     return run
-            except Exception as error:  # of its policy
+            except self._faults as error:  # of its policy
                 self._fail(run, error)
         return None
 
@@ -71,7 +74,7 @@ class ChunkSender:
                     if isinstance(instruction, Send):
                         self._send(slot, worker, run, instruction, now)
                         return run
-                except Exception as error:  # of its policy
+                except self._faults as error:  # of its policy
                     self._fail(run, error)
         return None
 
@@ -118,7 +121,7 @@ class ChunkSender:
             return False
         try:
             n_bytes = self._supervisor.send(worker, chunk, run.task, items, send.singly)
-        except Exception as error:  # the items cannot be pickled
+        except self._faults as error:  # the items cannot be pickled
             run.spoilt(chunk, slot.id, Failure.of(error, "input"), is_run=False, now=now)
             return False
         run.sizing.sent(n_bytes)

@@ -46,11 +46,15 @@ class Engine:
         self.is_closed = False
         self.is_paused = False
         self._record = record
+        # In a thread of its own, whatever a user's code raises (SystemExit, say) ends its run only.
+        self._faults = BaseException if backend.is_threaded else Exception
         self._supervisor = Supervisor(backend, record, self)
         self._calls = CallQueue(self._supervisor.wake)
         self._membership = Membership(pool, self._supervisor, record)
         self._watchdog = Watchdog(self._supervisor, record)
-        self._sender = ChunkSender(self._membership, self._supervisor, self._watchdog, record, self.fail)
+        self._sender = ChunkSender(
+            self._membership, self._supervisor, self._watchdog, record, self.fail, self._faults
+        )
         self._told_s = -math.inf
 
     # --- from any thread --------------------------------------------------------------------------
@@ -80,7 +84,7 @@ class Engine:
         self.runs.append(run)
         try:
             run.begin(on_broken=partial(self.fail, run))
-        except Exception as error:
+        except self._faults as error:
             self.fail(run, error)
 
     def cancel(self, run: Run) -> None:
@@ -88,7 +92,7 @@ class Engine:
         run.end(None)
         self._forget(run)
 
-    def fail(self, run: Run, error: Exception) -> None:
+    def fail(self, run: Run, error: BaseException) -> None:
         """Something is wrong with ``run``, such as its policy: that ends it, and nothing else."""
         run.end(error)
         self._forget(run)
@@ -112,7 +116,7 @@ class Engine:
             if not one.options.is_policy_fixed and not one.is_over:
                 try:
                     one.set_policy(policy, now)
-                except Exception as error:  # it does not fit this run
+                except self._faults as error:  # it does not fit this run
                     self.fail(one, error)
 
     def set_balancing(self, run: Run | None, on: bool) -> None:
@@ -172,7 +176,7 @@ class Engine:
                 if run.has_balancer:
                     run.balance(now)
                     self._sender.ask_again_by(now + TICK_S)
-            except Exception as error:
+            except self._faults as error:
                 self.fail(run, error)
 
     def _deal(self, now: float) -> None:
@@ -204,7 +208,7 @@ class Engine:
                     run.end_early()
                 if run.is_over:
                     self._forget(run)
-            except Exception as error:
+            except self._faults as error:
                 self.fail(run, error)
 
     def _tell_queues(self, now: float) -> None:
@@ -259,7 +263,7 @@ class Engine:
                 run.answered(chunk, worker.slot, message, time.monotonic())
                 if run.has_duplicates:
                     self._sender.drop_superseded(run)
-            except Exception as error:
+            except self._faults as error:
                 self.fail(run, error)
 
     def spoilt(self, worker: Worker, chunk: Sent, message: Spoilt) -> None:
@@ -267,7 +271,7 @@ class Engine:
         if not chunk.run.is_over:
             try:
                 chunk.run.spoilt(chunk, worker.slot, message.failure, message.is_run, time.monotonic())
-            except Exception as error:
+            except self._faults as error:
                 self.fail(chunk.run, error)
 
     def gone(self, worker: Worker, message: Gone) -> None:
@@ -279,7 +283,7 @@ class Engine:
             if not chunk.run.is_over:
                 # Who was taken away while it worked is not to blame; its item may still not run twice.
                 is_blameless = at > 0 or (worker.is_removed and chunk.run.options.repeatable)
-                position = QUEUED if is_blameless else message.position
+                position = QUEUED if is_blameless else chunk.position_at_end(message.position)
                 chunk.run.died(chunk, worker.slot, message, position, now)
         self._slot(worker).worker_gone(worker, message, now)
 

@@ -39,6 +39,7 @@ class Watchdog:
 
     def _look_at(self, worker: Worker, chunk: Sent, now: float) -> None:
         position, seconds = self._supervisor.progress(worker)
+        position = chunk.position_at_end(position)
         sizing, limit_s = chunk.run.sizing, chunk.run.options.timeout_s
         is_stuck = position >= 0 and seconds > max(STUCK_S, STUCK_TIMES * sizing.longest_s)
         if is_stuck and not chunk.is_released:

@@ -1,6 +1,7 @@
 """Single calls with futures (``Executor.submit``), as a run that never ends by itself."""
 
 import functools
+import logging
 import pickle
 import threading
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class CallSource(Source):
         """Take a call; if the run is over, its future fails at once."""
         if self.why_over is not None:
             if future.set_running_or_notify_cancel():
-                future.set_exception(self.why_over)
+                _fulfil(future.set_exception, self.why_over)
             return
         self._calls[self.n_ready] = call
         self.futures[self.n_ready] = future
@@ -43,7 +44,7 @@ class CallSource(Source):
 
     def cancel(self) -> None:
         for future in tuple(self.futures.values()):
-            future.cancel()
+            _fulfil(future.cancel)
 
     def end(self) -> None:
         self.is_ended = True
@@ -92,9 +93,9 @@ class FutureSink:
         for at, item in enumerate(block.items):
             future = self._source.futures.pop(item)
             if at in block.failed:
-                future.set_exception(block.values[at])
+                _fulfil(future.set_exception, block.values[at])
             else:
-                future.set_result(block.values[at])
+                _fulfil(future.set_result, block.values[at])
 
     def flush(self, now: float) -> None:
         pass  # every result has reached its future
@@ -106,11 +107,19 @@ class FutureSink:
         self._source.why_over = error or ExecutorClosed("the executor is closed", hint="make a new one")
         for future in tuple(self._source.futures.values()):
             if error is not None and (future.running() or future.set_running_or_notify_cancel()):
-                future.set_exception(error)
+                _fulfil(future.set_exception, error)
             elif not future.done():
-                future.cancel()
+                _fulfil(future.cancel)
         self._source.futures.clear()
         self._source.set_over()
+
+
+def _fulfil(settle: Callable[..., Any], *value: Any) -> None:
+    """Settle a future. Its callbacks run here and may raise; ``concurrent.futures`` lets SystemExit pass."""
+    try:
+        settle(*value)
+    except BaseException:
+        logging.getLogger("concurrent.futures").exception("a future's callback raised")
 
 
 def run_call(call: tuple[bytes, list, tuple, dict]) -> Any:

@@ -67,7 +67,7 @@ class JournalSink:
         self.n_known = 0
         self.is_closed = threading.Event()
         self.thread: threading.Thread | None = None
-        self._on_broken: Callable[[Exception], None] = lambda error: None
+        self._on_broken: Callable[[BaseException], None] = lambda error: None
         self._journal = journal
         self._n_unreadable = 0
         self._sink = sink
@@ -80,10 +80,10 @@ class JournalSink:
         self._queue: SimpleQueue[_BlockWithItems | _End] = SimpleQueue()
         self._n_waiting_bytes = 0
         self._skips_gaps = False
-        self._broken: Exception | None = None
+        self._broken: BaseException | None = None
         weakref.finalize(self, journal.close)  # of a map that nobody ever iterated over
 
-    def begin(self, on_broken: Callable[[Exception], None]) -> None:
+    def begin(self, on_broken: Callable[[BaseException], None]) -> None:
         """The run begins. ``on_broken`` is called in the executor's thread if the journal breaks."""
         self._on_broken = on_broken
 
@@ -129,7 +129,7 @@ class JournalSink:
         else:
             try:
                 value = pickle.loads(body)
-            except Exception:  # of a class that has gone: then the item is run again
+            except BaseException:  # of a class that has gone: then the item is run again
                 self._n_unreadable += 1
                 return None
         self.n_known += 1
@@ -177,7 +177,7 @@ class JournalSink:
             self._digests.pop(index, None)
             try:
                 body = _pickled(value)
-            except Exception as error:
+            except BaseException as error:
                 value = Failure.of(error, "result").to_error(index, block.device)
                 block.values[at], block.failed = value, block.failed | {at}
                 if self._repeatable:
@@ -256,7 +256,7 @@ class JournalSink:
                 try:
                     self._journal.record_many([entry for one in kept for entry in self._entries(one)])
                     self._call(partial(self._arrive, [one.block for one in kept]))
-                except Exception as error:
+                except BaseException as error:  # of an item's or a result's own code too
                     self._broken = error
                     self._call(partial(self._on_broken, error))
             if isinstance(waiting[-1], _End):

@@ -88,7 +88,7 @@ class Run:
         self._began_s = 0.0
         self._first_sent_s: float | None = None
 
-    def begin(self, on_broken: Callable[[Exception], None]) -> None:
+    def begin(self, on_broken: Callable[[BaseException], None]) -> None:
         """``on_broken`` is called if its journal cannot be written."""
         self._began_s = time.monotonic()
         if self.journal is not None:

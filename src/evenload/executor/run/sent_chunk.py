@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from evenload.executor.decide.instruction import Send
+from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 
 __all__ = ["SentChunk"]
 
@@ -33,3 +34,7 @@ class SentChunk(Generic[R]):
     is_warned_of: bool = False
     overtime_at: int | None = None
     is_tiny: bool = False
+
+    def position_at_end(self, position: int) -> int:
+        """Return ``position``, where its worker says that it ended, or PACKING if that cannot be."""
+        return position if NOT_BEGUN <= position < len(self.send.items) else PACKING

@@ -46,7 +46,10 @@ class Driver(Protocol):
         ...
 
     def gone(self, worker: Worker, message: Gone) -> None:
-        """``worker`` has ended; ``worker.chunks`` are lost. Not told of one that was discarded."""
+        """``worker`` has ended; ``worker.chunks`` are lost. Not told of one that was discarded.
+
+        ``message.position`` is what the worker wrote, and may be any number.
+        """
         ...
 
 
@@ -210,8 +213,13 @@ class Supervisor:
         worker.is_up = True
         worker.pid = message.pid
 
+    def _end_for(self, worker: Worker, what: str) -> None:
+        """Kill a worker that sent what nobody waits for: nothing it says can be trusted any more."""
+        self.kill(worker, f"was killed as it sent {what} that nobody waits for")
+
     def _on_loaded(self, worker: Worker, message: Loaded) -> None:
-        assert worker.loading is not None
+        if worker.loading is None or worker.loading.id != message.task:
+            return self._end_for(worker, "news of a task")
         worker.tasks[message.task], worker.loading = worker.loading, None
         worker.startup_s = max(worker.startup_s, message.seconds)
         if not worker.is_ready:
@@ -221,17 +229,20 @@ class Supervisor:
         self._driver.loaded(worker)
 
     def _on_refused(self, worker: Worker, message: Refused) -> None:
-        assert worker.loading is not None
+        if worker.loading is None or worker.loading.id != message.task:
+            return self._end_for(worker, "news of a task")
         task, worker.loading = worker.loading, None
         self._driver.refused(worker, task, message.failure)
 
     def _on_answered(self, worker: Worker, message: Answered) -> None:
-        chunk = worker.chunks.popleft()
-        assert chunk.number == message.chunk
+        if not worker.is_at(message.chunk):
+            return self._end_for(worker, "results")
         worker.has_worked = True
-        self._driver.answered(worker, chunk, message)
+        self._driver.answered(worker, worker.chunks.popleft(), message)
 
     def _on_spoilt(self, worker: Worker, message: Spoilt) -> None:
+        if not worker.is_at(message.chunk):
+            return self._end_for(worker, "results")
         self._driver.spoilt(worker, worker.chunks.popleft(), message)
 
     def _on_said(self, worker: Worker, message: Said) -> None:

@@ -47,6 +47,10 @@ class Worker:
     def is_idle(self) -> bool:
         return self.is_up and not self.chunks and self.loading is None
 
+    def is_at(self, chunk: int) -> bool:
+        """Whether the chunk with this number is the next that it should answer."""
+        return bool(self.chunks) and self.chunks[0].number == chunk
+
     @property
     def may_work(self) -> bool:
         """It is idle, and was not told to leave."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evenload.errors import ResourceExhausted, ResultNotSendable, TaskError
-from evenload.executor.transport.wire import pack
+from evenload.executor.transport.pickling import pack
 
 __all__ = ["Failure", "is_memory_error"]
 
@@ -67,7 +67,7 @@ class Failure:
         body, buffers = self.pickled
         try:
             cause = pickle.loads(body, buffers=buffers)
-        except Exception:  # its class exists only in the worker; the text is enough
+        except BaseException:  # its class exists only in the worker; the text is enough
             return None
         return cause if isinstance(cause, BaseException) else None
 
@@ -88,7 +88,7 @@ def is_memory_error(error: BaseException) -> bool:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as broken:
+    except BaseException as broken:
         return f"<its text cannot be made: {type(broken).__name__}>"
 
 
@@ -105,5 +105,5 @@ def _pickled(error: BaseException) -> tuple[bytes, list] | None:
         body, buffers = pack(error)
         pickle.loads(body, buffers=buffers)
         return body, [bytes(buffer) for buffer in buffers]
-    except Exception:
+    except BaseException:
         return None

@@ -1,7 +1,8 @@
 """Items and results pickled one by one, to find those that cannot be.
 
 Normally a chunk is pickled as a whole, which is faster and fails as a whole. A chunk that failed is sent
-again this way: an object that cannot be pickled or unpickled is replaced by a Failure.
+again this way: an object that cannot be pickled or unpickled is replaced by a Failure, whatever it raises:
+its own code may raise SystemExit.
 """
 
 import pickle
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from evenload.executor.task.failure import Failure
-from evenload.executor.transport.wire import pack
+from evenload.executor.transport.pickling import pack
 
 __all__ = ["pack_apart", "unpack_apart"]
 
@@ -23,7 +24,7 @@ def pack_apart(objects: Sequence[Any], kind: str) -> list[Packed]:
         try:
             body, buffers = pack(obj)
             packed.append((body, [bytes(buffer) for buffer in buffers]))
-        except Exception as error:
+        except BaseException as error:
             packed.append(Failure.of(error, kind))
     return packed
 
@@ -34,6 +35,6 @@ def unpack_apart(packed: Sequence[Packed], kind: str) -> list[Any]:
     for one in packed:
         try:
             objects.append(one if isinstance(one, Failure) else pickle.loads(one[0], buffers=one[1]))
-        except Exception as error:
+        except BaseException as error:
             objects.append(Failure.of(error, kind))
     return objects

@@ -14,7 +14,7 @@ from evenload.errors import ConfigError
 from evenload.executor.task.hybrid import Implementation, Implementations
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.task import PreparedTask
-from evenload.executor.transport.wire import pack
+from evenload.executor.transport.pickling import pack
 
 __all__ = ["Tasks", "is_stateful", "name_of", "pickle_callable"]
 

@@ -36,6 +36,7 @@ __all__ = [
 PAGE = 4096
 HEADER_BYTES = 64 * 1024
 FIRST_SLOT = 8  # the header: how many pieces were given back, then one byte per slot that is lent
+MOST_RETURNS = 1 << 62  # the count of returns starts again there
 LARGE_PAGE = 2 * 1024 * 1024  # pieces begin at this offset, and the arena grows by so much
 N_CELLS = 512
 LIMIT_CELL = 0
@@ -54,7 +55,7 @@ class Piece(NamedTuple):
 def make_shared_file(name: str, n_bytes: int) -> int:
     """Make memory that is freed with its last user; returns its file descriptor. Raises OSError."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create(f"evenload-{name}", os.MFD_CLOEXEC)
+        fd = os.memfd_create(f"evenload-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
         import tempfile
 
@@ -65,6 +66,12 @@ def make_shared_file(name: str, n_bytes: int) -> int:
     except OSError:
         os.close(fd)
         raise
+    if sys.platform == "linux":
+        import fcntl
+
+        # A task that cut it short would have the executor die of SIGBUS.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
     return fd
 
 
@@ -119,12 +126,18 @@ class MemoryBudget:
         """Count ``n`` bytes more for the arena with this cell. Returns False if the limit forbids it."""
         if self.n_bytes + n > self.limit:
             return False
-        self._cells[cell] += n
-        return True
+        return self._add(cell, n)
 
     def give(self, cell: int, n: int) -> None:
         """Count ``n`` bytes less for the arena with this cell."""
-        self._cells[cell] -= n
+        self._add(cell, -n)
+
+    def _add(self, cell: int, n: int) -> bool:
+        try:
+            self._cells[cell] += n
+        except ValueError:  # a task has written into the cells, and this one is about to overflow
+            return False
+        return True
 
 
 def make_arena_file(name: str, limit: int) -> int:
@@ -275,6 +288,11 @@ class Borrower:
     def n_leases(self) -> int:
         return len(self._leases)
 
+    def is_open_to(self, piece: Piece) -> bool:
+        """Whether ``piece`` lies in the arena and its slot is not in use."""
+        in_range = LARGE_PAGE <= piece.offset <= piece.offset + piece.n <= len(self._map)
+        return in_range and FIRST_SLOT <= piece.slot < HEADER_BYTES and piece.slot not in self._leases
+
     def open(self, piece: Piece) -> "ctypes.Array":
         """Map a piece in place, writable. It is given back when the last view of it is freed."""
         import ctypes  # takes a while, and not every worker needs it
@@ -287,7 +305,7 @@ class Borrower:
             del leases[slot]
             if os.getpid() == pid:  # a forked child must not give it back
                 arena[slot] = 0
-                returns[0] += 1
+                returns[0] = (returns[0] + 1) % MOST_RETURNS
 
         leases[slot] = weakref.ref(block, give_back)
         return block

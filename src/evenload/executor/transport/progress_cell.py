@@ -1,4 +1,4 @@
-"""The item that a worker is at: four numbers in memory that it shares with the executor.
+"""The item that a worker is at: a few numbers in memory that it shares with the executor.
 
 The worker writes them before each item, in about 0.1 µs. The executor reads them to enforce time limits
 (which item runs for how long) and to find the item at which a worker died, which no message could say then.
@@ -16,8 +16,10 @@ PACKING = -2  # all items have run, the results are being pickled
 NOT_BEGUN = -3  # the worker has not begun this chunk
 QUEUED = -4  # the worker had another chunk to run before it
 
-_SINCE, _CHUNK, _ITEM, _DROP = range(4)
-_BYTES = 4 * 8
+MOST_CHUNK = 2**63 - 1
+
+_SINCE, _CHUNK, _ITEM, _DROP, _SENT = range(5)
+_BYTES = 5 * 8
 
 
 def make_progress_file() -> int:
@@ -50,7 +52,24 @@ class ProgressCell:
         """Whether the executor has asked to skip the rest of ``chunk``."""
         return self.cells[_DROP] >= chunk
 
+    def sent(self, n_frames: int) -> None:
+        """Note that the pipe has taken so many frames."""
+        self.cells[_SENT] = n_frames
+
+    def disconnect(self) -> None:
+        """In a forked child: go on in memory of its own, as if all chunks were dropped."""
+        self.cells = memoryview(bytearray(_BYTES)).cast("q")
+        self.cells[_DROP] = MOST_CHUNK
+
     # The executor's side.
+
+    def is_readable(self, last_chunk: int) -> bool:
+        """Whether what it says is possible, ``last_chunk`` being the last that was sent.
+
+        If not, a task has written into it.
+        """
+        is_known = 0 <= self.cells[_CHUNK] <= last_chunk and self.cells[_ITEM] >= PACKING
+        return is_known and 0 <= self.cells[_SINCE] <= time.monotonic_ns()
 
     def drop(self, chunk: int) -> None:
         """Ask the worker to skip all items of ``chunk``, and of those before it, that it has not begun."""
@@ -58,10 +77,16 @@ class ProgressCell:
 
     def position_in(self, chunk: int) -> tuple[int, float]:
         """Return the position in ``chunk`` (or NOT_BEGUN, UNPACKING, PACKING) and the seconds spent there."""
-        if self.cells[_CHUNK] != chunk:
-            return NOT_BEGUN, 0.0
+        at = self.cells[_CHUNK]
+        if at != chunk:
+            return NOT_BEGUN if at < chunk else PACKING, 0.0
         # Time is read last: if the worker moves on meanwhile, the seconds are too few, never too many.
         return self.cells[_ITEM], (time.monotonic_ns() - self.cells[_SINCE]) / 1e9
+
+    @property
+    def n_sent(self) -> int:
+        """How many frames the worker has put into its pipe, or more."""
+        return self.cells[_SENT]
 
     def close(self) -> None:
         self.cells.release()

@@ -5,34 +5,38 @@
 Each worker has its own pipe in each direction, so that a fault of one worker affects no other. Both ends
 use the same classes: the worker's pipes block, the executor's do not.
 
-Protocol 5 keeps large buffers (of arrays, tensors, bytes; ``pickle.PickleBuffer``) out of the pickle stream.
-They are put into an arena if both ends have one, and the frame says where; else they follow in the frame.
+Large buffers are put into an arena if both ends have one, and the frame says where; else they follow in the
+frame.
+
+A pipe may carry what nobody meant to send: a task that writes into descriptors it did not open, or forks.
+So each frame proves its place in the stream and its contents by checksums, and lengths are believed only
+after that. They find accidents; a task that forges them on purpose is not kept from anything.
 """
 
-import copyreg
-import io
 import os
 import pickle
-import sys
+import zlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from evenload.executor.transport.arena import Borrower, Lender, Piece, open_copy
-from evenload.executor.transport.tensors import reducers
+from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES
 
-__all__ = ["COMMON", "OUT_OF_BAND_BYTES", "Frame", "Inbox", "Outbox", "mark_large", "pack", "unpack"]
+__all__ = ["COMMON", "Frame", "Inbox", "Outbox", "ProtocolViolation", "unpack"]
 
-OUT_OF_BAND_BYTES = 64 * 1024
 READ_BYTES = 256 * 1024
-MOST_BUFFERS = 4096  # in one frame; more of them go into the pickle
 MOST_PIECES = 64  # buffers per system call; IOV_MAX is at least 1024 on Linux, 16 by POSIX
-HEADER = Struct("<BBHIQQ")  # kind, is the body the first piece, number of pieces, task, chunk, bytes of body
+HEADER = Struct("<BBHIQQIII")
+"""Kind, is the body the first piece, number of pieces, task, chunk, bytes of the body, and checksums: of the
+table of pieces, of the body, and of the header up to there and the frame's number. Table, body and buffers
+follow. Behind buffers the last sum stands again: to sum them takes long, and their owner may change them."""
+SUM = Struct("<I")
+N_SUMMED = HEADER.size - SUM.size
 PIECE = Struct("<IQQ")  # slot, offset, bytes; slot 0: the bytes follow in the frame
 COMMON = 1 << 31  # in a slot: a piece of the arena that all workers share
-MOST_MARKED = 256  # values in a message that are checked one by one
 
 if TYPE_CHECKING:
     import ctypes
@@ -41,6 +45,14 @@ if TYPE_CHECKING:
     Buffer = bytes | bytearray | memoryview | ctypes.Array | mmap.mmap
 else:
     Buffer = Any
+
+
+class ProtocolViolation(Exception):
+    """An error for bytes that are no frame, or not the next one. ``frames``: the good ones before them."""
+
+    def __init__(self, why: str, frames: "Sequence[Frame]" = ()):
+        super().__init__(why)
+        self.frames = frames
 
 
 @dataclass(slots=True)
@@ -59,95 +71,6 @@ class Frame:
         return len(self.body) + (sum(map(_size, self.buffers)) if self.buffers else 0)
 
 
-def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[memoryview]]:
-    """Pickle ``obj``; returns the bytes, and buffers of 64 KiB and more, which are not copied.
-
-    ``by_name``: functions and classes may be pickled as the name of their module and their own.
-
-    Objects of ``__main__`` (a script, a notebook) cannot be imported by the other process, and plain pickle
-    refuses some (a lambda): cloudpickle sends both by value. Raises what cloudpickle raises if it cannot.
-    """
-    buffers: list[memoryview] = []
-
-    def stays_inside(buffer: pickle.PickleBuffer) -> bool:
-        try:
-            raw = buffer.raw()
-        except BufferError:  # not contiguous
-            return True
-        if raw.nbytes < OUT_OF_BAND_BYTES or len(buffers) == MOST_BUFFERS:
-            return True
-        buffers.append(raw)
-        return False
-
-    if by_name:
-        try:
-            body = _dumps(obj, stays_inside)
-        except Exception:
-            pass  # cloudpickle below can do it, or raises with its own message
-        else:
-            if b"__main__" not in body:
-                return body, buffers
-        buffers.clear()
-    return _dumps_by_value(obj, stays_inside), buffers
-
-
-def _dumps(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
-    if "numpy" not in sys.modules:
-        return pickle.dumps(obj, protocol=5, buffer_callback=stays_inside)
-    file = io.BytesIO()
-    pickler = pickle.Pickler(file, 5, buffer_callback=stays_inside)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **_reducers()}
-    pickler.dump(obj)
-    return file.getvalue()
-
-
-def _dumps_by_value(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
-    import cloudpickle
-
-    file = io.BytesIO()
-    pickler = cloudpickle.Pickler(file, 5, buffer_callback=stays_inside)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **pickler.dispatch_table, **_reducers()}
-    pickler.dump(obj)
-    return file.getvalue()
-
-
-def _reducers() -> dict[type, Callable[[Any], Any]]:
-    table = reducers()
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and hasattr(numpy, "ascontiguousarray"):
-        table[numpy.ndarray] = _reduce_array
-    return table
-
-
-def _reduce_array(array: Any) -> Any:
-    """Reduce as numpy does, but copy an array with gaps first: numpy would copy it into the pickle."""
-    if array.nbytes >= OUT_OF_BAND_BYTES and not array.flags.forc and not array.dtype.hasobject:
-        array = sys.modules["numpy"].ascontiguousarray(array)
-    return array.__reduce_ex__(5)
-
-
-class _OutOfBand:
-    """Large bytes that pickle as an out-of-band buffer."""
-
-    def __init__(self, value: bytes | bytearray):
-        self.value = value
-
-    def __reduce__(self) -> tuple:
-        return type(self.value), (pickle.PickleBuffer(self.value),)
-
-
-def mark_large(values: Sequence[Any]) -> Sequence[Any]:
-    """Return the values for ``pack``, with large bytes among them marked to be sent as buffers."""
-    if len(values) > MOST_MARKED or not any(
-        type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES for value in values
-    ):
-        return values
-    return [
-        _OutOfBand(value) if type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES else value
-        for value in values
-    ]
-
-
 def unpack(frame: Frame) -> Any:
     """Return the object in ``frame``. Raises what its classes raise."""
     return pickle.loads(frame.body, buffers=frame.buffers or ())
@@ -162,6 +85,7 @@ class Outbox:
 
     lender    the arena for large buffers, if there is one
     refused   bytes of large buffers that went through the pipe, as the arena had no room
+    n_frames  frames that were queued
     """
 
     def __init__(self, fd: int, lender: Lender | None = None):
@@ -169,6 +93,7 @@ class Outbox:
         self._lender = lender
         self._pieces: deque[memoryview] = deque()
         self._small: list[Buffer] = []  # small frames behind all pieces, not yet put together
+        self.n_frames = 0
         self.refused = 0
 
     def send(self, frame: Frame) -> bool:
@@ -187,8 +112,7 @@ class Outbox:
         body, buffers = frame.body, frame.buffers or ()
         is_large = len(body) >= OUT_OF_BAND_BYTES
         if not buffers and not is_large:
-            head = HEADER.pack(frame.kind, 0, 0, frame.task, frame.chunk, len(body))
-            self._small.append(head)
+            self._small.append(self._head(frame, 0, len(body), b"", zlib.crc32(body)))
             self._small.append(body)
             return
         self._close_small()
@@ -200,13 +124,23 @@ class Outbox:
                 entries.append(PIECE.pack(*buffer))
             else:
                 self._lend(memoryview(buffer).cast("B"), entries, inline)
-        n_body = 0 if is_first else len(body)
-        head = HEADER.pack(frame.kind, is_first, len(entries), frame.task, frame.chunk, n_body)
-        if n_body <= READ_BYTES:
-            self._pieces.append(memoryview(b"".join((head, *entries, memoryview(body)[:n_body]))))
+        body = b"" if is_first else body
+        table = b"".join(entries)
+        head = self._head(frame, is_first, len(body), table, zlib.crc32(body))
+        if len(body) <= READ_BYTES:
+            self._pieces.append(memoryview(b"".join((head, table, body))))
         else:
-            self._pieces.extend((memoryview(b"".join((head, *entries))), memoryview(body)))
-        self._pieces.extend(inline)
+            self._pieces.extend((memoryview(head + table), memoryview(body)))
+        if inline:
+            self._pieces.extend((*inline, memoryview(head[N_SUMMED:])))
+
+    def _head(self, frame: Frame, is_first: bool | int, n_body: int, table: bytes, checksum: int) -> bytes:
+        n_pieces, table_sum = len(table) // PIECE.size, zlib.crc32(table)
+        head = HEADER.pack(
+            frame.kind, is_first, n_pieces, frame.task, frame.chunk, n_body, table_sum, checksum, 0
+        )[:N_SUMMED]
+        self.n_frames += 1
+        return head + SUM.pack(zlib.crc32(head, self.n_frames & 0xFFFFFFFF))
 
     def _lend(self, buffer: memoryview, entries: list[bytes], inline: list[memoryview] | None) -> bool:
         """Put ``buffer`` into the arena (returns True), or else behind the frame's body."""
@@ -265,12 +199,19 @@ class Inbox:
         self._start = self._stop = 0  # the part of the view that is read and not yet used
         self._large: Frame | None = None  # a frame larger than the view is read into its own buffers
         self._missing: list[memoryview] = []
+        self._sums: tuple[Buffer, int, Buffer, bytes] = (
+            b"",
+            0,
+            b"",
+            b"",
+        )  # what to check of it when it is whole
+        self._n_frames = 0
         self.refused = 0
 
     def read(self) -> list[Frame] | None:
-        """Read once and return the frames that are complete. Raises EOFError when the other end is gone.
+        """Read once and return the frames that are complete. Returns None if there is nothing to read yet.
 
-        Returns None if the pipe does not block and has nothing.
+        Raises EOFError when the other end is gone, and ProtocolViolation; then this end is of no more use.
         """
         try:
             if self._large is not None:
@@ -289,6 +230,11 @@ class Inbox:
         self._stop += n_read
         return self._take_frames()
 
+    @property
+    def n_whole(self) -> int:
+        """How many frames have come as a whole."""
+        return self._n_frames - (self._large is not None)
+
     def close(self) -> None:
         """Release the arena. Views of its pieces stay valid."""
         self._borrower = None
@@ -298,30 +244,44 @@ class Inbox:
         frames: list[Frame] = []
         view, start, stop = self._view, self._start, self._stop
         while stop - start >= HEADER.size:
-            kind, is_first, n_pieces, task, chunk, n_body = HEADER.unpack_from(view, start)
+            head = HEADER.unpack_from(view, start)
+            kind, is_first, n_pieces, task, chunk, n_body, table_sum, checksum, head_sum = head
             at = start + HEADER.size
+            if zlib.crc32(view[start : start + N_SUMMED], (self._n_frames + 1) & 0xFFFFFFFF) != head_sum:
+                raise ProtocolViolation("what it sent is not the next frame", frames)
             if not n_pieces and at + n_body <= stop:  # the common case
                 start = at + n_body
-                frames.append(Frame(kind, task, chunk, bytes(view[at:start])))
+                body = bytes(view[at:start])
+                if zlib.crc32(body) != checksum:
+                    raise ProtocolViolation("a frame was damaged", frames)
+                self._n_frames += 1
+                frames.append(Frame(kind, task, chunk, body))
                 continue
             n_table = n_pieces * PIECE.size
             if stop < at + n_table:
                 break
+            if zlib.crc32(view[at : at + n_table]) != table_sum:
+                raise ProtocolViolation("a frame was damaged", frames)
             pieces = [Piece(*PIECE.unpack_from(view, at + i * PIECE.size)) for i in range(n_pieces)]
             at += n_table
-            n_inline = n_body + sum(piece.n for piece in pieces if not piece.slot)
+            last = bytearray(SUM.size if any(not piece.slot for piece in pieces) else 0)
+            n_inline = n_body + sum(piece.n for piece in pieces if not piece.slot) + len(last)
             if at + n_inline > stop and at + n_inline - start <= READ_BYTES:
                 break
             buffers = [self._open(piece) for piece in pieces]
             body: Buffer = bytearray(n_body)
             inline = [buffer for buffer, piece in zip(buffers, pieces, strict=True) if not piece.slot]
-            targets = [memoryview(part) for part in (body, *inline) if len(part)]
+            targets = [memoryview(part) for part in (body, *inline, last) if len(part)]
+            sums = body, checksum, last, SUM.pack(head_sum)[: len(last)]
             frame = Frame(kind, task, chunk, buffers.pop(0) if is_first else body, buffers)
+            self._n_frames += 1
             self.refused += sum(piece.n for piece in pieces if not piece.slot)
             start = self._fill(targets, at, stop)
             if targets:
-                self._large, self._missing = frame, targets
+                self._large, self._missing, self._sums = frame, targets, sums
                 break
+            if not _is_whole(*sums):
+                raise ProtocolViolation("a frame was damaged", frames)
             frames.append(frame)
         self._start = start
         return frames
@@ -331,7 +291,8 @@ class Inbox:
             return bytearray(piece.n)
         if piece.slot & COMMON:
             return open_copy(self._common_fd, piece)
-        assert self._borrower is not None
+        if self._borrower is None or not self._borrower.is_open_to(piece):
+            raise ProtocolViolation("a frame names memory that it was not lent")
         return self._borrower.open(piece)
 
     def _fill(self, targets: list[memoryview], at: int, stop: int) -> int:
@@ -352,7 +313,13 @@ class Inbox:
             return []
         frame, self._large = self._large, None
         assert frame is not None
+        if not _is_whole(*self._sums):
+            raise ProtocolViolation("a frame was damaged")
         return [frame]
+
+
+def _is_whole(body: Buffer, checksum: int, last: Buffer, expected: bytes) -> bool:
+    return zlib.crc32(body) == checksum and last == expected
 
 
 def _advance(targets: list[memoryview], n: int) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from evenload.executor.task.messages import Gone, Said, Warned
-from evenload.executor.transport.progress_cell import NOT_BEGUN, ProgressCell, make_progress_file
-from evenload.executor.transport.wire import Frame, Inbox, Outbox
+from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, ProgressCell, make_progress_file
+from evenload.executor.transport.wire import Frame, Inbox, Outbox, ProtocolViolation
 from evenload.executor.worker import protocol
 from evenload.executor.worker.fork_server import ForkedWorker, SpawnedWorker
 from evenload.executor.worker.memory import SharedMemory
@@ -23,7 +23,7 @@ LARGE_BYTES = 128 * 1024
 PIPE_BYTES = 1024 * 1024  # asked for; the system may give less
 MOST_LINE_BYTES = 64 * 1024
 N_LAST_LINES = 30
-
+MOST_LAST_READS = 64  # of what a dead worker has left; what it has started may write on for ever
 
 Start = Callable[[str, Mapping[str, str], Sequence[int], int, int | None], SpawnedWorker | ForkedWorker]
 """Starts the process of a device, given its environment, file descriptors, output, and its arena's cell."""
@@ -32,7 +32,8 @@ Start = Callable[[str, Mapping[str, str], Sequence[int], int, int | None], Spawn
 class Child:
     """A worker process, which the constructor starts.
 
-    ``on_end(child)`` is called when the process has ended; ``reap`` has to be called then.
+    ``on_end(child)`` is called when the process has ended; ``reap`` has to be called then. A process that
+    sends what it was not asked for, or bytes that are no frames, is killed.
 
     worker           its number
     read             makes a message of its number, its process id and a frame that it has sent
@@ -55,6 +56,10 @@ class Child:
     ):
         self.worker = worker
         self.chunks: deque[int] = deque()
+        self._loading: deque[int] = deque()
+        self._last_chunk = 0
+        self._is_up = self._is_read = False
+        self._violation = ""
         self.can_tell_death = True
         self._selector = selector
         self._messages = messages
@@ -99,6 +104,8 @@ class Child:
         self._outbox = Outbox(self._out_fd, arenas.lender if arenas is not None else None)
         self._selector.register(self._in_fd, selectors.EVENT_READ, self._on_frames)
         self._selector.register(self._log_fd, selectors.EVENT_READ, self._on_output)
+        if sys.platform == "linux":  # tells when nobody can read what we write
+            self._selector.register(self._out_fd, selectors.EVENT_READ, self._on_writable)
         if isinstance(self._process, ForkedWorker):
             self._fds.append(self._process.status_fd)
             self._selector.register(self._process.status_fd, selectors.EVENT_READ, self._on_status)
@@ -152,6 +159,11 @@ class Child:
     def send(self, frame: Frame) -> None:
         """Queue a frame for the next ``flush``."""
         self._prepare_for(frame)
+        if frame.kind in protocol.CHUNKS:
+            self.chunks.append(frame.chunk)
+            self._last_chunk = max(frame.chunk, self._last_chunk)
+        elif frame.kind == protocol.LOAD:
+            self._loading.append(frame.task)
         self._outbox.add(frame)
         self.is_unsent = True
         if self._outbox.refused:
@@ -159,14 +171,20 @@ class Child:
             self._warn(self._memory.warn_full())
 
     def flush(self) -> None:
-        """Send what is queued, the rest when the worker reads on. A dead worker is noticed elsewhere."""
+        """Send what is queued, the rest when the worker reads on."""
         self.is_unsent = False
         try:
             if not self._outbox.flush() and not self._is_writing:
-                self._selector.register(self._out_fd, selectors.EVENT_WRITE, self._on_writable)
+                self._watch_pipe(selectors.EVENT_WRITE)
                 self._is_writing = True
         except BrokenPipeError:
-            pass
+            self.kill()  # it is dying, or has closed its pipe and cannot be used
+
+    def _watch_pipe(self, events: int) -> None:
+        """Wait until the pipe to the worker takes more, or only until nobody can read it any more."""
+        self._unwatch(self._out_fd)
+        if events or sys.platform == "linux":
+            self._selector.register(self._out_fd, events or selectors.EVENT_READ, self._on_writable)
 
     def _warn(self, text: str | None) -> None:
         if text is not None:
@@ -174,7 +192,24 @@ class Child:
 
     def position(self) -> tuple[int, float]:
         """Return its position in the first chunk that it holds, and the seconds spent there."""
-        return self.cell.position_in(self.chunks[0]) if self.chunks else (NOT_BEGUN, 0.0)
+        if not self.chunks:
+            return NOT_BEGUN, 0.0
+        self._check_that_all_came()
+        if not self.chunks:
+            return NOT_BEGUN, 0.0
+        if not self.cell.is_readable(self._last_chunk):
+            return PACKING, 0.0  # nobody knows; maybe it has run them all
+        return self.cell.position_in(self.chunks[0])
+
+    def _check_that_all_came(self) -> None:
+        """Kill it if a frame that it has sent did not come whole: nothing more would come."""
+        n_sent = self.cell.n_sent
+        if n_sent <= self._inbox.n_whole or self._is_read:
+            return
+        while self._on_frames():
+            pass
+        if n_sent > self._inbox.n_whole and not self._is_read:
+            self._end_for(ProtocolViolation("a frame is not whole"))
 
     def kill(self) -> None:
         """Kill the process and its children."""
@@ -192,13 +227,15 @@ class Child:
     def reap(self) -> None:
         """Read what an ended process has left, report its end, free its resources."""
         self.kill()  # its children
-        while self._on_frames() or self._on_output():
-            pass
+        for _ in range(MOST_LAST_READS):
+            if not (self._on_frames() or self._on_output()):
+                break
         if self._partial:
             self._say(self._partial)
         exit_code = self._process.wait()
         position = self.position()[0]
-        self._messages.append(Gone(self.worker, exit_code, position, "\n".join(self._last_lines)))
+        last_words = "\n".join(self._last_lines)
+        self._messages.append(Gone(self.worker, exit_code, position, last_words, self._violation))
         self._close_fds()
         self.cell.close()
         self._inbox.close()
@@ -206,34 +243,62 @@ class Child:
 
     def _on_frames(self) -> bool:
         """Read once. Returns True if there may be more."""
+        if self._is_read:
+            return False
         try:
             frames = self._inbox.read()
+            if frames is None:
+                return False
+            self._take(frames)
         except EOFError:
             return self._stop_reading()  # it is dying, or has closed its pipes and cannot be used
         except MemoryError:
             self._last_lines.append("evenload: these results do not fit into the executor's memory")
             return self._stop_reading()
-        if frames is None:
-            return False
-        if self.pid is None:  # its frame came before the fork server's answer
-            self._on_status()
-        for frame in frames:
-            self._prepare_for(frame)
-            self._messages.append(self._message(frame))
+        except ProtocolViolation as violation:
+            return self._end_for(violation)
         if self._inbox.refused:
             self._inbox.refused = 0
             self._warn(self._memory.warn_full())
         return True
 
+    def _take(self, frames: Sequence[Frame]) -> None:
+        if self.pid is None and frames:  # its frame came before the fork server's answer
+            self._on_status()
+        for frame in frames:
+            self._prepare_for(frame)
+            self._messages.append(self._message(frame))
+
+    def _end_for(self, violation: ProtocolViolation) -> bool:
+        """Kill it, as nothing it sends from here on can be trusted; what came before is good."""
+        try:
+            self._take(violation.frames)
+        except ProtocolViolation as earlier:
+            violation = earlier
+        self._violation = f"was killed as a task in it wrote into evenload's own pipe: {violation}"
+        return self._stop_reading()
+
     def _stop_reading(self) -> bool:
+        self._is_read = True
         self._unwatch(self._in_fd)
         self.kill()
         return False
 
     def _message(self, frame: Frame) -> Any:
+        """Read a frame that is due as a message. Raises ProtocolViolation for any other."""
         if frame.kind in protocol.CHUNK_ENDS:
-            self.chunks.popleft()
-        assert self.pid is not None
+            is_due = bool(self.chunks) and self.chunks[0] == frame.chunk
+            if is_due:
+                self.chunks.popleft()
+        elif frame.kind in (protocol.LOADED, protocol.REFUSED):
+            is_due = bool(self._loading) and self._loading[0] == frame.task
+            if is_due:
+                self._loading.popleft()
+        else:
+            is_due = frame.kind == protocol.UP and not self._is_up
+            self._is_up = True
+        if not is_due or self.pid is None:
+            raise ProtocolViolation("an answer that nobody waits for")
         return self._read(self.worker, self.pid, frame)
 
     def _on_output(self) -> bool:
@@ -259,12 +324,16 @@ class Child:
         self._messages.append(Said(self.worker, text))
 
     def _on_writable(self) -> None:
+        if not self._is_writing:
+            self._unwatch(self._out_fd)
+            return self.kill()  # nobody can read what we write
         try:
             is_done = self._outbox.flush()
         except BrokenPipeError:
-            is_done = True
-        if is_done:
             self._unwatch(self._out_fd)
+            return self.kill()
+        if is_done:
+            self._watch_pipe(0)
             self._is_writing = False
 
     def _on_death(self) -> None:

@@ -17,7 +17,8 @@ from evenload.executor.transport.arena import (
     make_arena_file,
     usable_memory,
 )
-from evenload.executor.transport.wire import COMMON, OUT_OF_BAND_BYTES
+from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES
+from evenload.executor.transport.wire import COMMON
 
 __all__ = ["SharedMemory", "WorkerArenas", "limit_from"]
 

@@ -1,6 +1,7 @@
 """The kinds of frames that the executor and a worker process send each other (``Frame.kind``)."""
 
 __all__ = [
+    "CHUNKS",
     "CHUNK_ENDS",
     "DONE",
     "DONE_SINGLY",
@@ -17,6 +18,7 @@ __all__ = [
 
 # To the worker. SINGLY is RUN with items that are pickled and called one by one.
 LOAD, RUN, SINGLY, UNLOAD, STOP = range(1, 6)
+CHUNKS = frozenset((RUN, SINGLY))
 # From the worker. DONE_SINGLY answers SINGLY. SPOILT: the chunk's items could not be unpickled.
 UP, LOADED, REFUSED, DONE, DONE_SINGLY, SPOILT = range(11, 17)
 CHUNK_ENDS = frozenset((DONE, DONE_SINGLY, SPOILT))  # the worker does not hold the chunk any more

@@ -22,8 +22,9 @@ from evenload.executor.task.failure import Failure
 from evenload.executor.task.item_packing import pack_apart, unpack_apart
 from evenload.executor.task.task import Answer, Runner, load
 from evenload.executor.transport.arena import Borrower, Lender, MemoryBudget
+from evenload.executor.transport.pickling import mark_large, pack
 from evenload.executor.transport.progress_cell import ProgressCell
-from evenload.executor.transport.wire import Frame, Inbox, Outbox, mark_large, pack, unpack
+from evenload.executor.transport.wire import Frame, Inbox, Outbox, unpack
 from evenload.executor.worker import protocol
 
 __all__ = ["main"]
@@ -62,13 +63,25 @@ def main(
         borrower, lender = Borrower(borrowed_fd), Lender(lent_fd, MemoryBudget(budget_fd), cell)
     worker = WorkerProcess(Outbox(outbox_fd, lender), ProgressCell(progress_fd))
     inbox = Inbox(inbox_fd, borrower, common_fd)
+    for fd in (inbox_fd, outbox_fd, life_fd, progress_fd, *(arenas[:4] if arenas is not None else ())):
+        with contextlib.suppress(OSError):
+            os.set_inheritable(fd, False)  # programs that tasks start have no use for it
+    os.register_at_fork(after_in_child=worker.fall_silent)
     worker.reply(protocol.UP)
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    exit_code = 0
+    try:
         while worker.is_serving:
             for frame in inbox.read() or ():
                 worker.obey(frame)
+    except (EOFError, BrokenPipeError):
+        pass
+    except BaseException:  # a task has closed our pipe, or has written into it or read from it
+        import traceback
+
+        traceback.print_exc()
+        exit_code = 1
     _flush()
-    os._exit(0)  # threads that the task has left behind must not keep the device
+    os._exit(exit_code)  # threads that the task has left behind must not keep the device
 
 
 class WorkerProcess:
@@ -79,11 +92,23 @@ class WorkerProcess:
         self._outbox = outbox
         self._progress = progress
         self._runners: dict[int, Runner] = {}
+        self._pid = os.getpid()
+
+    def fall_silent(self) -> None:
+        """In a child that a task has forked: run no further item, and write nothing for the worker."""
+        self._progress.disconnect()
+
+    def _leave_if_forked(self) -> None:
+        """End a child that a task has forked, when it comes out of the task."""
+        if os.getpid() != self._pid:
+            os._exit(1)
 
     def reply(
         self, kind: int, task: int = 0, chunk: int = 0, body: bytes = b"", buffers: list | None = None
     ) -> None:
+        self._leave_if_forked()
         self._outbox.send(Frame(kind, task, chunk, body, buffers))
+        self._progress.sent(self._outbox.n_frames)
 
     def obey(self, frame: Frame) -> None:
         """Do what ``frame`` asks, and reply."""
@@ -99,6 +124,7 @@ class WorkerProcess:
             for task in tuple(self._runners):
                 self._unload(task)
             self.is_serving = False
+        self._leave_if_forked()
 
     def _load(self, frame: Frame) -> None:
         began_s = time.monotonic()
@@ -129,6 +155,7 @@ class WorkerProcess:
             return self.reply(protocol.SPOILT, task, chunk, body)
         frame.body, frame.buffers = b"", None
         answer = self._runners[task].run(items, chunk, self._progress)
+        self._leave_if_forked()
         del items
         body, buffers = _pack_answer(answer)
         _flush()
@@ -138,6 +165,7 @@ class WorkerProcess:
         self._progress.begin(frame.chunk)
         items = unpack_apart(unpack(frame), "input")
         answer = self._runners[frame.task].run(items, frame.chunk, self._progress, singly=True)
+        self._leave_if_forked()
         answer.values = pack_apart(answer.values, "result")
         body, buffers = pack(_fields(answer))
         _flush()
@@ -175,7 +203,7 @@ def _flush() -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except Exception:
+    except BaseException:
         pass  # the task has closed or replaced them
 
 

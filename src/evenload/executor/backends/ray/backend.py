@@ -24,8 +24,9 @@ from evenload.executor.backends.ray.cluster import Cluster
 from evenload.executor.task.item_packing import pack_apart
 from evenload.executor.task.messages import Answered, Gone, Message
 from evenload.executor.task.task import PreparedTask, dump
+from evenload.executor.transport.pickling import mark_large, pack
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
-from evenload.executor.transport.wire import Frame, mark_large, pack
+from evenload.executor.transport.wire import Frame
 from evenload.executor.worker import protocol
 from evenload.executor.worker.replies import message_of
 

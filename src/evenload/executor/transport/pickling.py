@@ -1,0 +1,108 @@
+"""Objects as bytes and large buffers, ready for a frame.
+
+Protocol 5 keeps large buffers (of arrays, tensors, bytes; ``pickle.PickleBuffer``) out of the pickle stream.
+"""
+
+import copyreg
+import io
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evenload.executor.transport.tensors import reducers
+
+__all__ = ["OUT_OF_BAND_BYTES", "mark_large", "pack"]
+
+OUT_OF_BAND_BYTES = 64 * 1024
+MOST_BUFFERS = 4096  # in one frame; more of them go into the pickle
+MOST_MARKED = 256  # values in a message that are checked one by one
+
+
+def pack(obj: Any, *, by_name: bool = True) -> tuple[bytes, list[memoryview]]:
+    """Pickle ``obj``; returns the bytes, and buffers of 64 KiB and more, which are not copied.
+
+    ``by_name``: functions and classes may be pickled as the name of their module and their own.
+
+    Objects of ``__main__`` (a script, a notebook) cannot be imported by the other process, and plain pickle
+    refuses some (a lambda): cloudpickle sends both by value. Raises what cloudpickle raises if it cannot.
+    """
+    buffers: list[memoryview] = []
+
+    def stays_inside(buffer: pickle.PickleBuffer) -> bool:
+        try:
+            raw = buffer.raw()
+        except BufferError:  # not contiguous
+            return True
+        if raw.nbytes < OUT_OF_BAND_BYTES or len(buffers) == MOST_BUFFERS:
+            return True
+        buffers.append(raw)
+        return False
+
+    if by_name:
+        try:
+            body = _dumps(obj, stays_inside)
+        except Exception:
+            pass  # cloudpickle below can do it, or raises with its own message
+        else:
+            if b"__main__" not in body:
+                return body, buffers
+        buffers.clear()
+    return _dumps_by_value(obj, stays_inside), buffers
+
+
+def _dumps(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+    if "numpy" not in sys.modules:
+        return pickle.dumps(obj, protocol=5, buffer_callback=stays_inside)
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, 5, buffer_callback=stays_inside)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **_reducers()}
+    pickler.dump(obj)
+    return file.getvalue()
+
+
+def _dumps_by_value(obj: Any, stays_inside: Callable[[pickle.PickleBuffer], bool]) -> bytes:
+    import cloudpickle
+
+    file = io.BytesIO()
+    pickler = cloudpickle.Pickler(file, 5, buffer_callback=stays_inside)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **pickler.dispatch_table, **_reducers()}
+    pickler.dump(obj)
+    return file.getvalue()
+
+
+def _reducers() -> dict[type, Callable[[Any], Any]]:
+    table = reducers()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "ascontiguousarray"):
+        table[numpy.ndarray] = _reduce_array
+    return table
+
+
+def _reduce_array(array: Any) -> Any:
+    """Reduce as numpy does, but copy an array with gaps first: numpy would copy it into the pickle."""
+    if array.nbytes >= OUT_OF_BAND_BYTES and not array.flags.forc and not array.dtype.hasobject:
+        array = sys.modules["numpy"].ascontiguousarray(array)
+    return array.__reduce_ex__(5)
+
+
+class _OutOfBand:
+    """Large bytes that pickle as an out-of-band buffer."""
+
+    def __init__(self, value: bytes | bytearray):
+        self.value = value
+
+    def __reduce__(self) -> tuple:
+        return type(self.value), (pickle.PickleBuffer(self.value),)
+
+
+def mark_large(values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values for ``pack``, with large bytes among them marked to be sent as buffers."""
+    if len(values) > MOST_MARKED or not any(
+        type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES for value in values
+    ):
+        return values
+    return [
+        _OutOfBand(value) if type(value) in (bytes, bytearray) and len(value) >= OUT_OF_BAND_BYTES else value
+        for value in values
+    ]

@@ -1,0 +1,366 @@
+"""Tests by chance, through the executor as a whole: what a worker sends or does costs that worker only."""
+
+import contextlib
+import ctypes
+import os
+import random
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from evenload.errors import EvenloadError, ResultNotSendable, TaskError, WorkerLost
+from evenload.executor import Executor
+from evenload.executor.transport import wire
+from evenload.executor.transport.wire import HEADER, Frame, Inbox, Outbox, ProtocolViolation
+
+N_ITEMS = 12
+N_SEEDS = int(os.environ.get("EVENLOAD_TEST_SEEDS", "12"))
+FIRST_SEED = int(os.environ.get("EVENLOAD_TEST_FIRST_SEED", "0"))
+SEEDS = range(FIRST_SEED, FIRST_SEED + N_SEEDS)
+
+
+@pytest.fixture(scope="module")
+def executor() -> Iterator[Executor]:
+    with Executor("cpu*2", backend="process", echo=False) as executor:
+        yield executor
+
+
+def check(executor: Executor, task: Callable[[int], Any], seed: int) -> list[Any]:
+    """Map ``task``, whose value for x is x; return the errors."""
+    policy = ("measured", "pull:1", "pull:4")[seed % 3]
+    values = list(executor.map(task, range(N_ITEMS), on_error="return", policy=policy))
+    assert len(values) == N_ITEMS
+    errors = [value for value in values if isinstance(value, BaseException)]
+    assert all(isinstance(error, EvenloadError) for error in errors)
+    wrong = [(x, v) for x, v in enumerate(values) if v != x and not isinstance(v, BaseException)]
+    assert not wrong, f"seed {seed}: {wrong}"
+    assert list(executor.map(abs, range(5))) == list(range(5)), f"seed {seed}: not usable afterwards"
+    return errors
+
+
+# --- what the pipe carries ------------------------------------------------------------------------
+
+
+def mutate(rng: random.Random, raw: bytes, earlier: list[bytes]) -> tuple[bytes, bool]:
+    """Return what is written instead of a frame, and whether the worker ends then."""
+    at = rng.randrange(len(raw))
+    stray = rng.randbytes(rng.choice((1, 3, 40, 5000)))
+    mutants = {
+        "cut": (raw[:at], True),
+        "cut, and more": (raw[:at] + stray * 20, False),
+        "twice": (raw + raw, False),
+        "an earlier one": (rng.choice(earlier) if earlier else stray * 20, False),
+        "swapped": (raw[at:] + raw[:at] + raw, False),
+        "one byte": (raw[:at] + bytes((raw[at] ^ rng.randrange(1, 256),)) + raw[at + 1 :] + raw, False),
+        "stray before": (stray + raw, False),
+        "stray inside": (raw[:at] + stray + raw[at:] + raw, False),
+        "stray behind": (raw + stray, False),
+        "only stray": (stray * 20, False),
+        "huge": (struct.pack("<BBHIQQIII", 14, 0, 0, 1, 1, 2**62, 0, 0, 0) + stray, False),
+        "many pieces": (struct.pack("<BBHIQQIII", 14, 1, 65535, 1, 1, 9, 0, 0, 0) + stray, False),
+        "nothing wrong": (raw, False),
+    }
+    return mutants[rng.choice(sorted(mutants))]
+
+
+def send_mutants(seed: int) -> None:
+    """In a worker: from now on its frames are replaced by mutants, some of them."""
+    rng, earlier = random.Random(seed), []
+
+    def flush(self: Outbox) -> bool:
+        self._close_small()
+        raw = b"".join(self._pieces)
+        self._pieces.clear()
+        written, ends = mutate(rng, raw, earlier)
+        earlier.append(raw)
+        while written:
+            written = written[os.write(self._fd, written) :]
+        if ends:
+            os._exit(3)
+        return True
+
+    Outbox.flush = flush
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_frames_of_a_real_worker_may_be_anything(executor: Executor, seed: int) -> None:
+    def task(x: int) -> int:
+        if x in (2, 7):
+            send_mutants(seed * N_ITEMS + x)
+        return x
+
+    check(executor, task, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_frames_that_are_well_formed_and_not_due(executor: Executor, seed: int) -> None:
+    def task(x: int) -> int:
+        rng = random.Random(seed * N_ITEMS + x)
+        if rng.random() < 0.3:
+            send = Outbox.send
+
+            def forge(self: Outbox, frame: Frame) -> bool:
+                Outbox.send = send
+                kind, number = rng.choice((0, 11, 12, 13, 14, 15, 16, 99)), rng.choice((0, 1, 10**12))
+                send(self, Frame(kind, rng.choice((0, 1, frame.task)), number, rng.choice((b"", b"N."))))
+                return send(self, frame)
+
+            Outbox.send = forge
+        return x
+
+    check(executor, task, seed)
+
+
+def test_any_damage_to_a_stream_is_noticed_before_a_frame_is_believed() -> None:
+    read, write = os.pipe()
+    outbox = Outbox(write)
+    for number in range(5):
+        outbox.send(Frame(14, 1, number, os.urandom(100 * number), [os.urandom(50)] * (number % 2)))
+    raw = os.read(read, 1 << 20)
+    os.close(write)
+    os.close(read)
+    rng = random.Random(1)
+    for _ in range(2000):
+        at = rng.randrange(len(raw))
+        mutant = rng.choice(
+            (
+                raw[:at] + rng.randbytes(rng.randrange(1, 50)) + raw[at:],
+                raw[:at] + raw[at + 1 + rng.randrange(40) :],
+                raw[at:] + raw[:at],
+            )
+        )
+        memory = os.memfd_create("mutant")
+        os.write(memory, mutant)
+        os.lseek(memory, 0, os.SEEK_SET)
+        inbox, frames = Inbox(memory), []
+        with contextlib.suppress(EOFError):
+            try:
+                while True:
+                    frames += inbox.read() or []
+            except ProtocolViolation as violation:
+                frames += violation.frames
+        os.close(memory)
+        assert [frame.chunk for frame in frames] == list(range(len(frames)))
+        good = Outbox(os.open(os.devnull, os.O_WRONLY))
+        for frame in frames:
+            good.add(frame)
+        good._close_small()
+        assert b"".join(good._pieces) == raw[: sum(map(len, good._pieces))]
+        os.close(good._fd)
+
+
+def test_a_length_that_cannot_be_is_not_waited_for() -> None:
+    read, write = os.pipe()
+    os.write(write, HEADER.pack(14, 0, 0, 1, 1, 2**62, 0, 0, 0))
+    with pytest.raises(ProtocolViolation):
+        Inbox(read).read()
+    os.close(read)
+    os.close(write)
+    assert HEADER.size - 4 == wire.N_SUMMED
+
+
+# --- what a task does -----------------------------------------------------------------------------
+
+
+def fork(then: Callable[[], Any], with_libc: bool = False) -> None:
+    """Let a forked child do ``then`` and go on as if it were the worker."""
+    pid = ctypes.CDLL(None).fork() if with_libc else os.fork()
+    if not pid:
+        then()
+        raise InTheChild
+    os.waitpid(pid, 0)
+
+
+class InTheChild(Exception):
+    pass
+
+
+class Bomb:
+    """An object whose unpickling raises something that is no Exception."""
+
+    def __init__(self, raises: type[BaseException]):
+        self.raises = raises
+
+    def __reduce__(self) -> tuple:
+        return explode, (self.raises,)
+
+
+def explode(raises: type[BaseException]) -> None:
+    raise raises("boom")
+
+
+class Own(BaseException):
+    pass
+
+
+class Unpicklable(Exception):
+    def __reduce__(self) -> Any:
+        sys.exit("no")
+
+    def __str__(self) -> str:
+        raise SystemExit
+
+
+def scribble(rng: random.Random) -> None:
+    """Write garbage into every descriptor there is, or some."""
+    share = rng.choice((0.2, 1.0))
+    for fd in range(3, 64):
+        if rng.random() < share:
+            with contextlib.suppress(OSError):
+                os.set_blocking(fd, False)
+            with contextlib.suppress(OSError):
+                os.write(fd, rng.randbytes(rng.choice((1, 8, 24, 100, 4096, 70_000))))
+
+
+def cut(rng: random.Random) -> None:
+    for fd in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, rng.choice((0, 1, 4096)))
+
+
+def close_some(rng: random.Random) -> None:
+    for fd in range(0, 64):
+        if rng.random() < 0.4:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+
+def reopen(rng: random.Random) -> None:
+    os.closerange(3, 64)
+    for _ in range(rng.randrange(12)):
+        os.open(
+            rng.choice(("/dev/null", "/dev/zero", "/proc/self/stat")), os.O_RDWR if rng.random() < 0.3 else 0
+        )
+
+
+def mix_up(rng: random.Random) -> None:
+    fds = [rng.randrange(3, 16) for _ in range(2)]
+    with contextlib.suppress(OSError):
+        os.dup2(fds[0], fds[1])
+
+
+def leave_a_thread(rng: random.Random) -> None:
+    def forks() -> None:
+        if not os.fork():
+            sys.exit()
+
+    thread = threading.Thread(target=forks)
+    thread.start()
+    thread.join()
+
+
+def grandchild(rng: random.Random) -> None:
+    """A child in a session of its own goes on and floods the output."""
+    if not os.fork():
+        os.setsid()
+        with contextlib.suppress(OSError):
+            for _ in range(2000):
+                os.write(2, b"x" * 8000 + b"\n")
+        os._exit(0)
+
+
+def misbehave(rng: random.Random, x: int) -> Any:
+    deed = rng.choice(DEEDS)
+    value = deed(rng)
+    return x if value is None else value
+
+
+DEEDS: list[Callable[[random.Random], Any]] = [
+    lambda rng: fork(lambda: None),
+    lambda rng: fork(lambda: None, with_libc=True),
+    lambda rng: fork(lambda: sys.exit(0)),
+    lambda rng: fork(lambda: scribble(rng)),
+    lambda rng: fork(lambda: os._exit(0)),
+    scribble,
+    scribble,
+    cut,
+    close_some,
+    reopen,
+    mix_up,
+    leave_a_thread,
+    grandchild,
+    lambda rng: os._exit(rng.randrange(256)),
+    lambda rng: sys.exit(rng.randrange(3)),
+    lambda rng: (_ for _ in ()).throw(Own()),
+    lambda rng: (_ for _ in ()).throw(Unpicklable()),
+    lambda rng: Bomb(rng.choice((SystemExit, KeyboardInterrupt, MemoryError, GeneratorExit, Own))),
+    lambda rng: [Bomb(SystemExit), Unpicklable()],
+]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tasks_may_do_anything(executor: Executor, seed: int) -> None:
+    def task(x: int) -> Any:
+        rng = random.Random(seed * N_ITEMS + x)
+        return misbehave(rng, x) if rng.random() < 0.25 else x
+
+    check(executor, task, seed)
+
+
+@pytest.mark.parametrize("with_libc", [False, True])
+@pytest.mark.parametrize("end", ["return", "raise", "exit"])
+def test_a_forked_child_never_speaks_for_the_worker(executor: Executor, end: str, with_libc: bool) -> None:
+    def task(x: int) -> Any:
+        worker = os.getpid()
+        pid = (ctypes.CDLL(None).fork if with_libc else os.fork)()
+        if pid:
+            os.waitpid(pid, 0)
+        elif end == "raise":
+            raise InTheChild
+        elif end == "exit":
+            sys.exit(7)
+        return x if os.getpid() == worker else "from the child"
+
+    for policy in ("measured", "pull:4"):
+        assert list(executor.map(task, range(N_ITEMS), policy=policy)) == list(range(N_ITEMS))
+
+
+@pytest.mark.parametrize("raises", [SystemExit, KeyboardInterrupt, MemoryError, Own])
+def test_a_result_that_cannot_be_unpickled_is_its_items_error(
+    executor: Executor, raises: type[BaseException]
+) -> None:
+    values = list(executor.map(lambda x: Bomb(raises) if x == 3 else x, range(8), on_error="return"))
+    assert [v for x, v in enumerate(values) if x != 3] == [0, 1, 2, 4, 5, 6, 7]
+    assert isinstance(values[3], ResultNotSendable)
+    assert raises.__name__ in values[3].message
+    future = executor.submit(Bomb, raises)
+    assert isinstance(future.exception(), ResultNotSendable)
+    assert list(executor.map(abs, range(5))) == list(range(5))
+
+
+@pytest.mark.parametrize("raises", [SystemExit, Own])
+def test_an_item_that_cannot_be_pickled_is_its_own_error(
+    executor: Executor, raises: type[BaseException]
+) -> None:
+    class Item:
+        def __reduce__(self) -> Any:
+            raise raises
+
+    values = list(executor.map(lambda x: 1, [0, Item(), 2], on_error="return"))
+    assert values[::2] == [1, 1]
+    assert isinstance(values[1], TaskError)
+
+
+def test_what_hears_of_a_result_may_raise_anything(executor: Executor) -> None:
+    future = executor.submit(abs, -1)
+    future.add_done_callback(lambda _: sys.exit("from a callback"))
+    assert future.result() == 1
+    assert list(executor.map(abs, range(5))) == list(range(5))
+
+
+def test_a_worker_that_spoils_its_pipe_is_named_as_the_reason(executor: Executor) -> None:
+    def task(x: int) -> int:
+        if x == 3:
+            for fd in range(3, 64):
+                with contextlib.suppress(OSError):
+                    os.write(fd, b"not a frame" * 10)
+        return x
+
+    values = list(executor.map(task, range(6), on_error="return", repeatable=False))
+    assert [v for v in values if not isinstance(v, BaseException)] == [0, 1, 2, 4, 5]
+    assert isinstance(values[3], WorkerLost)
+    assert "wrote into evenload's own pipe" in values[3].message
