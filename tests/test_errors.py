@@ -23,6 +23,7 @@ CASES = {
     "WorkerLost": lambda: errors.WorkerLost("gone", index=1, device="cpu:1"),
     "ResultNotSendable": lambda: errors.ResultNotSendable("a lambda", index=0),
     "GangError": lambda: errors.GangError("rank 1 raised", rank=1, device="cpu:1", remote_traceback="Trace"),
+    "PeerLost": lambda: errors.PeerLost("rank 1 of 4 lost a peer in run", hint="start again"),
     "ResourceExhausted": lambda: errors.ResourceExhausted("no memory", hint="smaller batches"),
     "ExecutorClosed": lambda: errors.ExecutorClosed("closed"),
 }
@@ -77,6 +78,11 @@ def test_a_task_error_shows_the_remote_traceback():
 def test_a_missing_extra_is_an_import_error_too():
     with pytest.raises(ImportError):
         raise CASES["MissingExtra"]()
+
+
+def test_a_refused_value_is_a_value_error_too():
+    with pytest.raises(ValueError, match="2 is too few"):
+        raise CASES["ConfigError"]()
 
 
 def test_exit_codes():

@@ -12,6 +12,7 @@ EvenloadError
 │   ├── WorkerLost         the worker process died while it held the item
 │   └── ResultNotSendable  the result or exception could not be pickled
 ├── GangError              a rank of a gang failed, and the others were ended
+├── PeerLost               a rank that others wait for in an exchange is gone; ``__cause__`` says how
 ├── ResourceExhausted      a task says: too little memory for this many items at once
 └── ExecutorClosed         work was handed to an executor that is closed
 
@@ -31,6 +32,7 @@ __all__ = [
     "GangError",
     "MissingExtra",
     "NoUsableDevice",
+    "PeerLost",
     "ResourceExhausted",
     "ResultNotSendable",
     "SpecError",
@@ -105,8 +107,8 @@ def _rebuild(cls: type[EvenloadError], args: tuple, state: dict) -> EvenloadErro
     return error
 
 
-class ConfigError(EvenloadError):
-    """An error for a value, file or option that is refused before any work starts."""
+class ConfigError(EvenloadError, ValueError):
+    """An error for a value, file or option that is refused before any work starts; a ValueError, too."""
 
     exit_code = 2
 
@@ -217,6 +219,10 @@ class GangError(EvenloadError):
     def __str__(self) -> str:
         said = f"\n\n--- on {self.device} ---\n{self.remote_traceback}" if self.remote_traceback else ""
         return super().__str__() + said
+
+
+class PeerLost(EvenloadError):
+    """An error of an exchange between ranks that a rank left, or that its backend failed in."""
 
 
 class ResourceExhausted(EvenloadError):

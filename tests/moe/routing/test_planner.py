@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from evenload.errors import ConfigError, MissingExtra
+from evenload.errors import ConfigError
 from evenload.moe.routing.planner import Planner
 from evenload.moe.topology import create_redundant_mapping, cube
 
@@ -155,9 +155,47 @@ def small():
     return Planner([0, 1, 2, 0], 4, 3, ep_size=2)
 
 
-def test_deep_ep_is_asked_for_by_name():
-    with pytest.raises(MissingExtra, match="deep_ep"):
-        small().init_from_deep_ep(object())
+class Buffer:
+    """What of a DeepEP buffer is read."""
+
+    def __init__(self, group):
+        self.group = group
+
+
+def test_a_buffer_without_a_group_is_refused():
+    for call in (small().init_from_deep_ep, Planner.init_from_deep_ep):
+        for buffer in (object(), Buffer(None)):
+            with pytest.raises(ConfigError, match="without a group"):
+                call(buffer)
+
+
+@pytest.fixture
+def buffer(tmp_path):
+    """A buffer over a group of this process alone."""
+    dist = torch.distributed
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield Buffer(dist.group.WORLD)
+    dist.destroy_process_group()
+
+
+def test_a_planner_is_made_from_a_deep_ep_buffer_alone(buffer):
+    planner = Planner.init_from_deep_ep(buffer)
+    with pytest.raises(ConfigError, match="does not know its experts yet"):
+        planner.run(torch.tensor([0]))
+    plan = planner.run_with_stats(torch.tensor([5.0, 0.0, 3.0]))
+    assert plan.loads.tolist() == [8]
+    ids = torch.tensor([0] * 5 + [2] * 3)
+    assert torch.equal(planner.phy2log[plan.apply(ids)], ids)
+    assert torch.equal(planner.phy2log[planner.run(ids)], ids)
+
+
+def test_a_deep_ep_buffer_with_sizes(buffer):
+    planner = Planner.init_from_deep_ep(buffer, [0, 1, 2, 0], 4, 3)
+    assert planner.run_with_stats([1, 2, 3]).loads.tolist() == [6]
+    planner.init_from_deep_ep(buffer)
+    assert planner.run(torch.tensor([1])).tolist() == [1]
+    with pytest.raises(ConfigError, match="1 ranks in the group, 2 by ep_size"):
+        small().init_from_deep_ep(buffer)
 
 
 def test_importing_planner_and_dispatcher_imports_nothing_heavy():
@@ -223,8 +261,8 @@ def test_a_gang_that_only_sums_comes_close(gang):
 @pytest.mark.parametrize(
     ("what", "culprit_says", "others_say"),
     [
-        ("bad id", "expert id 99 of 16", r"ranks [2] have an expert id out of range"),
-        ("bad id, sums", "expert id 99 of 16", "1 of 4 ranks have an expert id out of range"),
+        ("bad id", "expert id 99 of 16", "ranks [2] were given what is refused"),
+        ("bad id, sums", "expert id 99 of 16", "1 of 4 ranks were given what is refused"),
         ("widths", "widths: [2, 4]", "widths: [2, 4]"),
         ("widths, sums", "different widths", "different widths"),
         ("placement", "differ in redundant_to_original", "differ in redundant_to_original"),

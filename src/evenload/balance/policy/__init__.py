@@ -53,17 +53,16 @@ def policy_from_name(name: "str | Policy") -> Policy:
         raise UnknownName("policy", name, POLICIES)
     if not colon:
         return _MAKERS[kind]()
-    try:
-        if kind == "pull":
-            return Pull(int(argument))
-        if kind == "guided":
-            return Guided(int(argument))
+    if kind in ("pull", "guided", "measured"):
+        try:
+            number = float(argument) if kind == "measured" else int(argument)
+        except ValueError:
+            raise ConfigError(
+                f"policy {name!r}: {argument!r} is not a number", hint=f"write {kind}:<number>"
+            ) from None
         if kind == "measured":
-            return Measured(eps=float(argument))
-    except ValueError:
-        raise ConfigError(
-            f"policy {name!r}: {argument!r} is not a number", hint=f"write {kind}:<number>"
-        ) from None
+            return Measured(eps=number)
+        return (Pull if kind == "pull" else Guided)(int(number))
     if kind == "factoring":
         if argument != "weighted":
             raise UnknownName("factoring variant", argument, ["weighted"])

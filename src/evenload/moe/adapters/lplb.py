@@ -28,11 +28,11 @@ class Planner(ExactPlanner):
         group: Any = None,
         **options: Any,
     ):
-        self._n_columns = check_mapping(redundant_to_original).shape[1]
-        self._group = group
         super().__init__(
             redundant_to_original, n_routed_experts, n_logical_routed_experts, ep_size, group, **options
         )
+        # After the ranks have met: before, one that raised would leave the others waiting.
+        self._n_columns = check_mapping(redundant_to_original).shape[1]
 
     def count_workload(self, idx: Any, n_sms: int = 0) -> tuple[Any, Any]:
         """Counts [experts] int32 of ``idx``, -1 ignored; and as [1, experts], where LPLB has each block's."""
@@ -51,14 +51,12 @@ class Planner(ExactPlanner):
         the same loads as one for each of them.
         """
         torch = require("torch", extra="torch", why="the Planner")
-        counts = workload.reshape(-1).long().clone()
-        if self._group is not None:
-            torch.distributed.all_reduce(counts, group=self._group)
+        counts = self._sum_over_ranks("solve_probs", workload)
         plan = self.run_with_stats(counts)
         if avail_counter is not None:
             avail_counter += self.n_group
-        kept = self._kept(plan.quotas, counts.cpu().numpy())
-        return torch.from_numpy(kept).to(workload.device), counts.to(workload.dtype)
+        kept = torch.from_numpy(self._kept(plan.quotas, counts))
+        return kept.to(workload.device), torch.from_numpy(counts).to(workload)
 
     def weighted_select_target(
         self, idx: Any, o_weight: Any, local_workload_by_sm: Any = None, n_sms: int = 0

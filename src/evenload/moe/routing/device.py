@@ -108,16 +108,16 @@ class DevicePlanner:
     def run(self, idx: Any, avail_counter: Any = None) -> Any:
         """Physical slot of each id, as ``Planner.run``; starts kernels and waits for none."""
         torch, n_experts = self._torch, self._router.graph.n_experts
-        if idx.dtype not in (torch.int64, torch.int32) or idx.device != self._wrong.device:
-            raise ConfigError(
-                f"ids of {idx.dtype} on {idx.device}", hint=f"give int64 or int32 on {self._wrong.device}"
-            )
-        flat = idx.reshape(-1).contiguous()
+        error = self._refusal(idx, avail_counter)
+        # A rank whose ids are refused takes part without ids: the others' exchange waits for it.
+        flat = self._wrong[:0] if error is not None else idx.reshape(-1).contiguous()
         n_blocks = max(1, -(-flat.numel() // BLOCK_IDS))
         blocks = torch.zeros((n_blocks, n_experts), dtype=torch.int32, device=flat.device)
         self._count[(n_blocks,)](flat, flat.numel(), n_experts, blocks, self._wrong, BLOCK=BLOCK_IDS)
         own = blocks.sum(dim=0, dtype=torch.int32)
         counts = own[None] if self._exchange is None else self._exchange.rows(own, sums=self._is_summed)
+        if error is not None:
+            raise error
         self._totals.copy_(counts.sum(dim=0, keepdim=True, dtype=torch.int32))
         quotas = self._router.solve(self._totals)
         self._cut(quotas, counts, own)
@@ -132,6 +132,25 @@ class DevicePlanner:
                 self._n_groups if avail_counter.numel() == 1 else quotas[0].view_as(avail_counter)
             )
         return out.view(idx.shape)
+
+    def _refusal(self, idx: Any, avail_counter: Any) -> ConfigError | None:
+        """What is wrong with the arguments of ``run``."""
+        torch, device, n_slots = self._torch, self._wrong.device, self._router.graph.n_slots
+        if not isinstance(idx, torch.Tensor) or idx.dtype not in (torch.int64, torch.int32):
+            given = idx.dtype if isinstance(idx, torch.Tensor) else type(idx).__name__
+            return ConfigError(f"ids of {given}", hint=f"give an int64 or int32 tensor on {device}")
+        if idx.device != device:
+            return ConfigError(f"ids on {idx.device}", hint=f"give them on {device}")
+        if avail_counter is None:
+            return None
+        if not isinstance(avail_counter, torch.Tensor) or avail_counter.device != device:
+            return ConfigError("avail_counter is not on the device", hint=f"give a tensor on {device}")
+        if avail_counter.numel() not in (1, n_slots):
+            return ConfigError(
+                f"avail_counter has {avail_counter.numel()} elements",
+                hint=f"give 1, or {n_slots}: one for each slot",
+            )
+        return None
 
     def _cut(self, quotas: Any, counts: Any, own: Any) -> None:
         """Fill ``ends`` [experts, C]: this rank's ids for each expert's first slot, first two, and so on."""

@@ -192,13 +192,17 @@ def flat_ids(ids: Any) -> NDArray[Any]:
 
     Raises ConfigError for other dtypes than integers, and for a tensor on another device.
     """
-    if hasattr(ids, "numpy"):
+    if hasattr(ids, "detach"):
         if ids.device.type != "cpu":
             raise ConfigError(
                 f"ids are on {ids.device}", hint="route them there with a Planner(backend='triton')"
             )
-        ids = ids.numpy()
-    array = np.asarray(ids)
+    try:
+        array = ids.detach().numpy() if hasattr(ids, "detach") else np.asarray(ids)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(
+            f"ids are no array: {error}", hint="give integers, in rows of one length"
+        ) from error
     if array.dtype != np.int64 and array.dtype != np.int32:
         if array.dtype.kind not in "iu" and array.size:
             raise ConfigError(f"ids have dtype {array.dtype}", hint="give integers")

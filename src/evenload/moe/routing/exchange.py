@@ -1,104 +1,217 @@
 """What ranks send to each other: at first what their planners were made from, then each batch's counts.
 
-A rank that finds its own input bad still takes part and sends that as a status: if it raised before the
-collective, the others would wait in it for ever.
+Every rank takes part in every exchange, whatever it was given. A rank whose own input is bad sends that as a
+status: if it raised before the collective, the others would wait in it, or take its next batch for this one.
+Exchanges are numbered, and all of one planner have the same size, so that a rank that is at another call than
+the others is an error on all of them.
 """
 
+import secrets
+import zlib
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenload._optional import require
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, EvenloadError, PeerLost
 
-__all__ = ["Exchange"]
+__all__ = ["Exchange", "fact_of"]
 
-FINE, BAD_ID = 0, 1  # status of a rank's ids
-N_HEAD = 2  # status and width, before the counts in a message
+CALLS = ("run", "update_redundancy_mapping", "update_redundancy_mapping (its placement)", "solve_probs")
+N_FACTS = 16  # in the first message of a planner
+MODULUS = 1 << 20  # of what is compared: squares of it can be summed over ranks
+# Before the counts in a message: a status and a width; then numbers that must be the same on all ranks.
+STATUS, WIDTH, SAME = 0, 1, 2
+TAG, NUMBER, CALL, FACT_LOW, FACT_HIGH = range(5)
+N_SAME = 5
 
 
 class Exchange:
-    """One rank's end of a ``torch.distributed`` group that shares counts. Every method is a collective.
+    """One rank's end of a ``torch.distributed`` group that shares counts.
 
-    device  where the group's backend wants its tensors: "cpu" for gloo
+    ``open``, ``agree`` and ``share`` are collectives. Each raises on every rank if it raises on one: ConfigError
+    if what ranks gave is bad or does not fit together, PeerLost if a rank is gone or the backend fails.
+
+    is_summed  whether ranks exchange the sum of their counts only
     """
 
-    def __init__(self, group: Any, n_experts: int, device: str = "cpu"):
-        torch = require("torch", extra="torch", why="routing over a process group")
+    def __init__(self, group: Any, *, is_summed: bool):
+        self._torch = require("torch", extra="torch", why="routing over a process group")
         self._dist = require("torch.distributed", extra="torch", why="routing over a process group")
-        self._torch = torch
-        self._group = group
-        self._device = device
+        self._group, self._is_summed = group, is_summed
+        self._device = "cuda" if self._dist.get_backend(group) == "nccl" else "cpu"
         self.rank: int = self._dist.get_rank(group)
         self.n_ranks: int = self._dist.get_world_size(group)
-        self.message = np.zeros(N_HEAD + n_experts, np.int64)
-        self.counts = self.message[N_HEAD:]  # of this rank: fill before ``gather`` or ``add``
-        self._all = np.zeros((self.n_ranks, N_HEAD + n_experts), np.int64)
+        self._number = 0
+        self._head = SAME + (2 if is_summed else 1) * N_SAME + 2 * is_summed
 
-    def agree(self, **facts: int) -> None:
-        """Compare ``facts`` over the ranks. Raises ConfigError on every rank if one differs."""
-        mine = self._torch.tensor(list(facts.values()), dtype=self._torch.int64, device=self._device)
-        all_facts = [self._torch.empty_like(mine) for _ in range(self.n_ranks)]
-        self._dist.all_gather(all_facts, mine, group=self._group)
-        for name, values in zip(facts, self._torch.stack(all_facts).T.tolist(), strict=True):
+    def open(self, error: EvenloadError | None, n_experts: Any, **facts: Any) -> None:
+        """Compare ``facts`` over the ranks and make room for counts of ``n_experts``. Comes first.
+
+        error  what is wrong with this rank's arguments, raised after all ranks have met
+        """
+        mine = np.zeros(N_FACTS, np.int64)
+        named = {"experts": fact_of(n_experts), **{name: fact_of(value) for name, value in facts.items()}}
+        mine[:2] = error is not None, secrets.randbelow(MODULUS)
+        mine[2 : 2 + len(named)] = list(named.values())
+        rows = self._gather(mine, "the making of a Planner")
+        for name, values in zip(named, rows[:, 2:].T.tolist(), strict=False):
             if len(set(values)) > 1:
                 raise ConfigError(
                     f"ranks differ in {name}: {values}",
                     hint="build the planner from the same values on every rank",
-                )
+                ) from error
+        self._raise(error, rows[:, 0])
+        self._tag = int(rows[0, 1])
+        self.message = np.zeros(self._head + int(n_experts), np.int64)
+        self.counts = self.message[self._head :]  # of this rank: fill before ``share``
 
-    def gather(self, status: int, width: int) -> NDArray[np.int64]:
-        """[ranks, experts] counts of every rank. One all-gather.
+    def agree(self, call: str, name: str, value: Any, error: EvenloadError | None = None) -> None:
+        """Compare ``value``, whose ``name`` is for errors, over the ranks."""
+        self.counts[:] = 0
+        self._meet(call, 0, fact_of(value), error, name)
 
-        Raises ConfigError on every rank if a ``status`` is not FINE or widths differ.
+    def share(self, call: str, width: int, error: EvenloadError | None = None) -> NDArray[np.int64]:
+        """Counts [ranks, experts] of every rank, or [1, experts] their sum. One collective.
+
+        width  of this rank's ids: all ranks' that have any must be the same
+        error  what is wrong with this rank's ids, raised after all ranks have met
         """
-        self.message[:N_HEAD] = status, width
-        mine = self._torch.from_numpy(self.message)
-        if self._device == "cpu":
-            rows = list(self._torch.from_numpy(self._all).unbind())
-            self._dist.all_gather(rows, mine, group=self._group)
-        else:
-            rows = self._torch.empty(self._all.shape, dtype=mine.dtype, device=self._device)
-            self._dist.all_gather_into_tensor(rows, mine.to(self._device), group=self._group)
-            self._all[:] = rows.cpu().numpy()
-        self._refuse(self._all[:, 0], self._all[:, 1][self._all[:, N_HEAD:].any(axis=1)])
-        return self._all[:, N_HEAD:]
-
-    def add(self, status: int, width: int) -> NDArray[np.int64]:
-        """[experts] sum of all ranks' counts. One all-reduce; raises as ``gather``, naming no rank."""
-        has_ids = bool(self.counts.any())
-        head = [status, has_ids, has_ids * width, has_ids * width * width]
-        total = self._torch.tensor(
-            [*head, *self.counts.tolist()], dtype=self._torch.int64, device=self._device
-        )
-        self._dist.all_reduce(total, group=self._group)
-        (n_bad, n, width_sum, squares), totals = total[:4].tolist(), total[4:].cpu().numpy()
-        if n_bad:
-            raise ConfigError(f"{n_bad} of {self.n_ranks} ranks have an expert id out of range")
-        if n * squares != width_sum * width_sum:  # equal only if all are
-            raise ConfigError("ranks have ids of different widths", hint="use the same top-k on every rank")
-        return totals
+        if error is not None:
+            self.counts[:] = 0
+        return self._meet(call, width, 0, error, "")
 
     def rows(self, own: Any, *, sums: bool) -> Any:
         """[ranks, experts] every rank's ``own`` [experts], or [1, experts] their sum; on its device."""
-        if sums:
-            total = own.clone()
-            self._dist.all_reduce(total, group=self._group)
-            return total[None]
-        rows = self._torch.empty((self.n_ranks, len(own)), dtype=own.dtype, device=own.device)
-        if own.is_cuda:
-            self._dist.all_gather_into_tensor(rows, own, group=self._group)
-        else:
-            self._dist.all_gather(list(rows.unbind()), own, group=self._group)
+        try:
+            if sums:
+                total = own.clone()
+                self._dist.all_reduce(total, group=self._group)
+                return total[None]
+            rows = self._torch.empty((self.n_ranks, len(own)), dtype=own.dtype, device=own.device)
+            if own.is_cuda:
+                self._dist.all_gather_into_tensor(rows, own, group=self._group)
+            else:
+                self._dist.all_gather(list(rows.unbind()), own, group=self._group)
+        except RuntimeError as error:
+            raise self._lost("run, on a device") from error
         return rows
 
-    def _refuse(self, statuses: NDArray[np.int64], widths: NDArray[np.int64]) -> None:
+    def _meet(
+        self, call: str, width: int, fact: int, error: EvenloadError | None, name: str
+    ) -> NDArray[np.int64]:
+        same = np.zeros(N_SAME, np.int64)
+        same[[TAG, NUMBER, CALL]] = self._tag, self._number, CALLS.index(call)
+        same[[FACT_LOW, FACT_HIGH]] = fact % (1 << 16), fact >> 16 & 0xFFFF
+        where = f"{call}, exchange {self._number}"
+        if self._is_summed:
+            return self._meet_in_sums(where, same, width, error, name)
+        head = self.message[: self._head]
+        head[STATUS], head[WIDTH], head[SAME:] = error is not None, width, same
+        rows = self._gather(self.message, where)
+        heads, counts = rows[:, : self._head], rows[:, self._head :]
+        all_same = heads[:, SAME:]
+        if (
+            all_same[:, TAG] == self._tag
+        ).all():  # else ranks are in different planners: each keeps its count
+            self._number = (int(all_same[:, NUMBER].max()) + 1) % MODULUS
+        if (all_same[:, : CALL + 1] != all_same[0, : CALL + 1]).any():
+            at = [f"rank {rank} in {CALLS[row[CALL]]} {row[NUMBER]}" for rank, row in enumerate(all_same)]
+            raise _shifted(", ".join(at))
+        self._raise(error, heads[:, STATUS])
+        facts = (all_same[:, FACT_LOW] + (all_same[:, FACT_HIGH] << 16)).tolist()
+        if len(set(facts)) > 1:
+            raise ConfigError(f"ranks differ in {name}: {facts}", hint="give every rank the same")
+        widths = heads[:, WIDTH][counts.any(axis=1)]
+        if len(widths) and (widths != widths[0]).any():
+            raise _uneven(f": {sorted(set(widths.tolist()))}")
+        return counts
+
+    def _meet_in_sums(
+        self, where: str, same: NDArray[np.int64], width: int, error: EvenloadError | None, name: str
+    ) -> NDArray[np.int64]:
+        """``_meet`` where only sums over ranks are known: numbers are all the same if n Σx² = (Σx)²."""
+        head, has_ids = self.message[: self._head], bool(self.counts.any())
+        head[STATUS], head[WIDTH] = error is not None, has_ids * width
+        head[SAME : SAME + N_SAME], head[SAME + N_SAME : -2] = same, same * same
+        head[-2:] = has_ids, has_ids * width * width
+        total = self._torch.from_numpy(self.message.copy()).to(self._device)
+        try:
+            self._dist.all_reduce(total, group=self._group)
+        except RuntimeError as lost:
+            raise self._lost(where) from lost
+        sums = total.cpu().numpy()
+        head, counts = sums[: self._head], sums[self._head :]
+        first, squares = head[SAME : SAME + N_SAME], head[SAME + N_SAME : -2]
+        differs = self.n_ranks * squares != first * first
+        is_shifted = bool(differs[: CALL + 1].any())
+        if not differs[TAG]:  # after a shift, a number that all ranks know
+            self._number = (int(first[NUMBER]) if is_shifted else self._number + 1) % MODULUS
+        if is_shifted:
+            raise _shifted(f"this rank ({self.rank}) in {where}")
+        if error is not None:
+            raise error
+        if head[STATUS]:
+            raise ConfigError(
+                f"{head[STATUS]} of {self.n_ranks} ranks were given what is refused",
+                hint="see the error there",
+            )
+        if differs.any():
+            raise ConfigError(f"ranks differ in {name}", hint="give every rank the same")
+        if head[-2] * head[-1] != head[WIDTH] ** 2:
+            raise _uneven("")
+        return counts[None]
+
+    def _gather(self, mine: NDArray[np.int64], where: str) -> NDArray[np.int64]:
+        """[ranks, numbers] every rank's ``mine``."""
+        tensor = self._torch.from_numpy(mine)
+        rows = self._torch.empty((self.n_ranks, len(mine)), dtype=tensor.dtype, device=self._device)
+        try:
+            if self._device == "cpu":
+                self._dist.all_gather(list(rows.unbind()), tensor, group=self._group)
+            else:
+                self._dist.all_gather_into_tensor(rows, tensor.to(self._device), group=self._group)
+        except RuntimeError as error:
+            raise self._lost(where) from error
+        return rows.cpu().numpy()
+
+    def _lost(self, where: str) -> PeerLost:
+        return PeerLost(
+            f"rank {self.rank} of {self.n_ranks} lost a peer in {where}",
+            hint="start the group again; see the other ranks' errors for what ended one",
+        )
+
+    def _raise(self, error: EvenloadError | None, statuses: NDArray[np.int64]) -> None:
+        if error is not None:
+            raise error
         if statuses.any():
             wrong = np.flatnonzero(statuses).tolist()
-            raise ConfigError(f"ranks {wrong} have an expert id out of range", hint="see the error there")
-        if len(widths) and (widths != widths[0]).any():
-            raise ConfigError(
-                f"ranks have ids of different widths: {sorted(set(widths.tolist()))}",
-                hint="use the same top-k on every rank",
-            )
+            raise ConfigError(f"ranks {wrong} were given what is refused", hint="see the error there")
+
+
+def _shifted(where: str) -> ConfigError:
+    return ConfigError(
+        f"ranks are at different calls: {where}",
+        hint="let every rank make the same calls in the same order; a rank without tokens passes an empty tensor",
+    )
+
+
+def _uneven(widths: str) -> ConfigError:
+    return ConfigError(f"ranks have ids of different widths{widths}", hint="use the same top-k on every rank")
+
+
+def fact_of(value: Any) -> int:
+    """A number that stands for ``value`` when ranks compare: itself, or a checksum below 2**32. Never raises."""
+    if isinstance(value, (int, np.integer)):
+        return int(value) if abs(value) < 1 << 32 else zlib.crc32(repr(value).encode())
+    if value is None:
+        return 0
+    try:
+        array = np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+    except Exception:
+        # Whatever it is, the error comes after all ranks have met.
+        array = np.empty(0, object)
+    if array.dtype.kind == "O":  # the bytes of objects are addresses
+        return zlib.crc32(repr(type(value)).encode())
+    return zlib.crc32(repr((array.shape, array.dtype.str)).encode() + array.tobytes())

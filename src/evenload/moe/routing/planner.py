@@ -1,7 +1,7 @@
 """``Planner``: maps each batch's expert ids to physical slots such that the busiest GPU does least."""
 
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -9,15 +9,85 @@ from numpy.typing import ArrayLike, NDArray
 
 from evenload._optional import is_installed, require
 from evenload.balance.flow import Certificate, ReplicaGraph, Router, Routing
-from evenload.errors import ConfigError, MissingExtra
+from evenload.errors import ConfigError, EvenloadError
 from evenload.moe.routing.device import DevicePlanner
 from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like
-from evenload.moe.routing.exchange import BAD_ID, FINE, Exchange
+from evenload.moe.routing.exchange import Exchange
 from evenload.moe.routing.layout import Layout
+from evenload.moe.topology import create_redundant_mapping
 
 __all__ = ["BatchPlan", "Planner"]
 
+MOST_SLOTS = 1 << 24
 MOST_COUNT = 1 << 39  # as the router's; so that sums over ranks stay in 64 bits
+
+
+class _FromBuffer:
+    """The two forms of ``init_from_deep_ep``: of the class, a constructor; of a planner, its new group.
+
+    ``Planner.init_from_deep_ep(buffer, redundant_to_original, n_routed_experts, n_logical_routed_experts,
+    **options)`` makes a planner over ``buffer.group``, of a DeepEP ``Buffer`` or anything with a ``group``. Without
+    the mapping, it is a circulant of those sizes. Without sizes, the planner is made by the first
+    ``run_with_stats``: experts are as many as there are counts, and each rank has one redundant slot.
+
+    ``planner.init_from_deep_ep(buffer)`` exchanges counts over ``buffer.group`` from now on.
+
+    Both are collectives: every rank must call them.
+    """
+
+    def __get__(self, planner: "Planner | None", owner: "type[Planner]") -> Callable[..., Any]:
+        return partial(_planner_of, owner) if planner is None else partial(_join, planner)
+
+
+def _group_of(buffer: Any) -> Any:
+    group = getattr(buffer, "group", None)
+    if group is None:
+        raise ConfigError(
+            f"a {type(buffer).__name__} without a group", hint="give a DeepEP Buffer, or Planner(group=...)"
+        )
+    return group
+
+
+def _planner_of(
+    owner: "type[Planner]",
+    buffer: Any,
+    redundant_to_original: Any = None,
+    n_routed_experts: int | None = None,
+    n_logical_routed_experts: int | None = None,
+    **options: Any,
+) -> "Planner":
+    group = _group_of(buffer)
+    if redundant_to_original is None and n_routed_experts is None and n_logical_routed_experts is None:
+        planner = owner.__new__(owner)
+        planner._unmade = partial(_make_for, planner, group, options)
+        return planner
+    sizes: Any = (n_routed_experts, n_logical_routed_experts)
+    if redundant_to_original is None:
+        n_ranks = require("torch.distributed", extra="torch").get_world_size(group)
+        redundant_to_original, _ = _attempt(
+            lambda: create_redundant_mapping(sizes[1], sizes[0], ep_size=n_ranks)
+        )
+    return owner(redundant_to_original, *sizes, group=group, **options)
+
+
+def _make_for(planner: "Planner", group: Any, options: dict[str, Any], counts: Any) -> None:
+    """Make ``planner`` over ``group`` for as many experts as there are counts."""
+    n_ranks = require("torch.distributed", extra="torch").get_world_size(group)
+    n_experts, _ = _attempt(lambda: np.shape(counts)[-1])
+    mapping, _ = _attempt(
+        lambda: (
+            create_redundant_mapping(n_experts, n_experts + n_ranks, ep_size=n_ranks)
+            if n_ranks > 1
+            else np.arange(n_experts)
+        )
+    )
+    n_slots = n_experts + n_ranks * (n_ranks > 1) if n_experts else None
+    planner.__init__(mapping, n_slots, n_experts, group=group, **options)  # pyright: ignore
+    planner._unmade = None
+
+
+def _join(planner: "Planner", buffer: Any) -> None:
+    planner._use_group(_group_of(buffer))
 
 
 class Planner:
@@ -47,6 +117,9 @@ class Planner:
     Raises ConfigError if sizes do not fit together, or ranks of the group were given different ones.
     """
 
+    init_from_deep_ep = _FromBuffer()
+    _unmade: Callable[[Any], None] | None = None  # makes it for the first counts, where sizes were not given
+
     def __init__(
         self,
         redundant_to_original: ArrayLike,
@@ -62,41 +135,29 @@ class Planner:
         cost: Literal["tokens", "experts"] | int = "tokens",
         dead: Iterable[int] = (),
     ):
-        if exchange not in ("counts", "sums") or backend not in ("auto", "cpu", "triton"):
-            raise ConfigError(
-                f"exchange={exchange!r}, backend={backend!r}",
-                hint='use "counts" or "sums", and "auto", "cpu" or "triton"',
-            )
-        self._sums, self._backend, self._dead = exchange == "sums", backend, tuple(dead)
+        self._exchange = None if group is None else Exchange(group, is_summed=_is(exchange, "sums"))
+        if self._exchange is not None and ep_size is None:
+            ep_size = self._exchange.n_ranks
+        sizes = (n_routed_experts, n_logical_routed_experts, ep_size)
+        gone, error = _attempt(lambda: _checked_options(sizes, exchange, backend, dead))
+        self._facts = {
+            "slots": n_routed_experts, "ranks": ep_size, "exchange": exchange,
+            "redundant_to_original": redundant_to_original, "speeds": speeds, "cost": cost, "nodes": nodes,
+            "dead": gone,
+        }  # fmt: skip
+        if self._exchange is not None:
+            self._exchange.open(error, n_logical_routed_experts, **self._facts)
+        elif error is not None:
+            raise error
+        self._sums, self._backend, self._dead = exchange == "sums", backend, gone
         self._nodes, self._options = nodes, {"speeds": speeds, "cost": cost}
         n_nodes = 1 if nodes is None else len(set(nodes))
-        self._exchange: Exchange | None = None
-        if group is not None:
-            n_ranks = self._join(group, n_logical_routed_experts).n_ranks
-            ep_size = ep_size or n_ranks
-        facts = {"experts": n_logical_routed_experts, "slots": n_routed_experts, "ranks": ep_size or 0}
-        self._agree(
-            **facts,
-            exchange=self._sums,
-            redundant_to_original=_digest(redundant_to_original),
-            options=zlib.crc32(repr((self._options, nodes, self._dead)).encode()),
-        )
         self.n_routed_experts, self.n_logical_routed_experts = n_routed_experts, n_logical_routed_experts
         self._layout = Layout(
             redundant_to_original, n_routed_experts, n_logical_routed_experts, ep_size, n_nodes
         )
         self.ep_size, self.n_group = self._layout.n_ranks, self._layout.n_groups
         self.update_redundancy_mapping()
-
-    def _join(self, group: Any, n_experts: int) -> Exchange:
-        dist = require("torch.distributed", extra="torch", why="routing over a process group")
-        self._exchange = Exchange(group, n_experts, "cuda" if dist.get_backend(group) == "nccl" else "cpu")
-        return self._exchange
-
-    def _agree(self, **facts: int) -> None:
-        """Compare ``facts`` over the ranks, before anything that may raise: then all ranks raise, or none."""
-        if self._exchange is not None:
-            self._exchange.agree(**facts)
 
     def update_redundancy_mapping(self, load: Any = None) -> tuple[Any, Any, Any]:
         """Place the experts anew for their recent ``load`` [experts]; without one, in order of ids.
@@ -106,37 +167,42 @@ class Planner:
         negative or not finite, or ranks were given different loads.
         """
         torch = require("torch", extra="torch", why="the Planner")
-        self._agree(load=_digest(load))
-        if load is not None:
-            try:
-                load = np.asarray(load.detach().cpu() if hasattr(load, "detach") else load, dtype=np.float64)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(
-                    f"load is no list of numbers: {error}", hint="give a load for each expert"
-                ) from error
-            if (
-                load.shape != (self.n_logical_routed_experts,)
-                or not np.isfinite(load).all()
-                or load.min() < 0
-            ):
-                raise ConfigError(
-                    f"load of shape {load.shape}, from {load.min(initial=0)} to {load.max(initial=0)}",
-                    hint=f"give {self.n_logical_routed_experts} finite loads of 0 or more",
-                )
-        slots = self._layout.experts(load)
+        loads, error = _attempt(lambda: self._checked_load(load))
+        if self._exchange is not None:
+            self._exchange.agree("update_redundancy_mapping", "load", load, error)
+        elif error is not None:
+            raise error
+        slots = self._layout.experts(loads)
         self._install(slots)
         self.phy2log = torch.from_numpy(slots.copy())
         log2phy, counts = _log2phy(slots, self.n_logical_routed_experts, self.ep_size)
         return self.phy2log, torch.from_numpy(log2phy), torch.from_numpy(counts)
 
+    def _checked_load(self, load: Any) -> NDArray[np.float64] | None:
+        if load is None:
+            return None
+        try:
+            loads = np.asarray(load.detach().cpu() if hasattr(load, "detach") else load, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"load is no list of numbers: {error}", hint="give a load for each expert"
+            ) from error
+        if loads.shape != (self.n_logical_routed_experts,) or not np.isfinite(loads).all() or loads.min() < 0:
+            raise ConfigError(
+                f"load of shape {loads.shape}, from {loads.min(initial=0)} to {loads.max(initial=0)}",
+                hint=f"give {self.n_logical_routed_experts} finite loads of 0 or more",
+            )
+        return loads
+
     def _install(self, slots: NDArray[np.int64]) -> None:
         graph = ReplicaGraph.from_slots(slots, self.n_logical_routed_experts, self.ep_size, dead=self._dead)
-        self._agree(placement=_digest(slots))
-        if self._exchange is not None and self._exchange.n_ranks != graph.n_gpus:
-            raise ConfigError(
-                f"{self._exchange.n_ranks} ranks in the group, {graph.n_gpus} by ep_size",
-                hint="use a group of ep_size ranks",
-            )
+        if self._exchange is not None:
+            self._exchange.agree("update_redundancy_mapping (its placement)", "placement", slots)
+            if self._exchange.n_ranks != graph.n_gpus:
+                raise ConfigError(
+                    f"{self._exchange.n_ranks} ranks in the group, {graph.n_gpus} by ep_size",
+                    hint="use a group of ep_size ranks",
+                )
         self.graph = graph
         self._router = Router(graph, **self._options)
         self.dispatcher = Dispatcher(graph, nodes=self._nodes)
@@ -155,50 +221,57 @@ class Planner:
         Raises ConfigError for an id out of range, on every rank. Kernels on a device do not raise: an id out
         of range becomes -1 there, and ``check`` raises later.
         """
-        if self._backend == "triton" or (getattr(idx, "is_cuda", False) and self._backend == "auto"):
+        if self._unmade is not None:
+            raise ConfigError(
+                "this planner does not know its experts yet",
+                hint="call run_with_stats(counts) first, or give init_from_deep_ep the sizes",
+            )
+        is_cuda = bool(getattr(idx, "is_cuda", False))
+        # Once a batch went over the device, all do: the ranks' exchanges there have another size.
+        is_begun = self._device is not None and self._exchange is not None
+        if self._backend == "triton" or (self._backend == "auto" and (is_cuda or is_begun)):
             if self._device is None:
-                self._device = self._on_device(idx.device)
+                self._device = self._on_device(getattr(idx, "device", "cpu"))
             if self._device is not None:
                 return self._device.run(idx, avail_counter)
-        home = idx
-        if getattr(idx, "is_cuda", False):
-            idx = idx.cpu()
         out = self._run_here(idx, avail_counter)
-        return out.to(home.device) if home is not idx else out
+        return out.to(idx.device) if is_cuda else out
 
     def _run_here(self, idx: Any, avail_counter: Any) -> Any:
-        flat = flat_ids(idx)
-        dispatcher = self.dispatcher
-        bad = dispatcher.count_flat(flat, self._own[0])
+        counted, error = _attempt(lambda: self._count(idx, avail_counter))
         if self._exchange is not None:
-            quotas, shares = self._route_together(idx, bad, flat)
-        elif bad:
-            raise bad_id(flat[bad - 1], self.n_logical_routed_experts)
+            quotas, shares = self._route_together(idx, error)
+        elif error is not None:
+            raise error
         else:
             quotas = shares = self._router.solve(self._own).quotas[0]
+        flat, counter = counted
         out = np.empty_like(flat)
-        dispatcher.map_flat(flat, shares, out)
-        if avail_counter is not None:
-            self._credit(avail_counter, quotas)
+        self.dispatcher.map_flat(flat, shares, out)
+        if counter is not None:
+            counter += self.n_group if len(counter) == 1 else _on_device_of(counter, quotas)
         return like(idx, out)
 
+    def _count(self, idx: Any, avail_counter: Any) -> tuple[NDArray, Any]:
+        """Ids in one row and the counter's elements; the ids' counts are in ``_own`` then."""
+        flat = flat_ids(idx.cpu() if getattr(idx, "is_cuda", False) else idx)
+        bad = self.dispatcher.count_flat(flat, self._own[0])
+        if bad:
+            raise bad_id(flat[bad - 1], self.n_logical_routed_experts)
+        return flat, None if avail_counter is None else self._counter(avail_counter)
+
     def _route_together(
-        self, idx: Any, bad: int, flat: NDArray
+        self, idx: Any, error: EvenloadError | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         exchange, dispatcher = self._exchange, self.dispatcher
         assert exchange is not None
-        exchange.counts[:] = 0 if bad else self._own[0]
-        width = idx.shape[-1] if len(idx.shape) > 1 else 1
-        try:
-            counts = (exchange.add if self._sums else exchange.gather)(BAD_ID if bad else FINE, width)
-        except ConfigError:
-            if bad:
-                raise bad_id(flat[bad - 1], self.n_logical_routed_experts) from None
-            raise
+        exchange.counts[:] = self._own[0]
+        shape = () if error is not None else np.shape(idx)
+        counts = exchange.share("run", shape[-1] if len(shape) > 1 else 1, error)
         if self._sums:
-            quotas = self._router.solve(counts).quotas[0]
+            quotas = self._router.solve(counts[0]).quotas[0]
             return quotas, dispatcher.dithered_shares(
-                quotas, counts, self._own[0], exchange.rank, exchange.n_ranks
+                quotas, counts[0], self._own[0], exchange.rank, exchange.n_ranks
             )
         quotas = self._router.solve(counts.sum(axis=0)).quotas[0]
         return quotas, dispatcher.exact_shares(quotas, counts, exchange.rank)
@@ -209,20 +282,42 @@ class Planner:
         counts  [experts] over all ranks, of this batch or a recent one; or [ranks, experts], of this batch
         Raises ConfigError if a count is negative, or not one of each expert is given.
         """
-        counts = np.asarray(counts.detach().cpu() if hasattr(counts, "detach") else counts)
+        if self._unmade is not None:
+            self._unmade(counts)
+        known = self._checked_counts(counts)
+        rank, n_ranks = (0, 1) if self._exchange is None else (self._exchange.rank, self._exchange.n_ranks)
+        return BatchPlan(self._router, self.dispatcher, known, rank, n_ranks)
+
+    def _checked_counts(self, counts: Any) -> NDArray[np.int64]:
+        try:
+            known = np.asarray(counts.detach().cpu() if hasattr(counts, "detach") else counts)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"counts are no array: {error}", hint="give whole numbers") from error
+        if known.dtype.kind == "f" and np.isfinite(known).all() and (known == np.rint(known)).all():
+            known = known.astype(np.int64)  # as statistics come
         if (
-            counts.dtype.kind not in "iu"
-            or counts.shape[-1:] != (self.n_logical_routed_experts,)
-            or counts.ndim > 2
+            known.dtype.kind not in "iu"
+            or known.shape[-1:] != (self.n_logical_routed_experts,)
+            or known.ndim > 2
         ):
             raise ConfigError(
-                f"counts have shape {counts.shape} and dtype {counts.dtype}",
+                f"counts have shape {known.shape} and dtype {known.dtype}",
                 hint=f"give whole numbers, [{self.n_logical_routed_experts}] or [ranks, experts]",
             )
-        if counts.size and counts.max() >= MOST_COUNT:
-            raise ConfigError(f"a count of {counts.max()}", hint=f"give counts below {MOST_COUNT}")
-        rank, n_ranks = (0, 1) if self._exchange is None else (self._exchange.rank, self._exchange.n_ranks)
-        return BatchPlan(self._router, self.dispatcher, counts.astype(np.int64), rank, n_ranks)
+        if known.size and known.max() >= MOST_COUNT:
+            raise ConfigError(f"a count of {known.max()}", hint=f"give counts below {MOST_COUNT}")
+        return known.astype(np.int64)
+
+    def _sum_over_ranks(self, call: str, counts: Any) -> NDArray[np.int64]:
+        """[experts] the sum of every rank's ``counts``, which take part whatever they are."""
+        own, error = _attempt(lambda: self._checked_counts(counts).reshape(-1, self.n_logical_routed_experts))
+        if self._exchange is None:
+            if error is not None:
+                raise error
+            return own.sum(axis=0)
+        if error is None:
+            self._exchange.counts[:] = own.sum(axis=0)
+        return self._exchange.share(call, 1, error).sum(axis=0)
 
     def certificate(self) -> Certificate:
         """The proof that no routing of the last batch has a lower peak; the same on every rank."""
@@ -241,15 +336,15 @@ class Planner:
         if self._device is not None:
             self._device.check()
 
-    def init_from_deep_ep(self, buffer: Any) -> None:
-        """Exchange counts over a DeepEP ``Buffer``'s group from now on. Every rank must call this."""
-        if not is_installed("deep_ep"):
-            raise MissingExtra(
-                "'deep_ep' is not installed (init_from_deep_ep needs it)",
-                hint="install DeepEP from its sources, or pass its group to Planner(group=...)",
-            )
-        self._join(buffer.group, self.n_logical_routed_experts)
-        self._install(self.graph.phy2log[0].astype(np.int64))
+    def _use_group(self, group: Any) -> None:
+        exchange = Exchange(group, is_summed=self._sums)
+        exchange.open(None, self.n_logical_routed_experts, **self._facts | {"ranks": self.ep_size})
+        before, self._exchange = self._exchange, exchange
+        try:
+            self._install(self.graph.phy2log[0].astype(np.int64))
+        except ConfigError:
+            self._exchange = before
+            raise
 
     def _on_device(self, device: Any) -> DevicePlanner | None:
         plain = self._options["speeds"] is None and self._options["cost"] == "tokens"
@@ -263,21 +358,24 @@ class Planner:
             self.dispatcher, device, self._exchange, is_summed=self._sums, n_groups=self.n_group
         )
 
-    def _credit(self, counter: Any, quotas: NDArray[np.int64]) -> None:
-        target = counter.reshape(-1)
-        if hasattr(target, "numpy") and not target.is_cuda:
+    def _counter(self, counter: Any) -> Any:
+        """The elements of ``counter``, to be added to in place. Raises ConfigError if that cannot be."""
+        is_tensor = hasattr(counter, "detach")
+        target = counter.view(-1) if is_tensor else counter.reshape(-1)  # a view of a tensor, or an error
+        if not is_tensor and not np.may_share_memory(target, counter):
+            raise ConfigError("avail_counter is not contiguous", hint="give a whole array, not a part of one")
+        if is_tensor and not target.is_cuda:
             target = target.numpy()  # adds several times faster than the tensor
-        if len(target) == 1:
-            target += self.n_group
-        elif len(target) == self.n_routed_experts:
-            target += (
-                quotas if isinstance(target, np.ndarray) else counter.new_tensor(quotas, dtype=counter.dtype)
-            )
-        else:
+        if len(target) not in (1, self.n_routed_experts):
             raise ConfigError(
                 f"avail_counter has {len(target)} elements",
                 hint=f"give 1, or {self.n_routed_experts}: one for each slot",
             )
+        if not isinstance(target, np.ndarray):
+            return target
+        if target.dtype.kind not in "iuf" or target.dtype.itemsize < 4:
+            raise ConfigError(f"avail_counter has dtype {target.dtype}", hint="use int32, int64 or float32")
+        return target
 
 
 class BatchPlan:
@@ -312,15 +410,41 @@ class BatchPlan:
         return dispatcher.map(idx, shares)
 
 
-def _digest(values: Any) -> int:
-    """A checksum of ``values`` for comparing ranks. Never raises: errors come after all ranks agree."""
-    if values is None:
-        return 0
+def _attempt(check: Callable[[], Any]) -> tuple[Any, EvenloadError | None]:
+    """What ``check`` returns, or None and its error: a rank must meet the others before it raises."""
     try:
-        array = values.detach().cpu().numpy() if hasattr(values, "detach") else np.asarray(values)
-    except ValueError:  # rows of different lengths
-        return zlib.crc32(repr(values).encode())
-    return zlib.crc32(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
+        return check(), None
+    except EvenloadError as error:
+        return None, error
+    except Exception as error:
+        refused = ConfigError(
+            f"an argument is refused: {type(error).__name__}: {error}", hint="see what the call takes"
+        )
+        refused.__cause__ = error
+        return None, refused
+
+
+def _on_device_of(counter: Any, quotas: NDArray[np.int64]) -> Any:
+    return quotas if isinstance(counter, np.ndarray) else counter.new_tensor(quotas, dtype=counter.dtype)
+
+
+def _is(value: Any, name: str) -> bool:
+    return isinstance(value, str) and value == name
+
+
+def _checked_options(sizes: tuple[Any, ...], exchange: Any, backend: Any, dead: Any) -> tuple[int, ...]:
+    """The ``dead`` ranks. Raises ConfigError if an option is not one of those there are."""
+    names = ("n_routed_experts", "n_logical_routed_experts", "ep_size")
+    for name, n in zip(names, sizes, strict=True):
+        is_whole = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
+        if not (is_whole and 0 < n < MOST_SLOTS) and not (name == "ep_size" and n is None):
+            raise ConfigError(f"{name}={n!r}", hint=f"give a whole number from 1 to {MOST_SLOTS - 1}")
+    if exchange not in ("counts", "sums") or backend not in ("auto", "cpu", "triton"):
+        raise ConfigError(
+            f"exchange={exchange!r}, backend={backend!r}",
+            hint='use "counts" or "sums", and "auto", "cpu" or "triton"',
+        )
+    return tuple(dead)
 
 
 def _log2phy(

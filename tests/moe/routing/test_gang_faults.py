@@ -1,0 +1,66 @@
+"""Random faults on random ranks of a real gang: every rank raises at the same call, and the next one works."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+N_RANKS = 4
+
+
+@pytest.fixture(scope="module")
+def gang(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("faults")
+    script = Path(__file__).with_name("gang_faults.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), str(N_RANKS), folder / "store", folder / f"{rank}.json", "7"],
+            env=environment, stderr=subprocess.PIPE, text=True,
+        )
+        for rank in range(N_RANKS)
+    ]  # fmt: skip
+    try:
+        errors = [rank.communicate(timeout=250)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0] * N_RANKS, "\n".join(errors)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(N_RANKS)]
+
+
+def test_all_ranks_raise_at_the_same_call_or_none(gang):
+    n_raised = 0
+    for steps in zip(*(rank["steps"] for rank in gang), strict=True):
+        errors = [step["error"] for step in steps]
+        n_raised += errors[0] is not None
+        assert len({error is None for error in errors}) == 1, steps
+        assert all(error is None or error["class"] == "ConfigError" for error in errors), steps
+    assert n_raised > 50
+
+
+def test_what_is_shifted_is_told_on_every_rank(gang):
+    for rank in gang:
+        shifted = [step for step in rank["steps"] if step["kind"] == "shift" and step["culprits"]]
+        assert shifted
+        assert all("different calls" in step["error"]["text"] for step in shifted)
+
+
+def test_the_next_batch_is_exact_on_every_rank(gang):
+    for steps in zip(*(rank["steps"] for rank in gang), strict=True):
+        for planner in (0, 2):  # those that exchange counts
+            total = np.sum([step["after"][planner] for step in steps], axis=0)
+            assert total.sum() == 2 * 3 * sum(range(N_RANKS))
+            for step in steps:
+                assert step["loads"][planner] == total.reshape(N_RANKS, -1).sum(axis=1).tolist()
+
+
+def test_a_dead_peer_is_an_error_that_names_the_call(gang):
+    for rank in gang[:-1]:
+        assert rank["lost"]["class"] == "PeerLost"
+        assert "lost a peer in run" in rank["lost"]["text"]
+        assert rank["lost"]["cause"] in ("RuntimeError", "DistBackendError")
