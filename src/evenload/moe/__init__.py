@@ -14,15 +14,16 @@ from evenload._lazy import lazy_names
 if TYPE_CHECKING:
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.placement.rebalance import Placement, rebalance_experts
+    from evenload.moe.routing.batch_plan import BatchPlan
     from evenload.moe.routing.dispatch import Dispatcher
-    from evenload.moe.routing.planner import BatchPlan, Planner
+    from evenload.moe.routing.planner import Planner
     from evenload.moe.search.plan import Plan, place
     from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
     from evenload.moe.topology import create_redundant_mapping
     from evenload.moe.trace import Trace, read_trace
 
 _HOMES = {
-    "BatchPlan": "routing.planner",
+    "BatchPlan": "routing.batch_plan",
     "Dispatcher": "routing.dispatch",
     "Fleet": "placement.fleet",
     "Placement": "placement.rebalance",

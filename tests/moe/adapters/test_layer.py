@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from evenload.errors import ConfigError
 from evenload.moe import Planner, create_redundant_mapping
 from evenload.moe.adapters.layer import MoELayer
 
@@ -73,3 +74,77 @@ def test_copies_stay_alike(layers):
     for expert in range(N_EXPERTS):
         copies = routed.w1[routed.phy2log == expert]
         assert (copies == copies[0]).all()
+
+
+def fresh(seed):
+    planner = Planner(create_redundant_mapping(N_EXPERTS, N_SLOTS), N_SLOTS, N_EXPERTS)
+    return MoELayer(WIDTH, 24, N_EXPERTS, 2, planner, seed=seed).double()
+
+
+def assert_alike(routed, plain):
+    """Every copy's gradient is the plain layer's; all have one."""
+    torch.testing.assert_close(routed.gate.grad, plain.gate.grad, rtol=1e-9, atol=1e-12)
+    for mine, whole in ((routed.w1, plain.w1), (routed.w2, plain.w2)):
+        torch.testing.assert_close(mine.grad, whole.grad[routed.phy2log], rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_course_of_training_is_the_plain_layers(layers, seed):
+    """Random steps: backward passes that add up, shapes, empty batches, moves, checkpoints."""
+    routed, plain = layers
+    random = np.random.default_rng(seed)
+    for step in range(12):
+        for _ in range(random.integers(1, 4)):
+            shape = [(7,), (3, 5), (0,), (2, 0), (2, 2, 3), (1,)][random.integers(6)]
+            x = torch.from_numpy(random.normal(size=(*shape, WIDTH)))
+            ours, theirs = routed(x), plain(x)
+            assert ours.shape == x.shape
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+            passes = int(random.integers(1, 3))
+            for layer_out in (ours, theirs):
+                for again in range(passes):
+                    layer_out.square().sum().backward(retain_graph=again + 1 < passes)
+        assert_alike(routed, plain)
+        with torch.no_grad():
+            for layer in (routed, plain):
+                for weight in layer.parameters():
+                    weight -= 0.01 * weight.grad
+        routed.zero_grad()
+        plain.zero_grad()
+        change = random.integers(3)
+        if change == 0:
+            routed.rearrange(random.random(N_EXPERTS))
+        elif change == 1:
+            kept, routed = routed.state_dict(), fresh(step)
+            if random.random() < 0.5:
+                routed.rearrange(random.random(N_EXPERTS))
+            routed.load_state_dict(kept, assign=bool(random.integers(2)))
+        assert torch.equal(routed.phy2log, routed.planner.phy2log)
+
+
+def test_a_loaded_placement_outlives_the_next_move(layers):
+    routed, plain = layers
+    routed.rearrange(np.arange(N_EXPERTS)[::-1])
+    whole = torch.nn.Sequential(fresh(9))  # as a part of a model
+    whole.load_state_dict(torch.nn.Sequential(routed).state_dict())
+    torch.testing.assert_close(whole(batch(1)), plain(batch(1)), rtol=1e-9, atol=1e-12)
+    whole[0].rearrange(np.arange(N_EXPERTS))
+    torch.testing.assert_close(whole(batch(1)), plain(batch(1)), rtol=1e-9, atol=1e-12)
+
+
+def test_weights_that_were_not_moved_are_told(layers):
+    routed, plain = layers
+    routed.planner.update_redundancy_mapping(np.arange(N_EXPERTS))
+    with pytest.raises(ConfigError, match="weights were not moved"):
+        routed(batch(1))
+    with pytest.raises(ConfigError, match="without a planner"):
+        plain.rearrange(np.ones(N_EXPERTS))
+    with pytest.raises(ConfigError, match=r"shapes \[\(3,\)\] beside 12 slots"):
+        fresh(0).rearrange(np.ones(N_EXPERTS), torch.zeros(3))
+
+
+def test_a_loaded_placement_that_does_not_fit_is_refused():
+    planner = fresh(0).planner
+    for bad in (None, [0] * N_SLOTS, np.zeros(3, int), np.full(N_SLOTS, 0.5), [99] * N_SLOTS, [[0], [1, 2]]):
+        with pytest.raises(ConfigError):
+            planner.restore_mapping(bad)

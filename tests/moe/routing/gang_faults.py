@@ -16,7 +16,8 @@ from evenload.moe.topology import circulant
 N_EXPERTS, N_SLOTS = 12, 16
 PLACEMENT = [0, 1, 2, 3, 4, 5, 6, 0, 7, 8, 9, 0, 10, 11, 1, 2]
 BAD_IDS = [
-    None, "ids", 7.5, [[0, 1], [2]], object(), [None], {"a": 1}, np.array([0.5]), np.array(["a"]), np.array([True]),
+    None, "ids", 7.5, [[0, 1], [2]], object(), [None], {"a": 1}, np.array([0.5]), np.array(["a"]),
+    np.array([True]),
     np.array([None]), torch.tensor([0.5]), torch.tensor([0.0], requires_grad=True),
     torch.zeros(3, dtype=torch.bfloat16), torch.tensor([99]), torch.tensor([-2]), torch.tensor([True]),
     torch.zeros((3, 5), dtype=torch.int64), torch.full((2, 2), 2**62), np.array([2**63], np.uint64),
@@ -71,7 +72,8 @@ def call(planner, kind, rank, step, fault):
 
 
 N_FAULTS = {
-    "run": len(BAD_IDS) + len(BAD_COUNTERS), "load": len(BAD_LOADS), "counts": len(BAD_COUNTS), "shift": 1, "make": 20,
+    "run": len(BAD_IDS) + len(BAD_COUNTERS), "load": len(BAD_LOADS), "counts": len(BAD_COUNTS),
+    "shift": 1, "make": 20,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Random faults on random ranks of a real gang: every rank raises at the same call, and the next one works."""
+"""Random faults on random ranks of a real gang: all ranks raise at the same call, and the next works."""
 
 import json
 import os

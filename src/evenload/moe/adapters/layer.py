@@ -2,7 +2,7 @@
 
     x ──► gate ──► expert ids ──► planner.run ──► slots ──► each slot's feed-forward ──► weighted sum
 
-Each physical slot has weights of its own, as on a real fleet. Copies start alike and stay alike: after the
+Each physical slot has weights of its own, as on a real fleet. Copies start alike and stay alike: in the
 backward pass each copy's gradient becomes the sum over the expert's copies, as an all-reduce between their
 GPUs would do it. So the layer learns what it would learn without copies, up to the rounding of sums in
 another order.
@@ -11,6 +11,7 @@ another order.
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
+from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,24 @@ else:
 __all__ = ["MoELayer"]
 
 
+class _SharedGradient(torch.autograd.Function):
+    """The identity of weights [slots, ...]; backwards, the sum of the gradients of each expert's copies.
+
+    It is linear, so that any number of backward passes may add up.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: "Tensor", phy2log: "Tensor", n_experts: int) -> "Tensor":
+        ctx.phy2log, ctx.n_experts = phy2log.clone(), n_experts  # experts may move before the backward pass
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> tuple[Any, None, None]:
+        (gradient,) = gradients
+        total = gradient.new_zeros((ctx.n_experts, *gradient.shape[1:]))
+        return total.index_add(0, ctx.phy2log, gradient)[ctx.phy2log], None, None
+
+
 class MoELayer(nn.Module):
     """A layer of feed-forward experts, ``w2(silu(w1 x))`` each, of which every token uses ``top_k``.
 
@@ -32,7 +51,8 @@ class MoELayer(nn.Module):
     planner    routes ids to its ``n_routed_experts`` slots; None: one slot for each expert, no routing
     seed       of the weights: the same seed gives the same experts, whatever the planner
 
-    ``slots`` [tokens, top-k] are those of the last forward pass.
+    ``slots`` [tokens, top-k] are those of the last forward pass. The state dict holds the placement
+    (``phy2log``), and the planner takes it over when one is loaded; over a group, loading is a collective.
     """
 
     phy2log: "Tensor"  # [slots] the expert in each
@@ -55,22 +75,38 @@ class MoELayer(nn.Module):
         held = torch.arange(n_experts) if planner is None else planner.phy2log.clone()
         self.register_buffer("phy2log", held)
         self.w1, self.w2 = nn.Parameter(first[held]), nn.Parameter(second[held])
-        for weight in (self.w1, self.w2):
-            weight.register_post_accumulate_grad_hook(self._share_gradient)
+        self._mapping = None if planner is None else planner.phy2log
+        self.register_load_state_dict_post_hook(_adopt_placement)
         self.slots: Tensor = torch.empty(0, top_k, dtype=torch.int64)
 
     def forward(self, x: "Tensor") -> "Tensor":
-        """[tokens, width] to [tokens, width]."""
-        weight, ids = torch.softmax(x @ self.gate, dim=-1).topk(self.top_k, dim=-1)
-        self.slots = ids if self.planner is None else self.planner.run(ids)
-        token = torch.arange(len(x)).repeat_interleave(self.top_k)
+        """[..., width] to the same shape. Over a group, every rank must call it, with tokens or without.
+
+        Raises ConfigError if the planner's placement was changed by other means than ``rearrange``.
+        """
+        tokens = x.reshape(-1, x.shape[-1])
+        weight, ids = torch.softmax(tokens @ self.gate, dim=-1).topk(self.top_k, dim=-1)
+        self.slots = self._route(ids)
+        w1, w2 = (_SharedGradient.apply(w, self.phy2log, self.n_experts) for w in (self.w1, self.w2))
+        token = torch.arange(len(tokens), device=x.device).repeat_interleave(self.top_k)
         slot, scale = self.slots.reshape(-1), weight.reshape(-1, 1)
-        out = torch.zeros_like(x)
+        # Adds zero, and so every parameter has a gradient even where there are no tokens.
+        out = torch.zeros_like(tokens) + (w1[:0].sum() + w2[:0].sum() + weight[:0].sum())
         for one in torch.unique(slot).tolist():
             mine = (slot == one).nonzero().squeeze(1)
-            hidden = nn.functional.silu(x[token[mine]] @ self.w1[one])
-            out = out.index_add(0, token[mine], scale[mine] * (hidden @ self.w2[one]))
-        return out
+            hidden = nn.functional.silu(tokens[token[mine]] @ w1[one])
+            out = out.index_add(0, token[mine], scale[mine] * (hidden @ w2[one]))
+        return out.reshape(x.shape)
+
+    def _route(self, ids: "Tensor") -> "Tensor":
+        if self.planner is None:
+            return torch.argsort(self.phy2log)[ids]
+        if self.planner.phy2log is not self._mapping:
+            raise ConfigError(
+                "the planner placed its experts anew, and the layer's weights were not moved",
+                hint="call rearrange of the layer instead of update_redundancy_mapping",
+            )
+        return self.planner.run(ids)
 
     def loads(self) -> "Tensor":
         """[ranks] ids that the last forward pass sent to each rank's slots."""
@@ -83,17 +119,29 @@ class MoELayer(nn.Module):
         others  tensors [slots, ...] that belong to the weights, such as an optimizer's moments; moved in
                 place
         """
-        assert self.planner is not None, "without a planner nothing moves"
+        if self.planner is None:
+            raise ConfigError(
+                "a layer without a planner has one place for each expert", hint="give a planner"
+            )
+        n_slots = len(self.phy2log)
+        odd = [tuple(one.shape) for one in others if one.ndim == 0 or len(one) != n_slots]
+        if odd:
+            raise ConfigError(
+                f"tensors of shapes {odd} beside {n_slots} slots", hint="give tensors [slots, ...], as w1 is"
+            )
         source = torch.empty(self.n_experts, dtype=torch.int64)
-        source[self.phy2log] = torch.arange(len(self.phy2log))
-        self.phy2log.copy_(self.planner.update_redundancy_mapping(load)[0])
+        held = self.phy2log.cpu()
+        source[held] = torch.arange(n_slots)
+        placed = self.planner.update_redundancy_mapping(load)[0]
+        self._mapping = placed
+        self.phy2log.copy_(placed)
+        moved = source[placed].to(self.phy2log.device)
         with torch.no_grad():
             for tensor in (self.w1, self.w2, *others):
-                tensor.copy_(tensor[source[self.phy2log]])
+                tensor.copy_(tensor[moved])
 
-    def _share_gradient(self, weight: "Tensor") -> None:
-        gradient = weight.grad
-        assert gradient is not None, "the hook runs once the gradient is there"
-        total = gradient.new_zeros((self.n_experts, *gradient.shape[1:]))
-        total.index_add_(0, self.phy2log, gradient)
-        gradient.copy_(total[self.phy2log])
+
+def _adopt_placement(layer: MoELayer, incompatible_keys: Any) -> None:
+    """Give the planner the placement that was loaded."""
+    if layer.planner is not None:
+        layer._mapping = layer.planner.restore_mapping(layer.phy2log)[0]

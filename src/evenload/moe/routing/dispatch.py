@@ -192,11 +192,10 @@ def flat_ids(ids: Any) -> NDArray[Any]:
 
     Raises ConfigError for other dtypes than integers, and for a tensor on another device.
     """
-    if hasattr(ids, "detach"):
-        if ids.device.type != "cpu":
-            raise ConfigError(
-                f"ids are on {ids.device}", hint="route them there with a Planner(backend='triton')"
-            )
+    if hasattr(ids, "detach") and ids.device.type != "cpu":
+        raise ConfigError(
+            f"ids are on {ids.device}", hint="route them there with a Planner(backend='triton')"
+        )
     try:
         array = ids.detach().numpy() if hasattr(ids, "detach") else np.asarray(ids)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -8,6 +8,7 @@ the others is an error on all of them.
 
 import secrets
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,15 @@ from numpy.typing import NDArray
 from evenload._optional import require
 from evenload.errors import ConfigError, EvenloadError, PeerLost
 
-__all__ = ["Exchange", "fact_of"]
+__all__ = ["Exchange", "attempt", "fact_of"]
 
-CALLS = ("run", "update_redundancy_mapping", "update_redundancy_mapping (its placement)", "solve_probs")
+CALLS = (
+    "run",
+    "update_redundancy_mapping",
+    "update_redundancy_mapping (its placement)",
+    "solve_probs",
+    "restore_mapping",
+)
 N_FACTS = 16  # in the first message of a planner
 MODULUS = 1 << 20  # of what is compared: squares of it can be summed over ranks
 # Before the counts in a message: a status and a width; then numbers that must be the same on all ranks.
@@ -30,8 +37,8 @@ N_SAME = 5
 class Exchange:
     """One rank's end of a ``torch.distributed`` group that shares counts.
 
-    ``open``, ``agree`` and ``share`` are collectives. Each raises on every rank if it raises on one: ConfigError
-    if what ranks gave is bad or does not fit together, PeerLost if a rank is gone or the backend fails.
+    ``open``, ``agree`` and ``share`` are collectives. Each raises on every rank if it raises on one:
+    ConfigError if what ranks gave is bad or does not fit together, PeerLost if a rank is gone.
 
     is_summed  whether ranks exchange the sum of their counts only
     """
@@ -193,7 +200,7 @@ class Exchange:
 def _shifted(where: str) -> ConfigError:
     return ConfigError(
         f"ranks are at different calls: {where}",
-        hint="let every rank make the same calls in the same order; a rank without tokens passes an empty tensor",
+        hint="let every rank make the same calls in the same order, with an empty tensor if it has no tokens",
     )
 
 
@@ -202,7 +209,7 @@ def _uneven(widths: str) -> ConfigError:
 
 
 def fact_of(value: Any) -> int:
-    """A number that stands for ``value`` when ranks compare: itself, or a checksum below 2**32. Never raises."""
+    """A number that stands for ``value`` when ranks compare: itself, or a checksum. Never raises."""
     if isinstance(value, (int, np.integer)):
         return int(value) if abs(value) < 1 << 32 else zlib.crc32(repr(value).encode())
     if value is None:
@@ -215,3 +222,17 @@ def fact_of(value: Any) -> int:
     if array.dtype.kind == "O":  # the bytes of objects are addresses
         return zlib.crc32(repr(type(value)).encode())
     return zlib.crc32(repr((array.shape, array.dtype.str)).encode() + array.tobytes())
+
+
+def attempt(check: Callable[[], Any]) -> tuple[Any, EvenloadError | None]:
+    """What ``check`` returns, or None and its error: a rank must meet the others before it raises."""
+    try:
+        return check(), None
+    except EvenloadError as error:
+        return None, error
+    except Exception as error:
+        refused = ConfigError(
+            f"an argument is refused: {type(error).__name__}: {error}", hint="see what the call takes"
+        )
+        refused.__cause__ = error
+        return None, refused

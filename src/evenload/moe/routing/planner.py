@@ -1,7 +1,6 @@
 """``Planner``: maps each batch's expert ids to physical slots such that the busiest GPU does least."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -10,84 +9,17 @@ from numpy.typing import ArrayLike, NDArray
 from evenload._optional import is_installed, require
 from evenload.balance.flow import Certificate, ReplicaGraph, Router, Routing
 from evenload.errors import ConfigError, EvenloadError
+from evenload.moe.routing.batch_plan import BatchPlan
+from evenload.moe.routing.deep_ep import FromBuffer
 from evenload.moe.routing.device import DevicePlanner
 from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like
-from evenload.moe.routing.exchange import Exchange
+from evenload.moe.routing.exchange import Exchange, attempt
 from evenload.moe.routing.layout import Layout
-from evenload.moe.topology import create_redundant_mapping
 
-__all__ = ["BatchPlan", "Planner"]
+__all__ = ["Planner"]
 
 MOST_SLOTS = 1 << 24
 MOST_COUNT = 1 << 39  # as the router's; so that sums over ranks stay in 64 bits
-
-
-class _FromBuffer:
-    """The two forms of ``init_from_deep_ep``: of the class, a constructor; of a planner, its new group.
-
-    ``Planner.init_from_deep_ep(buffer, redundant_to_original, n_routed_experts, n_logical_routed_experts,
-    **options)`` makes a planner over ``buffer.group``, of a DeepEP ``Buffer`` or anything with a ``group``. Without
-    the mapping, it is a circulant of those sizes. Without sizes, the planner is made by the first
-    ``run_with_stats``: experts are as many as there are counts, and each rank has one redundant slot.
-
-    ``planner.init_from_deep_ep(buffer)`` exchanges counts over ``buffer.group`` from now on.
-
-    Both are collectives: every rank must call them.
-    """
-
-    def __get__(self, planner: "Planner | None", owner: "type[Planner]") -> Callable[..., Any]:
-        return partial(_planner_of, owner) if planner is None else partial(_join, planner)
-
-
-def _group_of(buffer: Any) -> Any:
-    group = getattr(buffer, "group", None)
-    if group is None:
-        raise ConfigError(
-            f"a {type(buffer).__name__} without a group", hint="give a DeepEP Buffer, or Planner(group=...)"
-        )
-    return group
-
-
-def _planner_of(
-    owner: "type[Planner]",
-    buffer: Any,
-    redundant_to_original: Any = None,
-    n_routed_experts: int | None = None,
-    n_logical_routed_experts: int | None = None,
-    **options: Any,
-) -> "Planner":
-    group = _group_of(buffer)
-    if redundant_to_original is None and n_routed_experts is None and n_logical_routed_experts is None:
-        planner = owner.__new__(owner)
-        planner._unmade = partial(_make_for, planner, group, options)
-        return planner
-    sizes: Any = (n_routed_experts, n_logical_routed_experts)
-    if redundant_to_original is None:
-        n_ranks = require("torch.distributed", extra="torch").get_world_size(group)
-        redundant_to_original, _ = _attempt(
-            lambda: create_redundant_mapping(sizes[1], sizes[0], ep_size=n_ranks)
-        )
-    return owner(redundant_to_original, *sizes, group=group, **options)
-
-
-def _make_for(planner: "Planner", group: Any, options: dict[str, Any], counts: Any) -> None:
-    """Make ``planner`` over ``group`` for as many experts as there are counts."""
-    n_ranks = require("torch.distributed", extra="torch").get_world_size(group)
-    n_experts, _ = _attempt(lambda: np.shape(counts)[-1])
-    mapping, _ = _attempt(
-        lambda: (
-            create_redundant_mapping(n_experts, n_experts + n_ranks, ep_size=n_ranks)
-            if n_ranks > 1
-            else np.arange(n_experts)
-        )
-    )
-    n_slots = n_experts + n_ranks * (n_ranks > 1) if n_experts else None
-    planner.__init__(mapping, n_slots, n_experts, group=group, **options)  # pyright: ignore
-    planner._unmade = None
-
-
-def _join(planner: "Planner", buffer: Any) -> None:
-    planner._use_group(_group_of(buffer))
 
 
 class Planner:
@@ -117,7 +49,7 @@ class Planner:
     Raises ConfigError if sizes do not fit together, or ranks of the group were given different ones.
     """
 
-    init_from_deep_ep = _FromBuffer()
+    init_from_deep_ep = FromBuffer()
     _unmade: Callable[[Any], None] | None = None  # makes it for the first counts, where sizes were not given
 
     def __init__(
@@ -139,7 +71,7 @@ class Planner:
         if self._exchange is not None and ep_size is None:
             ep_size = self._exchange.n_ranks
         sizes = (n_routed_experts, n_logical_routed_experts, ep_size)
-        gone, error = _attempt(lambda: _checked_options(sizes, exchange, backend, dead))
+        gone, error = attempt(lambda: _checked_options(sizes, exchange, backend, dead))
         self._facts = {
             "slots": n_routed_experts, "ranks": ep_size, "exchange": exchange,
             "redundant_to_original": redundant_to_original, "speeds": speeds, "cost": cost, "nodes": nodes,
@@ -166,13 +98,37 @@ class Planner:
         int64. The weights must be moved to match before the next ``run``. Raises ConfigError if a load is
         negative or not finite, or ranks were given different loads.
         """
-        torch = require("torch", extra="torch", why="the Planner")
-        loads, error = _attempt(lambda: self._checked_load(load))
+        loads, error = attempt(lambda: self._checked_load(load))
         if self._exchange is not None:
             self._exchange.agree("update_redundancy_mapping", "load", load, error)
         elif error is not None:
             raise error
-        slots = self._layout.experts(loads)
+        return self._placed(self._layout.experts(loads))
+
+    def restore_mapping(self, phy2log: Any) -> tuple[Any, Any, Any]:
+        """Take over a placement of earlier, ``phy2log`` [slots], as a checkpoint holds it. A collective.
+
+        Returns what ``update_redundancy_mapping`` does. Raises ConfigError if it does not fit this planner.
+        """
+        slots, error = attempt(lambda: self._checked_slots(phy2log))
+        if self._exchange is not None:
+            self._exchange.agree("restore_mapping", "phy2log", phy2log, error)
+        elif error is not None:
+            raise error
+        return self._placed(slots)
+
+    def _checked_slots(self, phy2log: Any) -> NDArray[np.int64]:
+        slots = np.asarray(phy2log.detach().cpu() if hasattr(phy2log, "detach") else phy2log)
+        if slots.shape != (self.n_routed_experts,) or slots.dtype.kind not in "iu":
+            raise ConfigError(
+                f"phy2log has shape {slots.shape} and dtype {slots.dtype}",
+                hint=f"give the expert in each of {self.n_routed_experts} slots",
+            )
+        ReplicaGraph.from_slots(slots, self.n_logical_routed_experts, self.ep_size, dead=self._dead)
+        return slots.astype(np.int64)
+
+    def _placed(self, slots: NDArray[np.int64]) -> tuple[Any, Any, Any]:
+        torch = require("torch", extra="torch", why="the Planner")
         self._install(slots)
         self.phy2log = torch.from_numpy(slots.copy())
         log2phy, counts = _log2phy(slots, self.n_logical_routed_experts, self.ep_size)
@@ -238,7 +194,7 @@ class Planner:
         return out.to(idx.device) if is_cuda else out
 
     def _run_here(self, idx: Any, avail_counter: Any) -> Any:
-        counted, error = _attempt(lambda: self._count(idx, avail_counter))
+        counted, error = attempt(lambda: self._count(idx, avail_counter))
         if self._exchange is not None:
             quotas, shares = self._route_together(idx, error)
         elif error is not None:
@@ -276,7 +232,7 @@ class Planner:
         quotas = self._router.solve(counts.sum(axis=0)).quotas[0]
         return quotas, dispatcher.exact_shares(quotas, counts, exchange.rank)
 
-    def run_with_stats(self, counts: Any) -> "BatchPlan":
+    def run_with_stats(self, counts: Any) -> BatchPlan:
         """Route counts that are known already, without any exchange; the plan's ``apply`` maps ids.
 
         counts  [experts] over all ranks, of this batch or a recent one; or [ranks, experts], of this batch
@@ -310,7 +266,7 @@ class Planner:
 
     def _sum_over_ranks(self, call: str, counts: Any) -> NDArray[np.int64]:
         """[experts] the sum of every rank's ``counts``, which take part whatever they are."""
-        own, error = _attempt(lambda: self._checked_counts(counts).reshape(-1, self.n_logical_routed_experts))
+        own, error = attempt(lambda: self._checked_counts(counts).reshape(-1, self.n_logical_routed_experts))
         if self._exchange is None:
             if error is not None:
                 raise error
@@ -376,52 +332,6 @@ class Planner:
         if target.dtype.kind not in "iuf" or target.dtype.itemsize < 4:
             raise ConfigError(f"avail_counter has dtype {target.dtype}", hint="use int32, int64 or float32")
         return target
-
-
-class BatchPlan:
-    """The routing of counts that were known in advance.
-
-    quotas       [slots] int64 ids for each slot
-    loads        [ranks] int64
-    certificate  the proof that no routing has a lower peak
-    """
-
-    def __init__(
-        self, router: Router, dispatcher: Dispatcher, counts: NDArray[np.int64], rank: int, n_ranks: int
-    ):
-        routing = router.solve(counts if counts.ndim == 1 else counts.sum(axis=0)).copy()
-        self.quotas, self.loads = routing.quotas[0], routing.loads[0]
-        self.certificate = routing.certificate()
-        self.dispatcher, self._counts, self._rank, self._n_ranks = dispatcher, counts, rank, n_ranks
-
-    def apply(self, idx: Any) -> Any:
-        """Physical slot of each id, like ``Planner.run``.
-
-        If the plan has the counts of every rank, ids must be the ones counted, and loads are exact. Otherwise
-        this rank's ids are cut in the quotas' proportions; that is exact, too, if they are the ones counted
-        and there is one rank.
-        """
-        dispatcher = self.dispatcher
-        if self._counts.ndim == 2:
-            shares = dispatcher.exact_shares(self.quotas, self._counts, self._rank)
-        else:
-            own = dispatcher.count(idx)
-            shares = dispatcher.dithered_shares(self.quotas, self._counts, own, self._rank, self._n_ranks)
-        return dispatcher.map(idx, shares)
-
-
-def _attempt(check: Callable[[], Any]) -> tuple[Any, EvenloadError | None]:
-    """What ``check`` returns, or None and its error: a rank must meet the others before it raises."""
-    try:
-        return check(), None
-    except EvenloadError as error:
-        return None, error
-    except Exception as error:
-        refused = ConfigError(
-            f"an argument is refused: {type(error).__name__}: {error}", hint="see what the call takes"
-        )
-        refused.__cause__ = error
-        return None, refused
 
 
 def _on_device_of(counter: Any, quotas: NDArray[np.int64]) -> Any:
