@@ -10,6 +10,7 @@ from torch import nn
 
 from evenload.clients.step.dropout import keyed_layers
 from evenload.clients.step.model_traits import ask, class_count
+from evenload.clients.step.module_state import ModuleState
 from evenload.clients.step.serial import failed, untouched
 from evenload.clients.values.batches import plan_batches
 from evenload.clients.values.data import Rows, as_rows
@@ -63,7 +64,7 @@ class DatasetReader:
     """A reader of datasets for one model, which remembers what it read (but not what functions returned)."""
 
     def __init__(self, model: nn.Module):
-        self._model = model
+        self._model, self._state = model, ModuleState(model)
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self._known: dict[tuple, dict[int, ReadDataset]] = {}  # what matters of a recipe -> id of a dataset
         self._n_classes: dict[tuple, int | None] = {}
@@ -81,6 +82,7 @@ class DatasetReader:
             found = known.get(id(dataset))
             if found is None:
                 found = dataset, *self._read(dataset, recipe)
+                self._state.restore()  # the model was asked, and may remember it
                 if found[2] is None and not is_lazy(dataset):
                     known[id(dataset)] = found
             read.append(found[1:])

@@ -10,6 +10,7 @@ from torch import nn
 
 from evenload.clients.fused.engine import CompiledSteps, FusedEngine
 from evenload.clients.step.model_traits import ModelTraits, form_of
+from evenload.clients.step.module_state import ModuleState
 from evenload.clients.step.serial import train_one
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
@@ -29,6 +30,7 @@ class ClientWorker:
     def __init__(self, model: nn.Module, device: str = "cpu", compiled: CompiledSteps | None = None):
         self.model = copy.deepcopy(model).to(device)
         self.device = device
+        self._state = ModuleState(self.model)
         self._compiled = CompiledSteps() if compiled is None else compiled
         self._engines: dict[tuple, FusedEngine] = {}
 
@@ -38,10 +40,21 @@ class ClientWorker:
         kind = form, _code_of(recipe)
         key = (strategy.inner, *kind)
         if key not in self._engines:
+            self._state.restore()
             self._engines[key] = FusedEngine(
                 self.model, recipe, form, traits, strategy, self.device, self._compiled, kind
             )
         return self._engines[key]
+
+    def train_one(self, task: ClientTask) -> ClientResult:
+        """Train one client serially; nothing that the model remembers of the one before enters.
+
+        Raises ConfigError if the client changed what cannot be put back.
+        """
+        self._state.restore()
+        result = train_one(self.model, task, self.device)
+        self._state.refuse_shared()
+        return result
 
     def run(
         self,
@@ -58,7 +71,7 @@ class ClientWorker:
                     task = queue.popleft()
                 except IndexError:  # another thread was faster
                     return
-                yield [train_one(self.model, task, self.device)]
+                yield [self.train_one(task)]
         elif tasks:
             n_rows = strategy.rows_for(len(tasks), n_workers)
             yield from self.engine(traits, strategy, tasks).run(tasks, queue, n_rows)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from evenload.clients.fused.engine import FusedEngine, longest_first
-from evenload.clients.step.serial import train_one
 from evenload.clients.values.batches import Batches
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
@@ -53,9 +52,12 @@ def clients_to_check(tasks: Sequence[ClientTask]) -> list[ClientTask]:
 
 
 def check_engine(
-    engine: FusedEngine, model: nn.Module, tasks: Sequence[ClientTask], n_rows: int | None = None
+    engine: FusedEngine,
+    serial: Callable[[ClientTask], ClientResult],
+    tasks: Sequence[ClientTask],
+    n_rows: int | None = None,
 ) -> CheckResult:
-    """Train ``tasks`` by ``engine``, and compare them with serial training of ``model``, a private copy.
+    """Train ``tasks`` by ``engine``, and compare them with ``serial`` training of each.
 
     Steps ``n_rows`` rows (one per client by default), which these few clients need not fill: the graph that
     is compiled is then the one used later. An exception of the engine is the reason for a refusal.
@@ -71,7 +73,7 @@ def check_engine(
         name = slow[0].partition("implemented the batching rule for ")[2].partition(". ")[0]
         return CheckResult(f"vmap would run {name or 'an operation'} client by client")
     fused = {result.client: result for batch in batches for result in batch}
-    return _compare(fused, tasks, lambda task: train_one(model, task))
+    return _compare(fused, tasks, serial)
 
 
 def count_operations(engine: FusedEngine, tasks: Sequence[ClientTask]) -> int:
@@ -135,9 +137,9 @@ def _norms(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> float:
 
 
 def _cut(task: ClientTask) -> ClientTask:
-    """The task with its first, shortest and last batch: a model that mixes rows shows where one is padded.
+    """The task with its first, shortest and last batch, padded with another row than the batch's first.
 
-    Padding is another row than the batch's first: a batch of copies of one row would show nothing.
+    Whether padding may enter at all is shown before, by ``step.padding_probe``.
     """
     b = task.batches
     steps = sorted({0, int(b.counts.argmin()), b.n_steps - 1})

@@ -37,15 +37,19 @@ class KeyedDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
+        if self.p == 1:
+            self.n_calls += 1
+            return x * 0
+        return x * (self.uniform(x) >= self.p).to(x.dtype) * (1 / (1 - self.p))
+
+    def uniform(self, x: Tensor) -> Tensor:
+        """float64 numbers in [0, 1) of the shape of ``x``, or one for each of its channels."""
         salt = self.layer * 65_536 + self.n_calls
         self.n_calls += 1
-        if self.p == 1:
-            return x * 0
         shape = [*x.shape[:2], *[1] * (x.dim() - 2)] if self.by_channel else list(x.shape)
         # From numpy, so that a trace holds it as a constant: a compiler would reason about arange's range.
         places = torch.from_numpy(np.arange(math.prod(shape))).to(x.device)
-        uniform = uniform_of(self.draw_key, salt, places)
-        return x * (uniform >= self.p).view(shape).to(x.dtype) * (1 / (1 - self.p))
+        return uniform_of(self.draw_key, salt, places).view(shape)
 
 
 def with_keyed_dropout(model: nn.Module) -> nn.Module:

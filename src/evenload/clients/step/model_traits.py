@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from evenload.clients.step.dropout import KEY
 from evenload.clients.step.forward import augmented, precision_of
 from evenload.clients.step.fuse import StepForm
+from evenload.clients.step.module_state import ModuleState
 from evenload.clients.values.losses import loss_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.task import ClientTask
@@ -66,6 +67,7 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
     n = int(task.batches.counts[0])
     x, y = task.rows.at(task.batches.rows[0, :n])
     before = {name: (b._version, b.clone()) for name, b in probed.named_buffers()}
+    state = ModuleState(probed)
     random_before = torch.get_rng_state()
     with precision_of(task.recipe, "cpu"):
         outputs = probed(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
@@ -79,7 +81,12 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
     names = {name: own[id(t)] for name, t in probed.state_dict(keep_vars=True).items()}
     lost = sorted(set(changed) - set(names.values()))
     return ModelTraits(
-        names, trained, tuple(changed), _refusal(task.recipe, trained, draws, lost), _has_norm(probed), draws
+        names,
+        trained,
+        tuple(changed),
+        _refusal(task.recipe, trained, draws, lost, state.changed()),
+        _has_norm(probed),
+        draws,
     )
 
 
@@ -99,7 +106,9 @@ def form_of(traits: ModelTraits, tasks: list[ClientTask]) -> StepForm:
     )
 
 
-def _refusal(recipe: Recipe, trained: tuple[str, ...], draws: bool, lost: list[str]) -> str | None:
+def _refusal(
+    recipe: Recipe, trained: tuple[str, ...], draws: bool, lost: list[str], changed: str | None
+) -> str | None:
     if recipe.step is not None:
         return "the recipe has a step function of its own"
     if not trained:
@@ -108,6 +117,8 @@ def _refusal(recipe: Recipe, trained: tuple[str, ...], draws: bool, lost: list[s
         return "the model draws random numbers itself (F.dropout, attention dropout, noise): use nn.Dropout"
     if lost:
         return f"buffer {lost[0]!r} changes in training and is not in the state dict"
+    if changed:
+        return f"{changed} changes in training: clients in one step would share it"
     return None
 
 

@@ -59,7 +59,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     layers, metrics = list(keyed_layers(model).values()), metrics_of(recipe)
     seen, sums, losses, status = 0, dict.fromkeys(metrics, 0.0), [], "ok"
     loss_fn, has_terms = mean_loss_of(recipe), bool(recipe.prox) or task.correction is not None
-    buffers = [b for name, b in model.named_buffers() if not name.endswith(KEY)]
+    buffers = [(m._buffers, name) for m in model.modules() for name in m._buffers if name != KEY]
     for step, (x, y) in enumerate(_batches(task, device)):
         _set_draws(layers, int(batches.draws[step]))
         for group in optimizer.param_groups:
@@ -67,7 +67,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
         if recipe.step is not None:
             loss = float(torch.as_tensor(recipe.step(model, optimizer, x, y)).detach())
         else:
-            before = [b.clone() for b in buffers]
+            before = [(b := owner[name], None if b is None else b.clone()) for owner, name in buffers]
             optimizer.zero_grad(set_to_none=True)
             key = torch.tensor(int(batches.draws[step]), device=x.device)
             with precision_of(recipe, device):
@@ -120,9 +120,14 @@ def _set_draws(layers: Sequence[KeyedDropout], draw: int) -> None:
 
 
 @torch.no_grad()
-def _restore(buffers: list[Tensor], before: list[Tensor]) -> None:
-    for buffer, kept in zip(buffers, before, strict=True):
-        buffer.copy_(kept)
+def _restore(
+    buffers: list[tuple[dict[str, Tensor | None], str]], before: list[tuple[Tensor | None, Tensor | None]]
+) -> None:
+    """Put back what each module had registered under a name, and its numbers."""
+    for (owner, name), (buffer, kept) in zip(buffers, before, strict=True):
+        owner[name] = buffer
+        if buffer is not None and kept is not None:
+            buffer.copy_(kept)
 
 
 @torch.no_grad()

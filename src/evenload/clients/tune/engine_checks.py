@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import nn
 
@@ -16,10 +16,11 @@ from evenload.clients.spread.equivalence_check import (
     count_operations,
 )
 from evenload.clients.step.model_traits import ModelTraits, find_traits
+from evenload.clients.tune.padding_checks import PaddingChecks, short_batches
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 
-__all__ = ["EngineChecks", "is_padded", "typical_task", "why_not_compiled"]
+__all__ = ["EngineChecks", "typical_task", "why_not_compiled"]
 
 
 class EngineChecks:
@@ -29,6 +30,7 @@ class EngineChecks:
         self._model, self._dispatcher = model, dispatcher
         self._traits: dict[tuple, ModelTraits | str] = {}
         self._results: dict[tuple, CheckResult] = {}
+        self._padding = PaddingChecks(model)
 
     def traits(self, tasks: Sequence[ClientTask]) -> ModelTraits | None:
         """The model's traits with this kind of task; None if not even one plain step can be done."""
@@ -42,18 +44,33 @@ class EngineChecks:
             return CheckResult(traits if isinstance(traits, str) else traits.refusal)
         if strategy.is_compiled and (missing := why_not_compiled()):
             return CheckResult(missing)
+        mixed = self.why_not_padded(tasks, short_batches(tasks))  # and which clients fail
         together = self.together(strategy, tasks)
         engine = self._dispatcher.worker(0, self._dispatcher.device_of(strategy)).engine(
             traits, strategy, together
         )
         n_rows = strategy.rows_for(len(tasks), n_workers(strategy)) if strategy.is_compiled else None
-        key = (id(engine), together[0].rows.kind, n_rows, is_padded(together))
+        key = (id(engine), together[0].rows.kind, n_rows, bool(short_batches(together)))
         if key not in self._results:
             with intra_op(self._dispatcher.threads):
                 self._results[key] = check_engine(
-                    engine, self._dispatcher.worker().model, clients_to_check(together), n_rows
+                    engine, self._dispatcher.worker().train_one, clients_to_check(together), n_rows
                 )
-        return self._results[key]
+        result = self._results[key]
+        return result if result.refusal is not None or mixed is None else CheckResult(mixed)
+
+    def why_not_padded(self, tasks: Sequence[ClientTask], short: Mapping[int, ClientTask]) -> str | None:
+        """Why a fused step cannot pad short batches of these tasks, or None; see ``short_batches``."""
+        traits = self.traits(tasks) if short else None
+        if traits is None or traits.refusal is not None:
+            return None
+        kind = typical_task(tasks).rows.kind
+        alike = [task for task in tasks if task.rows.kind == kind]
+        short = short if len(alike) == len(tasks) else short_batches(alike)
+        if traits.has_norm:  # a batch of one row has no statistics: such clients are trained alone
+            short = {n: task for n, task in short.items() if n > 1}
+        with intra_op(self._dispatcher.threads):
+            return self._padding.why_not(alike, short)
 
     def n_operations(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> int:
         """Torch's operations in a fused step by a strategy that was checked."""
@@ -68,11 +85,14 @@ class EngineChecks:
             return {}
         traits, kind, alone = self.traits(tasks), typical_task(tasks).rows.kind, {}
         has_norm = traits is not None and traits.has_norm
+        failing = self._padding.failing(typical_task(tasks))
         for task in tasks:
             if task.rows.kind != kind:
                 alone[task.client] = f"its rows have shape {tuple(task.rows.kind[0])}, other clients' another"
             elif has_norm and (task.batches.counts == 1).any():
                 alone[task.client] = "a batch of one row, and the model has batch statistics"
+            elif failing and (reason := failing.get(int(task.batches.counts.min()))):
+                alone[task.client] = reason
         return alone
 
     def together(self, strategy: Strategy, tasks: Sequence[ClientTask]) -> list[ClientTask]:
@@ -97,12 +117,6 @@ def typical_task(tasks: Sequence[ClientTask]) -> ClientTask:
     """The first task whose examples are of the most common kind."""
     kind, _ = Counter(task.rows.kind for task in tasks).most_common(1)[0]
     return next(task for task in tasks if task.rows.kind == kind)
-
-
-def is_padded(tasks: Sequence[ClientTask]) -> bool:
-    """Is any batch short? Then a fused step has padding rows, and must be checked with some."""
-    distinct = {id(task.batches.counts): task for task in tasks}  # clients of one size share their counts
-    return any(bool((task.batches.counts < task.recipe.batch_size).any()) for task in distinct.values())
 
 
 def why_not_compiled() -> str | None:

@@ -9,7 +9,8 @@ from torch import nn
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.spread.streams import why_no_streams
 from evenload.clients.step.model_traits import ModelTraits
-from evenload.clients.tune.engine_checks import EngineChecks, is_padded, typical_task
+from evenload.clients.tune.engine_checks import EngineChecks, typical_task
+from evenload.clients.tune.padding_checks import short_batches
 from evenload.clients.tune.tuner import Tuner
 from evenload.clients.tune.tuning_cache import TuningCache, kind_of_work
 from evenload.clients.values.strategy import Strategy, TrainingPlan
@@ -55,12 +56,15 @@ class StrategySelector:
         """The plan for these tasks; one measurement serves tasks of their kind, number and length."""
         if not tasks:
             return TrainingPlan(self._asked or Strategy(), "there was no client to train")
-        key, n_steps = _like(tasks), sum(task.batches.n_steps for task in tasks)
+        short = short_batches(tasks)
+        key, n_steps = _like(tasks, bool(short)), sum(task.batches.n_steps for task in tasks)
         has_grown = not self._asked and n_steps > GROWN * self._n_steps.get(key, n_steps)
         if key not in self._plans or has_grown:
             self._plans[key] = self._first_usable(self._asked, tasks) if self._asked else self._tune(tasks)
             self._n_steps[key] = n_steps
         plan = self._plans[key]
+        if plan.strategy.takes_chunks and self._checks.why_not_padded(tasks, short) is not None:
+            plan = self._first_usable(plan.strategy, tasks)  # batches of these sizes are new
         return dataclasses.replace(plan, solo=self._checks.alone(plan.strategy, tasks))
 
     def traits(self, tasks: Sequence[ClientTask]) -> ModelTraits | None:
@@ -71,7 +75,8 @@ class StrategySelector:
         self, tasks: list[ClientTask], failed: Strategy, why: str, instead: Strategy | None = None
     ) -> None:
         """Train such tasks by ``instead`` from now on, or by the next best that was measured."""
-        plan = self._plans[_like(tasks)]
+        key = _like(tasks, bool(short_batches(tasks)))
+        plan = self._plans[key]
         reasons = {**plan.reasons, str(failed): why}
         if instead is None:
             measured = sorted(plan.probes, key=lambda row: row["ms per client-step"])
@@ -80,7 +85,7 @@ class StrategySelector:
         plan = dataclasses.replace(
             plan, strategy=instead, why=f"instead of {failed}: {why}", reasons=reasons, check=None
         )
-        self._plans[_like(tasks)] = plan
+        self._plans[key] = plan
         if self._cache and not self._asked:
             self._cache.keep(self._together(tasks), self._rounds, plan)
 
@@ -127,6 +132,6 @@ class StrategySelector:
         return self._checks.together(Strategy(inner="fused"), tasks)
 
 
-def _like(tasks: Sequence[ClientTask]) -> tuple:
+def _like(tasks: Sequence[ClientTask], is_padded: bool) -> tuple:
     """A key that is equal for tasks that one plan serves."""
-    return kind_of_work(tasks), typical_task(tasks).rows.kind, len(tasks).bit_length(), is_padded(tasks)
+    return kind_of_work(tasks), typical_task(tasks).rows.kind, len(tasks).bit_length(), is_padded

@@ -3,7 +3,6 @@
 load ──► select a strategy ──► (compare its engine with serial training) ──► dispatch ──► collect or reduce
 """
 
-import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +27,7 @@ from evenload.clients.load.merged import train_merged
 from evenload.clients.spread.dispatch_clients import ClientDispatcher
 from evenload.clients.step.dropout import with_keyed_dropout
 from evenload.clients.step.model_traits import ModelTraits
+from evenload.clients.step.module_state import copy_model
 from evenload.clients.tune.strategy_selector import StrategySelector
 from evenload.clients.values.options import State, TrainOptions
 from evenload.clients.values.recipe import Recipe
@@ -239,7 +239,7 @@ class Trainer:
 def template_of(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
     """A private copy; a factory is called with torch's generator at ``seed``. ConfigError for neither."""
     if isinstance(model, nn.Module):
-        return copy.deepcopy(model)
+        return copy_model(model)
     if not callable(model):
         raise ConfigError(
             f"the model is a {type(model).__name__}", hint="give an nn.Module, or a function that makes one"

@@ -9,8 +9,9 @@ from torch import Tensor
 from evenload.clients.values.recipe import Recipe
 from evenload.errors import ConfigError
 
-__all__ = ["METRICS_PER_ROW", "PerRow", "loss_of", "mean_loss_of", "metrics_of", "refuse_labels"]
+__all__ = ["IGNORED", "METRICS_PER_ROW", "PerRow", "loss_of", "mean_loss_of", "metrics_of", "refuse_labels"]
 
+IGNORED = -100  # the label that torch's cross entropy leaves out
 PerRow = Callable[[Tensor, Tensor], Tensor]
 
 

@@ -1,0 +1,222 @@
+"""What a model remembers outside its state dict, put back before each client that the same copy trains.
+
+restored   buffers of all kinds, attributes of modules and parameters, hooks, containers of submodules, flags
+refused    what copies of a model share, so that it cannot be put back: variables of closures, attributes of
+           classes, objects that deepcopy returns as they are. An error names what changed there.
+"""
+
+import copy
+import io
+import pickle
+import types
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any
+
+import torch
+from torch import nn
+
+from evenload.clients.step.dropout import KEY
+from evenload.errors import ConfigError
+
+__all__ = ["ModuleState", "copy_model"]
+
+_REGISTRIES = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict | set))
+_ATOMS = (
+    *(type(None), bool, int, float, complex, str, bytes, type, range, Enum),
+    *(torch.dtype, torch.device, torch.layout, torch.memory_format),
+    *(types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType),
+)
+_HINT = "keep it in a buffer, or in an attribute of a module that copy.deepcopy copies"
+
+
+class ModuleState:
+    """All that ``model`` held beside its parameters' numbers when this was made.
+
+    Plain values of attributes are put back by assignment, other objects by a deep copy: what was written into
+    them is gone, too. Torch's own modules do not write into theirs.
+    """
+
+    def __init__(self, model: nn.Module):
+        self._attributes: list[tuple[str, dict, dict]] = []  # owner's name, its __dict__, and what it was
+        self._containers: list[tuple[str, Any, list]] = []  # owner's name, what it registers, and what it was
+        self._params = [(p, p.requires_grad) for p in model.parameters()]
+        named = [(name, b) for name, b in model.named_buffers() if not name.endswith(KEY)]
+        self._buffers = [(b, b.detach().clone()) for _, b in named]
+        self._own = {id(one): one for one in (*model.modules(), *model.parameters(), *model.buffers())}
+        objects: dict[tuple[int, str], Any] = {}  # (position in _attributes, name) -> no plain value
+        self._shared: dict[str, Callable[[], Any]] = {}
+        for name, module in model.named_modules():
+            owner = name or "the model"
+            for key in _REGISTRIES & module.__dict__.keys():
+                container = module.__dict__[key]
+                self._containers.append((f"{key} of {owner}", container, _contents(container)))
+            if not all(map(_is_known, type(module).__mro__)):
+                self._sort(owner, module, len(self._attributes), objects)
+            if not type(module).__module__.startswith("evenload"):  # ours are set anew in each step
+                self._attributes.append((owner, module.__dict__, dict(module.__dict__)))
+        for name, p in model.named_parameters():
+            self._attributes.append((name, p.__dict__, dict(p.__dict__)))
+        self._objects = copy.deepcopy(objects, dict(self._own))
+        for kind in {kind for module in model.modules() for kind in type(module).__mro__}:
+            if not _is_known(kind):
+                self._shared |= _class_attributes(kind)
+        self._prints = {name: self._print(read()) for name, read in self._shared.items()}
+        self._lengths = [len(container) for _, container, _ in self._containers]
+        self._filled = [entry for entry in self._containers if entry[2]]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back; parameters keep their numbers, and have no gradients."""
+        for _, attributes, before in self._attributes:
+            if len(attributes) != len(before):
+                for key in attributes.keys() - before.keys():
+                    del attributes[key]
+            attributes.update(before)
+        is_longer = self._lengths != [len(container) for _, container, _ in self._containers]
+        for _, container, contents in self._containers if is_longer else self._filled:
+            if not _holds(container, contents):
+                container.clear()
+                container.update(contents)
+        if self._objects:
+            for (at, key), value in copy.deepcopy(self._objects, dict(self._own)).items():
+                self._attributes[at][1][key] = value
+        for buffer, value in self._buffers:
+            if buffer.shape != value.shape:
+                buffer.set_(value.clone())  # pyright: ignore[reportArgumentType]
+            else:
+                buffer.copy_(value)
+        for p, requires_grad in self._params:
+            p.grad = None
+            if p.requires_grad is not requires_grad:
+                p.requires_grad_(requires_grad)
+            if p._backward_hooks:
+                p._backward_hooks.clear()
+
+    def refuse_shared(self) -> None:
+        """Raise ConfigError if what all copies of the model share is not what it was."""
+        if (name := self._changed_shared()) is not None:
+            raise ConfigError(
+                f"{name} changed while a client was trained, and would enter other clients' training",
+                hint=_HINT,
+            )
+
+    def changed(self) -> str | None:
+        """The name of something that has changed, or None; numbers in buffers and parameters do not count."""
+        for at, (owner, attributes, before) in enumerate(self._attributes):
+            for key in attributes.keys() | before.keys():
+                if key not in attributes or key not in before:
+                    return f"attribute {key!r} of {owner}"
+                now, was = attributes[key], self._objects.get((at, key), before[key])
+                is_same = now is was or (_is_atom(was) and type(now) is type(was) and now == was)
+                if not is_same and ((at, key) not in self._objects or self._print(now) != self._print(was)):
+                    return f"attribute {key!r} of {owner}"
+        for owner, container, contents in self._containers:
+            if not _holds(container, contents):
+                return owner
+        return self._changed_shared()
+
+    def _sort(self, owner: str, module: nn.Module, at: int, objects: dict[tuple[int, str], Any]) -> None:
+        """Add the module's attributes that are no plain values to ``objects``, or to what is shared."""
+        for key, value in module.__dict__.items():
+            if key in _REGISTRIES or id(value) in self._own or _is_atom(value):
+                continue
+            if isinstance(value, types.FunctionType):
+                if next(_variables(value), None) is not None:
+                    self._shared[f"attribute {key!r} of {owner}"] = lambda value=value: value
+            elif copy.deepcopy(value, dict(self._own)) is value:
+                self._shared[f"attribute {key!r} of {owner}"] = lambda value=value: value
+            else:
+                objects[at, key] = value
+
+    def _changed_shared(self) -> str | None:
+        return next((n for n, read in self._shared.items() if self._print(read()) != self._prints[n]), None)
+
+    def _print(self, value: Any, depth: int = 4) -> Any:
+        """What stays equal as long as nothing is written into ``value``; modules count by identity."""
+        if id(value) in self._own or isinstance(value, nn.Module) or not depth:
+            return id(value)
+        if isinstance(value, types.FunctionType):
+            return [self._print(part, depth - 1) for part in _variables(value)]
+        try:
+            file = io.BytesIO()
+            _Pickler(file, self._own).dump(value)
+            return file.getvalue()
+        except Exception:
+            attributes = getattr(value, "__dict__", {})
+            return [(k, self._print(v, depth - 1)) for k, v in attributes.items()] or id(value)
+
+
+class _Pickler(pickle.Pickler):
+    """A pickler to which a model's own parts, and all modules, are references."""
+
+    def __init__(self, file: io.BytesIO, own: dict[int, Any]):
+        super().__init__(file)
+        self._own = own
+
+    def persistent_id(self, obj: Any) -> int | None:
+        return id(obj) if id(obj) in self._own or isinstance(obj, nn.Module) else None
+
+
+def copy_model(model: nn.Module) -> nn.Module:
+    """A deep copy. Raises ConfigError that names the attribute which cannot be copied."""
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        own = {id(one): one for one in (*model.modules(), *model.parameters(), *model.buffers())}
+        for name, module in model.named_modules():
+            for key, value in module.__dict__.items():
+                try:
+                    copy.deepcopy(value, dict(own))
+                except Exception as reason:
+                    raise ConfigError(
+                        f"attribute {key!r} of {name or 'the model'} cannot be copied, and every client has "
+                        f"a model of its own: {type(reason).__name__}: {reason}".splitlines()[0],
+                        hint="leave it out of the model, or give it a __deepcopy__",
+                    ) from error
+        raise
+
+
+def _is_known(kind: type) -> bool:
+    """Is it one of torch's own classes or ours, whose forward passes write to buffers only?"""
+    return kind is object or kind.__module__.split(".")[0] in ("torch", "evenload")
+
+
+def _is_atom(value: Any) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return all(map(_is_atom, value))
+    return isinstance(value, _ATOMS)
+
+
+def _variables(function: types.FunctionType) -> Iterator[Any]:
+    """What the function may write into: variables of its closure, defaults and attributes."""
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not assigned yet
+            yield None
+    yield from (value for value in function.__defaults__ or () if not _is_atom(value))
+    yield from [function.__dict__] if function.__dict__ else []
+
+
+def _class_attributes(kind: type) -> dict[str, Callable[[], Any]]:
+    """Readers of the class's own plain values and containers."""
+    kinds = (list, dict, set, int, float, str, torch.Tensor)
+    return {
+        f"attribute {key!r} of class {kind.__name__}": lambda key=key: vars(kind).get(key)
+        for key, value in vars(kind).items()
+        if isinstance(value, kinds) and not key.startswith("__")
+    }
+
+
+def _contents(container: Any) -> list:
+    return list(container.items()) if isinstance(container, dict) else list(container)
+
+
+def _holds(container: Any, contents: list) -> bool:
+    """Does the container hold these very objects under these names?"""
+    if len(container) != len(contents):
+        return False
+    if not isinstance(container, dict):
+        return container == set(contents)
+    return all(key in container and container[key] is value for key, value in contents)

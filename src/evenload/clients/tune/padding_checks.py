@@ -1,0 +1,97 @@
+"""Which short batches of one model's clients may be padded in a fused step; what was probed is remembered."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from evenload.clients.step.padding_probe import PaddingProbe, PaddingVerdict
+from evenload.clients.values.task import ClientTask
+
+__all__ = ["PaddingChecks", "short_batches"]
+
+# Numbers of rows that are probed, the least and the most first. With more clients' steps to come, more of
+# them: a probe takes about as long as four steps.
+FEWEST, MOST, STEPS_PER_PROBE = 6, 32, 30
+EXAMPLES, CLIENTS = 16, 8  # of so many clients, whose numbers show what padding may be
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Probes of one kind of work, and what each number of rows gave."""
+
+    probe: PaddingProbe
+    verdicts: dict[int, PaddingVerdict] = field(default_factory=dict)
+
+
+class PaddingChecks:
+    """Probes of short batches, one for each number of rows."""
+
+    def __init__(self, model: nn.Module):
+        self._model = model
+        self._kinds: dict[tuple, _Kind] = {}
+
+    def why_not(self, tasks: Sequence[ClientTask], short: Mapping[int, ClientTask]) -> str | None:
+        """Why these tasks cannot be padded, or None; probes numbers of rows that are new.
+
+        short  as ``short_batches`` gives it
+        """
+        if not short:
+            return None
+        key = _key(tasks[0])
+        if key not in self._kinds:
+            self._kinds[key] = _Kind(self._probe(tasks))
+        kind = self._kinds[key]
+        if not kind.verdicts.keys() >= short.keys():
+            n_steps = sum(task.batches.n_steps for task in tasks)
+            most = max(FEWEST, min(MOST, n_steps // STEPS_PER_PROBE))
+            for n in _spread(sorted(short.keys() - kind.verdicts.keys())):
+                if len(kind.verdicts) >= most:
+                    break
+                kind.verdicts[n] = _verdict(kind.probe, short[n])
+        verdicts = [kind.verdicts[n] for n in short if n in kind.verdicts]
+        return next((v.mixes for v in verdicts if v.mixes), None)
+
+    def failing(self, task: ClientTask) -> Mapping[int, str]:
+        """Numbers of rows that fail in serial training, among tasks like this one, and how."""
+        kind = self._kinds.get(_key(task))
+        return {n: v.fails for n, v in kind.verdicts.items() if v.fails} if kind else {}
+
+    def _probe(self, tasks: Sequence[ClientTask]) -> PaddingProbe:
+        shown = [task.rows.at(np.arange(min(EXAMPLES, len(task.rows)))) for task in tasks[:CLIENTS]]
+        x, y = (torch.cat(column) for column in zip(*shown, strict=True))
+        return PaddingProbe(self._model, tasks[0].recipe, tasks[0].start, x, y)
+
+
+def short_batches(tasks: Sequence[ClientTask]) -> dict[int, ClientTask]:
+    """Numbers of rows of batches that are not full -> a task with one; a client has one such number."""
+    distinct = {id(task.batches.counts): task for task in tasks}  # clients of one size share their counts
+    least = {int(task.batches.counts.min()): task for task in distinct.values()}
+    return {n: task for n, task in least.items() if n < task.recipe.batch_size}
+
+
+def _key(task: ClientTask) -> tuple:
+    recipe = task.recipe
+    return recipe.loss, recipe.augment, recipe.precision, recipe.batch_size, task.rows.kind
+
+
+def _verdict(probe: PaddingProbe, task: ClientTask) -> PaddingVerdict:
+    batches = task.batches
+    step = int(batches.counts.argmin())
+    x, y = task.rows.at(batches.rows[step, : batches.counts[step]])
+    return probe.verdict(x, y, int(batches.draws[step]), batches.rows.shape[1])
+
+
+def _spread(numbers: list[int]) -> list[int]:
+    """The first and the last, then the middle ones of what lies between, and so on."""
+    if len(numbers) < 3:
+        return numbers
+    ranked, gaps = [0, len(numbers) - 1], [(0, len(numbers) - 1)]
+    for low, high in gaps:
+        if high - low > 1:
+            middle = (low + high) // 2
+            ranked.append(middle)
+            gaps += [(low, middle), (middle, high)]
+    return [numbers[i] for i in ranked]
