@@ -43,7 +43,9 @@ class ModuleState:
         self._params = [(p, p.requires_grad) for p in model.parameters()]
         named = [(name, b) for name, b in model.named_buffers() if not name.endswith(KEY)]
         self._buffers = [(b, b.detach().clone()) for _, b in named]
-        self._own = {id(one): one for one in (*model.modules(), *model.parameters(), *model.buffers())}
+        self._own: dict[int, Any] = {
+            id(one): one for one in (*model.modules(), *model.parameters(), *model.buffers())
+        }
         objects: dict[tuple[int, str], Any] = {}  # (position in _attributes, name) -> no plain value
         self._shared: dict[str, Callable[[], Any]] = {}
         for name, module in model.named_modules():
@@ -56,7 +58,8 @@ class ModuleState:
             if not type(module).__module__.startswith("evenload"):  # ours are set anew in each step
                 self._attributes.append((owner, module.__dict__, dict(module.__dict__)))
         for name, p in model.named_parameters():
-            self._attributes.append((name, p.__dict__, dict(p.__dict__)))
+            attributes: Any = p.__dict__
+            self._attributes.append((name, attributes, dict(attributes)))
         self._objects = copy.deepcopy(objects, dict(self._own))
         for kind in {kind for module in model.modules() for kind in type(module).__mro__}:
             if not _is_known(kind):

@@ -1,0 +1,140 @@
+"""Random models and losses, some of which mix rows of a batch: the result is serial, whatever runs."""
+
+import random
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from evenload.clients import SGD, Recipe, train
+from evenload.clients.spread.equivalence_check import difference
+
+D, CLASSES = 6, 3
+
+
+class Layer(nn.Module):
+    """One layer by name, with a gate that is zero at first where ``gated``."""
+
+    def __init__(self, how, gated):
+        super().__init__()
+        self.how, self.line, self.norm = how, nn.Linear(D, D), nn.LayerNorm(D)
+        self.gate = nn.Parameter(torch.zeros(())) if gated else None
+        self.drop, self.batch_norm = nn.Dropout(0.3), nn.BatchNorm1d(D)
+        self.register_buffer("ema", torch.zeros(D))
+        self.register_buffer("kept", torch.zeros(D), persistent=False)
+        self.calls, self.seen = 0, []
+
+    def forward(self, h):
+        new = LAYERS[self.how](self, h)
+        return new if self.gate is None else h + self.gate * new
+
+
+def ema(layer, h):
+    layer.ema.mul_(0.9).add_(0.1 * h.detach().mean(0))
+    return h - layer.ema
+
+
+def ema_anew(layer, h):
+    layer.ema = 0.9 * layer.ema + 0.1 * h.detach().mean(0)
+    return h - layer.ema
+
+
+def kept(layer, h):
+    layer.kept.add_(h.detach()[0])
+    return h - 0.1 * layer.kept
+
+
+def calls(layer, h):
+    layer.calls += 1
+    return h * (1 + 0.1 * (layer.calls % 3))
+
+
+def seen(layer, h):
+    layer.seen.append(float(len(h)))
+    return h + 0.01 * sum(layer.seen)
+
+
+LAYERS = {
+    "linear": lambda m, h: torch.tanh(m.line(h)),
+    "norm": lambda m, h: m.norm(h),
+    "relu": lambda m, h: F.relu(m.line(h)),
+    "row norm": lambda m, h: h / (1 + h.norm(dim=1, keepdim=True)),
+    "dropout": lambda m, h: m.drop(m.line(h)),
+    "dropout by columns": lambda m, h: m.drop(h.T).T,
+    "batch norm": lambda m, h: m.batch_norm(h),
+    "centred": lambda m, h: h - h.mean(0),
+    "whole norm": lambda m, h: h / (1 + h.norm()),
+    "cumsum": lambda m, h: h.cumsum(0),
+    "rolled": lambda m, h: h + 0.5 * h.roll(1, 0),
+    "flipped": lambda m, h: h + 0.5 * h.flip(0),
+    "largest": lambda m, h: h - 0.3 * h.amax(0),
+    "attention over rows": lambda m, h: torch.softmax(h @ h.T / 3, -1) @ h,
+    "number of rows": lambda m, h: h * (1 + h.shape[0] / 4),
+    "ema": ema,
+    "ema anew": ema_anew,
+    "kept": kept,
+    "calls": calls,
+    "seen": seen,
+    "squeezed": lambda m, h: h + m.line(h)[:, :1].squeeze().reshape(-1, 1),
+}
+LOSSES = {
+    "plain": "cross_entropy",
+    "per row": lambda out, y: F.cross_entropy(out, y, reduction="none", label_smoothing=0.1),
+    "contrastive": lambda out, y: F.cross_entropy(
+        out @ out.T, torch.arange(len(out), device=out.device), reduction="none"
+    ),
+    "centred": lambda out, y: F.cross_entropy(out - out.mean(0), y, reduction="none"),
+    "by frequency": lambda out, y: (
+        F.cross_entropy(out, y, reduction="none") * (1 + (y[:, None] == y).to(out.dtype).mean(1))
+    ),
+    "by number": lambda out, y: F.cross_entropy(out, y, reduction="none") * len(y),
+}
+
+
+def a_program(seed):
+    """The largest difference from serial of one random program, and what it was."""
+    draw = random.Random(seed)
+    layers = [(draw.choice(list(LAYERS)), draw.random() < 0.2) for _ in range(draw.randint(1, 3))]
+    loss = draw.choice([*LOSSES, "plain", "per row"])
+    batch, epochs = draw.choice([2, 4, 5, 8]), draw.randint(1, 3)
+    sizes = [draw.choice([1, draw.randint(1, 3 * batch)]) for _ in range(draw.randint(2, 6))]
+    g = torch.Generator().manual_seed(seed)
+    data = [
+        (torch.randn(n, D, generator=g).double(), torch.randint(0, CLASSES, (n,), generator=g)) for n in sizes
+    ]
+
+    def net():
+        return nn.Sequential(*[Layer(*layer) for layer in layers], nn.Linear(D, CLASSES)).double()
+
+    recipe = Recipe(
+        optimizer=SGD(0.05, momentum=draw.choice([0.0, 0.9])),
+        loss=LOSSES[loss],
+        batch_size=batch,
+        epochs=epochs,
+    )
+    strategy, rounds = draw.choice([("fused:4", 1), ("threads*2/fused:3", 1), ("auto", 10_000)])
+    serial = train(net, data, recipe, strategy="serial", on_error="return", seed=seed)
+    ours = train(net, data, recipe, strategy=strategy, rounds=rounds, on_error="return", seed=seed)
+    what = f"seed {seed}: {layers}, {loss}, batch {batch}, {sizes}, {strategy}: {ours.plan.strategy}"
+    worst = 0.0
+    for a, b in zip(serial, ours, strict=True):
+        if (a.status, a.steps) != (b.status, b.steps):
+            return float("inf"), f"{what}: client {a.client} is {b.status}, serial {a.status}: {a.error}"
+        size = max(1.0, *(float(t.abs().max()) for t in a.state.values()))
+        worst = max(worst, difference(a.state, b.state) / size if a.status == "ok" else 0.0)
+    return worst, what
+
+
+@pytest.mark.parametrize("start", [0, 12])
+def test_a_few_random_programs_give_the_serial_result(start):
+    wrong = [what for seed in range(start, start + 12) for far, what in [a_program(seed)] if not far <= 1e-9]
+    assert not wrong
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("part", range(20))
+def test_two_thousand_random_programs_give_the_serial_result(part):
+    seeds = range(1000 + 100 * part, 1100 + 100 * part)
+    assert not [what for seed in seeds for far, what in [a_program(seed)] if not far <= 1e-9]
