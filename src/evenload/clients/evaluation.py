@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.values.data import as_rows
-from evenload.clients.values.losses import METRICS_PER_ROW, loss_of
+from evenload.clients.values.losses import METRICS_PER_ROW, loss_of, n_counted
 from evenload.clients.values.recipe import Recipe
 
 __all__ = ["evaluate", "evaluate_each"]
@@ -30,14 +30,15 @@ def evaluate(
     dtype = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
     rows, loss = as_rows(examples, dtype), loss_of(recipe)
     names = ("loss", "accuracy") if recipe.loss == "cross_entropy" else ("loss",)
-    sums = dict.fromkeys(names, 0.0)
+    sums, counted = dict.fromkeys(names, 0.0), 0.0
     for at in range(0, len(rows), BATCH):
         x, y = rows.at(np.arange(at, min(at + BATCH, len(rows))))
         outputs = own(x)
+        counted += len(y) if "accuracy" not in sums or y.is_floating_point() else n_counted(y)
         sums["loss"] += float(loss(outputs, y).sum())
         if "accuracy" in sums:
             sums["accuracy"] += float(METRICS_PER_ROW["accuracy"](outputs, y).sum())
-    return {name: total / len(rows) if len(rows) else float("nan") for name, total in sums.items()}
+    return {name: total / counted if counted else float("nan") for name, total in sums.items()}
 
 
 def evaluate_each(

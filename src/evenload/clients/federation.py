@@ -7,6 +7,7 @@ is bit for bit the run that was not.
 import dataclasses
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,6 +119,10 @@ def _check(algorithm: Any, rule: Cohort, rounds: int, evaluate_every: int, n_cli
     if rounds < 1 or evaluate_every < 1 or not n_clients:
         raise ConfigError(
             f"rounds={rounds}, evaluate_every={evaluate_every}, {n_clients} clients: use 1 or more"
+        )
+    if isinstance(rule.size, int) and rule.size > n_clients:
+        warnings.warn(
+            f"a cohort of {rule.size}, but there are {n_clients} clients: all take part", stacklevel=3
         )
     if isinstance(algorithm, PrivateFedAvg) and rule.poisson and algorithm.expected is None:
         raise ConfigError(

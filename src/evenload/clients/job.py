@@ -68,7 +68,7 @@ def read_job(document: Any, source: str) -> FederatedJob:
             faults.append((key, getattr(error, "message", str(error))))
             return None
 
-    recipe = part("recipe", lambda: _recipe(document.get("recipe", {})))
+    recipe = _recipe(document.get("recipe", {}), part)
     algorithm = part("algorithm", lambda: _algorithm(document.get("algorithm", {"name": "FedAvg"})))
     cohort = part("cohort", lambda: _cohort(document.get("cohort")))
     if faults:
@@ -81,16 +81,26 @@ def read_job(document: Any, source: str) -> FederatedJob:
     return FederatedJob(recipe=recipe, algorithm=algorithm, cohort=cohort, **given)
 
 
-def _recipe(entry: Any) -> Recipe:
-    _mapping(entry, [f.name for f in fields(Recipe) if f.name not in ("step", "augment")])
-    made = dict(entry)
-    if "optimizer" in made:
-        made["optimizer"] = _named("optimizer", made["optimizer"], OPTIMIZERS)
-    if "schedule" in made:
-        made["schedule"] = _named("schedule", made["schedule"], SCHEDULES)
-    if "metrics" in made:
-        made["metrics"] = tuple(made["metrics"])
-    return Recipe(**made)
+def _recipe(entry: Any, part: Callable[[str, Callable[[], Any]], Any]) -> Recipe | None:
+    """The recipe; ``part`` makes one value, or notes what is wrong with it. None if anything is."""
+    if not isinstance(entry, Mapping):
+        return part("recipe", lambda: _mapping(entry, []))
+    names = [f.name for f in fields(Recipe) if f.name not in ("step", "augment")]
+    known = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
+    made: dict[str, Any] = {}
+    for key, value in entry.items():
+
+        def make(key: str = key, value: Any = value) -> Any:
+            _mapping({key: value}, names)
+            value = _named(key, value, known[key]) if key in known else value
+            value = tuple(value) if key == "metrics" else value
+            Recipe(**{key: value})  # raises for what is wrong with this value alone
+            return value
+
+        made[key] = part(f"recipe.{key}", make)
+    if any(value is None and entry[key] is not None for key, value in made.items()):
+        return None
+    return part("recipe", lambda: Recipe(**made))
 
 
 def _algorithm(entry: Any) -> Any:

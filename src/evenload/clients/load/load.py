@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from evenload.clients.step.dropout import keyed_layers
 from evenload.clients.step.model_traits import ask, class_count
@@ -15,7 +15,7 @@ from evenload.clients.step.serial import failed, untouched
 from evenload.clients.values.batches import plan_batches
 from evenload.clients.values.data import Rows, as_rows
 from evenload.clients.values.keys import MODEL, key
-from evenload.clients.values.losses import refuse_labels
+from evenload.clients.values.losses import IGNORED, refuse_labels
 from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe, check_together
 from evenload.clients.values.result import ClientResult
@@ -91,7 +91,13 @@ class DatasetReader:
     def _read(self, dataset: Any, recipe: Recipe) -> tuple[Rows, Exception | None]:
         try:
             rows = as_rows(dataset, self._dtype)
-            return rows, self._refuse(rows, recipe) if len(rows) else None
+            if not len(rows):
+                return rows, None
+            reason = self._refuse(rows, recipe)
+            if recipe.loss == "cross_entropy" and not rows.y.is_floating_point():
+                ignores = bool((_own_labels(rows) == IGNORED).any())
+                rows = replace(rows, has_ignored=True) if ignores else rows
+            return rows, reason
         except Exception as error:
             return Rows(torch.empty(0), torch.empty(0)), error
 
@@ -221,5 +227,8 @@ def _bad_indices(model: nn.Module, recipe: Recipe, rows: Rows) -> Exception | No
 def _bad_labels(rows: Rows, n_classes: int | None) -> str | None:
     if n_classes is None:
         return None
-    y = rows.y if rows.rows is None else rows.y[torch.from_numpy(rows.rows)]
-    return refuse_labels(y, n_classes)
+    return refuse_labels(_own_labels(rows), n_classes)
+
+
+def _own_labels(rows: Rows) -> Tensor:
+    return rows.y if rows.rows is None else rows.y[torch.from_numpy(rows.rows)]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from evenload.clients.values.losses import loss_of
+from evenload.clients.values.losses import mean_loss_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
@@ -28,7 +28,7 @@ def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientRe
     recipe, steps = tasks[0].recipe, max(task.batches.n_steps for task in tasks)
     model.load_state_dict(tasks[0].start)
     model.train()
-    optimizer, loss_fn, losses = recipe.optimizer.build(model.parameters()), loss_of(recipe), []
+    optimizer, loss_fn, losses = recipe.optimizer.build(model.parameters()), mean_loss_of(recipe), []
     for step in range(steps):
         parts = [
             task.rows.at(task.batches.rows[step, : task.batches.counts[step]])
@@ -37,7 +37,7 @@ def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientRe
         ]
         x, y = (torch.cat(column) for column in zip(*parts, strict=True))
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_fn(model(x), y).mean()
+        loss = loss_fn(model(x), y)
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))

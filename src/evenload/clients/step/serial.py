@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from evenload.clients.step.dropout import KEY, KeyedDropout, keyed_layers
 from evenload.clients.step.forward import augmented, precision_of
-from evenload.clients.values.losses import mean_loss_of, metrics_of
+from evenload.clients.values.losses import mean_loss_of, metrics_of, n_counted
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
 
@@ -57,7 +57,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
     optimizer = recipe.optimizer.build(params.values())
     layers, metrics = list(keyed_layers(model).values()), metrics_of(recipe)
-    seen, sums, losses, status = 0, dict.fromkeys(metrics, 0.0), [], "ok"
+    seen, counted, sums, losses, status = 0, 0, dict.fromkeys(metrics, 0.0), [], "ok"
     loss_fn, has_terms = mean_loss_of(recipe), bool(recipe.prox) or task.correction is not None
     buffers = [(m._buffers, name) for m in model.modules() for name in m._buffers if name != KEY]
     for step, (x, y) in enumerate(_batches(task, device)):
@@ -88,7 +88,8 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
                 sums[name] += float(metric(outputs.detach(), y).sum())
         losses.append(loss)
         seen += len(x)
-    means = {name: total / max(1, seen) for name, total in sums.items()}
+        counted += n_counted(y) if task.rows.has_ignored else len(x)
+    means = {name: total / max(1, counted) for name, total in sums.items()}
     return _result(model, task, losses, means, seen, status)
 
 

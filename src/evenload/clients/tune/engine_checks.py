@@ -91,6 +91,8 @@ class EngineChecks:
                 alone[task.client] = f"its rows have shape {tuple(task.rows.kind[0])}, other clients' another"
             elif has_norm and (task.batches.counts == 1).any():
                 alone[task.client] = "a batch of one row, and the model has batch statistics"
+            elif task.rows.has_ignored:
+                alone[task.client] = "some of its labels are ignored, so that its rows do not weigh the same"
             elif failing and (reason := failing.get(int(task.batches.counts.min()))):
                 alone[task.client] = reason
         return alone

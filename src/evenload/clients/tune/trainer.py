@@ -123,13 +123,18 @@ class Trainer:
         order = {client: at for at, client in enumerate(inputs.ids)}
         plan: TrainingPlan | None = None
         reasons: dict[str, str] = {}
+        has_trained = False
         for part in _windows(inputs):
             loaded = load_tasks(self._reader, part, self._seed, options.round)
-            plan = self._selector.plan(loaded.tasks)
+            if loaded.tasks or plan is None:
+                plan = self._selector.plan(loaded.tasks)
+            has_trained = has_trained or bool(loaded.tasks)
             for batch in self._train_loaded(plan, loaded, options.round, reasons):
                 for result in reducer.take(batch) if reducer else batch:
                     results[order[result.client]] = result
         plan = plan or self._selector.plan([])
+        if results and not has_trained:
+            plan = dataclasses.replace(plan, why=f"{plan.why}: {_causes(list(results.values()))}")
         plan = dataclasses.replace(plan, reasons={**plan.reasons, **reasons}) if reasons else plan
         found = TrainResult(tuple(results[at] for at in sorted(results)), plan)
         if reducer:
@@ -259,6 +264,14 @@ def _windows(inputs: ClientInputs) -> Iterator[ClientInputs]:
     for at in range(0, n, size):
         parts = {f.name: getattr(inputs, f.name)[at : at + size] for f in dataclasses.fields(inputs)}
         yield ClientInputs(**parts)
+
+
+def _causes(results: Sequence[ClientResult]) -> str:
+    """Why none of these clients was trained: the first one's reason, and how many others there are."""
+    first = results[0]
+    error = _first_line(first.error) if first.error is not None else "it has no rows"
+    more = f" (and {len(results) - 1} more)" if len(results) > 1 else ""
+    return f"client {first.client}: {error}{more}"
 
 
 def _first_line(error: Exception) -> str:

@@ -18,11 +18,13 @@ class Rows:
     """A client's examples: ``rows`` of ``x`` [n, ...] and ``y`` [n, ...]; all of them if ``rows`` is None.
 
     Clients that are rows of one pair of tensors are trained without copying it; ``rows`` is int64 [m].
+    ``has_ignored``: some labels are those that the loss leaves out.
     """
 
     x: Tensor
     y: Tensor
     rows: np.ndarray | None = None
+    has_ignored: bool = False
     kind: tuple = field(init=False, repr=False)  # what rows must share to be in one batch
 
     def __post_init__(self) -> None:
@@ -45,7 +47,7 @@ class Rows:
         if self.rows is None and _fills_its_storage(self.x) and _fills_its_storage(self.y):
             return self
         x, y = self.at(np.arange(len(self)))
-        return Rows(x, y)
+        return Rows(x, y, has_ignored=self.has_ignored)
 
 
 def as_rows(dataset: Any, dtype: torch.dtype) -> Rows:
