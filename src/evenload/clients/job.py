@@ -81,7 +81,7 @@ def read_job(document: Any, source: str) -> FederatedJob:
     return FederatedJob(recipe=recipe, algorithm=algorithm, cohort=cohort, **given)
 
 
-def _recipe(entry: Any, part: Callable[[str, Callable[[], Any]], Any]) -> Recipe | None:
+def _recipe(entry: Any, part: Callable[[str, Callable[[], Any]], Any]) -> Any:
     """The recipe; ``part`` makes one value, or notes what is wrong with it. None if anything is."""
     if not isinstance(entry, Mapping):
         return part("recipe", lambda: _mapping(entry, []))
