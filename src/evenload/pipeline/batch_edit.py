@@ -127,7 +127,7 @@ class MultiDeviceImageEdit:
         self, folder: Path, images: Sequence[Any], texts: Sequence[str], seed: int, call: dict[str, Any]
     ) -> list[Any]:
         require("pydantic", extra="yaml", why="checking the job")
-        from evenload.pipeline.job.ignored_settings import settings_without_effect
+        from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
         from evenload.pipeline.job.job_file import spec_of
 
         inputs = folder.parent / f"{folder.name}.inputs"

@@ -22,7 +22,6 @@ from evenload.errors import ConfigError, UnknownName
 from evenload.events import Event, EventFile, json_text, read_events
 from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
-from evenload.pipeline.job.inputs import read_items
 from evenload.pipeline.job.model_files import check_models
 from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
@@ -57,17 +56,15 @@ class Pipeline:
         Raises SpecError with every fault found, MissingExtra without pydantic or PyYAML.
         """
         require("pydantic", extra="yaml", why="reading job files")
-        from evenload.pipeline.job.job_file import load_spec
+        from evenload.pipeline.job.job_file import load_job
 
-        spec = load_spec(path, changes)
-        folder = Path(path).resolve().parent
-        return cls(spec, read_items(spec.job.inputs, folder, spec.job.seed, str(path)), folder)
+        return cls(*load_job(path, changes), Path(path).resolve().parent)
 
     @classmethod
     def from_run(cls, path: str | Path) -> "Pipeline":
         """The job of an earlier run, from its run folder. Raises ConfigError if that holds none."""
         require("pydantic", extra="yaml", why="reading job files")
-        from evenload.pipeline.job.job_file import parse_spec
+        from evenload.pipeline.job.job_file import parse_job
 
         path = Path(path)
         try:
@@ -78,8 +75,7 @@ class Pipeline:
                 f"{path} is not the folder of a run that can be gone on with ({type(error).__name__})",
                 hint="give the folder that `evenload run` printed",
             ) from error
-        spec = parse_spec(text, folder, str(path / "config.yaml"))
-        return cls(spec, read_items(spec.job.inputs, folder, spec.job.seed, str(path)), folder)
+        return cls(*parse_job(text, folder, str(path / "config.yaml")), folder)
 
     @property
     def out(self) -> Path:

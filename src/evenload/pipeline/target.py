@@ -18,7 +18,14 @@ from typing import Any
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor.task.user_file import import_file
 
-__all__ = ["CodeTarget", "check_arguments", "load_target", "locate_target"]
+__all__ = [
+    "CodeTarget",
+    "ReturnedNames",
+    "check_arguments",
+    "find_returned_names",
+    "load_target",
+    "locate_target",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,20 @@ class _Signature:
     names: tuple[str, ...]
     required: tuple[str, ...]
     is_open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedNames:
+    """The names of a stage's outputs, as far as its source says.
+
+    names      keys of the dicts that its returns are written as
+    mentioned  all texts in its source, any of which may be the name of an output
+    is_all     every return is such a dict, so that ``names`` are all there are
+    """
+
+    names: frozenset[str] = frozenset()
+    mentioned: frozenset[str] = frozenset()
+    is_all: bool = False
 
 
 def locate_target(target: str, folder: Path) -> CodeTarget:
@@ -153,6 +174,52 @@ def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_ow
             if not node.bases and method == "__call__":
                 return [f"{target.name} has no __call__(inputs, item) method"]
     return []
+
+
+def find_returned_names(target: CodeTarget) -> ReturnedNames:
+    """Read the names of a stage's outputs from the source of its class (or function), without running it."""
+    source = target.file or _origin(target.module, Path())
+    if source is None:
+        return ReturnedNames()
+    kinds = ast.ClassDef | ast.FunctionDef
+    found = [
+        node
+        for node in _statements(_parsed(source).body)
+        if isinstance(node, kinds) and node.name == target.name
+    ]
+    if len(found) != 1:  # imported from elsewhere, or one of several
+        return ReturnedNames()
+    node = found[0]
+    texts = (part.value for part in ast.walk(node) if isinstance(part, ast.Constant))
+    mentioned = frozenset(text for text in texts if isinstance(text, str))
+    methods = [node] if isinstance(node, ast.FunctionDef) else node.body
+    called = "__call__" if isinstance(node, ast.ClassDef) else target.name
+    calls = [part for part in methods if isinstance(part, ast.FunctionDef) and part.name == called]
+    if len(calls) != 1 or calls[0].decorator_list or node.decorator_list:
+        return ReturnedNames(mentioned=mentioned)
+    keys = [_literal_keys(part.value) for part in _own_returns(calls[0])]
+    names = frozenset(name for some in keys for name in some or ())
+    return ReturnedNames(names, mentioned, bool(keys) and None not in keys)
+
+
+def _own_returns(function: ast.FunctionDef) -> Iterator[ast.Return]:
+    """Yield the returns of a function, without those of functions and classes inside it."""
+    todo: list[ast.AST] = list(function.body)
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Return):
+            yield node
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            todo += ast.iter_child_nodes(node)
+
+
+def _literal_keys(value: ast.expr | None) -> list[str] | None:
+    """Return the keys of a dict that is written out, ``{"score": ...}``; None for anything else."""
+    if not isinstance(value, ast.Dict):
+        return None
+    keys = [key.value if isinstance(key, ast.Constant) else None for key in value.keys]
+    names = [key for key in keys if isinstance(key, str)]
+    return names if len(names) == len(keys) else None
 
 
 def _argument_faults(signature: _Signature, given: dict[str, Any]) -> list[str]:

@@ -59,7 +59,7 @@ def test_folders_as_groups_and_one_that_is_empty(tmp_path: Path) -> None:
     assert "use glob: in/*/*" in faults(tmp_path, folder="in")
     (tmp_path / "rows.csv").write_text("id,kind\na,color\nb,\nc,  \n")
     told = faults(tmp_path, csv="rows.csv", group_by="kind")
-    assert "item 'c' has nothing in its column 'kind'" in told
+    assert "each of 2 items ('b', 'c') has nothing in its column 'kind'" in told
 
 
 def test_links_are_called_by_their_own_names(tmp_path: Path) -> None:
@@ -137,8 +137,7 @@ def test_every_bad_row_is_named_with_its_line(tmp_path: Path) -> None:
     said = faults(tmp_path, jsonl="rows.jsonl")
     assert "line 2: is not JSON" in said
     assert "line 3: is not a JSON object" in said
-    assert "line 4: has no 'id' (job.inputs.id); columns: name" in said
-    assert "line 5: has no 'id'" in said
+    assert "lines 4, 5: has no 'id'; columns: name (job.inputs.id) (2 of 5 rows)" in said
     (tmp_path / "rows.csv").write_text("id,x\n1,2,3\n4\n")
     said = faults(tmp_path, csv="rows.csv")
     assert "line 2: does not have the header's 2 fields" in said
@@ -160,7 +159,19 @@ def test_binary_rows_are_refused(tmp_path: Path) -> None:
 
 def test_a_missing_group_is_named(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"id": 1, "kind": "cat"}\n{"id": 2}\n')
-    assert "item '2' has no column 'kind'" in faults(tmp_path, jsonl="rows.jsonl", group_by="kind")
+    assert "item '2' has nothing in its column 'kind'" in faults(
+        tmp_path, jsonl="rows.jsonl", group_by="kind"
+    )
+    said = faults(tmp_path, jsonl="rows.jsonl", group_by="kin")
+    assert said.count("no column") == 1
+    assert "each of 2 items ('1', '2') has no column 'kin'; did you mean 'kind'? columns: kind" in said
+
+
+def test_columns_of_paths_are_there(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"id": 1, "clean": "a.png"}\n{"id": 2}\n')
+    assert "did you mean 'clean'?" in faults(tmp_path, jsonl="rows.jsonl", paths=("claen",))
+    assert len(read(tmp_path, jsonl="rows.jsonl", paths=("clean",))) == 2
+    assert len(read(tmp_path, jsonl="rows.jsonl")) == 2  # ``path``, which is not named, need not be there
 
 
 @given(

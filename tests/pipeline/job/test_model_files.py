@@ -17,8 +17,8 @@ version: 1
 job: {name: t, inputs: {jsonl: rows.jsonl}}
 devices: cpu*1
 stages:
-  - {name: first, kind: vlm_score, model: &model {path: models/m}, outputs: {score: number}}
-  - {name: second, kind: vlm_score, model: *model}
+  - {name: first, kind: vlm_score, model: &model {path: models/m}, params: &images {images: [path]}}
+  - {name: second, kind: vlm_score, model: *model, params: *images}
 """
 
 
@@ -37,7 +37,7 @@ def job(tmp_path: Path) -> Path:
     for name in names.values():
         shard(model / name)
     (model / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    (tmp_path / "rows.jsonl").write_text('{"id": "a"}\n')
+    (tmp_path / "rows.jsonl").write_text('{"id": "a", "path": "a.png", "instruction": "x"}\n')
     (tmp_path / "job.yaml").write_text(JOB)
     return tmp_path / "job.yaml"
 

@@ -88,16 +88,15 @@ def plan(request: PlanRequest) -> int:
 
 def read_job(request: PlanRequest) -> "tuple[JobSpec, int]":
     """The job and how many items it has. With ``--items`` its inputs are not looked at."""
-    from evenload.pipeline.job.inputs import read_items
-    from evenload.pipeline.job.job_file import load_spec
+    from evenload.pipeline.job.job_file import load_job, load_spec
 
     changes, job = request.changes, request.job
     if request.mode is not None:
         changes = (*changes, f"schedule.mode={request.mode}")
     if request.items is not None:
         return load_spec(job, changes, with_inputs=False), request.items
-    spec = load_spec(job, changes)
-    return spec, len(read_items(spec.job.inputs, job.resolve().parent, spec.job.seed, str(job)))
+    spec, items = load_job(job, changes)
+    return spec, len(items)
 
 
 def fleet_of(devices: str | None, spec: "JobSpec") -> "tuple[list[FleetDevice], bool]":

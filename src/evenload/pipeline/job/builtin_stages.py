@@ -1,6 +1,8 @@
 """The stages that ship with evenload, by the ``kind`` that a job file names. A table of strings."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from evenload.errors import UnknownName
 
@@ -13,31 +15,75 @@ class BuiltinStage:
 
     target      module:Class
     components  parts of the model folder that the stage loads; () for all
+    outputs     names of what it returns; None where its ``params`` decide
+    reads       names of values that it always takes
+    columns     its ``params`` that name values it takes, with their defaults
+    templates   its ``params`` in which ``{name}`` stands for a value, with the names in their defaults
+    code        its ``params`` that name a class or function
     """
 
     target: str
     needs_model: bool = True
     components: tuple[str, ...] = ()
     is_diffusion: bool = False
+    outputs: tuple[str, ...] | None = None
+    reads: tuple[str, ...] = ()
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    templates: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    code: tuple[str, ...] = ()
 
 
 _STAGES = "evenload.pipeline.stages"
+_IMAGE, _EDIT = {"image": "path"}, {"image": "path", "instruction": "instruction"}
 BUILTIN_STAGES = {
-    "image_edit": BuiltinStage(f"{_STAGES}.image_edit:ImageEdit", is_diffusion=True),
+    "image_edit": BuiltinStage(
+        f"{_STAGES}.image_edit:ImageEdit", is_diffusion=True, outputs=("edited",), columns=_EDIT
+    ),
     "image_edit_encode": BuiltinStage(
-        f"{_STAGES}.image_edit:Encode", components=("text_encoder", "tokenizer", "processor")
+        f"{_STAGES}.image_edit:Encode",
+        components=("text_encoder", "tokenizer", "processor"),
+        outputs=("embeds",),
+        columns=_EDIT,
     ),
     "image_edit_denoise": BuiltinStage(
-        f"{_STAGES}.image_edit:Denoise", components=("transformer", "vae", "scheduler"), is_diffusion=True
+        f"{_STAGES}.image_edit:Denoise",
+        components=("transformer", "vae", "scheduler"),
+        is_diffusion=True,
+        outputs=("latents",),
+        reads=("embeds",),
+        columns=_IMAGE,
     ),
-    "image_edit_decode": BuiltinStage(f"{_STAGES}.image_edit:Decode", components=("vae",)),
-    "image_to_image": BuiltinStage(f"{_STAGES}.diffusion:ImageToImage", is_diffusion=True),
-    "text_to_image": BuiltinStage(f"{_STAGES}.diffusion:TextToImage", is_diffusion=True),
-    "vlm_score": BuiltinStage(f"{_STAGES}.vlm_score:VlmScore"),
-    "clip_score": BuiltinStage(f"{_STAGES}.clip_score:ClipScore"),
-    "torch_module": BuiltinStage(f"{_STAGES}.torch_module:TorchModule", needs_model=False),
-    "function": BuiltinStage(f"{_STAGES}.function:Function", needs_model=False),
-    "command": BuiltinStage(f"{_STAGES}.command:Command", needs_model=False),
+    "image_edit_decode": BuiltinStage(
+        f"{_STAGES}.image_edit:Decode", components=("vae",), outputs=("edited",), reads=("latents",)
+    ),
+    "image_to_image": BuiltinStage(
+        f"{_STAGES}.diffusion:ImageToImage",
+        is_diffusion=True,
+        outputs=("picture",),
+        columns={"image": "path", "prompt": "prompt"},
+    ),
+    "text_to_image": BuiltinStage(
+        f"{_STAGES}.diffusion:TextToImage",
+        is_diffusion=True,
+        outputs=("picture",),
+        columns={"prompt": "prompt"},
+    ),
+    "vlm_score": BuiltinStage(
+        f"{_STAGES}.vlm_score:VlmScore",
+        outputs=("score",),
+        columns={"images": ("path", "edited")},
+        templates={"question": ("instruction",)},
+    ),
+    "clip_score": BuiltinStage(
+        f"{_STAGES}.clip_score:ClipScore",
+        outputs=("similarity",),
+        columns={"image": "edited", "text": None, "other": None},
+    ),
+    "torch_module": BuiltinStage(
+        f"{_STAGES}.torch_module:TorchModule", needs_model=False, columns={"input": "path"}, code=("module",)
+    ),
+    "function": BuiltinStage(f"{_STAGES}.function:Function", needs_model=False, code=("function",)),
+    "command": BuiltinStage(f"{_STAGES}.command:Command", needs_model=False, templates={"run": ()}),
 }
 
 

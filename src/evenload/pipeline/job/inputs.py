@@ -1,6 +1,7 @@
 """List the items of a job: files of a folder or a pattern, or rows of a JSON-lines, CSV or parquet file."""
 
 import csv
+import difflib
 import glob
 import json
 import os
@@ -17,49 +18,79 @@ from evenload.pipeline.stage import Item
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import InputsSection
 
-__all__ = ["read_items"]
+__all__ = ["Items", "find_items", "read_items"]
 
-Faults = list[tuple[str, str]]
+Items = list[tuple[Item, dict[str, Any]]]
+Place = tuple[str | int, ...]
+Faults = list[tuple[Place, str]]
 FOLDER = "folder"  # a value of group_by that is no column
 _MOST_SHOWN = 20
 _MOST_DIGITS = 4300  # of an integer that Python parses
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
-def read_items(
-    inputs: "InputsSection", folder: Path, seed: int, source: str
-) -> list[tuple[Item, dict[str, Any]]]:
+def read_items(inputs: "InputsSection", folder: Path, seed: int, source: str) -> Items:
     """Return every item with its values: files sorted by path, rows in the order of their table.
 
     Paths are absolute. Raises SpecError that lists everything wrong: a missing or empty folder or file, a
-    line that is not JSON, a row without id, ids given twice.
+    line that is not JSON, a row without id, ids given twice, a column that no item has.
     """
+    items, faults = find_items(inputs, folder, seed)
+    if faults:
+        raise SpecError(source, [(".".join(map(str, place)), text) for place, text in faults])
+    return items
+
+
+def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items, Faults]:
+    """Return every item with its values, as ``read_items``, and what is wrong with the inputs."""
     faults: Faults = []
     if inputs.folder is not None or inputs.glob is not None:
         rows = _file_rows(inputs, folder, faults)
     else:
         rows = _table_rows(inputs, folder / getattr(inputs, inputs.source), _place(inputs), faults)
     _refuse_repeated(rows, _place(inputs), faults)
-    items = [_item(index, name, values, inputs, seed, faults) for index, (name, values) in enumerate(rows)]
-    if faults:
-        n_left_out = len(faults) - _MOST_SHOWN
-        more = [("...", f"and {n_left_out} more")] if n_left_out > 0 else []
-        raise SpecError(source, faults[:_MOST_SHOWN] + more)
-    return items
+    faults += _column_faults(inputs, rows)
+    items = []
+    for index, (name, values) in enumerate(rows):
+        group = values.get(inputs.group_by) if inputs.group_by else None
+        items.append(
+            (Item(index, name, item_seed(seed, name), None if group is None else str(group)), values)
+        )
+    n_left_out = len(faults) - _MOST_SHOWN
+    more = [(("...",), f"and {n_left_out} more")] if n_left_out > 0 else []
+    return items, faults[:_MOST_SHOWN] + more
 
 
-def _place(inputs: "InputsSection") -> str:
-    return f"job.inputs.{inputs.source}"
+def _place(inputs: "InputsSection") -> Place:
+    return ("job", "inputs", inputs.source)
 
 
-def _item(
-    index: int, name: str, values: dict, inputs: "InputsSection", seed: int, faults: Faults
-) -> tuple[Item, dict]:
-    group = values.get(inputs.group_by) if inputs.group_by else None
-    if inputs.group_by and (group is None or not str(group).strip()):
-        what = "has no column" if group is None else "has nothing in its column"
-        faults.append(("job.inputs.group_by", f"item {name!r} {what} {inputs.group_by!r}"))
-    return Item(index, name, item_seed(seed, name), None if group is None else str(group)), values
+def _column_faults(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, Any]]]) -> Faults:
+    """Return faults of columns that ``group_by`` and ``paths`` name, each told once with a count."""
+    known = sorted({column for _, values in rows for column in values})
+    faults: Faults = []
+    for column in inputs.paths if "paths" in inputs.model_fields_set and rows else ():
+        if column not in known:
+            faults.append((("job", "inputs", "paths"), f"no item has a column {_nearest(column, known)}"))
+    lacking = [name for name, values in rows if inputs.group_by and not _text(values.get(inputs.group_by))]
+    if lacking:
+        column, named = str(inputs.group_by), ", ".join([*map(repr, lacking[:3]), "..."][: len(lacking)])
+        what = f"has no column {_nearest(column, known)}"
+        if column in known:
+            what = f"has nothing in its column {column!r}"
+        who = f"item {named}" if len(lacking) == 1 else f"each of {len(lacking)} items ({named})"
+        faults.append((("job", "inputs", "group_by"), f"{who} {what}"))
+    return faults
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value).strip()
+
+
+def _nearest(name: str, known: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    proposed = f"did you mean {near[0]!r}? " if near else ""
+    return f"{name!r}; {proposed}columns: {', '.join(known[:_MOST_SHOWN]) or 'none'}"
 
 
 def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
@@ -73,7 +104,7 @@ def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tu
         faults.append((_place(inputs), f"there is no file {where}{below}"))
     columns: dict[str, dict[str, Any]] = {}
     if inputs.table is not None:
-        columns = dict(_table_rows(inputs, folder / inputs.table, "job.inputs.table", faults))
+        columns = dict(_table_rows(inputs, folder / inputs.table, ("job", "inputs", "table"), faults))
     rows = []
     for path in sorted(files):
         name = path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else path.stem
@@ -119,21 +150,20 @@ def _absolute(path: Path) -> Path:
 
 
 def _table_rows(
-    inputs: "InputsSection", file: Path, place: str, faults: Faults
+    inputs: "InputsSection", file: Path, place: Place, faults: Faults
 ) -> list[tuple[str, dict[str, Any]]]:
     """Return ``(id, columns)`` of each row; columns named in ``paths`` become absolute paths."""
     rows: list[tuple[str, dict[str, Any]]] = []
+    n_rows, nameless = 0, []
     try:
         for line, columns in _lines(inputs, file):
+            n_rows += 1
             if isinstance(columns, str):
-                faults.append((f"{file.name} line {line}", columns))
+                faults.append(((f"{file.name} line {line}",), columns))
                 continue
             name = columns.pop(inputs.id, None)
-            if name is None or not str(name).strip():
-                known = ", ".join(map(str, columns)) or "none"
-                faults.append(
-                    (f"{file.name} line {line}", f"has no {inputs.id!r} (job.inputs.id); columns: {known}")
-                )
+            if not _text(name):
+                nameless.append((line, sorted(columns)))
                 continue
             for column in inputs.paths:
                 if isinstance(columns.get(column), str):
@@ -142,6 +172,12 @@ def _table_rows(
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         faults.append((place, f"cannot read {file}: {getattr(error, 'strerror', None) or error}"))
         return rows
+    if nameless:
+        lines, known = [str(line) for line, _ in nameless], nameless[0][1]
+        where = f"line{'s' if len(lines) > 1 else ''} {', '.join([*lines[:5], '...'][: len(lines)])}"
+        count = f" ({len(lines)} of {n_rows} rows)" if len(lines) > 1 else ""
+        fault = f"has no {_nearest(inputs.id, known)} (job.inputs.id){count}"
+        faults.append(((f"{file.name} {where}",), fault))
     if not rows and not faults:
         faults.append((place, f"there is no row in {file}"))
     return rows
@@ -215,11 +251,11 @@ def _number_or_text(text: str) -> int | float | str:
     return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
-def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: str, faults: Faults) -> None:
+def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: Place, faults: Faults) -> None:
     first: dict[str, int] = {}
     for number, (name, _) in enumerate(rows):
         if name in first:
             which = f"items {first[name] + 1} and {number + 1}"
-            hint = "; two files that differ by suffix only?" if place.endswith(("folder", "glob")) else ""
+            hint = "; two files that differ by suffix only?" if place[-1] in ("folder", "glob") else ""
             faults.append((place, f"the id {name!r} is given twice, to {which}{hint}"))
         first.setdefault(name, number)

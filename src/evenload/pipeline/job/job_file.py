@@ -4,37 +4,61 @@ Needs pydantic and PyYAML (extra ``yaml``).
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from evenload.errors import ConfigError, SpecError
-from evenload.pipeline.job.ignored_settings import settings_without_effect
+from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
+from evenload.pipeline.job.checks.names import find_name_faults
+from evenload.pipeline.job.inputs import Items, find_items
 from evenload.pipeline.job.older_keys import convert_older_keys
 from evenload.pipeline.job.spec import Faults, JobSpec
 from evenload.pipeline.job.yaml_text import Place, dump_yaml, parse_yaml
 
-__all__ = ["apply_change", "json_schema", "load_spec", "parse_spec", "spec_of", "spec_text"]
+__all__ = [
+    "apply_change",
+    "json_schema",
+    "load_job",
+    "load_spec",
+    "parse_job",
+    "parse_spec",
+    "spec_of",
+    "spec_text",
+]
 
 
 def load_spec(path: str | Path, changes: Iterable[str] = (), *, with_inputs: bool = True) -> JobSpec:
-    """Read and check a job file.
+    """Read and check a job file without its items.
 
     changes      ``key=value`` texts that win over the file, see ``apply_change``
     with_inputs  False: the job's items, and the code and models of its stages, need not be on this machine
     Raises SpecError with every fault found, ConfigError if the file cannot be read.
     """
-    path = Path(path)
+    text, folder = _read(path)
+    return parse_spec(text, folder, source=str(path), changes=changes, with_inputs=with_inputs)
+
+
+def load_job(path: str | Path, changes: Iterable[str] = ()) -> tuple[JobSpec, Items]:
+    """Read and check a job file, list its items, and check that each name in the job is one of a value.
+
+    Raises as ``load_spec`` and ``read_items``.
+    """
+    text, folder = _read(path)
+    return parse_job(text, folder, str(path), changes)
+
+
+def _read(path: str | Path) -> tuple[str, Path]:
+    """Return the text of a job file and the folder that paths in it belong to."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"cannot read {path}: {error}", hint="give the path of a job file (YAML)"
         ) from error
-    folder = path.resolve().parent
-    return parse_spec(text, folder, source=str(path), changes=changes, with_inputs=with_inputs)
+    return text, Path(path).resolve().parent
 
 
 def parse_spec(
@@ -46,23 +70,58 @@ def parse_spec(
     with_inputs: bool = True,
 ) -> JobSpec:
     """Check the text of a job file; relative paths in it belong to ``folder``. Raises SpecError."""
+    return _parse(text, folder if with_inputs else None, source, changes)[0]
+
+
+def parse_job(text: str, folder: Path, source: str, changes: Iterable[str] = ()) -> tuple[JobSpec, Items]:
+    """Check the text of a job file as ``load_job`` does."""
+    spec, origins = _parse(text, folder, source, changes)
+    items, faults = find_items(spec.job.inputs, folder, spec.job.seed)
+    if not faults:
+        columns = {name for _, values in items for name in values}
+        faults = find_name_faults(spec, columns, folder)
+    if faults:
+        raise SpecError(source, _in_order(faults, origins))
+    return spec, items
+
+
+class _Origins(NamedTuple):
+    """Where each place of a job was written: its line in the file, or the option that set it."""
+
+    lines: Mapping[Place, int] = {}
+    options: Mapping[Place, str] = {}
+
+    def of(self, place: Place, fault: str) -> tuple[int, str]:
+        """Return the line (0 for none) of ``place`` and how it is named; ``fault`` is said of it."""
+        for at, option in self.options.items():
+            if place[: len(at)] == at or (at[: len(place)] == place and repr(at[-1]) in fault):
+                return 0, option
+        line = _line_of(place, self.lines)
+        return line, f"line {line}" if line else ""
+
+
+def _parse(text: str, folder: Path | None, source: str, changes: Iterable[str]) -> tuple[JobSpec, _Origins]:
+    """Check the text of a job file; without ``folder``, what it refers to is not looked up."""
     document, lines, faults = parse_yaml(text, source)
     if not isinstance(document, dict):
         raise SpecError(source, [("(file)", "it must be a mapping with version, job and stages")])
+    document = _expand_shorthand(document)
+    options: dict[Place, str] = {}
     for change in changes:
-        apply_change(document, change)
+        options[apply_change(document, change)] = f"--set {change}"
     document = _expand_shorthand(document)
     document, notes, older_faults = convert_older_keys(document)
     faults += older_faults
     try:
-        spec = JobSpec.model_validate(document, context={"folder": folder if with_inputs else None})
+        spec = JobSpec.model_validate(document, context={"folder": folder})
     except ValidationError as error:
         faults += [fault for part in error.errors() for fault in _explain(part)]
         spec = None
+    origins = _Origins(lines, options)
     if faults or spec is None:
-        raise SpecError(source, _in_order(faults, lines))
+        raise SpecError(source, _in_order(faults, origins))
     spec._notes = (*notes, *settings_without_effect(spec))
-    return spec
+    return spec, origins
 
 
 def spec_of(document: Mapping[str, Any], source: str) -> JobSpec:
@@ -71,18 +130,18 @@ def spec_of(document: Mapping[str, Any], source: str) -> JobSpec:
         return JobSpec.model_validate(document, context={"folder": None})
     except ValidationError as error:
         faults = [fault for part in error.errors() for fault in _explain(part)]
-        raise SpecError(source, _in_order(faults, {})) from error
+        raise SpecError(source, _in_order(faults, _Origins())) from error
 
 
-def _in_order(faults: list[tuple[Place, str]], lines: Mapping[Place, int]) -> list[tuple[str, str]]:
+def _in_order(faults: Sequence[tuple[Place, str]], origins: _Origins) -> list[tuple[str, str]]:
     """Sort faults by line; one that several places share through a YAML anchor comes once."""
-    located = sorted((_line_of(place, lines), _dotted(place), text) for place, text in faults)
-    shared: dict[tuple[int, str], list[str]] = {}
-    for line, place, text in located:
-        shared.setdefault((line, text), []).append(place)
+    located = sorted((*origins.of(place, text), _dotted(place), text) for place, text in faults)
+    shared: dict[tuple[str, str], list[str]] = {}
+    for _, origin, place, text in located:
+        shared.setdefault((origin, text), []).append(place)
     return [
-        (f"{', '.join(places)} (line {line})" if line else ", ".join(places), text)
-        for (line, text), places in shared.items()
+        (f"{', '.join(places)} ({origin})" if origin else ", ".join(places), text)
+        for (origin, text), places in shared.items()
     ]
 
 
@@ -91,8 +150,8 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **JobSpec.model_json_schema()}
 
 
-def apply_change(document: dict[str, Any], change: str) -> None:
-    """Set one key of ``document`` in place. The value is read as YAML.
+def apply_change(document: dict[str, Any], change: str) -> Place:
+    """Set one key of ``document`` in place, and return where that is. The value is read as YAML.
 
     ``job.seed=7``, ``stages.restore.call.steps=8``, or ``restore.steps=8``: a first part that names a stage
     stands for that stage's ``params`` (for its ``call`` where that has the key).
@@ -112,16 +171,19 @@ def apply_change(document: dict[str, Any], change: str) -> None:
         is_call = len(parts) > 1 and parts[1] in (stages[parts[0]].get("call") or {})
         parts = ["stages", parts[0], "call" if is_call else "params", *parts[1:]]
     section: Any = document
+    above: Place = ()
     if parts[0] == "stages" and len(parts) > 2:
         if parts[1] not in stages:
             known = ", ".join(stages) or "none"
             raise ConfigError(f"--set {key}: there is no stage {parts[1]!r}", hint=f"stages: {known}")
         section, parts = stages[parts[1]], parts[2:]
+        above = ("stages", next(at for at, one in enumerate(listed or ()) if one is section))
     for part in parts[:-1]:
         section = section.setdefault(part, {}) if isinstance(section, dict) else None
     if not isinstance(section, dict):
         raise ConfigError(f"--set {key}: {parts[-2]!r} is not a section of the job file")
     section[parts[-1]] = value
+    return (*above, *parts)
 
 
 def _expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:

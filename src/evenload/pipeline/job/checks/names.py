@@ -1,0 +1,140 @@
+"""Find names in a job that nothing gives: in conditions, ``best``, ``sort``, ``params`` and ``outputs``.
+
+A name is a column of the inputs or an output of an earlier stage. Where a stage may give outputs that nobody
+knows before it ran, any name is let through; the first item that lacks it fails with it.
+"""
+
+import difflib
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenload.pipeline.job.checks.stage_values import StageOutputs, code_faults, names_taken, outputs_of
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import JobSpec, StageSpec
+
+__all__ = ["find_name_faults"]
+
+Place = tuple[str | int, ...]
+Fault = tuple[Place, str]
+ALWAYS_THERE = ("id", "group")  # in conditions
+_MOST_NAMED = 12
+
+
+def find_name_faults(spec: "JobSpec", columns: Collection[str], folder: Path) -> list[Fault]:
+    """Return each name that no column and no earlier stage gives, with the nearest that one does.
+
+    columns  of the inputs: names that at least one item has
+    folder   that paths in the job belong to
+    """
+    outputs = [outputs_of(stage, folder) for stage in spec.stages]
+    names = _Names(spec.stages, frozenset(columns), outputs)
+    faults: list[Fault] = []
+    n_fanned = None
+    for number, stage in enumerate(spec.stages):
+        n_fanned = number if stage.samples > 1 else n_fanned
+        found = [*_stage_faults(names, number, folder), *_output_faults(stage, outputs[number])]
+        if stage.best is not None:
+            found += _best_faults(names, number, n_fanned or 0)
+            n_fanned = n_fanned if stage.best.n > 1 else None
+        faults += [(("stages", number, *place), text) for place, text in found]
+    return [*faults, *_sort_faults(spec, names)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """The names that each stage of a job can refer to."""
+
+    stages: "Sequence[StageSpec]"
+    columns: frozenset[str]
+    outputs: Sequence[StageOutputs]
+
+    def made(self, start: int, stop: int) -> frozenset[str]:
+        """Return the outputs of the stages from ``start`` to before ``stop``."""
+        return frozenset(name for one in self.outputs[start:stop] for name in one.names)
+
+    def is_open(self, start: int, stop: int) -> bool:
+        """Return whether one of these stages may give outputs that are not known."""
+        return not all(one.is_all for one in self.outputs[start:stop])
+
+    def fault(self, name: str, number: int, more: Collection[str] = ()) -> str | None:
+        """Return why stage ``number`` cannot take ``name``; None if it can, or nobody knows."""
+        known = self.columns | self.made(0, number) | frozenset(more)
+        if name in known or self.is_open(0, number):
+            return None
+        for later in range(number, len(self.stages)):
+            if name in self.stages[later].outputs:
+                own = "by this stage itself" if later == number else f"by stage {self.stages[later].name!r}"
+                return f"{name!r} is made only later, {own}; take it in a stage after that"
+        what = f"{name!r} is no column of the inputs and no output of an earlier stage"
+        return f"{what}; {self.nearest(name, known)}"
+
+    def nearest(self, name: str, known: Collection[str]) -> str:
+        """Propose the nearest known name, and list them; texts in a stage's source are only proposed."""
+        listed = sorted(known & (self.columns | {one for stage in self.stages for one in stage.outputs}))
+        listed = listed or sorted(known)
+        near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
+        more = ", ..." if len(listed) > _MOST_NAMED else ""
+        said = f"known: {', '.join(listed[:_MOST_NAMED]) or 'none'}{more}"
+        return f"did you mean {near[0]!r}? {said}" if near else said
+
+
+def _stage_faults(names: _Names, number: int, folder: Path) -> Iterator[Fault]:
+    """Yield faults of the condition and the ``params`` of a stage."""
+    stage = names.stages[number]
+    if stage.condition is not None:
+        for name in sorted(stage.condition.names):
+            if text := names.fault(name, number, ALWAYS_THERE):
+                has_near = "did you mean" in text or "made only later" in text
+                yield ("when",), text if has_near else f'{text}; a text is written "{name}"'
+    yield from code_faults(stage, folder)
+    references, faults = names_taken(stage)
+    yield from faults
+    for place, name, by_default in references:
+        if text := names.fault(name, number):
+            yield (
+                place,
+                f"{by_default} takes {name!r} if nothing else is given; {text}" if by_default else text,
+            )
+
+
+def _output_faults(stage: "StageSpec", outputs: StageOutputs) -> Iterator[Fault]:
+    given = sorted(outputs.names - set(outputs.missing))
+    for name in outputs.missing:
+        near = difflib.get_close_matches(name, given, n=1)
+        proposed = f"did you mean {near[0]!r}? " if near else ""
+        text = f"the stage returns no {name!r}; {proposed}it returns: {', '.join(given) or 'none'}"
+        yield ("outputs", name), text
+
+
+def _best_faults(names: _Names, number: int, n_fanned: int) -> Iterator[Fault]:
+    """Yield faults of ``best.by``: it must be a number that each sample has of its own."""
+    best = names.stages[number].best
+    assert best is not None
+    place, stop, made = ("best", "by"), number + 1, names.made(n_fanned, number + 1)
+    if best.by in made:
+        yield from ((place, text) for text in _no_number(names, best.by, stop))
+    elif best.by in names.columns or best.by in names.made(0, n_fanned):
+        yield place, f"{best.by!r} is known before there are samples, so that it is the same for all of them"
+    elif text := None if names.is_open(n_fanned, stop) else names.fault(best.by, stop):
+        yield place, text
+
+
+def _sort_faults(spec: "JobSpec", names: _Names) -> Iterator[Fault]:
+    sort, n_stages = spec.report.sort, len(spec.stages)
+    if sort is None:
+        return
+    place, made = ("report", "sort"), names.made(0, n_stages)
+    if sort in made:
+        yield from ((place, text) for text in _no_number(names, sort, n_stages))
+    elif not names.is_open(0, n_stages):
+        yield place, f"{sort!r} is no output of a stage; {names.nearest(sort, made)}"
+
+
+def _no_number(names: _Names, name: str, stop: int) -> Iterator[str]:
+    """Yield a fault if the output ``name`` is declared as something else than a number."""
+    kinds = [stage.outputs[name] for stage in names.stages[:stop] if name in stage.outputs]
+    if kinds and kinds[0] != "number":
+        yield f"{name!r} is declared as {kinds[0]}; it must be a number to be compared"
