@@ -173,6 +173,8 @@ def check_arguments(target: CodeTarget, given: dict[str, Any], method: str, n_ow
                     return _argument_faults(_signature(part, n_own), given)
             if not node.bases and method == "__call__":
                 return [f"{target.name} has no __call__(inputs, item) method"]
+            if not node.bases:  # no constructor either, which takes nothing
+                return _argument_faults(_Signature((), (), is_open=False), given)
     return []
 
 

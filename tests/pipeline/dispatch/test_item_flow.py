@@ -128,5 +128,34 @@ def test_the_choice_does_not_depend_on_who_is_first(scores, is_lowest, n_best, o
                 one.done(StageTask(0, strand), {"s": scores[strand]})
         assert one.n_open == 0
         chosen.add(tuple(fates(one)))
-        assert fates(one).count("done") == min(n_best, len(scores))
+        n_numbers = sum(score is not None and score == score for score in scores)
+        assert fates(one).count("done") == min(n_best, n_numbers)
+        if not n_numbers:  # nobody is the best
+            assert set(fates(one)) == {"failed"}
+            assert (one.n_failed, len(one.refused)) == (1, len(scores))
     assert len(chosen) == 1
+
+
+@pytest.mark.parametrize("value", [{}, {"scor": 3}, {"score": "high"}, {"score": True}])
+def test_a_sample_without_a_number_to_choose_by_has_failed(value: dict) -> None:
+    """The first sample never stands for an item because nothing could be compared."""
+    rules = [StageRule("edit", samples=3), StageRule("score", best_by="score"), StageRule("last")]
+    one = flow(rules, 1)
+    for task in one.begin():
+        one.done(task, {})
+    assert one.done(StageTask(1, 0), value) == []
+    assert one.done(StageTask(1, 1), {"score": 2}) == []
+    assert one.done(StageTask(1, 2), {"score": 1}) == [StageTask(2, 1)]
+    assert fates(one) == ["failed", "open", "not chosen"]
+    (refused,) = one.refused
+    assert refused.error is not None
+    assert "'score'" in refused.error.message
+    assert one.n_failed == 0
+
+
+def test_an_item_of_which_no_sample_can_be_compared_has_failed() -> None:
+    one = flow([StageRule("edit", samples=2), StageRule("score", best_by="score"), StageRule("last")], 1)
+    for task in one.begin():
+        one.done(task, {})
+    assert [one.done(StageTask(1, number), {"scor": number}) for number in range(2)] == [[], []]
+    assert (one.n_open, one.n_failed, fates(one)) == (0, 1, ["failed", "failed"])

@@ -86,6 +86,7 @@ class ItemFlow:
     strands_of  of item ``at``, the numbers of its strands, in order of sample
     n_open      strands that are on their way
     n_failed    items of which every strand has failed that was not passed over for a better one
+    refused     strands that failed between stages: a condition or a choice could not be made of their values
     """
 
     def __init__(
@@ -98,6 +99,7 @@ class ItemFlow:
         self.strands_of: list[list[int]] = [[] for _ in items]
         self.n_open = 0
         self.n_failed = 0
+        self.refused: list[Strand] = []
         self._seed = seed
 
     def begin(self) -> list[StageTask]:
@@ -143,7 +145,7 @@ class ItemFlow:
         try:
             is_let_in = rule.condition is None or rule.condition.holds(self._plain_values(strand))
         except ConfigError as error:
-            self._end(strand, "failed", rule.name, ItemFailure(rule.name, "ConfigError", str(error)))
+            self._refuse(strand, rule, error)
             return self._settle_open_choice(strand)
         if not is_let_in:
             self._end(strand, "filtered", rule.name)
@@ -160,9 +162,12 @@ class ItemFlow:
         return {"id": strand.item.id, "group": strand.item.group, **self.inputs[strand.at], **strand.outputs}
 
     def _left(self, strand: Strand, stage: int) -> list[StageTask]:
-        if self.rules[stage].best_by is not None:
-            return self._choose(strand.at, stage)
-        return self._go_on(strand)
+        rule = self.rules[stage]
+        if rule.best_by is None:
+            return self._go_on(strand)
+        if fault := _fault_of_choice(strand.outputs, rule.best_by):
+            self._refuse(strand, rule, fault)
+        return self._choose(strand.at, stage)
 
     def _go_on(self, strand: Strand) -> list[StageTask]:
         if strand.n_stages == len(self.rules):
@@ -178,12 +183,17 @@ class ItemFlow:
             return []
         rule = self.rules[stage]
         open_ones = [strand for strand in mine if strand.fate == "open"]
-        open_ones.sort(
-            key=lambda strand: (_rank(strand.outputs.get(rule.best_by or ""), rule), strand.sample)
+        ranks = {one.number: _rank(one.outputs.get(rule.best_by or ""), rule) for one in open_ones}
+        ranked = sorted(
+            (rank, one.sample, one) for one in open_ones if (rank := ranks[one.number]) is not None
         )
-        for strand in open_ones[rule.n_best :]:
-            self._end(strand, "not chosen", rule.name)
-        chosen = sorted(open_ones[: rule.n_best], key=lambda strand: strand.sample)
+        chosen = [strand for _, _, strand in ranked[: rule.n_best]]
+        for strand in open_ones:
+            if not ranked:
+                self._refuse(strand, rule, ConfigError(f"best: no sample has a number for {rule.best_by!r}"))
+            elif strand not in chosen:
+                self._end(strand, "not chosen", rule.name)
+        chosen.sort(key=lambda strand: strand.sample)
         return [task for strand in chosen for task in self._go_on(strand)]
 
     def _settle_open_choice(self, strand: Strand) -> list[StageTask]:
@@ -196,6 +206,10 @@ class ItemFlow:
             return []
         return self._choose(strand.at, stage)
 
+    def _refuse(self, strand: Strand, rule: StageRule, error: ConfigError) -> None:
+        self._end(strand, "failed", rule.name, ItemFailure(rule.name, "ConfigError", str(error)))
+        self.refused.append(strand)
+
     def _end(self, strand: Strand, fate: str, stage: str, error: ItemFailure | None = None) -> None:
         strand.fate, strand.ended_in, strand.error = fate, stage, error
         self.n_open -= 1
@@ -204,8 +218,18 @@ class ItemFlow:
         self.n_failed += fate == "failed" and fates <= {"failed", "not chosen"}
 
 
-def _rank(value: Any, rule: StageRule) -> tuple[int, float]:
-    """Best first; what is no number comes last."""
+def _fault_of_choice(outputs: Mapping[str, Any], name: str) -> ConfigError | None:
+    """Return why a sample cannot be compared by its output ``name``; None if it can, or has null there."""
+    if name not in outputs:
+        return ConfigError(f"best: the item has no {name!r}", hint=f"outputs: {', '.join(outputs) or 'none'}")
+    if isinstance(outputs[name], bool | str):
+        found = type(outputs[name]).__name__
+        return ConfigError(f"best: {name!r} is {found}, not a number", hint="choose by a number")
+    return None
+
+
+def _rank(value: Any, rule: StageRule) -> float | None:
+    """Return a number that is smallest for the best sample; None for one that has none and is not chosen."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        return (1, 0.0)
-    return (0, value if rule.is_lowest else -value)
+        return None
+    return value if rule.is_lowest else -value

@@ -9,6 +9,7 @@ anything.
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,16 +53,19 @@ class ResultRecorder:
         self._digests: dict[int, str] = {}  # strand -> digest of all that its next result is made of
         self._inputs_digests = [digest_inputs(inputs, item.seed) for item, inputs in items]
         self._told: dict[tuple[str, str], bool] = {}
+        self._n_untold: Counter[int] = Counter()  # strand -> its results that the disk does not have yet
+        self._refused: list[Strand] = []  # failed between stages, and not told yet
+        self._n_refused = 0
 
     def restore(self, tasks: list[StageTask]) -> list[StageTask]:
         """Take what is on disk already; returns the tasks that are left."""
-        if not self._run_folder.is_resumed:
-            return tasks
-        self._told = self._told_already()
-        left = self._without_kept(tasks)
-        for text in self._ledger.notes:
-            self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
-        return sorted(left, key=lambda task: (task.stage, task.strand))
+        if self._run_folder.is_resumed:
+            self._told = self._told_already()
+            tasks = sorted(self._without_kept(tasks), key=lambda task: (task.stage, task.strand))
+            for text in self._ledger.notes:
+                self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
+        self._tell_refused()
+        return tasks
 
     def results_of(self, ended: Sequence[EndedTask]) -> tuple[list[StageResult], EvenloadError | None]:
         """What is to be kept of these, and an error if the disk of a worker takes no more."""
@@ -80,6 +84,7 @@ class ResultRecorder:
         """Go on from these; returns what may run because of them."""
         tasks = []
         for result in results:
+            self._n_untold[result.strand.number] += 1
             tasks += self._without_kept(self._advance(result.task, result.kept))
         return tasks
 
@@ -87,6 +92,26 @@ class ResultRecorder:
         """The disk has these."""
         for result in results:
             self._tell(result.task, result.kept)
+            self._n_untold[result.strand.number] -= 1
+        self._tell_refused()
+
+    def _tell_refused(self) -> None:
+        """Tell which strands failed between stages; each after its own results, and once in all sessions."""
+        self._refused += self._flow.refused[self._n_refused :]
+        self._n_refused = len(self._flow.refused)
+        waiting = []
+        for strand in self._refused:
+            error, name = strand.error, self._name_of(strand)
+            if self._n_untold[strand.number]:
+                waiting.append(strand)
+            elif error is not None and self._told.get((error.stage, name)) is not False:
+                self._told[error.stage, name] = False
+                self._log.emit(
+                    ItemFailed(
+                        self._log.now(), error.stage, strand.number, name, error.type, error.message, "", ""
+                    )
+                )
+        self._refused = waiting
 
     def disown(self, results: Sequence[StageResult]) -> None:
         """The disk will not have these: they were not done."""
@@ -113,6 +138,7 @@ class ResultRecorder:
             restored[task.stage].append(task.strand)
             if self._told.get((stage, self._name_of(strand))) is not (kept.error is None):
                 self._tell(task, kept)
+                self._told[stage, self._name_of(strand)] = kept.error is None
             todo += reversed(self._advance(task, kept))
         for stage, strands in zip(self._spec.stages, restored, strict=True):
             if strands:

@@ -53,7 +53,7 @@ class RunLoop:
 
     def _must_stop(self, results: Sequence[StageResult]) -> bool:
         rule, flow = self._context.spec.errors, self._context.flow
-        has_error = any(result.kept.error is not None for result in results)
+        has_error = bool(flow.refused) or any(result.kept.error is not None for result in results)
         return has_error and (
             rule.on_error == "stop" or flow.n_failed > rule.max_error_rate * len(flow.items)
         )

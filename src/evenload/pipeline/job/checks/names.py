@@ -59,14 +59,18 @@ class _Names:
         """Return whether one of these stages may give outputs that are not known."""
         return not all(one.is_all for one in self.outputs[start:stop])
 
-    def fault(self, name: str, number: int, more: Collection[str] = ()) -> str | None:
-        """Return why stage ``number`` cannot take ``name``; None if it can, or nobody knows."""
+    def fault(self, name: str, number: int, more: Collection[str] = (), *, after: bool = False) -> str | None:
+        """Return why stage ``number`` cannot take ``name``; None if it can, or nobody knows.
+
+        ``after``: the stage's own outputs are there already.
+        """
+        here, number = number, number + after
         known = self.columns | self.made(0, number) | frozenset(more)
         if name in known or self.is_open(0, number):
             return None
         for later in range(number, len(self.stages)):
             if name in self.stages[later].outputs:
-                own = "by this stage itself" if later == number else f"by stage {self.stages[later].name!r}"
+                own = "by this stage itself" if later == here else f"by stage {self.stages[later].name!r}"
                 return f"{name!r} is made only later, {own}; take it in a stage after that"
         what = f"{name!r} is no column of the inputs and no output of an earlier stage"
         return f"{what}; {self.nearest(name, known)}"
@@ -118,7 +122,7 @@ def _best_faults(names: _Names, number: int, n_fanned: int) -> Iterator[Fault]:
         yield from ((place, text) for text in _no_number(names, best.by, stop))
     elif best.by in names.columns or best.by in names.made(0, n_fanned):
         yield place, f"{best.by!r} is known before there are samples, so that it is the same for all of them"
-    elif text := None if names.is_open(n_fanned, stop) else names.fault(best.by, stop):
+    elif text := None if names.is_open(n_fanned, stop) else names.fault(best.by, number, after=True):
         yield place, text
 
 

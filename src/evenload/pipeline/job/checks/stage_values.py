@@ -134,7 +134,7 @@ def _columns(stage: "StageSpec", kind: BuiltinStage) -> Iterator[Reference]:
 
 def _unknown_files(stage: "StageSpec", asked: Iterable[Reference]) -> Iterator[tuple[Place, str]]:
     files = stage.params.get("files") or {}
-    for place, name in asked:
+    for place, name, _ in asked:
         if name.removeprefix("out.") not in files:
             known = ", ".join(f"{{out.{one}}}" for one in files) or "none"
             yield place, f"{{{name}}} is no file of params.files; known: {known}"
