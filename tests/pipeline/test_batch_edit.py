@@ -139,6 +139,13 @@ def test_one_that_fails_stands_in_its_place(
         with pytest.warns(UserWarning, match="does nothing without a negative_prompt"):
             made = editor.batch_edit(pictures[:1], WORDS[:1], true_cfg_scale=4.0, **STEPS)
         assert content(made) == expected[:1]
+        made = editor.batch_edit([pictures[0], None], WORDS[:2], on_error="return", **STEPS)
+        assert content(made[:1]) == expected[:1]
+        assert isinstance(made[1], TaskError)
+        assert (made[1].index, "picture 1: it is a NoneType" in str(made[1])) == (1, True)
+        assert isinstance(editor.batch_edit([None], WORDS[:1], on_error="return")[0], TaskError)
+        with pytest.raises(ConfigError, match="picture 1: it is a NoneType"):
+            editor.batch_edit([pictures[0], None], WORDS[:2], **STEPS)
     assert any(isinstance(event, Note) for event in events)
 
 

@@ -90,9 +90,9 @@ class MultiDeviceImageEdit:
         out              a run folder: what is finished stays, and the same call goes on from there
         on_error         "raise" the first picture's TaskError, or "return" it in its place
         call             for the pipeline: num_inference_steps, true_cfg_scale, height, width, ...
-        Raises ConfigError if the numbers differ, a picture or an instruction is none, or ``call`` holds what
-        is neither number, text nor list; ExecutorClosed after ``close``; KeyboardInterrupt on Ctrl-C; what
-        running a pipeline raises. What is done stays in ``out``.
+        Raises ConfigError if the numbers differ, an instruction or (with "raise") a picture is none, or
+        ``call`` holds what is neither number, text nor list; ExecutorClosed after ``close``;
+        KeyboardInterrupt on Ctrl-C; what running a pipeline raises. What is done stays in ``out``.
         """
         pictures, texts = _checked_inputs(images, instructions)
         if on_error not in ("raise", "return"):
@@ -105,7 +105,7 @@ class MultiDeviceImageEdit:
             if not pictures:
                 return []
             folder = Path(out).resolve() if out is not None else Path(scratch) / "run"
-            edited = self._edit(folder, pictures, texts, seed, call)
+            edited = self._edit(folder, pictures, texts, seed, call, keeps_errors=on_error == "return")
         failures = [one for one in edited if isinstance(one, Exception)]
         if failures and on_error == "raise":
             raise failures[0]
@@ -124,18 +124,35 @@ class MultiDeviceImageEdit:
         self.close()
 
     def _edit(
-        self, folder: Path, images: Sequence[Any], texts: Sequence[str], seed: int, call: dict[str, Any]
+        self,
+        folder: Path,
+        images: Sequence[Any],
+        texts: Sequence[str],
+        seed: int,
+        call: dict[str, Any],
+        *,
+        keeps_errors: bool,
     ) -> list[Any]:
+        """Edit the pictures; with ``keeps_errors`` one that cannot be read has its error in its place."""
         require("pydantic", extra="yaml", why="checking the job")
         from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
         from evenload.pipeline.job.job_file import spec_of
 
         inputs = folder.parent / f"{folder.name}.inputs"
-        items = []
+        items, edited = [], list[Any]([None] * len(images))
         for at, (image, instruction) in enumerate(zip(images, texts, strict=True)):
             name = f"{at:06d}"
-            values = {"path": str(_saved(image, inputs / f"{name}.png", at)), "instruction": instruction}
+            try:
+                path = _saved(image, inputs / f"{name}.png", at)
+            except ConfigError as error:
+                if not keeps_errors:
+                    raise
+                edited[at] = TaskError(error.message, index=at, hint=error.hint)
+                continue
+            values = {"path": str(path), "instruction": instruction}
             items.append((Item(at, name, item_seed(seed, name)), values))
+        if not items:
+            return edited
         spec = spec_of(self._document(seed, call), "batch_edit")
         for note in settings_without_effect(spec):
             warnings.warn(note, stacklevel=4)
@@ -143,7 +160,9 @@ class MultiDeviceImageEdit:
         result = job.run(out=folder, backend=self._workers, sinks=self._sinks)
         if result.status == "interrupted":
             raise KeyboardInterrupt
-        return [_picture_of(row, folder) for row in result]
+        for row in result:
+            edited[row.index] = _picture_of(row, folder)
+        return edited
 
     def _document(self, seed: int, call: dict[str, Any]) -> dict[str, Any]:
         shared = {"model": self._model, "params": self._params, "fit": self._fit}

@@ -220,6 +220,8 @@ class Pipeline:
 
         rows = session.rows()
         last = FinalWrites()
+        with last.of("outputs"):
+            folder.sweep()  # what workers that died were writing
         with last.of("results.jsonl"):
             folder.write_results(row.to_json() for row in rows)
         summary = summarise(read_events(folder.path))

@@ -162,4 +162,10 @@ class Plan:
         return page(title, gantt(rows, max((one.stop_s for one in self.slices), default=0.0)), others)
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **asdict(self), "facts": dict(self.facts), "ratio_to_bound": self.ratio}
+        return {
+            "schema": SCHEMA,
+            **asdict(self),
+            "facts": dict(self.facts),
+            "ratio_to_bound": self.ratio,
+            "streamed_bytes": self.streamed_bytes,
+        }

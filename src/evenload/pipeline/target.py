@@ -183,11 +183,10 @@ def find_returned_names(target: CodeTarget) -> ReturnedNames:
     source = target.file or _origin(target.module, Path())
     if source is None:
         return ReturnedNames()
-    kinds = ast.ClassDef | ast.FunctionDef
     found = [
         node
         for node in _statements(_parsed(source).body)
-        if isinstance(node, kinds) and node.name == target.name
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == target.name
     ]
     if len(found) != 1:  # imported from elsewhere, or one of several
         return ReturnedNames()

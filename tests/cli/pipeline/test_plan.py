@@ -134,3 +134,34 @@ def test_fleets_as_people_write_them() -> None:
 
 def test_durations() -> None:
     assert [duration(s) for s in (0.0123, 119, 121, 7300)] == ["0.0123 s", "119 s", "2.0 min", "2.0 h"]
+
+
+def test_notes_are_few_unless_asked_for_and_no_row_is_empty() -> None:
+    words = ("plan", str(REAL), "--items", "270", "--devices", "6x24GB:h100")
+    few, every = run(*words).splitlines(), run(*words, "--verbose").splitlines()
+    notes = [line for line in few if line.startswith("note: ")]
+    assert len(notes) == 4
+    n_all = sum(line.startswith("note: ") for line in every)
+    assert few[-1] == f"and {n_all - 4} more notes, see --verbose"
+    two = run("plan", str(REAL), "--items", "2", "--devices", "6x24GB:h100")
+    rows = two[two.index("phase") : two.index("0 s")]
+    assert "  0  " not in rows
+
+
+def test_host_memory_of_streamed_plans_is_told_and_checked() -> None:
+    words = ("plan", str(REAL), "--items", "30", "--set", "stages.denoise.fit=[resident_stream]")
+    assert "GiB pinned for streamed blocks, not checked: give" in run(*words, "--devices", "8x24GB:h100")
+    enough = run(*words, "--devices", "8x24GB:h100,host=512GB")
+    assert "GiB pinned for streamed blocks, of 476.8 GiB that are free" in enough
+    page = json.loads(run(*words, "--devices", "8x24GB:h100,host=512GB", "--json"))
+    assert page["streamed_bytes"] > 8 * 15 * 2**30
+    with pytest.raises(ConfigError):
+        run(*words, "--devices", "8x24GB:h100,host=64GB")
+    with pytest.raises(ConfigError, match="host=lots"):
+        run(*words, "--devices", "8x24GB:h100,host=lots")
+
+
+def test_a_card_without_bfloat16_is_named() -> None:
+    words = ("plan", str(REAL), "--items", "30", "--verbose")
+    assert "t4 has no bfloat16" in run(*words, "--devices", "12x15GB:t4")
+    assert "no bfloat16" not in run(*words, "--devices", "12x15GB:a100")

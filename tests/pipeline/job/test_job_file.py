@@ -327,3 +327,9 @@ def test_an_alias_beside_its_anchor_is_no_cycle(folder: Path) -> None:
     with pytest.raises(SpecError) as caught:
         parse_spec("a: &a {x: 1}\nb: *a\nc: [*a, *a]\n", folder)
     assert "holds itself" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["../../x", "..", "a/../b", "/x", "a//b", "a\\\\b"])
+def test_a_name_that_would_leave_the_folder_of_runs(folder: Path, name: str) -> None:
+    found = faults_of(JOB.replace("name: test", f'name: "{name}"'), folder)
+    assert "is no name of a folder below runs/" in found["job.name (line 3)"]

@@ -28,6 +28,7 @@ class PlanRequest:
     items: int | None
     measured: Path | None
     trace: bool
+    verbose: bool
     changes: tuple[str, ...]
     as_json: bool
 
@@ -48,6 +49,7 @@ class PlanRequest:
     help="Take times from the run in this folder.",
 )
 @click.option("--trace", is_flag=True, help="Trace activations with the real classes (imports torch).")
+@click.option("-v", "--verbose", is_flag=True, help="Show all notes of what is assumed.")
 @set_option
 @json_option
 @passed_as(PlanRequest)
@@ -73,7 +75,7 @@ def plan(request: PlanRequest) -> int:
         request.job.resolve().parent,
         fleet,
         history=read_history(request.measured) if request.measured is not None else None,
-        host_bytes=free_host_bytes() if is_here else None,
+        host_bytes=free_host_bytes() if is_here else modelled_host_bytes(request.devices, spec),
         trace=request.trace,
     )
     found = plan_job(spec, job_problem)
@@ -82,7 +84,8 @@ def plan(request: PlanRequest) -> int:
         return 0
     from evenload.cli.pipeline.plan_page import page
 
-    click.echo("\n".join(page(found, spec.job.name, n_items, [device.name for device in fleet])))
+    names = [device.name for device in fleet]
+    click.echo("\n".join(page(found, spec.job.name, n_items, names, is_verbose=request.verbose)))
     return 0
 
 
@@ -97,6 +100,13 @@ def read_job(request: PlanRequest) -> "tuple[JobSpec, int]":
         return load_spec(job, changes, with_inputs=False), request.items
     spec, items = load_job(job, changes)
     return spec, len(items)
+
+
+def modelled_host_bytes(devices: str | None, spec: "JobSpec") -> int | None:
+    """The host memory that a modelled fleet is written with; None if it is not."""
+    from evenload.pipeline.planning.modelled_fleet import parse_host_bytes
+
+    return parse_host_bytes(str(spec.devices.use if devices is None else devices))
 
 
 def fleet_of(devices: str | None, spec: "JobSpec") -> "tuple[list[FleetDevice], bool]":

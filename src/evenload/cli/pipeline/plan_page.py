@@ -12,8 +12,15 @@ from evenload.pipeline.planning.job_plan import best_of_each_mode
 __all__ = ["duration", "page", "stage_gantt"]
 
 
-def page(plan: Plan, job: str, n_items: int, names: Sequence[str]) -> list[str]:
-    """The whole page, a line each. ``names``: what kind each device is."""
+MOST_NOTES = 5
+
+
+def page(plan: Plan, job: str, n_items: int, names: Sequence[str], *, is_verbose: bool = False) -> list[str]:
+    """The whole page, a line each.
+
+    names       what kind each device is
+    is_verbose  show all notes, not only the first ones
+    """
     kinds = ", ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(names))
     width = min(110, shutil.get_terminal_size((90, 24)).columns)
     lines = [f"{job}: {n_items} items on {kinds}", "", *_needs(plan), ""]
@@ -25,11 +32,31 @@ def page(plan: Plan, job: str, n_items: int, names: Sequence[str]) -> list[str]:
         lines += [f"  {plan.why}", "", *_modes(plan), ""]
     else:
         lines += [f"{plan.mode}: {plan.why}", ""]
-    lines += [*_phases(plan), ""]
+    lines += [*_phases(plan), "", *_host_memory(plan)]
     if plan.slices and plan.makespan_s:
         lines += [*stage_gantt(plan, width), ""]
-    lines += [f"note: {note}" for note in plan.notes]
+    lines += _notes(plan.notes, len(plan.notes) if is_verbose else MOST_NOTES)
     return lines if lines[-1] else lines[:-1]
+
+
+def _notes(notes: Sequence[str], most: int) -> list[str]:
+    """At most ``most`` lines, the last of which counts those left out."""
+    if len(notes) <= most:
+        return [f"note: {note}" for note in notes]
+    n_left = len(notes) - most + 1
+    return [*(f"note: {note}" for note in notes[: most - 1]), f"and {n_left} more notes, see --verbose"]
+
+
+def _host_memory(plan: Plan) -> list[str]:
+    """What is pinned for streamed blocks, and of how much host memory."""
+    if not plan.streamed_bytes:
+        return []
+    host_bytes = plan.facts.get("host_bytes")
+    if host_bytes is None:
+        beside = "not checked: give the host's memory, --devices 8x24GB:h100,host=256GB, or devices.host"
+    else:
+        beside = f"of {gib_text(host_bytes)} that are free"
+    return [f"host memory: {gib_text(plan.streamed_bytes)} pinned for streamed blocks, {beside}", ""]
 
 
 def duration(seconds: float) -> str:
@@ -104,6 +131,8 @@ def _units(plan: Plan, number: int, phase: Phase, stage: str) -> list[list[str]]
     rows = []
     for (fit, size, _), units in groups.items():
         n_items = sum(unit.n_items for unit in units)
+        if plan.makespan_s is not None and not n_items:
+            continue  # held ready, and no item comes to it
         devices = ", ".join("+".join(unit.devices) for unit in units) if len(units) <= 2 else (
             f"{'+'.join(units[0].devices)} ... {'+'.join(units[-1].devices)} ({len(units)})"
         )  # fmt: skip

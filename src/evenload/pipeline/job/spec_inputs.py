@@ -60,6 +60,15 @@ class JobSection(Section):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Each item's seed comes from this and the item's id."""
 
+    @field_validator("name")
+    @classmethod
+    def _name_stays_in_runs(cls, name: str) -> str:
+        """Refuse a name that would put the run folder, runs/<name>, anywhere else."""
+        parts = name.split("/")
+        if not all(part.strip(". ") for part in parts) or not name.isprintable() or "\\" in name:
+            raise ValueError(f"{name!r} is no name of a folder below runs/; take out .., \\ and empty parts")
+        return name
+
     @field_validator("inputs")
     @classmethod
     def _inputs_are_there(cls, inputs: InputsSection, info: ValidationInfo) -> InputsSection:

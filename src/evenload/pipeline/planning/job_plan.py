@@ -93,6 +93,7 @@ def _stage_facts(job_problem: JobProblem) -> dict[str, Any]:
         "devices": {
             d.id: {"speed": d.speed, "usable_bytes": d.free_bytes} for d in job_problem.problem.devices
         },
+        "host_bytes": job_problem.problem.host_bytes,
         "stages": stages,
     }
 

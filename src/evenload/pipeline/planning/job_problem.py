@@ -86,6 +86,7 @@ def build_job_problem(
     notes = [note for source in sources for note in source.notes]
     if any(stage.when is not None for stage in spec.stages):
         notes.append("conditions (when) are counted as if every item passed")
+    notes += _bfloat16_notes(facts, devices)
     on_gpu = any(not device.id.startswith("cpu") for device in devices)
     problem = Problem(
         stages,
@@ -97,6 +98,18 @@ def build_job_problem(
     )
     has_times = all(fact.item_s is not None for fact in facts)
     return JobProblem(problem, facts, tuple(dict.fromkeys(notes)), has_times)
+
+
+def _bfloat16_notes(facts: Sequence[StageFacts], devices: Sequence[FleetDevice]) -> list[str]:
+    """Say which stages would compute in bfloat16 on accelerators that do not have it."""
+    without = [one for one in devices if one.hardware is not None and not one.hardware.has_bfloat16]
+    names = ", ".join(dict.fromkeys(one.name for one in without))
+    return [
+        f"{fact.name}: {names} has no bfloat16, which its weights are in; there it is emulated and slow "
+        "(model: {dtype: float16} is other numbers, float32 twice the bytes)"
+        for fact in facts
+        if without and fact.size is not None and any(c.dtype == "bfloat16" for c in fact.size.components)
+    ]
 
 
 def _plan_devices(spec: "JobSpec", devices: Sequence[FleetDevice]) -> tuple[PlanDevice, ...]:

@@ -1,8 +1,9 @@
 """Parse a fleet that is written down, to plan for machines that are not at hand: ``6x24GB:h100,2x40GB:a100``.
 
-fleet ::= group ("," group)*          group ::= count "x" size [":" name] ["@" speed]
+fleet ::= group ("," group)* [",host=" size]          group ::= count "x" size [":" name] ["@" speed]
 
-``size`` is the memory that is free on each; ``name`` one of ``hardware``; ``speed`` relative to usual.
+``size`` is the memory that is free on each, and on their host; ``name`` one of ``hardware``; ``speed``
+relative to usual.
 """
 
 import re
@@ -12,10 +13,11 @@ from evenload.errors import ConfigError
 from evenload.pipeline.job.memory_sizes import parse_size
 from evenload.pipeline.planning.estimates.hardware import Hardware, hardware_named
 
-__all__ = ["FleetDevice", "is_modelled", "parse_modelled"]
+__all__ = ["FleetDevice", "is_modelled", "parse_host_bytes", "parse_modelled"]
 
 MOST_DEVICES = 64
 _GROUP = re.compile(r"(\d{1,4})x([0-9.]+\s*[A-Za-z]+)(?::([A-Za-z][A-Za-z0-9]*))?(?:@([0-9.]+))?")
+_HOST = re.compile(r"\s*host=(.*)")
 _HINT = "write 6x24GB:h100 (six of 24 GB free), 4x24GB:rtx4090,2x80GB:a100 or 2x24GB:h100@0.5 (at half speed)"
 
 
@@ -39,13 +41,25 @@ def is_modelled(text: object) -> bool:
     return isinstance(text, str) and bool(re.match(r"\s*\d+x\d", text))
 
 
+def parse_host_bytes(text: str) -> int | None:
+    """Return the host memory of a fleet, written ``host=256GB``; None if it is not given."""
+    given = [match[1] for part in text.split(",") if (match := _HOST.fullmatch(part))]
+    try:
+        return parse_size(given[-1]) if given else None
+    except ValueError as error:
+        raise ConfigError(f"host={given[-1]}: {error}", hint=_HINT) from error
+
+
 def parse_modelled(text: str) -> list[FleetDevice]:
     """Parse the devices of a fleet.
 
     Raises ConfigError on text that does not follow the grammar, UnknownName on an unknown accelerator.
     """
     devices: list[FleetDevice] = []
+    parse_host_bytes(text)
     for part in text.split(","):
+        if _HOST.fullmatch(part):
+            continue
         match = _GROUP.fullmatch(part.strip())
         if match is None:
             raise ConfigError(f"{part.strip()!r} is no group of devices", hint=_HINT)

@@ -87,6 +87,8 @@ def _search(problem: Problem, mode: str, effort: float) -> list[_Tried]:
     tried: dict[tuple[str, str], _Tried] = {}
 
     def consider(candidate: Candidate, simulated: SimulatedPlan) -> None:
+        if problem.host_bytes is not None and _pinned_bytes(candidate.phases) > problem.host_bytes:
+            return
         key = (candidate.mode, candidate.label)
         if key not in tried or simulated.makespan_s < tried[key].simulated.makespan_s:
             tried[key] = _Tried(candidate, simulated)
@@ -107,6 +109,11 @@ def _search(problem: Problem, mode: str, effort: float) -> list[_Tried]:
         if below and below[0].simulated.makespan_s < best[0].simulated.makespan_s * (1 - 1e-9):
             return [below[0], *best]
     return best
+
+
+def _pinned_bytes(phases: Sequence[CandidatePhase]) -> int:
+    """Return the most host memory that is pinned at once, over all devices and stages of a phase."""
+    return max((sum(unit.option.fit.host_bytes for unit in phase) for phase in phases), default=0)
 
 
 def _without_slowest(problem: Problem) -> Problem | None:

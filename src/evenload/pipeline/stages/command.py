@@ -48,6 +48,11 @@ class Command:
             raise ConfigError(f"there is no program {program!r}", hint="install it, or give its path")
         self._files, self._reads_json, self._timeout_s = dict(files or {}), reads_json, timeout_s
         self._folder = context.folder
+        for name, suffix in self._files.items():
+            if not str(suffix).isalnum() or not str(name).isidentifier():
+                raise ConfigError(
+                    f"files: {name}: {suffix} is no name and suffix", hint="write files: {edited: png}"
+                )
 
     def __call__(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="evenload-") as scratch:

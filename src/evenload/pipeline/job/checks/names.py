@@ -75,7 +75,7 @@ class _Names:
         what = f"{name!r} is no column of the inputs and no output of an earlier stage"
         return f"{what}; {self.nearest(name, known)}"
 
-    def nearest(self, name: str, known: Collection[str]) -> str:
+    def nearest(self, name: str, known: frozenset[str]) -> str:
         """Propose the nearest known name, and list them; texts in a stage's source are only proposed."""
         listed = sorted(known & (self.columns | {one for stage in self.stages for one in stage.outputs}))
         listed = listed or sorted(known)

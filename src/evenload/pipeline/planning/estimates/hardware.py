@@ -16,11 +16,13 @@ class Hardware:
     tflops       10^12 operations per second of dense 16-bit matrix products
     memory_gb    10^9 bytes of memory
     bus_bytes_s  bytes per second of the link to the host, each way
+    has_bfloat16 it computes in bfloat16; else that is emulated, many times slower
     """
 
     tflops: float
     memory_gb: float
     bus_bytes_s: float
+    has_bfloat16: bool = True
 
 
 HARDWARE = {
@@ -32,8 +34,8 @@ HARDWARE = {
     "l4": Hardware(121, 24, _PCIE4),
     "a10": Hardware(125, 24, _PCIE4),
     "a6000": Hardware(155, 48, _PCIE4),
-    "v100": Hardware(125, 32, _PCIE4 / 2),
-    "t4": Hardware(65, 16, _PCIE4 / 2),
+    "v100": Hardware(125, 32, _PCIE4 / 2, has_bfloat16=False),
+    "t4": Hardware(65, 16, _PCIE4 / 2, has_bfloat16=False),
     "rtx5090": Hardware(209, 32, _PCIE5),
     "rtx4090": Hardware(165, 24, _PCIE4),
     "rtx3090": Hardware(71, 24, _PCIE4),
