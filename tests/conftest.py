@@ -2,8 +2,11 @@
 
 import os
 import signal
+import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -52,6 +55,73 @@ def left_behind() -> Iterator[psutil.Process]:
                 yield process
         except (psutil.Error, OSError):
             continue
+
+
+LIMIT_S = 200.0
+"""How long something that a test waits for may take, on a machine that does other things besides."""
+
+
+@pytest.fixture
+def until() -> Iterator[Callable[[Callable[[], object], str], None]]:
+    """``until(condition, why)`` waits; it fails after a generous limit, or when a thread raised."""
+    raised: list[BaseException] = []
+    usual = threading.excepthook
+
+    def note(args: threading.ExceptHookArgs) -> None:
+        if isinstance(args.exc_value, Exception):
+            raised.append(args.exc_value)
+        usual(args)
+
+    def wait(condition: Callable[[], object], why: str) -> None:
+        end = time.monotonic() + LIMIT_S
+        while not condition():
+            if raised:
+                raise AssertionError(f"a thread ended while the test waited: {why}") from raised[0]
+            assert time.monotonic() < end, f"not so within {LIMIT_S:.0f} s: {why}"
+            time.sleep(0.01)
+
+    threading.excepthook = note
+    yield wait
+    threading.excepthook = usual
+
+
+@pytest.fixture
+def line_of() -> Callable[[Any, str], str]:
+    """``line_of(stream, word)`` reads on to the line with ``word``; it fails if the program ends before."""
+
+    def read(stream: Any, word: str) -> str:
+        said = []
+        for line in stream:
+            if word in line:
+                return line
+            said.append(line)
+        raise AssertionError(f"the program ended and did not write {word!r}: {''.join(said)}")
+
+    return read
+
+
+@pytest.fixture
+def popen() -> Iterator[Callable[..., subprocess.Popen]]:
+    """``subprocess.Popen`` for tests: what still runs when the test ends is killed, with its children."""
+    programs: list[subprocess.Popen] = []
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen:
+        programs.append(subprocess.Popen(*arguments, **options))
+        return programs[-1]
+
+    yield start
+    for program in programs:
+        if program.poll() is None:
+            with suppress(psutil.Error):
+                for child in psutil.Process(program.pid).children(recursive=True):
+                    with suppress(psutil.Error):
+                        child.kill()
+            program.kill()
+            program.wait()
+        for pipe in (program.stdin, program.stdout, program.stderr):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
 
 
 @pytest.hookimpl(trylast=True)

@@ -43,6 +43,8 @@ def test_what_the_script_asks_is_answered(typed, words, proposed):
         "COMP_CWORD": str(words),
     }
     ask = "from evenload.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", ask], env=environ, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", ask], env=environ, capture_output=True, text=True, timeout=250
+    )
     assert done.stderr == ""
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == proposed

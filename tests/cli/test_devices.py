@@ -140,7 +140,7 @@ def test_colour_only_where_it_is_wanted(machine, run):
 
 def test_the_real_machine():
     done = subprocess.run(
-        [sys.executable, "-m", "evenload", "devices", "--json"], capture_output=True, text=True
+        [sys.executable, "-m", "evenload", "devices", "--json"], capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
     page = json.loads(done.stdout)
@@ -150,14 +150,13 @@ def test_the_real_machine():
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent as a signal")
-def test_watching_prints_a_line_of_json_again_and_again_until_ctrl_c():
+def test_watching_prints_a_line_of_json_again_and_again_until_ctrl_c(popen):
     arguments = [sys.executable, "-m", "evenload", "devices", "--watch", "--json", "--interval", "0.05"]
-    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        pages = [json.loads(process.stdout.readline()) for _ in range(3)]
-        process.send_signal(signal.SIGINT)
-        process.stdout.read()
-        assert process.wait() == 0
-        assert process.stderr.read() == ""
+    process = popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pages = [json.loads(process.stdout.readline()) for _ in range(3)]
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=200)
+    assert (process.returncode, err) == (0, "")
     assert all(page["schema"] == 1 for page in pages)
     loads = [d["utilization"] for page in pages for d in page["devices"] if d["id"] == "cpu:0"]
     assert any(load is not None for load in loads)
@@ -191,8 +190,8 @@ with Executor("cpu*3") as executor, Control(sys.argv[1], executor):
 """
 
 
-def test_devices_of_a_running_job_are_drained_and_added(run, tmp_path):
-    job = subprocess.Popen([sys.executable, "-c", JOB, tmp_path / "run"], stdout=subprocess.PIPE)
+def test_devices_of_a_running_job_are_drained_and_added(run, tmp_path, popen):
+    job = popen([sys.executable, "-c", JOB, tmp_path / "run"], stdout=subprocess.PIPE)
     try:
         assert job.stdout.readline() == b"listens\n"
         folder = ("--run", str(tmp_path / "run"))

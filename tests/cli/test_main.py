@@ -35,7 +35,9 @@ def test_help_lists_every_command_and_the_exit_codes_without_loading_any(run):
         "try: main()\n"
         "finally: print([m for m, _ in COMMANDS.values() if m.split(':')[0] in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", listing], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True, timeout=250
+    )
     assert done.stdout.splitlines()[-1] == "[]"
 
 
@@ -90,7 +92,9 @@ def test_what_a_command_returns_is_the_exit_code(run, monkeypatch, returned):
 
 
 def test_python_m_evenload_is_the_same():
-    done = subprocess.run([sys.executable, "-m", "evenload", "nonsense"], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "evenload", "nonsense"], capture_output=True, text=True, timeout=250
+    )
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown command 'nonsense'")
 
@@ -99,7 +103,7 @@ def left_alone(*arguments, stdout):
     """The exit code and stderr of a command that writes to ``stdout``, a file descriptor; closes it."""
     command = [sys.executable, "-m", "evenload", *arguments]
     try:
-        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=250)
     finally:
         os.close(stdout)
     return done.returncode, done.stderr

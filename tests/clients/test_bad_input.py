@@ -242,7 +242,12 @@ def test_the_package_costs_nothing_until_it_is_used():
         "except ImportError as error: print(type(error).__name__, error.hint)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path.home(), check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=Path.home(),
+        check=False,
+        timeout=250,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["inline/fused:16 True", "MissingExtra pip install 'evenload[torch]'"]

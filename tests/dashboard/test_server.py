@@ -170,7 +170,7 @@ def write_quickly(path, n_events, per_s):
             sink(Span("map", "ab"[i % 2], "w" + "ab"[i % 2], i, 1, i / per_s, (i + 1) / per_s))
 
 
-def test_twenty_viewers_of_a_thousand_events_a_second_and_stalled_ones(tmp_path, serve_run):
+def test_twenty_viewers_of_a_thousand_events_a_second_and_stalled_ones(tmp_path, serve_run, until):
     (tmp_path / "run").mkdir()
     states = [{} for _ in range(20)]
     is_over = threading.Event()
@@ -183,8 +183,7 @@ def test_twenty_viewers_of_a_thousand_events_a_second_and_stalled_ones(tmp_path,
         viewers = [threading.Thread(target=follow, args=(url, one, has_all)) for one in states]
         for thread in (*stalled, *viewers):
             thread.start()
-        while not all("n_frames" in state for state in states):
-            time.sleep(0.01)
+        until(lambda: all("n_frames" in state for state in states), "each viewer has been sent something")
         write_quickly(tmp_path / "run" / "events.jsonl", 2000, 1000)
         for thread in viewers:
             thread.join()
@@ -199,7 +198,7 @@ def test_a_page_that_is_full_says_so(page, monkeypatch, get):
     assert get(page + "stream")[0] == 503
 
 
-def test_it_ends_with_its_run_and_viewers_see_the_end(write_run, serve_run, sample_run, monkeypatch):
+def test_it_ends_with_its_run_and_viewers_see_the_end(write_run, serve_run, sample_run, monkeypatch, until):
     monkeypatch.setattr("evenload.dashboard.server.LAST_S", 3.0)
     folder, state = write_run(sample_run(is_cut=True)), {}
     with serve_run(folder) as url:
@@ -207,8 +206,7 @@ def test_it_ends_with_its_run_and_viewers_see_the_end(write_run, serve_run, samp
             target=follow, args=(url, state, lambda state: state.get("summary", {}).get("status") == "done")
         )
         viewer.start()
-        while "n_frames" not in state:
-            time.sleep(0.01)
+        until(lambda: "n_frames" in state, "the viewer has been sent something")
         write_run([event for event in sample_run() if type(event).__name__ == "RunFinished"])
     viewer.join()
     assert state["summary"]["status"] == "done"

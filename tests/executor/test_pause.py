@@ -15,7 +15,7 @@ def nap(i):
     return i
 
 
-def test_nothing_begins_while_it_is_paused():
+def test_nothing_begins_while_it_is_paused(until):
     spans = []
     log = EventLog(lambda event: isinstance(event, Span) and spans.append(event))
     with Executor("cpu*2", events=log, echo=False) as executor:
@@ -23,8 +23,7 @@ def test_nothing_begins_while_it_is_paused():
         got = [next(results) for _ in range(6)]
         executor.pause()
         executor.pause()
-        while not executor.is_paused:
-            time.sleep(0.01)
+        until(lambda: executor.is_paused, "it is paused")
         n_before = len(spans)
         time.sleep(0.5)
         assert len(spans) <= n_before + 2 + 2, "what ran on both, and what was dealt as it was told"

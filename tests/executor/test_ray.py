@@ -89,7 +89,9 @@ def test_what_the_cluster_cannot_give_is_named(ray_cluster: str, monkeypatch: py
         check_what_is_missing(monkeypatch)
 
 
-def test_gpus_are_those_that_ray_gives(ray_cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_those_that_ray_gives(
+    ray_cluster: str, monkeypatch: pytest.MonkeyPatch, until: Callable
+) -> None:
     """The books are real; the GPUs are made up, and nothing is run on them that would notice."""
     import ray
 
@@ -113,7 +115,7 @@ def test_gpus_are_those_that_ray_gives(ray_cluster: str, monkeypatch: pytest.Mon
             seen.add(next(results))
         results.close()
         assert seen == {("cuda:0", "GPU-0"), ("cuda:1", "GPU-1")}
-        assert wait_for(lambda: ray.available_resources().get("GPU", 0) == 0), "taken in Ray's books"
+        until(lambda: ray.available_resources().get("GPU", 0) == 0, "taken in Ray's books")
         with pytest.raises(NoUsableDevice, match="Ray has given it to others"):
             Executor("cuda", backend="ray")
         with Executor(1, backend=Ray(reserve=False, min_free_bytes=4 * 10**9), echo=False) as beside:
@@ -121,14 +123,7 @@ def test_gpus_are_those_that_ray_gives(ray_cluster: str, monkeypatch: pytest.Mon
     with Executor(1, backend="ray", echo=False) as executor:
         assert executor.devices.ids == ("cuda:1",)
         assert list(executor.map(abs, [-1])) == [1]
-        assert wait_for(lambda: ray.available_resources().get("GPU") == 1), "the other was given back"
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    until = time.monotonic() + 100
-    while not condition() and time.monotonic() < until:
-        time.sleep(0.05)
-    return condition()
+        until(lambda: ray.available_resources().get("GPU") == 1, "the other was given back")
 
 
 def test_actors_and_workers_are_gone_after_closing(ray_cluster: str) -> None:
@@ -155,10 +150,10 @@ def test_addresses_that_cannot_be_used_are_refused(ray_cluster: str) -> None:
 # --- programs -------------------------------------------------------------------------------------
 
 
-def start(tmp_path: Path, body: str, *arguments: str) -> subprocess.Popen:
+def start(popen: Callable, tmp_path: Path, body: str, *arguments: str) -> subprocess.Popen:
     path = tmp_path / "script.py"
     path.write_text(textwrap.dedent(body))
-    return subprocess.Popen(
+    return popen(
         [sys.executable, path, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -168,9 +163,12 @@ def start(tmp_path: Path, body: str, *arguments: str) -> subprocess.Popen:
     )
 
 
-def test_workers_leave_when_the_driver_is_killed(ray_cluster: str, tmp_path: Path) -> None:
+def test_workers_leave_when_the_driver_is_killed(
+    ray_cluster: str, tmp_path: Path, popen: Callable, line_of: Callable
+) -> None:
     """Also those that hold the interpreter's lock; the cluster itself stays."""
     program = start(
+        popen,
         tmp_path,
         """
         import ctypes, os, sys, evenload
@@ -183,12 +181,8 @@ def test_workers_leave_when_the_driver_is_killed(ray_cluster: str, tmp_path: Pat
         ray_cluster,
     )
     assert program.stderr is not None
-    workers: list[psutil.Process] = []
-    while len(workers) < 2:
-        line = program.stderr.readline()
-        assert line, program.communicate()
-        if "READY" in line:
-            workers.append(psutil.Process(int(line.split()[-1])))
+    pids = [int(line_of(program.stderr, "READY").split()[-1]) for _ in range(2)]
+    workers = [psutil.Process(pid) for pid in pids]
     program.kill()
     program.communicate()
     _, left = psutil.wait_procs(workers, timeout=100)
@@ -197,13 +191,15 @@ def test_workers_leave_when_the_driver_is_killed(ray_cluster: str, tmp_path: Pat
     assert not left
 
 
-def test_ctrl_c_once_keeps_what_is_finished(ray_cluster: str, tmp_path: Path) -> None:
+def test_ctrl_c_once_keeps_what_is_finished(
+    ray_cluster: str, tmp_path: Path, popen: Callable, until: Callable
+) -> None:
     (tmp_path / "mapped.py").write_text(
         "import os, time\ndef slow(x):\n    time.sleep(0.05)\n    return os.getpid()\n"
     )
     (tmp_path / "many.jsonl").write_text("1\n" * 10_000)
     command = ["map", "mapped:slow", "many.jsonl", "-o", "out.jsonl", "--backend", "ray"]
-    program = subprocess.Popen(
+    program = popen(
         [sys.executable, "-m", "evenload", *command, "--devices", "cpu*2", "--json", "--no-progress"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -214,9 +210,12 @@ def test_ctrl_c_once_keeps_what_is_finished(ray_cluster: str, tmp_path: Path) ->
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     part = tmp_path / "out.jsonl.part"
-    while not (part.exists() and "\n" in part.read_text()):
+
+    def has_a_result() -> bool:
         assert program.poll() is None, program.communicate()
-        time.sleep(0.05)
+        return part.exists() and "\n" in part.read_text()
+
+    until(has_a_result, "a result is written")
     workers = [psutil.Process(json.loads(line)["result"]) for line in part.read_text().splitlines()[:1]]
     os.killpg(program.pid, signal.SIGINT)
     output, errors = finish(program, 200)
@@ -241,8 +240,9 @@ def finish(program: subprocess.Popen, timeout_s: float) -> tuple[str, str]:
 
 
 @pytest.mark.slow
-def test_a_cluster_of_our_own_ends_with_its_last_executor(tmp_path: Path) -> None:
+def test_a_cluster_of_our_own_ends_with_its_last_executor(tmp_path: Path, popen: Callable) -> None:
     program = start(
+        popen,
         tmp_path,
         """
         import evenload, psutil, ray

@@ -237,15 +237,14 @@ def test_a_journal_in_use_is_refused_and_one_never_used_is_let_go(tmp_path: Path
         assert list(executor.map(abs, range(3), journal=tmp_path / "j")) == [0, 1, 2]
 
 
-def test_a_receiver_that_does_not_fetch_holds_back_the_run(tmp_path: Path) -> None:
+def test_a_receiver_that_does_not_fetch_holds_back_the_run(tmp_path: Path, until: Any) -> None:
     log, fn = tmp_path / "log", Calls(tmp_path / "log")
     for _ in range(2):
         results = evenload.map(
             fn, iter(range(1000)), devices="cpu*2", journal=tmp_path / "j", look_ahead=10, policy="pull"
         )
         assert next(results) == 0
-        while len(log.read_text().split()) < 10:
-            time.sleep(0.01)
+        until(lambda: len(log.read_text().split()) >= 10, "ten items are made")
         time.sleep(0.3)
         results.close()
     assert 10 <= len(calls(log)) <= 30
@@ -365,9 +364,9 @@ def test_a_driver_killed_while_what_may_run_once_runs(tmp_path: Path) -> None:
         )
     )
     run = [sys.executable, "driver.py"]
-    assert subprocess.run(run, cwd=tmp_path).returncode == -signal.SIGKILL
+    assert subprocess.run(run, cwd=tmp_path, timeout=250).returncode == -signal.SIGKILL
     assert calls(tmp_path / "log") == [0, 1, 2, 3]
-    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=250)
     assert done.stdout == "['int', 'int', 'int', 'WorkerLost', 'int', 'int']\n"
     assert calls(tmp_path / "log") == [4, 5]
     assert os.path.exists(tmp_path / "j")

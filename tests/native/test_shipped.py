@@ -50,7 +50,7 @@ TINY = """if True:
 
 
 def ask(cache, **variables):
-    return json.loads(started(ASK, cache, **variables).communicate()[0])
+    return json.loads(started(ASK, cache, **variables).communicate(timeout=250)[0])
 
 
 def started(code, cache, **variables):
@@ -61,7 +61,7 @@ def started(code, cache, **variables):
 def test_every_object_is_there_and_fresh():
     """If this fails: python scripts/build_kernels.py, and commit what it made."""
     command = [sys.executable, str(ROOT / "scripts/build_kernels.py"), "--check"]
-    assert subprocess.run(command, capture_output=True, text=True, check=False).stdout == ""
+    assert subprocess.run(command, capture_output=True, text=True, check=False, timeout=250).stdout == ""
 
 
 def test_first_answers_need_no_compiler_and_are_equal_at_each_level(tmp_path):
@@ -74,7 +74,7 @@ def test_first_answers_need_no_compiler_and_are_equal_at_each_level(tmp_path):
 
 def test_of_four_processes_one_compiles_and_the_others_wait_for_it(tmp_path):
     four = [started(TINY, tmp_path / "c") for _ in range(4)]
-    answers = sorted(process.communicate()[0].split() for process in four)
+    answers = sorted(process.communicate(timeout=250)[0].split() for process in four)
     assert answers == [["90", "cached"]] * 3 + [["90", "compiled"]]
     (kept,) = (tmp_path / "c").iterdir()
     assert kept.name.startswith("doubled-")

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -598,24 +597,24 @@ def test_nothing_is_claimed_that_is_not_in_the_journal_however_the_run_ends(
     assert again.n_restored == sum(n_kept) >= 2 * result.n_done
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen) -> None:
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize(
     ("backend", "number"),
     [("process", signal.SIGINT), ("inline", signal.SIGINT), ("process", signal.SIGTERM)],
 )
-def test_ctrl_c_keeps_what_is_done(job: Path, backend: str, number: signal.Signals) -> None:
+def test_ctrl_c_keeps_what_is_done(
+    job: Path,
+    backend: str,
+    number: signal.Signals,
+    until: Callable[..., None],
+    popen: Callable[..., subprocess.Popen],
+) -> None:
     stages = "stages:\n  - {name: slow, target: 'stages.py:Slow', params: {seconds: 0.2}}\n"
     rows = "".join(f'{{"id": "{number}"}}\n' for number in range(500))
     (job.parent / "rows.jsonl").write_text(rows)
     quiet = "report: {html: false, trace: false}\n"
     job.write_text(f"version: 1\njob: {{name: t, inputs: {{jsonl: rows.jsonl}}}}\n{stages}{quiet}")
     command = [sys.executable, "-m", "evenload", "run", str(job), "-o", str(job.parent / "run"), "--json"]
-    process = subprocess.Popen(
+    process = popen(
         [*command, "--devices", "cpu*2", "--backend", backend, "--policy", "pull"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -623,9 +622,14 @@ def test_ctrl_c_keeps_what_is_done(job: Path, backend: str, number: signal.Signa
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     events = job.parent / "run" / "events.jsonl"
-    wait_for(lambda: events.is_file() and events.read_text().count("ItemFinished") >= 3, process)
+
+    def has_begun() -> bool:
+        assert process.poll() is None, process.communicate()
+        return events.is_file() and events.read_text().count("ItemFinished") >= 3
+
+    until(has_begun, "three items are finished")
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=200)
     assert process.returncode == 130, stderr
     said = json.loads(stdout)
     assert said["status"] == "interrupted"

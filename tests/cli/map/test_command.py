@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -221,16 +220,14 @@ def test_resume_goes_on_where_it_was(folder: Path, capsys: pytest.CaptureFixture
     assert (folder / "ran").read_text().split()[-1] == "3"
 
 
-def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path) -> None:
+def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path, popen: Any, until: Any) -> None:
     (folder / "many.jsonl").write_text("\n".join(map(str, range(200))))
     command = [sys.executable, "-m", "evenload", "map", "mapped:held", "many.jsonl", "--devices", "cpu*2"]
     options = ["--run", "tonight", "--resume", "-q", "-o", "out.jsonl"]
-    program = subprocess.Popen([*command, *options], stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 100
-    while not (folder / "tonight" / "control" / "owner").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    program = popen([*command, *options], stderr=subprocess.PIPE, text=True)
+    until((folder / "tonight" / "control" / "owner").exists, "the run can be told")
     told = [sys.executable, "-m", "evenload", "devices", "drain", "cpu:0", "--run", "tonight"]
-    done = subprocess.run(told, capture_output=True, text=True)
+    done = subprocess.run(told, capture_output=True, text=True, timeout=250)
     assert (done.returncode, done.stdout) == (0, "cpu:1\n"), done.stderr
     (folder / "go").touch()
     assert program.communicate(timeout=120)[1] == ""
@@ -243,10 +240,12 @@ def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_once_keeps_what_is_finished(folder: Path, number: signal.Signals) -> None:
+def test_a_signal_once_keeps_what_is_finished(
+    folder: Path, number: signal.Signals, popen: Any, until: Any
+) -> None:
     (folder / "many.jsonl").write_text("\n".join(map(str, range(10_000))))
     command = [sys.executable, "-m", "evenload", "map", "mapped:slow", "many.jsonl", "-o", "out.jsonl"]
-    program = subprocess.Popen(
+    program = popen(
         [*command, "--devices", "cpu*2", "--json", "--no-progress"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -255,9 +254,12 @@ def test_a_signal_once_keeps_what_is_finished(folder: Path, number: signal.Signa
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     part = folder / "out.jsonl.part"
-    while not (part.exists() and part.stat().st_size):
-        time.sleep(0.02)
-        assert program.poll() is None
+
+    def has_a_result() -> bool:
+        assert program.poll() is None, program.communicate()
+        return part.exists() and part.stat().st_size > 0
+
+    until(has_a_result, "a result is written")
     os.killpg(program.pid, number)
     out, err = program.communicate(timeout=100)
     assert program.returncode == 130
@@ -291,10 +293,10 @@ def test_a_file_may_have_any_name_and_hides_no_module(
             del sys.modules[made]
 
 
-def test_a_reader_that_leaves_early_is_no_error(folder: Path) -> None:
+def test_a_reader_that_leaves_early_is_no_error(folder: Path, popen: Any) -> None:
     (folder / "many.txt").write_text("word\n" * 20_000)
     command = [sys.executable, "-m", "evenload", "map", "--devices", "cpu*2", "--no-progress"]
-    program = subprocess.Popen(
+    program = popen(
         [*command, "mapped:lengths", "many.txt"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder
     )
     assert program.stdout is not None
@@ -316,6 +318,7 @@ def test_a_full_disk_is_told_in_one_line(folder: Path, extra: tuple[str, ...]) -
             stdout=full,
             stderr=subprocess.PIPE,
             cwd=folder,
+            timeout=250,
         )
     assert done.returncode == 1
     assert b"cannot be written: No space left on device\n" in done.stderr

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 import urllib.request
 
 import pytest
@@ -104,34 +103,36 @@ def nap(line):
 """
 
 
-def test_a_map_with_a_page(tmp_path):
+def test_a_map_with_a_page(tmp_path, popen, until):
     (tmp_path / "work.py").write_text(HELD)
     (tmp_path / "items.txt").write_text("".join(f"{i}\n" for i in range(30)))
     command = [sys.executable, "-m", "evenload", "map", "work.py:nap", "items.txt", "--devices", "cpu*2"]
     environ = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
+    process = popen(
         [*command, "--dash", "--metrics-port", "0", "-o", "out.jsonl"],
         cwd=tmp_path,
         env=environ,
         stderr=subprocess.PIPE,
         text=True,
     )
-    said, seen, measured = "", None, ""
-    until = time.monotonic() + 100
+    said, seen, measured = "", {}, ""
     for line in process.stderr:
         said += line
         if line.startswith("live page: "):
             url = line.split()[-1]
-            while time.monotonic() < until and not (seen or {}).get("rows"):
-                seen = json.loads(read(url + "timeline"))
+
+            def has_rows(url=url):
+                seen.update(json.loads(read(url + "timeline")))
+                return seen.get("rows")
+
+            until(has_rows, "the page has rows")
         if line.startswith("metrics: "):
             measured = read(f"http://127.0.0.1:{line.split()[-1]}/metrics")
-        if seen is not None and measured:
+        if seen and measured:
             (tmp_path / "go").touch()
     assert "evenload_imbalance_ratio" in measured
     process.stderr.close()
     assert process.wait(100) == 0, said
-    assert seen is not None
     assert seen["rows"]
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 30
     with pytest.raises(OSError, match="refused"):
@@ -173,11 +174,15 @@ def test_what_is_no_replay_is_said(tmp_path, capsys, text):
 def test_a_merkle_root_with_a_page(tmp_path):
     (tmp_path / "leaves").write_bytes(bytes(32 * 5000))
     command = [sys.executable, "-m", "evenload", "merkle", "root", "leaves"]
-    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=250)
     more = ["--devices", "cpu*2", "--dash"]
-    shown = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, check=True)
+    shown = subprocess.run(
+        [*command, *more], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=250
+    )
     assert shown.stdout == plain.stdout
     assert re.search(r"live page: http://127\.0\.0\.1:\d+/", shown.stderr)
-    refused = subprocess.run([*command, "--dash"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    refused = subprocess.run(
+        [*command, "--dash"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250
+    )
     assert refused.returncode == 2
     assert "--devices all" in refused.stderr

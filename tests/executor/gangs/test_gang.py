@@ -129,7 +129,7 @@ def test_a_rank_that_holds_the_interpreters_lock_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_ranks_leave_with_the_program(tmp_path: Path) -> None:
+def test_ranks_leave_with_the_program(tmp_path: Path, popen: Any, line_of: Any) -> None:
     path = tmp_path / "script.py"
     path.write_text(
         textwrap.dedent(
@@ -142,10 +142,9 @@ def test_ranks_leave_with_the_program(tmp_path: Path) -> None:
             """
         )
     )
-    program = subprocess.Popen([sys.executable, path], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
+    program = popen([sys.executable, path], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
     assert program.stderr is not None
-    while "READY" not in program.stderr.readline():
-        pass
+    line_of(program.stderr, "READY")
     ranks = psutil.Process(program.pid).children(recursive=True)
     assert len(ranks) >= 2
     program.kill()

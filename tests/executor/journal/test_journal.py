@@ -207,16 +207,14 @@ def test_what_is_no_journal_is_left_alone(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_a_journal_has_one_user(tmp_path: Path) -> None:
+def test_a_journal_has_one_user(tmp_path: Path, popen: Callable[..., subprocess.Popen]) -> None:
     with (
         Journal.open(tmp_path / "j", "f"),
         pytest.raises(ConfigError, match=rf"in use by process {os.getpid()}"),
     ):
         Journal.open(tmp_path / "j", "f")
     Journal.open(tmp_path / "j", "f").close()
-    other = subprocess.Popen(
-        [sys.executable, "-c", OTHER.format(path=str(tmp_path / "j"))], stdout=subprocess.PIPE
-    )
+    other = popen([sys.executable, "-c", OTHER.format(path=str(tmp_path / "j"))], stdout=subprocess.PIPE)
     assert other.stdout is not None
     assert other.stdout.readline() == b"open\n"
     with pytest.raises(ConfigError, match=f"in use by process {other.pid}"):
@@ -300,11 +298,13 @@ while True:
 """
 
 
-def test_a_program_killed_at_any_moment_keeps_what_it_was_told_is_safe(tmp_path: Path) -> None:
+def test_a_program_killed_at_any_moment_keeps_what_it_was_told_is_safe(
+    tmp_path: Path, popen: Callable[..., subprocess.Popen]
+) -> None:
     dice = random.Random(0)
     told = 0
     for _ in range(6):
-        writer = subprocess.Popen(
+        writer = popen(
             [sys.executable, "-c", textwrap.dedent(WRITER), str(tmp_path / "j")], stdout=subprocess.PIPE
         )
         assert writer.stdout is not None

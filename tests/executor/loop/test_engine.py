@@ -78,7 +78,7 @@ def test_maps_under_way_end_when_the_executor_is_closed() -> None:
         list(results)
 
 
-def test_submitting_while_another_thread_closes_loses_no_future() -> None:
+def test_submitting_while_another_thread_closes_loses_no_future(until: Callable[..., None]) -> None:
     for _ in range(3):
         executor = Executor("cpu*1", echo=False)
         executor.start()
@@ -94,8 +94,7 @@ def test_submitting_while_another_thread_closes_loses_no_future() -> None:
 
         thread = threading.Thread(target=submit, args=(executor, futures, refusals), daemon=True)
         thread.start()
-        while len(futures) < 50:
-            time.sleep(0.001)
+        until(lambda futures=futures: len(futures) >= 50, "fifty calls are submitted")
         executor.close()
         thread.join(100)
         assert refusals

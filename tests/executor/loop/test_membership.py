@@ -50,16 +50,11 @@ def take_until(results: Any, seen: set[str]) -> list[str]:
     return got
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @ON_RAY_TOO
 @pytest.mark.usefixtures("patient")
-def test_a_drained_device_ends_what_it_has_and_leaves(executor: tuple[Executor, list]) -> None:
+def test_a_drained_device_ends_what_it_has_and_leaves(
+    executor: tuple[Executor, list], until: Callable[..., None]
+) -> None:
     own, events = executor
     results = own.map(slow, itertools.count(), policy="pull", look_ahead=10)
     n_taken = len(take_until(results, {"cpu:0", "cpu:1"}))
@@ -71,7 +66,7 @@ def test_a_drained_device_ends_what_it_has_and_leaves(executor: tuple[Executor, 
     rest += list(results)
     assert results.summary is not None
     assert results.summary.total == results.summary.done == n_taken + len(rest)
-    until(lambda: any(e.device == "cpu:1" for e in events if isinstance(e, WorkerExited)))
+    until(lambda: any(e.device == "cpu:1" for e in events if isinstance(e, WorkerExited)), "cpu:1 has left")
     assert [e.reason for e in events if isinstance(e, WorkerExited)] == ["closed"]
     assert set(own.map(slow, range(10))) == {"cpu:0"}
     assert not [e for e in events if isinstance(e, Span) and e.status != "ok"]
@@ -111,7 +106,7 @@ def test_new_slots_get_free_numbers(executor: tuple[Executor, list]) -> None:
 @ON_RAY_TOO
 @pytest.mark.parametrize("repeatable", [True, False])
 def test_a_device_removed_at_once_loses_nothing(
-    executor: tuple[Executor, list], tmp_path: Path, repeatable: bool
+    executor: tuple[Executor, list], tmp_path: Path, repeatable: bool, until: Callable[..., None]
 ) -> None:
     own, events = executor
 
@@ -143,7 +138,7 @@ def test_a_device_removed_at_once_loses_nothing(
         assert "unknown" in lost[0].message
         assert ran == list(range(20))
     assert results.summary is not None
-    until(lambda: any(isinstance(e, WorkerExited) for e in events))
+    until(lambda: any(isinstance(e, WorkerExited) for e in events), "the worker has left")
     assert own.submit(abs, -3).result(100) == 3
 
 
@@ -174,7 +169,9 @@ def test_inline_too() -> None:
 # --- through the run folder -------------------------------------------------------------------------
 
 
-def test_a_job_is_told_through_its_folder(executor: tuple[Executor, list], tmp_path: Path) -> None:
+def test_a_job_is_told_through_its_folder(
+    executor: tuple[Executor, list], tmp_path: Path, until: Callable[..., None]
+) -> None:
     own, _ = executor
     with Control(tmp_path, own):
         assert ask(tmp_path, "list") == ["cpu:0", "cpu:1"]
@@ -185,14 +182,16 @@ def test_a_job_is_told_through_its_folder(executor: tuple[Executor, list], tmp_p
         with pytest.raises(ConfigError, match="refuses: unknown action 'dance'"):
             ask(tmp_path, "dance")
         (tmp_path / "control" / "x.ask").write_text("[1, 2")
-        until((tmp_path / "control" / "x.answer").exists)
+        until((tmp_path / "control" / "x.answer").exists, "it is answered")
         assert "cannot be understood" in (tmp_path / "control" / "x.answer").read_text()
     assert os.listdir(tmp_path / "control") == []
     with pytest.raises(ConfigError, match="no job runs in"):
         ask(tmp_path, "list")
 
 
-def test_a_folder_of_a_job_that_was_killed_is_found_out(tmp_path: Path) -> None:
+def test_a_folder_of_a_job_that_was_killed_is_found_out(
+    tmp_path: Path, popen: Callable[..., subprocess.Popen]
+) -> None:
     program = textwrap.dedent(
         f"""
         import time
@@ -203,7 +202,7 @@ def test_a_folder_of_a_job_that_was_killed_is_found_out(tmp_path: Path) -> None:
             time.sleep(1000)
         """
     )
-    job = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    job = popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert job.stdout is not None
     assert job.stdout.readline() == b"listens\n"
     assert ask(tmp_path, "drain", ["cpu:1"]) == ["cpu:0"]
@@ -227,7 +226,7 @@ def test_a_job_that_does_not_answer(tmp_path: Path, executor: tuple[Executor, li
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file that is another user's")
 def test_requests_and_folders_of_other_users_are_refused(
-    executor: tuple[Executor, list], tmp_path: Path
+    executor: tuple[Executor, list], tmp_path: Path, until: Callable[..., None]
 ) -> None:
     own, _ = executor
     with Control(tmp_path, own):
@@ -235,7 +234,7 @@ def test_requests_and_folders_of_other_users_are_refused(
         request.write_text('{"action": "drain", "devices": ["cpu:0"]}')
         os.chown(request, 12345, 12345)
         request.rename(tmp_path / "control" / "x.ask")
-        until((tmp_path / "control" / "x.answer").exists)
+        until((tmp_path / "control" / "x.answer").exists, "it is answered")
         assert "another user" in (tmp_path / "control" / "x.answer").read_text()
         assert own.devices.ids == ("cpu:0", "cpu:1")
         os.chown(tmp_path / "control" / "owner", 12345, 12345)

@@ -42,7 +42,7 @@ def test_submit_and_map_share_the_devices(executor: Executor) -> None:
     assert list(results) == list(range(1, 30))
 
 
-def test_a_call_that_has_not_begun_can_be_cancelled(tmp_path: Any) -> None:
+def test_a_call_that_has_not_begun_can_be_cancelled(tmp_path: Any, until: Any) -> None:
     go = str(tmp_path / "go")
 
     def wait(x: int) -> int:
@@ -52,8 +52,7 @@ def test_a_call_that_has_not_begun_can_be_cancelled(tmp_path: Any) -> None:
 
     with Executor("cpu*1") as executor:
         running, queued, last = (executor.submit(wait, x) for x in range(3))
-        while not running.running():
-            time.sleep(0.005)
+        until(running.running, "the first call has begun")
         assert queued.cancel()
         assert not running.cancel()
         open(go, "w").close()
@@ -61,11 +60,10 @@ def test_a_call_that_has_not_begun_can_be_cancelled(tmp_path: Any) -> None:
         assert queued.cancelled()
 
 
-def test_leaving_by_an_exception_drops_what_was_submitted() -> None:
+def test_leaving_by_an_exception_drops_what_was_submitted(until: Any) -> None:
     executor = Executor("cpu*1")
     futures = [executor.submit(time.sleep, 1000) for _ in range(3)]
-    while not futures[0].running():
-        time.sleep(0.005)
+    until(futures[0].running, "the first call has begun")
     executor.__exit__(LookupError, LookupError(), None)
     assert isinstance(futures[0].exception(0), ExecutorClosed)
     assert [future.cancelled() for future in futures] == [False, True, True]

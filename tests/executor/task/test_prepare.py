@@ -42,7 +42,9 @@ class OneArgument:
 def in_a_fresh_interpreter(pickled: tuple[bytes, list], argument: str, tmp_path: Path) -> str:
     (tmp_path / "fn").write_bytes(pickled[0])
     code = f"import pickle; print(pickle.load(open('fn', 'rb'))({argument}))"
-    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=250
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,15 +148,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_server_and_its_workers_do_not_outlive_a_killed_parent() -> None:
-    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=100)
+def test_the_server_and_its_workers_do_not_outlive_a_killed_parent(until: Callable[..., None]) -> None:
+    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=250)
     assert done.returncode == -signal.SIGKILL, done.stderr
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 3
-    until = time.monotonic() + 100
-    while any(is_alive(pid) for pid in pids) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not [pid for pid in pids if is_alive(pid)]
+    until(lambda: not any(map(is_alive, pids)), "the server and its workers are gone")
 
 
 def is_alive(pid: int) -> bool:
@@ -192,7 +190,6 @@ def test_a_preloaded_worker_keeps_to_its_share_of_threads(monkeypatch: pytest.Mo
         backend._server.preload(["numpy", "torch"])
         (worker,) = executor._engine._supervisor.workers.values()
         backend.kill(worker.number)
-        time.sleep(0.2)
         again = executor.submit(threads_of, 0).result()
         assert again == first
         assert backend._n_servers == 1
@@ -221,7 +218,7 @@ def test_unknown_ways_to_start_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         assert executor._engine.backend._forks is False  # type: ignore[attr-defined]
 
 
-def test_a_worker_may_speak_before_the_server_has_told_of_it() -> None:
+def test_a_worker_may_speak_before_the_server_has_told_of_it(until: Callable[..., None]) -> None:
     backend = ProcessBackend()
     pool = DevicePool.find("cpu*1")
     (device,) = pool
@@ -231,8 +228,7 @@ def test_a_worker_may_speak_before_the_server_has_told_of_it() -> None:
         return sorted(key.data.__name__ for key, _ in look(0.0))
 
     backend.start(1, device, pool, worker_environment(device, pool))
-    while not {"_on_frames", "_on_status"} <= set(seen()):
-        time.sleep(0.01)
+    until(lambda: {"_on_frames", "_on_status"} <= set(seen()), "both have something to say")
     backend._selector.select = lambda timeout: sorted(  # type: ignore[method-assign]
         look(timeout), key=lambda event: event[0].data.__name__
     )

@@ -63,8 +63,8 @@ def tagged(tag: str) -> list[psutil.Process]:
     return found
 
 
-def start(path: Path, tag: str) -> subprocess.Popen:
-    return subprocess.Popen(
+def start(popen: Callable[..., subprocess.Popen], path: Path, tag: str) -> subprocess.Popen:
+    return popen(
         [sys.executable, path],
         env={**os.environ, "TAG": tag},
         cwd=path.parent,
@@ -101,7 +101,7 @@ def test_scripts_need_no_guard_and_may_define_what_they_send(tmp_path: Path) -> 
         assert type(got[2].__cause__) is Oops
         """,
     )
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=tmp_path, timeout=250)
     assert (done.stdout, done.stderr, done.returncode) == ("main runs\n", "", 0)
 
 
@@ -113,7 +113,7 @@ def test_modules_beside_the_script_are_found_and_those_in_the_folder_shadow_noth
     path = script(
         tmp_path, "import beside, evenload\nprint(list(evenload.map(beside.triple, [1], devices='cpu')))"
     )
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=other)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=other, timeout=250)
     assert (done.stdout, done.stderr) == ("[3]\n", "")
 
 
@@ -126,7 +126,9 @@ HANGS = {
 
 
 @pytest.mark.parametrize("hang", HANGS)
-def test_workers_leave_when_the_program_is_killed(tmp_path: Path, hang: str) -> None:
+def test_workers_leave_when_the_program_is_killed(
+    tmp_path: Path, hang: str, popen: Callable, line_of: Callable
+) -> None:
     path = script(
         tmp_path,
         f"""
@@ -138,10 +140,9 @@ def test_workers_leave_when_the_program_is_killed(tmp_path: Path, hang: str) -> 
         """,
     )
     tag = f"killed-{os.getpid()}-{hang}"
-    program = start(path, tag)
+    program = start(popen, path, tag)
     assert program.stderr is not None
-    while program.stderr.readline().count("READY") == 0:
-        pass
+    line_of(program.stderr, "READY")
     assert len(tagged(tag)) >= 2
     program.kill()
     program.communicate()
@@ -154,7 +155,7 @@ def test_workers_leave_when_the_program_is_killed(tmp_path: Path, hang: str) -> 
     assert not left
 
 
-def test_ctrl_c_ends_the_program_and_its_workers(tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_program_and_its_workers(tmp_path: Path, popen: Callable, line_of: Callable) -> None:
     path = script(
         tmp_path,
         """
@@ -167,10 +168,9 @@ def test_ctrl_c_ends_the_program_and_its_workers(tmp_path: Path) -> None:
         """,
     )
     tag = f"interrupted-{os.getpid()}"
-    program = start(path, tag)
+    program = start(popen, path, tag)
     assert program.stderr is not None
-    while program.stderr.readline().count("READY") == 0:
-        pass
+    line_of(program.stderr, "READY")
     os.killpg(program.pid, signal.SIGINT)
     _, errors = program.communicate(timeout=100)
     assert "KeyboardInterrupt" in errors
@@ -178,7 +178,7 @@ def test_ctrl_c_ends_the_program_and_its_workers(tmp_path: Path) -> None:
     assert not tagged(tag)
 
 
-def test_a_program_that_closes_nothing_ends_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_program_that_closes_nothing_ends_and_leaves_nothing(tmp_path: Path, popen: Callable) -> None:
     path = script(
         tmp_path,
         """
@@ -197,7 +197,7 @@ def test_a_program_that_closes_nothing_ends_and_leaves_nothing(tmp_path: Path) -
         """,
     )
     tag = f"forgotten-{os.getpid()}"
-    program = start(path, tag)
+    program = start(popen, path, tag)
     output, errors = program.communicate(timeout=100)
     assert (output, errors, program.returncode) == ("0\n1 1\n", "", 0)
     assert not tagged(tag)

@@ -187,7 +187,9 @@ def test_importing_loads_no_compiler():
         import sys, evenload.gpu, evenload.zk, evenload.zk.prover
         print("llvmlite" in sys.modules, "numba" in sys.modules)
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250
+    )
     assert done.stdout.split() == ["False", "False"]
 
 

@@ -172,7 +172,9 @@ def test_importing_loads_no_driver():
         import sys, evenload.gpu.wgsl.context, evenload.gpu.wgsl.hashes, evenload.merkle.wgsl_engine
         print("wgpu" in sys.modules, "llvmlite" in sys.modules)
     """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250
+    )
     assert done.stdout.split() == ["False", "False"]
 
 

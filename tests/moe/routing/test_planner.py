@@ -204,7 +204,12 @@ def test_importing_planner_and_dispatcher_imports_nothing_heavy():
         "import evenload.moe.routing.device;"
         "print(sorted({'numba', 'scipy', 'torch', 'triton'} & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=250
+        ).stdout.strip()
+        == "[]"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Devices drained from and added to a run that is under way, through its folder."""
 
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,7 +31,7 @@ class Nap:
 
 
 @pytest.mark.timeout(300)
-def test_devices_leave_and_come_back(tmp_path: Path) -> None:
+def test_devices_leave_and_come_back(tmp_path: Path, until: Callable[..., None]) -> None:
     allowed = tmp_path / "allowed"
     allowed.write_text("10")
     (tmp_path / "nap.py").write_text(NAP.format(allowed=str(allowed)))
@@ -44,15 +44,13 @@ def test_devices_leave_and_come_back(tmp_path: Path) -> None:
     )
     run.start()
     try:
-        while not any(isinstance(event, ItemFinished) for event in seen):
-            time.sleep(0.02)
+        until(lambda: any(isinstance(event, ItemFinished) for event in seen), "an item is finished")
         assert ask(tmp_path / "run", "drain", ["cpu:1"]) == ["cpu:0"]
         with pytest.raises(ConfigError, match="all that works"):
             ask(tmp_path / "run", "drain", ["cpu:0"])
         n_before = len(seen)
         allowed.write_text("40")
-        while sum(isinstance(event, Span) for event in seen[n_before:]) < 5:
-            time.sleep(0.02)
+        until(lambda: sum(isinstance(event, Span) for event in seen[n_before:]) >= 5, "five tasks more")
         later = [event.device for event in seen[n_before:] if isinstance(event, Span)]
         assert later.count("cpu:1") <= 1  # what it had when it was drained
         assert ask(tmp_path / "run", "add", ["cpu:1"]) == ["cpu:0", "cpu:1"]

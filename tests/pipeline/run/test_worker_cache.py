@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -112,14 +112,13 @@ def test_another_model_is_built(job: Path) -> None:
         assert {row.id: row.outputs["text"] for row in other} == text
 
 
-def test_a_worker_that_died_meanwhile_is_replaced(job: Path) -> None:
+def test_a_worker_that_died_meanwhile_is_replaced(job: Path, until: Callable[..., None]) -> None:
     events: list[Event] = []
     with KeptWorkers("process") as workers:
         first = run(job, workers, "first")
         for pid in seen(first, "pid"):
             os.kill(pid, signal.SIGKILL)
-            while is_alive(pid):
-                time.sleep(0.01)
+            until(lambda pid=pid: not is_alive(pid), "the killed worker is gone")
         second = run(job, workers, "second", sinks=[events.append])
         assert second.status == "done"
         assert not seen(second, "pid") & seen(first, "pid")
@@ -175,7 +174,7 @@ def test_who_was_being_told_of_a_job_when_its_run_ended_does_not_stay(job: Path)
 
 
 def test_who_still_writes_files_when_its_run_ended_does_not_stay(
-    job: Path, monkeypatch: pytest.MonkeyPatch
+    job: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     """Else the next run takes its outcomes for those of its own tasks, which have the same numbers."""
     may_write = threading.Event()
@@ -198,8 +197,12 @@ def test_who_still_writes_files_when_its_run_ended_does_not_stay(
         lent.run(1, 1, 1, [Order(LOAD, 0)], False)
         lent.run(1, 1, 2, [Order(RUN, 0, inputs=inputs)], False)
         answers: list[Answered] = []
-        while len(answers) < 2:
-            answers += [message for message in lent.poll(1.0) if isinstance(message, Answered)]
+
+        def is_answered() -> bool:
+            answers.extend(message for message in lent.poll(1.0) if isinstance(message, Answered))
+            return len(answers) >= 2
+
+        until(is_answered, "both tasks are answered")
         assert [one.kind for one in answers[1].answer.values[0]] == ["made"]
         threading.Timer(0.1, may_write.set).start()
         lent.close(0.0)

@@ -60,7 +60,9 @@ def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
     (job.parent / "small").mkdir()
     command = [*space, "sh", "-c", SCRIPT, "sh", str(job.parent / "small"), sys.executable]
     try:
-        found = subprocess.run(command, cwd=job.parent, capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            command, cwd=job.parent, capture_output=True, text=True, check=False, timeout=250
+        )
     except FileNotFoundError:
         pytest.skip("there is no unshare")
     if "exit" not in found.stdout:
@@ -92,7 +94,9 @@ def test_what_cannot_be_written_at_the_end_is_named_and_can_be_made_up_for(job: 
     rows = "".join(f'{{"id": "n{n}", "more": "{"x" * 4000}"}}\n' for n in range(20))
     (job.parent / "rows.jsonl").write_text(rows)
     command = [sys.executable, "-m", "evenload", "run", str(job), "--backend", "inline", "--no-progress"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=limit)
+    found = subprocess.run(
+        command, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=250
+    )
     assert found.returncode == 1, found.stderr
     assert "could not be written: " in found.stderr
     assert "results.jsonl" in found.stderr
