@@ -1,0 +1,69 @@
+"""Kernels of every level give the same bits; a level is chosen by what the processor is said to be."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from evenload.native import machine
+
+pytest.importorskip("numba", reason="the kernels extra is not installed")
+DATA = Path(__file__).parents[1] / "data/zk/multiplier"
+FORCED = ["x86-64-v3", "x86-64-v3+sha", "x86-64-v4", "x86-64-v4+sha", "x86-64-v4+avx512ifma"]
+ASK = """if True:
+    import hashlib, json, pathlib, secrets, sys
+    import numpy as np
+    from evenload.balance.flow import route
+    from evenload.gpu.llvm import programs
+    from evenload.merkle import MerkleTree, StandardTree
+    from evenload.moe import Fleet, place
+    from evenload.native import machine
+    from evenload.zk import Prover
+
+    dice = np.random.default_rng(0)
+    folder = pathlib.Path(sys.argv[1])
+    blinding = iter([123456789, 987654321])
+    secrets.randbelow = lambda _: next(blinding)  # so that the proof is the same each time
+    with Prover(folder / "circuit.zkey", threads=1) as prover:
+        proof = prover.prove(folder / "witness.wtns").proof
+    leaves = dice.integers(0, 256, (301, 32), dtype=np.uint8)
+    leaves[:, 31] = 0  # an element of the field, for Poseidon
+    trees = {name: MerkleTree(leaves, scheme=name, threads=1).root.hex()
+             for name in ("rfc6962", "bitcoin", "poseidon", "blake2s")}
+    trees["openzeppelin"] = StandardTree(leaves).root.hex()
+    loads = dice.integers(1, 100, (3, 2, 32)).astype(float)
+    flows = [route(np.arange(40) % 32, np.arange(32) ** 2, 8, **options).quotas.tolist()
+             for options in ({}, {"speeds": range(1, 9)}, {"even": True})]
+    answers = {"flows": flows, "place": place(loads, Fleet((5,) * 8)).phy2log.tolist(),
+               "proof": repr(proof), "trees": trees}
+    print(json.dumps({"answers": answers, "level": programs.best_level(),
+                      "has_sha": "sha" in machine.host_features()}))
+"""
+
+
+def ask(forced: str | None) -> dict:
+    environment = {name: text for name, text in os.environ.items() if name != "EVENLOAD_PROCESSOR"}
+    environment |= {"EVENLOAD_PROCESSOR": forced} if forced else {}
+    command = [sys.executable, "-c", ASK, str(DATA)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def usual() -> dict:
+    return ask(None)
+
+
+@pytest.mark.skipif(not machine.baselines_here(), reason="no baseline of this kind of processor")
+@pytest.mark.parametrize("forced", FORCED)
+def test_answers_are_equal_bit_by_bit_on_every_processor(forced: str, usual: dict) -> None:
+    baseline, *more = forced.split("+")
+    if baseline not in machine.baselines_here() or not {*more} <= machine.host_features():
+        pytest.skip(f"this processor is no {forced}")
+    found = ask(forced)
+    assert found["answers"] == usual["answers"]
+    assert (found["level"] == "ifma52", found["has_sha"]) == ("avx512ifma" in more, "sha" in more)
