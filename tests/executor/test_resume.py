@@ -276,7 +276,7 @@ print("end", flush=True)
 """
 
 
-def kill_again_and_again(tmp_path: Path, n_kills: int, n: int, deadly: float) -> None:
+def kill_again_and_again(tmp_path: Path, popen: Any, n_kills: int, n: int, deadly: float) -> None:
     """Nothing that was given is lost or other than it was; the last run gives everything, each once."""
     import random
 
@@ -286,7 +286,7 @@ def kill_again_and_again(tmp_path: Path, n_kills: int, n: int, deadly: float) ->
     given: set[int] = set()
     n_killed = 0
     for attempt in range(10 * n_kills):
-        driver = subprocess.Popen(
+        driver = popen(
             [sys.executable, "driver.py", str(attempt)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
         )
         assert driver.stdout is not None
@@ -323,14 +323,14 @@ def kill_again_and_again(tmp_path: Path, n_kills: int, n: int, deadly: float) ->
     assert set(ran) == set(range(n))
 
 
-def test_drivers_and_workers_killed_at_random_lose_nothing(tmp_path: Path) -> None:
-    kill_again_and_again(tmp_path, n_kills=5, n=300, deadly=0.005)
+def test_drivers_and_workers_killed_at_random_lose_nothing(tmp_path: Path, popen: Any) -> None:
+    kill_again_and_again(tmp_path, popen, n_kills=5, n=300, deadly=0.005)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_drivers_killed_a_hundred_times_lose_nothing(tmp_path: Path) -> None:
-    kill_again_and_again(tmp_path, n_kills=100, n=4000, deadly=0.005)
+def test_drivers_killed_a_hundred_times_lose_nothing(tmp_path: Path, popen: Any) -> None:
+    kill_again_and_again(tmp_path, popen, n_kills=100, n=4000, deadly=0.005)
 
 
 def test_a_driver_killed_while_what_may_run_once_runs(tmp_path: Path) -> None:

@@ -31,11 +31,16 @@ def run(tmp_path):
     return tmp_path / "run"
 
 
-def served(*arguments):
-    """The process and the address that it prints."""
-    command = [sys.executable, "-m", "evenload", "dash", *map(str, arguments)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    return process, process.stdout.readline().strip()
+@pytest.fixture
+def served(popen):
+    """Starts the command; returns the process and the address that it prints."""
+
+    def start(*arguments):
+        command = [sys.executable, "-m", "evenload", "dash", *map(str, arguments)]
+        process = popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return process, process.stdout.readline().strip()
+
+    return start
 
 
 def end(process):
@@ -50,7 +55,7 @@ def read(url):
         return answer.read().decode()
 
 
-def test_a_run_is_served_with_its_metrics(run):
+def test_a_run_is_served_with_its_metrics(run, served):
     process, url = served(run, "--port", 0)
     try:
         assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", url)
@@ -59,7 +64,7 @@ def test_a_run_is_served_with_its_metrics(run):
         end(process)
 
 
-def test_other_machines_need_a_token(run):
+def test_other_machines_need_a_token(run, served):
     process, url = served(run, "--port", 0, "--host", "0.0.0.0")
     try:
         assert re.fullmatch(r"http://localhost:\d+/\?token=[\w-]{20,}", url)
@@ -67,7 +72,7 @@ def test_other_machines_need_a_token(run):
         end(process)
 
 
-def test_the_newest_job_is_found(run):
+def test_the_newest_job_is_found(run, served):
     with announced("x", events=run / "events.jsonl"):
         process, url = served("--live", "--port", 0)
         try:
@@ -152,7 +157,7 @@ def replay(tmp_path):
     return tmp_path / "replay.json"
 
 
-def test_a_replay_of_expert_routing_is_a_page(replay):
+def test_a_replay_of_expert_routing_is_a_page(replay, served):
     process, url = served(replay, "--port", 0)
     try:
         text = read(url)
