@@ -15,6 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from evenload._private_files import open_own
+from evenload.errors import ConfigError
+
 __all__ = ["RunningJob", "announced", "jobs_folder", "running_jobs"]
 
 MOST_BYTES = 64_000
@@ -70,7 +73,8 @@ def running_jobs() -> list[RunningJob]:
     import psutil
 
     jobs = []
-    for path in sorted(jobs_folder().glob("*.json")):
+    folder = jobs_folder()
+    for path in sorted(folder.glob("*.json")) if _is_own(folder) else ():
         job = _read(path)
         if job is not None and _is_own(path) and psutil.pid_exists(job.pid):
             jobs.append(job)
@@ -98,7 +102,7 @@ def _is_own(path: Path) -> bool:
 def _read(path: Path) -> RunningJob | None:
     """Read an announcement; None if it is half-written, damaged or of a newer version."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with open(open_own(path, "the announcement of a job"), encoding="utf-8") as file:
             row: Any = json.loads(file.read(MOST_BYTES))
         texts = [row["name"], row.get("command", ""), row.get("events") or "", row.get("page") or ""]
         if not all(isinstance(text, str) for text in texts):
@@ -113,5 +117,5 @@ def _read(path: Path) -> RunningJob | None:
             texts[2] or None,
             texts[3] or None,
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

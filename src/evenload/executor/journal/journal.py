@@ -22,6 +22,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from evenload._private_files import refuse_unless_own
 from evenload.errors import ConfigError, EvenloadError, UnknownName
 from evenload.executor.journal.journal_index import Index
 from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments, sync, sync_folder
@@ -61,8 +62,8 @@ class Journal:
         fingerprint  of all that determines a payload: a text, or named texts ("function": "3f2a…")
         on_change    if the journal has another fingerprint: "refuse" it, or "rerun" everything and delete
                      its entries
-        Raises ConfigError if it is refused, is in use by another process, or if ``path`` is no journal;
-        EvenloadError if it cannot be read or written.
+        Raises ConfigError if it is refused, is in use by another process, if ``path`` is no journal, or is a
+        link, another user's, or writable for others; EvenloadError if it cannot be read or written.
         """
         if on_change not in ON_CHANGE:
             raise UnknownName("on_change", str(on_change), ON_CHANGE)
@@ -70,6 +71,7 @@ class Journal:
         named = {"fingerprint": fingerprint} if isinstance(fingerprint, str) else dict(fingerprint)
         try:
             _make_folder(path)
+            _refuse_strangers(path)
             lock_fd = _lock(path)
             try:
                 if _is_changed(path, named, on_change):
@@ -167,7 +169,11 @@ class Journal:
 
 
 def _make_folder(path: Path) -> None:
+    if path.is_symlink():
+        refuse_unless_own(path, path.lstat(), "results that are unpickled")
     if path.is_dir():
+        if not os.listdir(path) and path.stat().st_uid == os.geteuid():
+            path.chmod(0o700)
         if os.listdir(path) and not (path / "lock").exists():
             raise ConfigError(
                 f"{path} has files that are no journal", hint="name a new folder for the journal"
@@ -175,13 +181,20 @@ def _make_folder(path: Path) -> None:
         return
     if path.exists():
         raise ConfigError(f"{path} is a file, and a journal is a folder", hint="name another path")
-    path.mkdir(parents=True)
+    path.mkdir(mode=0o700, parents=True)
     sync_folder(path.absolute().parent)
+
+
+def _refuse_strangers(path: Path) -> None:
+    """Raise ConfigError if anybody else may have written to the journal: unpickling runs what is in it."""
+    for one in (path, *path.iterdir()):
+        with contextlib.suppress(FileNotFoundError):  # whoever has it renames drafts
+            refuse_unless_own(one, one.lstat(), "results that are unpickled")
 
 
 def _lock(path: Path) -> int:
     """Lock the journal for this process; the system releases the lock when the process ends."""
-    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o666)
+    fd = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(fd, 0)
@@ -234,13 +247,17 @@ def _salt(path: Path, named: Mapping[str, str]) -> bytes:
         return bytes.fromhex(json.loads((path / "journal.json").read_bytes())["salt"])
     except FileNotFoundError:
         salt, draft = os.urandom(8), path / "journal.json.new"
-    with open(draft, "w", encoding="utf-8") as file:
+    with open(draft, "w", encoding="utf-8", opener=_open_private) as file:
         json.dump({"format": FORMAT, "salt": salt.hex(), "fingerprint": dict(named)}, file, indent=1)
         file.flush()
         sync(file.fileno())
     os.rename(draft, path / "journal.json")
     sync_folder(path)
     return salt
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 def _empty(path: Path) -> None:

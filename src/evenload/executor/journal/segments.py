@@ -134,7 +134,7 @@ class Segments:
             self._fd = None
         number = max(self.numbers, default=0) + 1
         draft = self._folder / "segment.new"
-        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o666)
+        fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         try:
             sync(fd)
             os.rename(draft, self._path(number))
