@@ -1,7 +1,7 @@
 """SGLang's placement function and LP solver, with the arguments and results of SGLang 0.5, but exact.
 
 from evenload.moe.adapters import sglang
-sglang.install()              # placements by EPLB's policy, compiled, no expert twice on a GPU
+sglang.install()              # placements by EPLB's policy, compiled, twice on a GPU only where more even
 sglang.install("search")      # placements by search, for batches that are routed exactly
 """
 

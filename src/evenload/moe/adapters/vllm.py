@@ -22,7 +22,7 @@ __all__ = ["EplbPolicy", "SearchPolicy", "install"]
 
 
 class EplbPolicy:
-    """The default policy of vLLM, compiled: the same ids, but no expert twice on a GPU."""
+    """The default policy of vLLM, compiled: the same ids, without twins where that is as even."""
 
     @classmethod
     def rebalance_experts(

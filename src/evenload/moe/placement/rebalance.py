@@ -80,8 +80,8 @@ def rebalance_experts(
     Returns ``phy2log`` [layers, num_replicas], ``log2phy`` [layers, experts, X] padded with -1 and ``logcnt``
     [layers, experts], all int64 (torch tensors on the CPU if ``weight`` is a tensor). Ids are those of EPLB
     unless EPLB puts an expert twice on a GPU. These twins are removed by exchanges that keep the busiest
-    GPU's load at or below EPLB's; in a few tiny fleets no placement without twins is as even: its load rises.
-    Twins remain only if a GPU has more slots than its node has experts.
+    GPU's load at or below EPLB's. Where none is found that does (in tiny fleets: where there is none), EPLB's
+    ids stay, twins and all, as they do if a GPU has more slots than its node has experts.
 
     Raises ConfigError if slots, GPUs, groups or nodes do not divide, there are fewer slots than experts, or a
     load is negative or not finite.
@@ -110,9 +110,9 @@ def _plan(loads: NDArray[np.float32], n_slots: int, n_groups: int, n_nodes: int,
     limit, is_twinned = np.empty(n_layers, np.float32), np.empty((n_layers, n_nodes), np.bool_)
     plan_layers(loads, n_groups, local2log, holds, ranks, count, limit, is_twinned)
     if is_twinned.any():
-        from evenload.moe.placement.twin_kernels import part_layers
+        from evenload.moe.placement.twins import part_twins
 
-        part_layers(loads, local2log, holds, ranks, count, limit, is_twinned)
+        part_twins(loads, local2log, holds, ranks, count, limit, is_twinned)
     phy2log = np.empty((n_layers, n_slots), np.int64)
     log2phy = np.empty((n_layers, n_experts, int(count.max())), np.int64)
     logcnt = np.empty((n_layers, n_experts), np.int64)

@@ -122,7 +122,8 @@ class LayerSearch:
         room = np.diff(fleet.first_slot)
         is_even = np.ptp(room) == 0 and np.ptp(fleet.speed) == 0
         if is_even and (self.home < 0).all() and room[0] <= n_experts:  # with more, EPLB makes twins
-            yield "EPLB", rebalance_experts(self.mean[None], fleet.n_slots, 1, 1, len(room)).phy2log[0]
+            slots = rebalance_experts(self.mean[None], fleet.n_slots, 1, 1, len(room)).phy2log[0]
+            yield "EPLB", self.complete(slots)
         yield "copies by load", self._fill(room, [])
         n_spare = fleet.n_slots - n_experts
         if n_spare > 0 and len(room) > 1:
