@@ -1,7 +1,9 @@
 """``Fleet``: the GPUs that a placement is for, with their slots, speeds and nodes."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +11,8 @@ from numpy.typing import NDArray
 from evenload.errors import ConfigError
 
 __all__ = ["Fleet"]
+
+MOST_GPUS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +36,10 @@ class Fleet:
     dead: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "slots", tuple(int(n) for n in self.slots))
-        object.__setattr__(self, "speeds", tuple(float(s) for s in self.speeds) or (1.0,) * len(self.slots))
-        object.__setattr__(self, "nodes", tuple(int(n) for n in self.nodes) or (0,) * len(self.slots))
-        object.__setattr__(self, "dead", frozenset(int(gpu) for gpu in self.dead))
+        object.__setattr__(self, "slots", _whole("slots", self.slots))
+        object.__setattr__(self, "speeds", _numbers("speeds", self.speeds) or (1.0,) * len(self.slots))
+        object.__setattr__(self, "nodes", _whole("nodes", self.nodes) or (0,) * len(self.slots))
+        object.__setattr__(self, "dead", frozenset(_whole("dead", self.dead)))
         if not self.slots or min(self.slots) < 0 or not sum(self.slots):
             raise ConfigError(
                 f"slots {list(self.slots)} leave nowhere to put an expert", hint="give each GPU its slots"
@@ -71,6 +75,9 @@ class Fleet:
 
         Raises ConfigError if the GPUs do not divide over the nodes.
         """
+        n_gpus, n_slots, n_nodes = _whole("n_gpus, n_slots and n_nodes", (n_gpus, n_slots, n_nodes))
+        if n_gpus >= MOST_GPUS:
+            raise ConfigError(f"{n_gpus} GPUs", hint=f"give fewer than {MOST_GPUS}")
         if n_gpus < 1 or n_nodes < 1 or n_gpus % n_nodes:
             raise ConfigError(
                 f"{n_gpus} GPUs do not divide over {n_nodes} nodes",
@@ -78,7 +85,7 @@ class Fleet:
             )
         slots = [n_slots // n_gpus + (gpu < n_slots % n_gpus) for gpu in range(n_gpus)]
         nodes = [gpu * n_nodes // n_gpus for gpu in range(n_gpus)]
-        return cls(tuple(slots), tuple(speeds), tuple(nodes), frozenset(dead))
+        return cls(tuple(slots), _numbers("speeds", speeds), tuple(nodes), frozenset(_whole("dead", dead)))
 
     @property
     def n_gpus(self) -> int:
@@ -111,3 +118,26 @@ class Fleet:
         """[GPUs * width] whether an expert can be put there."""
         counts = np.where([gpu in self.dead for gpu in range(self.n_gpus)], 0, self.slots)
         return (np.arange(self.width)[None] < counts[:, None]).reshape(-1)
+
+
+def _whole(name: str, values: Iterable[Any]) -> tuple[int, ...]:
+    """``values`` as whole numbers. Raises ConfigError for others, such as a mask of booleans."""
+    try:
+        listed = list(values)
+    except TypeError as error:
+        raise ConfigError(f"{name} is {values!r}", hint="give whole numbers") from error
+    odd = [one for one in listed if "bool" in str(getattr(one, "dtype", type(one)))]
+    odd += [one for one in listed if not hasattr(type(one), "__index__")]
+    if odd:
+        raise ConfigError(f"{name} holds {odd[0]!r}", hint="give whole numbers, a GPU by its place")
+    try:
+        return tuple(operator.index(one) for one in listed)
+    except TypeError as error:  # a tensor of floats, or of several
+        raise ConfigError(f"{name} is {values!r}", hint="give whole numbers") from error
+
+
+def _numbers(name: str, values: Iterable[Any]) -> tuple[float, ...]:
+    try:
+        return tuple(float(one) for one in values)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} is {values!r}", hint="give numbers") from error
