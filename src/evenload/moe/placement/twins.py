@@ -38,7 +38,7 @@ def part_twins(
     busiest = _busiest(weight, holds[layers], count[layers])
     for i, node in np.argwhere(busiest > most[:, None]):
         layer = layers[i]
-        rows = _without_twins(weight[i, node], *holds.shape[2:], float(most[i]))
+        rows = _without_twins(weight[i, node], holds.shape[2], holds.shape[3], float(most[i]))
         if rows is None:
             holds[layer, node], ranks[layer, node], count[layer, node] = (plan[i, node] for plan in before)
             continue
