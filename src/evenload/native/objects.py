@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a program's code came from: ``how`` is "shipped", "cached" or "compiled"."""
+    """The place where a program's code came from: ``how`` is "shipped", "cached" or "compiled"."""
 
     name: str
     how: str

@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from types import ModuleType
 from typing import Any
 
@@ -45,17 +46,10 @@ def main(
     ``arenas``: file descriptors of the arena to read, the one to write, the common one and the budget, and
     the second one's cell in the budget; None without shared memory.
     """
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C on a terminal reaches all processes; the executor decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the executor decides
     leave_with_parent(life_fd)
     faulthandler.enable(all_threads=False)
-    for name, fd in (("stdout", 1), ("stderr", 2)):
-        # A forked worker's streams were made for what was open before, which may have been a file.
-        raw = io.FileIO(fd, "w", closefd=False)
-        writer = io.BufferedWriter(raw)
-        stream = io.TextIOWrapper(writer, "utf-8", errors="backslashreplace", line_buffering=True)
-        setattr(sys, name, stream)
+    _open_streams()
     sys.modules["__main__"] = ModuleType("__main__")  # the user's __main__ arrives by value
     borrower, lender, common_fd = None, None, -1
     if arenas is not None:
@@ -68,7 +62,13 @@ def main(
             os.set_inheritable(fd, False)  # programs that tasks start have no use for it
     os.register_at_fork(after_in_child=worker.fall_silent)
     worker.reply(protocol.UP)
-    exit_code = 0
+    exit_code = _serve(worker, inbox)
+    _flush()
+    os._exit(exit_code)  # threads of the task must not keep the device
+
+
+def _serve(worker: "WorkerProcess", inbox: Inbox) -> int:
+    """Obey frames until there are no more. Returns the exit code."""
     try:
         while worker.is_serving:
             for frame in inbox.read() or ():
@@ -76,12 +76,19 @@ def main(
     except (EOFError, BrokenPipeError):
         pass
     except BaseException:  # a task has closed our pipe, or has written into it or read from it
-        import traceback
-
         traceback.print_exc()
-        exit_code = 1
-    _flush()
-    os._exit(exit_code)  # threads that the task has left behind must not keep the device
+        return 1
+    return 0
+
+
+def _open_streams() -> None:
+    """Make ``sys.stdout`` and ``sys.stderr`` for descriptors 1 and 2.
+
+    A forked worker's streams were made for what was open before, which may have been a file.
+    """
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        writer = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
+        setattr(sys, name, io.TextIOWrapper(writer, "utf-8", errors="backslashreplace", line_buffering=True))
 
 
 class WorkerProcess:

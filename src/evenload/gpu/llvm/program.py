@@ -16,7 +16,7 @@ __all__ = ["Program", "Recipe", "load", "sources"]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a program is made from.
+    """The sources of a program, and how it is made from them.
 
     signatures  each kernel's number of arguments
     build       returns the IR; called only to compile
