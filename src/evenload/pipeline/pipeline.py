@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -225,7 +226,11 @@ class Pipeline:
         with last.of("results.jsonl"):
             folder.write_results(row.to_json() for row in rows)
         summary = summarise(read_events(folder.path))
+        result = PipelineResult(
+            folder.path, session.status, rows, summary, session.headline, None, faults, session.n_restored
+        )
         more = {"headline": session.headline, "faults": faults, "n_restored": session.n_restored}
+        more["counts"] = result.counts
         with last.of("summary.json"):
             folder.write_summary({**summary.to_json(), **more, "measured": session.measured})
         if self.spec.report.trace:
@@ -241,9 +246,7 @@ class Pipeline:
             with last.of(page.name):
                 write_report(folder.path, page, faults=faults)
         last.raise_with(session.error)
-        return PipelineResult(
-            folder.path, session.status, rows, summary, session.headline, page, faults, session.n_restored
-        )
+        return replace(result, report=page)
 
 
 def _check_names(policy: str, backend: str | BackendSettings) -> None:

@@ -87,7 +87,7 @@ def test_failed_items_are_listed_and_the_exit_code_is_1(
     code, out, _ = evenload(capsys, job, "--backend", "inline", "-q")
     assert code == 1
     assert "failed b in double: KeyError: 'n'" in out
-    assert "1 of 2 done" in out
+    assert "1 done, 1 failed of 2 items in " in out
 
 
 def test_dry_run_prints_the_plan_and_makes_nothing(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,12 +41,27 @@ def status(run: Path, as_json: bool) -> int:
         click.echo(json.dumps(_page(run, state, eta_s, summary, counts), indent=2))
         return 0
     click.echo(f"{state}: {summary.headline()}")
+    if state != "running" and (said := _counts(run)):
+        click.echo(said)
     if eta_s is not None:
         click.echo(f"about {eta_s:.0f} s to go")
     click.echo("\n".join(_tables(counts)))
     if counts.n_failed:
         click.echo(f"try the failed ones again: evenload retry --failed {run}")
     return 0
+
+
+def _counts(run: Path) -> str:
+    """What the run's summary says of items and samples; "" if it was ended before it had one."""
+    from evenload.pipeline.dispatch.results import counts_text
+
+    try:
+        counts = json.loads((run / "summary.json").read_text(encoding="utf-8"))["counts"]
+        items, samples = counts["items"], counts["samples"]
+        is_plain = items["done"] == items["total"] and not samples["total"]
+        return "" if is_plain else counts_text(items, samples)
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
 
 
 def _page(

@@ -1,5 +1,6 @@
 """What a run gave: one row for each item, in input order."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.stage import Item
     from evenload.report.summary import Summary
 
-__all__ = ["ItemResult", "PipelineResult", "row_of"]
+__all__ = ["ItemResult", "PipelineResult", "counts_text", "row_of"]
 
 SCHEMA = 1
 
@@ -73,6 +74,18 @@ def _sample(strand: "Strand") -> dict[str, Any]:
     return {"seed": strand.item.seed, "status": fate, "outputs": strand.outputs, "error": error}
 
 
+def counts_text(items: Mapping[str, int], samples: Mapping[str, int]) -> str:
+    """Return "87 done, 205 filtered, 8 failed of 300 items (1200 samples)", without what there is none of."""
+    parts = [f"{n} {status}" for status, n in items.items() if status != "total" and (n or status == "done")]
+    n_samples = f" ({samples['total']} samples)" if samples.get("total") else ""
+    return f"{', '.join(parts)} of {items['total']} items{n_samples}"
+
+
+def _counted(statuses: Sequence[str], names: Sequence[str]) -> dict[str, int]:
+    counts = Counter(status.replace(" ", "_") for status in statuses)
+    return {"total": len(statuses), **{name: counts[name] for name in names}}
+
+
 @dataclass(frozen=True)
 class PipelineResult:
     """A finished run; iterates over its ``ItemResult``s in input order.
@@ -107,6 +120,23 @@ class PipelineResult:
         return sum(item.status == "done" for item in self.items)
 
     @property
+    def item_counts(self) -> dict[str, int]:
+        """How many items came to which end: total, done, filtered, failed, unfinished."""
+        return _counted([item.status for item in self.items], ("done", "filtered", "failed", "unfinished"))
+
+    @property
+    def sample_counts(self) -> dict[str, int]:
+        """How many samples of items with several came to which end; total is 0 in a job without samples."""
+        statuses = [str(sample["status"]) for item in self.items for sample in item.samples]
+        return _counted(statuses, ("done", "not_chosen", "filtered", "failed", "unfinished"))
+
+    @property
+    def counts(self) -> dict[str, Any]:
+        """Items and samples by how they ended, and attempts: how often an item was run through a stage."""
+        n_attempts = sum(device.n_items for device in self.summary.devices) + self.summary.n_redone
+        return {"items": self.item_counts, "samples": self.sample_counts, "attempts": n_attempts}
+
+    @property
     def exit_code(self) -> int:
         return {"done": 0, "interrupted": 130}.get(self.status, 1)
 
@@ -128,6 +158,7 @@ class PipelineResult:
             "n_filtered": self.n_filtered,
             "n_unfinished": len(self.items) - self.n_done - n_failed - self.n_filtered,
             "n_restored": self.n_restored,
+            "counts": self.counts,
             "faults": self.faults,
             "headline": dict(self.headline),
             "summary": self.summary.to_json(),

@@ -136,10 +136,11 @@ class ResultRecorder:
                 left.append(task)
                 continue
             restored[task.stage].append(task.strand)
-            if self._told.get((stage, self._name_of(strand))) is not (kept.error is None):
+            key, more = (stage, self._name_of(strand)), self._advance(task, kept)
+            if self._told.get(key) is not (strand.error is None or strand.error.stage != stage):
                 self._tell(task, kept)
-                self._told[stage, self._name_of(strand)] = kept.error is None
-            todo += reversed(self._advance(task, kept))
+                self._told[key] = kept.error is None
+            todo += reversed(more)
         for stage, strands in zip(self._spec.stages, restored, strict=True):
             if strands:
                 self._log.emit(

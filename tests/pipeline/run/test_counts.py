@@ -1,0 +1,77 @@
+"""Items, samples and attempts are counted apart, and failures between stages told: by a whole run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from evenload.cli import cli
+from evenload.events import ItemFailed, read_events
+from evenload.pipeline import Pipeline
+
+STAGES = """
+class Rate:
+    def __call__(self, inputs, item):
+        return dict([("sc" + "ore", item.seed % 97)] if item.index != 1 else [])
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    (tmp_path / "stages.py").write_text(STAGES)
+    rows = [{"id": f"i{n}", "weight": n} for n in range(6)]
+    del rows[5]["weight"]
+    rows[5]["wait"] = 1
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "job.yaml").write_text(
+        """\
+version: 1
+job: {name: counts, inputs: {jsonl: rows.jsonl}, out: run}
+devices: cpu*1
+stages:
+  - {name: rate, target: "stages.py:Rate", when: "weight < 4", samples: 2, best: {by: score}}
+report: {html: false, trace: false}
+"""
+    )
+    return tmp_path / "job.yaml"
+
+
+def test_counts_are_named_and_failures_between_stages_are_told(job: Path) -> None:
+    result = Pipeline.from_yaml(job).run(backend="inline")
+    assert [item.status for item in result] == ["done", "failed", "done", "done", "filtered", "failed"]
+    assert result.item_counts == {"total": 6, "done": 3, "filtered": 1, "failed": 2, "unfinished": 0}
+    assert result.sample_counts["total"] == 8
+    assert (result.sample_counts["done"], result.sample_counts["not_chosen"]) == (3, 3)
+    assert result.counts["attempts"] == 8
+    assert result.status == "failures"
+    written = json.loads((job.parent / "run/summary.json").read_text())
+    assert written["counts"] == result.counts
+    told = [one for one in read_events(job.parent / "run") if isinstance(one, ItemFailed)]
+    assert sorted(one.item for one in told) == ["i1", "i1 #1", "i5"]
+    assert all("'score'" in one.message or "'weight'" in one.message for one in told)
+    again = Pipeline.from_yaml(job).run(backend="inline")
+    assert again.item_counts == result.item_counts
+    assert len([one for one in read_events(job.parent / "run") if isinstance(one, ItemFailed)]) == 3
+    said = CliRunner().invoke(cli, ["status", str(job.parent / "run")]).output
+    assert "3 done, 1 filtered, 2 failed of 6 items (8 samples)" in said
+
+
+def test_half_written_files_do_not_stay(job: Path) -> None:
+    Pipeline.from_yaml(job).run(backend="inline")
+    left = job.parent / "run/outputs/rate/i1.png.77.tmp"
+    left.parent.mkdir(parents=True, exist_ok=True)
+
+    def crash(event: object) -> None:
+        left.write_text("half")
+
+    Pipeline.from_yaml(job).run(backend="inline", sinks=[crash])
+    assert not left.exists()
+
+
+def test_the_first_failure_between_stages_may_stop_the_run(job: Path) -> None:
+    text = job.read_text().replace("report:", "errors: {on_error: stop}\nreport:")
+    job.write_text(text)
+    result = Pipeline.from_yaml(job).run(backend="inline", out=job.parent / "stopped")
+    assert result.status == "failed"
+    assert result.item_counts["unfinished"] > 0
