@@ -79,7 +79,7 @@ def test_every_fault_of_a_job_is_named_with_its_path(capsys, job):
         "modle: is not a key",
         "clients: is missing",
         "model: is 3",
-        "recipe: unknown key 'lr'",
+        "recipe.lr: unknown key 'lr'",
         "FedAvgg",
         "cohort of -1",
     ):
