@@ -89,8 +89,7 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
         losses.append(loss)
         seen += len(x)
         counted += n_counted(y) if task.rows.has_ignored else len(x)
-    means = {name: total / max(1, counted) for name, total in sums.items()}
-    return _result(model, task, losses, means, seen, status)
+    return _result(model, task, losses, {n: t / max(1, counted) for n, t in sums.items()}, seen, status)
 
 
 def _result(
