@@ -41,7 +41,7 @@ def make_app(feed: Feed, *, host: str, token: str | None) -> Guard:
 
 
 class _Answers:
-    """What each address answers."""
+    """The answers of the page's server, by address."""
 
     def __init__(self, feed: Feed):
         self._feed, self._shell = feed, _shell()

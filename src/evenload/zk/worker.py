@@ -120,8 +120,8 @@ class StageTimer:
 
 
 class ProofWorker:
-    """What proves with one loaded key, on the calling thread or a pool's, with its own buffers. Not for two
-    threads at once."""
+    """A worker that proves with one loaded key, on the calling thread or a pool's, with its own buffers. Not
+    for two threads at once."""
 
     def __init__(self, key: ProvingKey, reference: Callable[[], CpuKey], run: ParallelMap = map):
         self.key, self.stats = key, ProverStats()
