@@ -26,8 +26,6 @@ LONG_FUNCTIONS: dict[str, str] = {
     "moe/search/plan.py:place": "documented arguments",
     "pipeline/pipeline.py:run": "documented arguments",
     # kernels: a call costs registers, or the compiler wants one body
-    "balance/flow/kernels/route.py:_sealed": "one kernel in the function whose variable renews the cache",
-    "balance/flow/kernels/route.py:route_layers": "one kernel over layers: what it reads is named once",
     "balance/flow/kernels/even.py:even_out": "one kernel over layers, with its arrays named once",
     "balance/flow/kernels/waves.py:wave_pass": "one inlined pass over a level, with its state in registers",
     "executor/transport/wire.py:_take_frames": "the hot loop over frames, about two microseconds each",

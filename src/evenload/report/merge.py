@@ -66,6 +66,8 @@ def read_guest(path: str | Path) -> Guest:
             else path.open(encoding="utf-8") as f
         ):
             found = json.load(f)
+    except ConfigError:
+        raise
     except OSError as error:
         raise ConfigError(f"cannot read {str(path)!r}: {error.strerror or error}", hint=hint) from error
     except (ValueError, RecursionError) as error:

@@ -173,6 +173,8 @@ def _check_owner(folder: Path, control: Path) -> None:
     """Raises ConfigError unless a process of this user listens there."""
     try:
         owner = _read_own(control / "owner")
+    except ConfigError:
+        raise
     except (OSError, ValueError):
         raise ConfigError(
             f"no job runs in {folder}", hint="give the folder of a run that is under way"

@@ -70,7 +70,8 @@ def _column_faults(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, 
     known = sorted({column for _, values in rows for column in values})
     faults: Faults = []
     for column in inputs.paths if "paths" in inputs.model_fields_set and rows else ():
-        if column not in known:
+        # A column that no item has may be one of items to come; one that is nearly there is misspelt.
+        if column not in known and difflib.get_close_matches(column, known, n=1, cutoff=0.6):
             faults.append((("job", "inputs", "paths"), f"no item has a column {_nearest(column, known)}"))
     lacking = [name for name, values in rows if inputs.group_by and not _text(values.get(inputs.group_by))]
     if lacking:
