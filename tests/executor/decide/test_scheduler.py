@@ -4,7 +4,7 @@ import itertools
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.dealing.dealer import Dealer
@@ -204,6 +204,7 @@ def test_accidents_anywhere_lose_nothing_and_double_nothing(data, repeatable, ba
     st.booleans(),
     st.booleans(),
 )
+@example("guided", 15, 2, {0, 1, 2}, {7: "hang"}, False, False)
 @settings(max_examples=150, deadline=None)
 def test_what_is_known_never_runs_and_the_rest_meets_its_fate(
     policy, n, batch, known, bad, with_costs, in_pieces

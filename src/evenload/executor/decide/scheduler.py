@@ -89,7 +89,7 @@ class Scheduler:
         self._hung: dict[int, tuple[_SentChunk, list[int]]] = {}  # stuck chunks, and their stuck items
         self._strikes: dict[int, int] = {}
         self._suspects: set[int] = set()  # units whose items are sent one by one
-        self._partial: set[int] = set()  # units of which some items are restored
+        self._partial: set[int] = set()  # units of which some items are settled
         self._most_retries = most_retries
         self._n_raised: dict[int, int] = {}  # item -> how often its task has raised
         self._later: list[tuple[float, int, str]] = []  # heap: when due, unit, device to avoid
@@ -371,6 +371,7 @@ class Scheduler:
     def _fail(self, items: list[int], why: str) -> list[Instruction]:
         for item in items:
             self.settled.add(item, item + 1)
+        self._partial.update(item // self._batch for item in items)  # the others go without them
         return [Fail(tuple(items), why)] if items else []
 
     # --- devices come and go ----------------------------------------------------------------------
