@@ -7,7 +7,9 @@ import random
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -345,9 +347,17 @@ def test_an_item_that_cannot_be_pickled_is_its_own_error(
     assert isinstance(values[1], TaskError)
 
 
-def test_what_hears_of_a_result_may_raise_anything(executor: Executor) -> None:
-    future = executor.submit(abs, -1)
-    future.add_done_callback(lambda _: sys.exit("from a callback"))
+def test_what_hears_of_a_result_may_raise_anything(executor: Executor, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
+    def behind_a_gate(x: int) -> int:
+        while not gate.exists():
+            time.sleep(0.01)
+        return x
+
+    future = executor.submit(behind_a_gate, 1)
+    future.add_done_callback(lambda _: sys.exit("from a callback"))  # in the engine's thread, not in ours
+    gate.touch()
     assert future.result() == 1
     assert list(executor.map(abs, range(5))) == list(range(5))
 
