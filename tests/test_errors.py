@@ -22,6 +22,9 @@ CASES = {
     "TaskTimeout": lambda: errors.TaskTimeout("slow", index=1),
     "WorkerLost": lambda: errors.WorkerLost("gone", index=1, device="cpu:1"),
     "ResultNotSendable": lambda: errors.ResultNotSendable("a lambda", index=0),
+    "SlicesFailed": lambda: errors.SlicesFailed(
+        "2 slices failed", [CASES[n]() for n in ("TaskError", "WorkerLost")]
+    ),
     "GangError": lambda: errors.GangError("rank 1 raised", rank=1, device="cpu:1", remote_traceback="Trace"),
     "PeerLost": lambda: errors.PeerLost("rank 1 of 4 lost a peer in run", hint="start again"),
     "ResourceExhausted": lambda: errors.ResourceExhausted("no memory", hint="smaller batches"),
@@ -48,6 +51,19 @@ def test_every_error_survives_a_trip_between_processes(name):
     assert str(back) == str(error)
     assert vars(back) == vars(error)
     assert back.exit_code in (1, 2, 3)
+
+
+def test_a_group_of_failed_slices_is_taken_apart_by_kind():
+    lost = CASES["WorkerLost"]()
+    group = errors.SlicesFailed("2 slices failed", [CASES["TaskError"](), lost])
+    back = pickle.loads(pickle.dumps(group))
+    assert [type(one) for one in back.exceptions] == [errors.TaskError, errors.WorkerLost]
+    matched, rest = group.split(errors.WorkerLost)
+    assert matched is not None
+    assert matched.exceptions == (lost,)
+    assert rest is not None
+    assert str(group) == "2 slices failed; the first: item 3 failed"
+    assert (group.index, group.device) == (3, "cpu:0")
 
 
 def test_a_hint_is_part_of_what_is_printed():

@@ -10,6 +10,7 @@ EvenloadError
 ├── TaskError              one item failed; ``__cause__`` is the task's own exception
 │   ├── TaskTimeout        the item ran longer than it was allowed to
 │   ├── WorkerLost         the worker process died while it held the item
+│   ├── SlicesFailed       several slices of one array failed: a group of their errors
 │   └── ResultNotSendable  the result or exception could not be pickled
 ├── GangError              a rank of a gang failed, and the others were ended
 ├── PeerLost               a rank that others wait for in an exchange is gone; ``__cause__`` says how
@@ -22,7 +23,8 @@ strangers wrote is shown by ``quoted`` and ``printable``: a short piece of it, w
 
 import difflib
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 __all__ = [
     "ConfigError",
@@ -35,6 +37,7 @@ __all__ = [
     "PeerLost",
     "ResourceExhausted",
     "ResultNotSendable",
+    "SlicesFailed",
     "SpecError",
     "TaskError",
     "TaskTimeout",
@@ -201,6 +204,34 @@ class WorkerLost(TaskError):
 
 class ResultNotSendable(TaskError):
     """An error for an item or result that cannot be pickled or unpickled."""
+
+
+class SlicesFailed(TaskError, ExceptionGroup):
+    """An error for several slices that failed, in the order of the array: a group of their TaskErrors.
+
+    Its ``index``, ``device`` and ``__cause__`` are the first one's; ``except*`` takes it apart.
+    """
+
+    message = ""  # a group's own could not be set
+
+    def __new__(cls, message: str, errors: Sequence[TaskError]) -> "SlicesFailed":
+        return ExceptionGroup.__new__(cls, message, errors)
+
+    def __init__(self, message: str, errors: Sequence[TaskError]):
+        first = errors[0]
+        where: dict[str, Any] = {"index": first.index, "device": first.device, "hint": first.hint}
+        super().__init__(f"{message}; the first: {first.message}", **where)
+        self.__cause__ = first.__cause__
+
+    def __reduce__(self):
+        return _rebuild_group, (self.args[0], list(self.exceptions), self.__dict__.copy())
+
+
+def _rebuild_group(message: str, errors: Sequence[TaskError], state: dict) -> SlicesFailed:
+    group = SlicesFailed(message, errors)
+    group.args = (message,)
+    group.__dict__.update(state)
+    return group
 
 
 class GangError(EvenloadError):

@@ -8,9 +8,10 @@ from typing import Any
 from evenload.balance import partition
 from evenload.balance.policy import Measured, Policy, Static
 from evenload.devices import DevicePool
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, SlicesFailed, TaskError, UnknownName
 from evenload.executor.decide.summary import Summary
 from evenload.executor.executor import DeviceSpec, Executor
+from evenload.executor.joining import join
 
 __all__ = ["STRATEGIES", "ArraySlice", "ParallelResult", "run_partitioned"]
 
@@ -80,13 +81,13 @@ class ParallelResult:
         return page(title, table(["device", "rows", "busy s", "at work"], rows))
 
     def joined(self) -> Any:
-        """All results as one: lists and tuples end to end, numpy arrays along their first axis."""
-        results = self.results
-        if results and all(isinstance(result, list | tuple) for result in results):
-            return [value for result in results for value in result]
-        import numpy as np
+        """All results as one, along their first axis, of the kind that the slices gave.
 
-        return np.concatenate(results)
+        Lists and tuples give a list; torch tensors, JAX arrays, pandas frames and numpy arrays stay what they
+        are, with their dtype and device; other arrays are joined as numpy joins them. Raises ConfigError for
+        no slices, for scalars, and for results that do not fit together.
+        """
+        return join(self.results)
 
 
 def run_partitioned(
@@ -103,8 +104,9 @@ def run_partitioned(
     strategy  equal | proportional (to the devices' scores) | dynamic (score x free share) | measured (small
               slices, dealt by measured speed: for when nobody knows how fast the devices are)
     executor  whose warm workers to use; by default one on ``devices`` is made and closed
-    Raises UnknownName on another strategy, ConfigError if ``array`` has no slices, and the first slice's
-    TaskError.
+    Raises UnknownName on another strategy, ConfigError if ``array`` has no slices, the TaskError of a slice
+    that failed, and SlicesFailed, which holds them all, if several did. After a failure "measured" begins no
+    further slice.
     """
     if strategy not in STRATEGIES:
         raise UnknownName("strategy", strategy, STRATEGIES)
@@ -125,14 +127,19 @@ def _run_slices(fn: Callable[[Any], Any], array: Any, strategy: str, executor: E
         fn, [array[piece.start : piece.stop] for piece in ranges], policy=policy, stage="run_partitioned"
     )
     done: list[ArraySlice] = []
+    failed: list[TaskError] = []
     began_s = time.monotonic()
     for block in results.blocks():
         for at, index in enumerate(block.items):
-            if at in block.failed:
-                results.close()
-                raise block.values[at]
             piece = ranges[index]
-            done.append(ArraySlice(piece.start, piece.stop, block.device, block.values[at]))
+            if at in block.failed:
+                failed.append(block.values[at])
+            else:
+                done.append(ArraySlice(piece.start, piece.stop, block.device, block.values[at]))
+        if failed and strategy == "measured":
+            results.stop()  # the others of so many slices would say the same
+    if failed:
+        raise failed[0] if len(failed) == 1 else SlicesFailed(f"{len(failed)} slices failed", failed)
     assert results.summary is not None
     return ParallelResult(strategy, tuple(done), time.monotonic() - began_s, results.summary)
 
