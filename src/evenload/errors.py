@@ -95,7 +95,7 @@ class EvenloadError(Exception):
         self.message = message
         self.hint = hint
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions with keyword-only arguments do not survive pickling by themselves.
         return _rebuild, (type(self), self.args, self.__dict__.copy())
 
@@ -212,7 +212,7 @@ class SlicesFailed(TaskError, ExceptionGroup):
     Its ``index``, ``device`` and ``__cause__`` are the first one's; ``except*`` takes it apart.
     """
 
-    message = ""  # a group's own could not be set
+    message = ""  # type: ignore[assignment]  # a group's own cannot be set
 
     def __new__(cls, message: str, errors: Sequence[TaskError]) -> "SlicesFailed":
         return ExceptionGroup.__new__(cls, message, errors)
@@ -223,7 +223,7 @@ class SlicesFailed(TaskError, ExceptionGroup):
         super().__init__(f"{message}; the first: {first.message}", **where)
         self.__cause__ = first.__cause__
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild_group, (self.args[0], list(self.exceptions), self.__dict__.copy())
 
 
