@@ -16,6 +16,8 @@ from evenload.dashboard import Address
 from evenload.events import EventFile
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+LIMIT_MS = 100_000.0
+"""How long a page may take to show something."""
 SAMPLES = Path(__file__).parents[1] / "report" / "conftest.py"
 
 
@@ -103,6 +105,16 @@ def browser():
 
 
 @pytest.fixture
+def expect():
+    """Playwright's ``expect``, which asks again until it is so, on a machine that does other things besides.
+
+    What a page shows after a key, a click or news of the run comes later: it is never read at once."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    sync_api.expect.set_options(timeout=LIMIT_MS)
+    return sync_api.expect
+
+
+@pytest.fixture
 def look(browser):
     """``look(url, **options)`` opens a page; it must load nothing from elsewhere and report no error."""
     contexts, problems = [], []
@@ -111,7 +123,7 @@ def look(browser):
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(100_000)
+        page.set_default_timeout(LIMIT_MS)
         page.on("pageerror", lambda error: problems.append(f"error: {error}"))
         page.on("console", lambda said: said.type == "error" and problems.append(said.text))
         home = url.split("/")[2]

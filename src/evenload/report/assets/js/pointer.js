@@ -29,7 +29,7 @@ TimelineView.prototype.listen = function () {
   on(this.canvas, "wheel", this.wheeled, { passive: false });
   on(this.canvas, "keydown", this.typed);
   on(this.canvas, "blur", () => {
-    this.selected = null;
+    this.selected = this.sought = null;
     this.tip.hide();
     this.draw();
   });
@@ -101,6 +101,7 @@ TimelineView.prototype.wheeled = function (event) {
 };
 
 TimelineView.prototype.hover = function (event, x, row) {
+  this.retell = () => this.hover(event, x, row);
   const track = this.model.tracks[row];
   if (!track || x < this.gutter) return this.tip.hide();
   const second = (this.view.to - this.view.from) / this.plot;
@@ -161,15 +162,26 @@ TimelineView.prototype.walk = function (rows, slices) {
   const track = tracks[row];
   if (!track.n) return;
   this.selected = { row, i };
+  this.sought = { device: track.device, lane: track.lane, start: track.start[i], stop: track.stop[i] };
   if (track.start[i] < this.view.from || track.stop[i] > this.view.to) {
     const span = this.view.to - this.view.from;
     this.show(track.start[i] - span / 4, track.start[i] + (span * 3) / 4);
   }
   this.draw();
+  this.tell();
+};
+
+// What the selected slice is, shown and spoken.
+TimelineView.prototype.tell = function () {
+  this.retell = () => this.tell();
+  if (!this.selected) return; // the stretch that it is in comes yet
+  const { row, i } = this.selected;
+  const track = this.model.tracks[row];
   const box = this.canvas.getBoundingClientRect();
   const content = describe(this.model, track, i);
   this.tip.show(box.left + Math.max(this.gutter, this.x(track.start[i])), box.top + this.y(row) + this.height, content);
-  this.spoken.textContent = content.map((one) => [...one.childNodes].map((node) => node.textContent).join(" ")).join(", ");
+  const words = content.map((one) => [...one.childNodes].map((node) => node.textContent).join(" ")).join(", ");
+  if (this.spoken.textContent !== words) this.spoken.textContent = words; // the same words are not said again
 };
 
 TimelineView.prototype.overviewPressed = function (event) {

@@ -9,7 +9,8 @@ class TimelineView {
     Object.assign(this, { host, model, listeners });
     this.end = Math.max(model.end_s, 1e-6);
     this.view = { from: 0, to: this.end };
-    this.selected = null;
+    this.selected = null; // where the slice that a person is at is in the model, null while it is not
+    this.sought = null; // the device, lane and times of that slice
     this.pointers = new Map();
     const label = `Timeline: ${plural(model.tracks.length, "row")}, ${time(this.end)}. Arrow keys walk, plus and minus zoom, 0 shows all.`;
     this.canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": label });
@@ -51,7 +52,7 @@ class TimelineView {
     const wasLast = !wasWhole && this.view.to > this.end * 0.9999;
     const labels = (one) => one.tracks.map((track) => track.label).join("\n");
     const isSame = labels(model) === labels(this.model);
-    if (this.selected) this.selected = found(model, this.model.tracks[this.selected.row], this.selected.i);
+    this.selected = this.sought && found(model, this.sought);
     const grown = Math.max(model.end_s, 1e-6) - this.end;
     this.model = model;
     this.end += grown;
@@ -62,6 +63,8 @@ class TimelineView {
     this.listeners.view(this.view, this.isWhole());
     if (isSame) this.draw();
     else this.resize();
+    // What is told of a slice was known from the old model: merged chunks may be single ones by now.
+    if (!this.tip.node.hidden) this.retell();
   }
 
   x(t) {
@@ -311,12 +314,13 @@ class TimelineView {
   }
 }
 
-// The same slice in another model, null if it is not there any more.
-function found(model, old, i) {
-  const row = model.tracks.findIndex((one) => one.device === old.device && one.lane === old.lane);
+// Where a slice is in a model, null if it is not: a stretch of the run may not reach there. Chunks that were
+// merged may have a gap in the middle: then one of them is taken.
+function found(model, { device, lane, start, stop }) {
+  const row = model.tracks.findIndex((one) => one.device === device && one.lane === lane);
   if (row < 0) return null;
-  const at = sliceAt(model.tracks[row], (old.start[i] + old.stop[i]) / 2, 0);
-  return at < 0 ? null : { row, i: at };
+  const at = [0, (stop - start) * 0.499].map((slack) => sliceAt(model.tracks[row], (start + stop) / 2, slack)).find((one) => one >= 0);
+  return at === undefined ? null : { row, i: at };
 }
 
 function gutterOf(tracks, width) {
