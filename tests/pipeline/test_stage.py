@@ -12,7 +12,8 @@ import pytest
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.pipeline import Pipeline
-from evenload.pipeline.stage import Item, Stage, StageRunner, StageSetup
+from evenload.pipeline.stage import Item, Stage, StageSetup
+from evenload.pipeline.stage_runner import StageRunner
 from evenload.pipeline.target import CodeTarget, load_target, locate_target
 
 STAGES = """
@@ -100,7 +101,7 @@ def test_a_stage_with_its_own_interpreter(folder: Path) -> None:
     )  # fmt: skip
     runner = ForeignStageRunner(apart, DEVICE, Fit(), 1)
     try:
-        outputs, files, to_save = runner.call({"x": 4}, Item(0, "a\ud800", 5))
+        outputs, files, to_save, _ = runner.call({"x": 4}, Item(0, "a\ud800", 5))
         assert not to_save  # it is on disk already
         assert (outputs["y"], outputs["on"]) == (12, DEVICE.torch)
         assert outputs["pid"] != os.getpid()

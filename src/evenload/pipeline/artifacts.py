@@ -26,6 +26,7 @@ __all__ = [
     "encode_artifact",
     "file_name",
     "open_picture",
+    "output_path",
     "plain_picture",
     "read_picture",
     "read_tensors",
@@ -192,6 +193,17 @@ def file_name(item: str, suffix: str) -> str:
     """
     *folders, last = (_safe_part(part) for part in item.split("/"))
     return "/".join([*map(_without_suffix, folders), last + suffix])
+
+
+def output_path(stage: str, declared: Mapping[str, str], name: str, item: str, place: str = "") -> str:
+    """Return where an item's output is saved, relative to the run folder: outputs/<stage>/<item>.png.
+
+    declared  type of each output of the stage
+    place     comes before the item's name: ``sample-2/``
+    """
+    n_files = sum(file_type in FILE_TYPES for file_type in declared.values())
+    suffix = f".{declared[name]}" if n_files == 1 else f".{name}.{declared[name]}"
+    return f"outputs/{stage}/{place}{file_name(item, suffix)}"
 
 
 def _without_suffix(folder: str) -> str:

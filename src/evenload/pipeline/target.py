@@ -10,19 +10,21 @@ import difflib
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor.task.user_file import import_file
+from evenload.pipeline.artifacts import digest_of
 
 __all__ = [
     "CodeTarget",
     "ReturnedNames",
     "check_arguments",
     "find_returned_names",
+    "has_sources",
     "load_target",
     "locate_target",
 ]
@@ -237,20 +239,46 @@ def _argument_faults(signature: _Signature, given: dict[str, Any]) -> list[str]:
     return faults
 
 
-def load_target(target: CodeTarget) -> Any:
+def load_target(target: CodeTarget, sources: Sequence[tuple[str, str]] = ()) -> Any:
     """Import and return the object; a file's folder is put first on ``sys.path``, as for a script.
 
+    sources  files of its code and their digests; what this process has imported of others is imported again
     Raises what the import raises, and UnknownName if the module has no such name.
     """
-    module = importlib.import_module(target.module) if target.file is None else _module_of(target.file)
+    name = target.module if target.file is None else f"evenload_job:{target.file}"  # no importable name
+    _forget_changed(name, sources)
+    module = importlib.import_module(name) if target.file is None else _module_of(target.file, name)
+    if sources:
+        vars(module)[_SOURCES] = tuple(sources)
     try:
         return getattr(module, target.name)
     except AttributeError:
         raise UnknownName(f"class in {target.module}", target.name, dir(module)) from None
 
 
-def _module_of(file: Path) -> Any:
-    name = f"evenload_job:{file}"  # no importable module can have this name
+def has_sources(sources: Sequence[tuple[str, str]]) -> bool:
+    """Return whether each of these files still has the content of its digest."""
+    try:
+        return all(digest_of(Path(file).read_bytes()) == digest for file, digest in sources)
+    except OSError:
+        return False
+
+
+_SOURCES = "__evenload_sources__"  # in a module: what it was imported from
+
+
+def _forget_changed(name: str, sources: Sequence[tuple[str, str]]) -> None:
+    """Drop a module, and those that it imported, if their code was other than ``sources``."""
+    was = vars(sys.modules[name]).get(_SOURCES) if name in sys.modules else None
+    if was is None or not sources or was == tuple(sources):
+        return
+    files = {file for file, _ in (*was, *sources)}
+    for known, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) in files:
+            del sys.modules[known]
+
+
+def _module_of(file: Path, name: str) -> Any:
     if name in sys.modules:
         return sys.modules[name]
     if str(file.parent) not in sys.path:

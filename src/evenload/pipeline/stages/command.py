@@ -6,6 +6,7 @@ import shutil
 import string
 import subprocess
 import tempfile
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,8 @@ class Command:
         with tempfile.TemporaryDirectory(prefix="evenload-") as scratch:
             made = {name: Path(scratch) / f"{name}.{suffix}" for name, suffix in self._files.items()}
             out = type("out", (), {name: str(path) for name, path in made.items()})
-            values = {**inputs, "out": out, "seed": item.seed, "id": item.id}
+            # Looked up one by one: what no word asks for, the result does not depend on.
+            values = ChainMap[str, Any]({"out": out}, _ItemValues(item), inputs)  # type: ignore[arg-type]
             done = self._finished([_filled(word, values) for word in self._words])
             outputs: dict[str, Any] = self._printed(done.stdout) if self._reads_json else {}
             for name, path in made.items():
@@ -92,6 +94,18 @@ class Command:
                 hint="print one, or reads_json: false",
             ) from error
         return outputs
+
+
+class _ItemValues(dict[str, Any]):
+    """The ``seed`` and ``id`` of an item, read when they are asked for."""
+
+    def __init__(self, item: Item):
+        super().__init__(seed=None, id=None)
+        self._item = item
+
+    def __getitem__(self, name: str) -> Any:
+        super().__getitem__(name)
+        return getattr(self._item, name)
 
 
 def _filled(word: str, values: Mapping[str, Any]) -> str:

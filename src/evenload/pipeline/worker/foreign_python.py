@@ -18,7 +18,8 @@ from typing import Any
 
 from evenload.errors import ConfigError, ResourceExhausted
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.stage import Item, ModelFolder, StageOutput, StageRunner, StageSetup
+from evenload.pipeline.stage import Item, ModelFolder, StageOutput, StageSetup
+from evenload.pipeline.stage_runner import StageRunner, save
 from evenload.pipeline.target import CodeTarget
 
 __all__ = ["ForeignStageRunner", "serve"]
@@ -61,7 +62,7 @@ class ForeignStageRunner:
         if self._process is None:
             self._start()
         answer = self._ask({"inputs": dict(inputs), "item": dataclasses.asdict(item), "place": place})
-        return StageOutput(answer["outputs"], answer["files"], [])
+        return StageOutput(answer["outputs"], answer["files"], [], tuple(answer["reads"]))
 
     def close(self) -> None:
         """End the interpreter; kill it if that takes longer than five seconds."""
@@ -134,8 +135,9 @@ def serve() -> None:
             if runner is None:
                 runner, answer = _build_runner(question), {}
             else:
-                outputs, files = runner.run(question["inputs"], Item(**question["item"]), question["place"])
-                answer = {"outputs": outputs, "files": files}
+                made = runner.call(question["inputs"], Item(**question["item"]), question["place"])
+                save(made)
+                answer = {"outputs": made.outputs, "files": made.files, "reads": made.reads}
         except Exception as error:
             from evenload.executor.task.failure import Failure, is_memory_error
 
@@ -154,6 +156,7 @@ def _build_runner(hello: dict[str, Any]) -> StageRunner:
     file = Path(target["file"]) if target["file"] else None
     plain["target"] = CodeTarget(target["module"], target["name"], file)
     plain["model"] = ModelFolder(**plain["model"]) if plain["model"] else None
+    plain["sources"] = tuple((file, digest) for file, digest in plain["sources"])
     for name in ("folder", "run_folder"):
         plain[name] = Path(plain[name])
     given = hello["fit"].items()

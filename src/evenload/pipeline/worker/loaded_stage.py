@@ -15,7 +15,8 @@ from pathlib import Path
 
 from evenload.executor.task.failure import Failure, is_memory_error
 from evenload.pipeline.dispatch.worker_protocol import OrderOutcome, TaskInputs
-from evenload.pipeline.stage import StageOutput, StageRunner, StageSetup
+from evenload.pipeline.stage import StageOutput, StageSetup
+from evenload.pipeline.stage_runner import StageRunner
 from evenload.pipeline.worker.file_saver import FileSaver
 
 __all__ = ["LoadedStage", "described_error", "free_cached_memory", "timed"]
@@ -90,7 +91,9 @@ class LoadedStage:
             made = runner.call(one.values, one.item, one.place)
         except Exception as error:
             return timed(self._failed(one, error), began_s)
-        outcome = timed(OrderOutcome("done", self._stage, one.task, made.outputs, made.files), began_s)
+        outcome = timed(
+            OrderOutcome("done", self._stage, one.task, made.outputs, made.files, made.reads), began_s
+        )
         return self._saved(outcome, made)
 
     def _failed(self, one: TaskInputs, error: Exception) -> OrderOutcome:
@@ -143,7 +146,9 @@ class LoadedStage:
         """Return outcomes as if the items had run one after the other, each in an equal share of the time."""
         outcomes = []
         for number, (one, made) in enumerate(zip(tasks, mades, strict=True)):
-            outcome = timed(OrderOutcome("done", self._stage, one.task, made.outputs, made.files), began_s)
+            outcome = timed(
+                OrderOutcome("done", self._stage, one.task, made.outputs, made.files, made.reads), began_s
+            )
             outcome.start_s = began_s + number * took_s
             outcome.stop_s = outcome.start_s + took_s
             outcomes.append(self._saved(outcome, made))
@@ -167,7 +172,9 @@ class LoadedStage:
                 is_equal = False
                 continue
             is_equal = is_equal and (alone.outputs, alone.files) == (together.outputs, together.files)
-            outcome = timed(OrderOutcome("done", self._stage, one.task, alone.outputs, alone.files), start_s)
+            outcome = timed(
+                OrderOutcome("done", self._stage, one.task, alone.outputs, alone.files, alone.reads), start_s
+            )
             outcomes.append(self._saved(outcome, alone))
         self._may_batch = is_equal
         alone_s = (time.monotonic() - began_s) / len(tasks)

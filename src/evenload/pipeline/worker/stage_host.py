@@ -19,7 +19,7 @@ import psutil
 from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.dispatch.worker_protocol import ADOPT, LOAD, WAIT, HostSpec, Order, OrderOutcome
 from evenload.pipeline.plan import Fit
-from evenload.pipeline.stage import StageRunner
+from evenload.pipeline.stage_runner import StageRunner
 from evenload.pipeline.worker.file_saver import FileSaver
 from evenload.pipeline.worker.host_memory import HostCopy
 from evenload.pipeline.worker.loaded_stage import LoadedStage, described_error, timed

@@ -1,0 +1,184 @@
+"""The runner that calls a stage in a worker: its outputs are checked and encoded, its reads noted."""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from evenload.errors import ConfigError
+from evenload.executor.task.failure import is_memory_error
+from evenload.pipeline.artifacts import (
+    FILE_TYPES,
+    digest_of,
+    encode_artifact,
+    output_path,
+    write_atomically,
+)
+from evenload.pipeline.plan import Fit
+from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, StageSetup
+from evenload.pipeline.stage_reads import UNSETTLED, SeenInputs, see_context, see_item
+from evenload.pipeline.target import has_sources, load_target
+
+__all__ = ["StageRunner", "save"]
+
+_INTEGERS_END = 10**4299  # with more digits no reader of JSON in Python takes it
+_PLAIN = (str, int, float, bool, type(None))
+_VALUE_TYPES = {"number": (int, float), "text": (str,), "boolean": (bool,)}
+
+
+class StageRunner:
+    """A stage in a worker: constructs it, calls it, notes its reads, and checks and encodes its outputs."""
+
+    def __init__(self, setup: StageSetup, device: Any, fit: Fit = WHOLE, n_devices: int = 1):
+        """Construct the stage on ``device``; raises what its constructor raises."""
+        self.setup = setup
+        stage_class = load_target(setup.target, setup.sources)
+        # What the constructor reads, all results depend on; so does what a call gets from the context.
+        self._own_reads: set[str] = set() if has_sources(setup.sources) else {UNSETTLED}
+        if not isinstance(stage_class, type):
+            raise ConfigError(
+                f"{setup.target.name} in {setup.target.module} is not a class",
+                hint="a stage is a class with __call__(self, inputs, item); a function: kind: function",
+            )
+        if stage_class.__init__ is object.__init__:
+            self._stage: Any = stage_class()
+        else:
+            context = StageContext(
+                setup.stage, device, setup.folder, setup.seed, setup.model, fit, n_devices,
+                setup.may_use_cpu,
+            )  # fmt: skip
+            self._stage = stage_class(see_context(context, self._own_reads), **setup.params)
+
+    def lane(self) -> "StageRunner | None":
+        """Return a runner for one more item at the same time; None if the stage takes one at a time."""
+        make = getattr(self._stage, "lane", None)
+        if make is None:
+            return None
+        twin = object.__new__(StageRunner)
+        twin.setup, twin._stage, twin._own_reads = self.setup, make(), self._own_reads
+        return twin
+
+    @property
+    def stage(self) -> Any:
+        """The user's object."""
+        return self._stage
+
+    @property
+    def can_batch(self) -> bool:
+        """Whether the stage has a method ``batch``, which takes several items in one call."""
+        return callable(getattr(self._stage, "batch", None))
+
+    def call(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
+        """Call the stage for an item. ``place`` comes before the item's id in the names of files.
+
+        A failed call is repeated as often as the setup allows, unless memory ran out.
+        """
+        seen: set[str] = set()
+        for attempt in range(self.setup.retries):
+            try:
+                return self._called(inputs, item, place, seen)
+            except Exception as error:
+                if is_memory_error(error):
+                    raise
+                # What was missing may come back: a server, a file.
+                time.sleep(min(0.1 * 2**attempt, 5.0))
+        return self._called(inputs, item, place, seen)
+
+    def _called(self, inputs: Mapping[str, Any], item: Item, place: str, seen: set[str]) -> StageOutput:
+        outputs = self._stage(SeenInputs(inputs, seen), see_item(item, seen), **self.setup.call)
+        return self._checked(outputs, inputs, item, place)._replace(reads=self._reads(seen))
+
+    def _reads(self, seen: set[str]) -> tuple[str, ...]:
+        return tuple(sorted(seen | self._own_reads))
+
+    def call_batch(self, calls: Sequence[tuple[Mapping[str, Any], Item, str]]) -> list[StageOutput]:
+        """Call the stage's ``batch`` for several items: ``(values, item, place)`` of each.
+
+        What it reads of one item counts as read of each.
+        """
+        seen: set[str] = set()
+        inputs, items = (
+            [SeenInputs(one, seen) for one, _, _ in calls],
+            [see_item(one, seen) for _, one, _ in calls],
+        )
+        outputs = list(self._stage.batch(inputs, items, **self.setup.call))
+        if len(outputs) != len(calls):
+            raise self._refused(
+                f"returned {len(outputs)} outputs of a batch of {len(calls)}", "return one dict for each item"
+            )
+        mades = [self._checked(one, *call) for one, call in zip(outputs, calls, strict=True)]
+        return [made._replace(reads=self._reads(seen)) for made in mades]
+
+    def run(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> tuple[dict[str, Any], dict]:
+        """Call the stage and save its files; returns outputs and ``{output: [bytes, digest]}``."""
+        made = self.call(inputs, item, place)
+        save(made)
+        return made.outputs, made.files
+
+    def __call__(self, task: tuple[Mapping[str, Any], Item]) -> tuple[int, dict[str, Any]]:
+        """Run ``(values, item)``; returns the item's index and its outputs."""
+        return task[1].index, self.run(*task)[0]
+
+    def close(self) -> None:
+        """Call the stage's ``close``, if it has one."""
+        close = getattr(self._stage, "close", None)
+        if close is not None:
+            close()
+
+    def _checked(self, outputs: Any, inputs: Mapping[str, Any], item: Item, place: str) -> StageOutput:
+        declared = self.setup.outputs
+        if not isinstance(outputs, Mapping):
+            raise self._refused(f"returned {type(outputs).__name__}", "return a dict of outputs by name")
+        if missing := sorted(declared.keys() - outputs.keys()):
+            raise self._refused(f"did not return {', '.join(missing)}", "return every declared output")
+        if taken := sorted(inputs.keys() & outputs.keys()):
+            raise self._refused(
+                f"returned {', '.join(taken)}, which the item has already", "rename the output"
+            )
+        made = StageOutput({}, {}, [])
+        for name, value in outputs.items():
+            if declared.get(name) in FILE_TYPES:
+                path, content = self._encoded(name, value, item, place)
+                made.outputs[name] = path
+                made.files[name] = [len(content), digest_of(content)]
+                made.contents.append((self.setup.run_folder / path, content))
+            else:
+                made.outputs[name] = self._plain(name, value)
+        return made
+
+    def _plain(self, name: str, value: Any) -> Any:
+        """Return ``value`` as a number, text, boolean or None that JSON can hold; refuse anything else."""
+        if getattr(value, "ndim", None) == 0:  # a NumPy or torch scalar
+            value = value.item()
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        if isinstance(value, int) and not -_INTEGERS_END < value < _INTEGERS_END:
+            raise self._refused(
+                f"returned {name!r}, an integer of more than 4299 digits", "return it as text"
+            )
+        kind = self.setup.outputs.get(name, "")
+        is_number = not isinstance(value, bool)
+        if not isinstance(value, _VALUE_TYPES.get(kind, _PLAIN)) or (kind == "number" and not is_number):
+            found = f"{type(value).__name__}, not {kind}" if kind else f"of type {type(value).__name__}"
+            hint = f"return a number or text, or declare it under outputs as {', '.join(FILE_TYPES)}"
+            raise self._refused(f"returned {name!r} that is {found}", hint)
+        return value
+
+    def _encoded(self, name: str, value: Any, item: Item, place: str) -> tuple[str, bytes]:
+        declared = self.setup.outputs
+        relative = output_path(self.setup.stage, declared, name, item.id, place)
+        try:
+            content = encode_artifact(value, declared[name])
+        except ConfigError as error:
+            what = f"returned {name!r} that is no {declared[name]}: {error.message}"
+            raise self._refused(what, error.hint or "") from error
+        return relative, content
+
+    def _refused(self, what: str, hint: str) -> ConfigError:
+        return ConfigError(f"stage {self.setup.stage!r} {what}", hint=hint)
+
+
+def save(made: StageOutput) -> None:
+    """Write the files of an output; returns when they are on disk."""
+    for path, content in made.contents:
+        write_atomically(path, content)
