@@ -12,6 +12,7 @@ from evenload.balance.fleet import ModelDevice
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Measured
 from evenload.balance.policy.estimate import Cost
+from evenload.balance.policy.measured import UNMEASURED_S
 from evenload.balance.simulate import Simulation, simulate
 from evenload.errors import ConfigError
 
@@ -175,3 +176,47 @@ def test_measured_beats_the_balancer_of_queues_where_it_matters():
             for seed in range(12)
         ]
         assert level(n_items, drift=drift) > statistics.mean(balanced) + 0.05
+
+
+# --- a worker that stops ---------------------------------------------------------------------------
+
+
+@st.composite
+def fleets_with_a_stop(draw):
+    """One to three devices, of which one stops for good at some time, and items."""
+    speeds = draw(st.lists(st.sampled_from([0.7, 1.0, 2.0, 8.0]), min_size=1, max_size=3))
+    costs = draw(st.lists(st.sampled_from([0.1, 0.3, 1.0, 4.0]), min_size=1, max_size=30))
+    stopped = draw(st.integers(0, len(speeds) - 1))
+    stop_s = draw(st.floats(0, 1.1)) * sum(costs) / sum(speeds)
+    launch_s = draw(st.sampled_from([0.0, 0.001, 0.05]))
+    devices = [
+        ModelDevice(f"d{at}", speed, ((stop_s, 0.0),) if at == stopped else (), launch_s)
+        for at, speed in enumerate(speeds)
+    ]
+    return devices, costs, stopped
+
+
+@settings(deadline=None)
+@given(fleets_with_a_stop(), st.booleans())
+def test_a_stopped_worker_costs_no_more_than_its_share_again(drawn, has_hints):
+    devices, costs, stopped = drawn
+    run = simulate("measured", devices, costs, hints=costs if has_hints else None)
+    others = [device.speed for at, device in enumerate(devices) if at != stopped]
+    if not others:
+        assert not any(span.duplicate for span in run.spans)
+        return
+    assert run.n_unfinished == 0
+    alone_s = sum(costs) / min(others) + 0.05 * len(costs)
+    assert run.makespan_s <= UNMEASURED_S + 2 * alone_s + 1
+
+
+@settings(deadline=None)
+@given(fleets_with_a_stop())
+def test_what_must_not_run_twice_never_does_and_copies_delay_nothing(drawn):
+    devices, costs, _ = drawn
+    once = simulate("measured", devices, costs, repeatable=False)
+    assert not any(span.duplicate for span in once.spans)
+    run = simulate("measured", devices, costs)
+    copies = [span.start_s for span in run.spans if span.duplicate]
+    firsts = [span.start_s for span in run.spans if not span.duplicate]
+    assert not copies or max(firsts) <= min(copies), "an item waited while a copy ran"

@@ -1,5 +1,6 @@
 """What real tasks do to worker processes: one bad item beside eleven healthy ones, and worse."""
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -114,12 +115,32 @@ def test_items_over_their_time_limit_are_ended_with_all_they_started(executor: E
     assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "1000"]]
 
 
-def test_a_hang_without_any_limit_leaves_a_worker_free(threaded: str) -> None:
-    with Executor("cpu*3", backend=threaded, echo=False) as own:
+@pytest.mark.parametrize("n_devices", [2, 3])
+def test_a_hang_without_any_limit_leaves_a_worker_free(threaded: str, n_devices: int) -> None:
+    """Of two, the second may be at a copy of the item, which is taken back when there is other work."""
+    with Executor(f"cpu*{n_devices}", backend=threaded, echo=False) as own:
         results = own.map(lambda x: time.sleep(1000) if x == BAD else x, range(N), ordered=False)
         assert sorted(next(results) for _ in HEALTHY) == HEALTHY
         assert own.submit(abs, -1).result(100) == 1
         results.close()
+
+
+@pytest.mark.parametrize("n_items", [6, 400])
+def test_what_a_stopped_worker_holds_is_done_by_the_other(tmp_path: Path, n_items: int) -> None:
+    def task(x: int) -> int:
+        if x == n_items - 2:
+            with contextlib.suppress(FileExistsError):
+                (tmp_path / "stopped").mkdir()
+                os.kill(os.getpid(), signal.SIGSTOP)
+        return -x
+
+    with Executor("cpu*2", echo=False) as own:
+        results = own.map(task, range(n_items))
+        assert list(results) == [-x for x in range(n_items)]
+        assert (tmp_path / "stopped").exists()
+        assert results.summary.duplicates
+        assert not results.summary.retries
+        assert list(own.map(abs, [-1, -2, -3, -4])) == [1, 2, 3, 4], "usable afterwards"
 
 
 def test_an_exception_that_cannot_be_pickled(executor: Executor) -> None:

@@ -282,14 +282,14 @@ def last_alone(policy: Policy, speeds: dict[str, float], **options) -> Fleet:
 
 
 @pytest.mark.parametrize("n_devices", [1, 2, 3, 4, 5, 6, 8])
-def test_items_that_hang_never_take_every_device(n_devices):
+def test_items_that_hang_never_take_every_device_of_three_or_more(n_devices):
     speeds = {f"d{at}": 1.0 + at for at in range(n_devices)}
     fleet = last_alone(Measured(copies=8), speeds)
     n_hung = len(fleet.hangs)
     running = [deal for deal in fleet.deals if fleet.hangs.intersection(deal.indices)]
-    if n_devices > n_hung:
-        assert len({deal.device for deal in running}) < n_devices
     if n_devices > n_hung + 1:
+        assert len({deal.device for deal in running}) < n_devices
+    if n_devices > n_hung:  # of two devices the last may copy: nothing else is left for it
         assert any(deal.duplicate for deal in running)
 
 

@@ -110,8 +110,8 @@ class World:
         raise AssertionError(f"not finished: {self.fates}, held {self.held}")
 
 
-def make(policy="measured", n=10, batch=1, feed=True, costs=None, **options) -> World:
-    dealer = Dealer(policy, DEVICES, repeatable=options.get("repeatable", True))
+def make(policy="measured", n=10, batch=1, feed=True, costs=None, devices=DEVICES, **options) -> World:
+    dealer = Dealer(policy, devices, repeatable=options.get("repeatable", True))
     scheduler = Scheduler(dealer, batch=batch, **options)
     if feed:
         scheduler.expect(n)
@@ -418,6 +418,33 @@ def test_a_stuck_item_that_ends_its_worker_is_given_up(is_overtime: bool) -> Non
     world.run()
     assert world.fates.pop(1) == ("overtime" if is_overtime else "died")
     assert world.fates == {0: "accepted", 2: "accepted", 3: "accepted"}
+
+
+@pytest.mark.parametrize("end", ["copied", "died", "overtime", "late"])
+def test_a_stuck_item_is_copied_when_nothing_else_is_left(end: str) -> None:
+    world = make(n=6, devices=("a", "b"))
+    world.ask("a")
+    world.finish("a")
+    world.ask("a")
+    held = world.held.pop("a")
+    world.scheduler.handle(WorkerStuck(held.chunk, "a", world.now, 0))
+    stuck = held.items[0]
+    while "b" not in world.held or stuck not in world.held["b"].items:
+        world.now += 1.0
+        world.ask("b")
+        if "b" in world.held and stuck not in world.held["b"].items:
+            world.finish("b")
+    assert world.held["b"].duplicate
+    assert len(world.fates) == 5, "the copy came last"
+    if end == "late":
+        world.note(world.scheduler.handle(ChunkAnswered(held.chunk, world.now, 9.0)), list(held.items))
+    elif end != "copied":
+        event = WorkerDied(held.chunk, "a", world.now, 0, end == "overtime")
+        world.note(world.scheduler.handle(event))
+        assert world.fates.get(stuck) == ("overtime" if end == "overtime" else None), "the copy decides"
+    world.finish("b")
+    assert world.fates[stuck] == ("overtime" if end == "overtime" else "accepted")
+    assert world.scheduler.is_finished
 
 
 def test_a_chunk_that_nobody_wants_is_withdrawn() -> None:

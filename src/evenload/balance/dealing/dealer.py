@@ -15,7 +15,7 @@ from evenload.balance.dealing.deal import Counters, Deal, Decision, Wait
 from evenload.balance.dealing.device_states import DeviceStates
 from evenload.balance.dealing.item_pool import ItemPool
 from evenload.balance.dealing.queue_balancer import QueueBalancer
-from evenload.balance.migrate import LoadBalancer, Move, QueueLoad
+from evenload.balance.migrate import LoadBalancer, Move
 from evenload.balance.policy import Ask, Copy, Hold, Policy, Pull, Static, Take, policy_from_name
 from evenload.balance.policy.device_state import DeviceState
 from evenload.balance.policy.estimate import Cost
@@ -102,12 +102,8 @@ class Dealer:
 
         Raises ConfigError if a ``Static`` partition by counts is of another number of items.
         """
-        partition = self.policy.partition if isinstance(self.policy, Static) else None
-        if isinstance(partition, tuple) and sum(partition) != total and not self.counters.n_chunks:
-            raise ConfigError(
-                f"partition {partition} is of {sum(partition)} items, but there are {total}",
-                hint="let the counts add up to the number of items",
-            )
+        if isinstance(self.policy, Static) and not self.counters.n_chunks:
+            self.policy.check_items(total)
         self._total = total
         self._version += 1
 
@@ -185,17 +181,29 @@ class Dealer:
         self.requeue([index for index in ended.indices if index in again], alone=alone, avoid=avoid)
         self.forget(index for index in ended.indices if index not in again and index not in later)
 
-    def lost(self, device: str, now: float) -> tuple[Deal, ...]:
-        """Give up and return the chunks of a device whose worker died: requeue or forget their items."""
+    def lost(self, device: str, now: float, but: int = -1) -> tuple[Deal, ...]:
+        """Give up and return the chunks of a device whose worker died, ``but`` one if it is only stuck.
+
+        Requeue or forget their items.
+        """
         state = self._devices[device]
         state.is_up = False
         deals = []
-        for chunk in list(state.chunks.values()):
+        for chunk in [chunk for chunk in state.chunks.values() if chunk.number != but]:
             deals.append(Deal(chunk.number, device, chunk.indices, "lost", chunk.is_duplicate))
             self._end(chunk.number, now)
             self._chunks.give_up(chunk)
         self._version += 1
         return tuple(deals)
+
+    def narrow(self, chunk: int, keep: Collection[int]) -> None:
+        """Give up the items of ``chunk`` but for ``keep``, which others may copy: requeue or forget them."""
+        self._chunks.narrow(chunk, keep)
+        self._version += 1
+
+    def has_copy(self, chunk: int) -> bool:
+        """Whether another device runs all that is left of ``chunk``."""
+        return self._chunks.has_copy(chunk)
 
     # --- devices ----------------------------------------------------------------------------------
 
@@ -223,12 +231,8 @@ class Dealer:
         Raises UnknownName on an unknown name, ConfigError on a partition that does not fit the devices.
         """
         policy = policy_from_name(policy)
-        counts = policy.partition if isinstance(policy, Static) else ""
-        if isinstance(counts, tuple) and len(counts) != len(self._devices.here()):
-            raise ConfigError(
-                f"partition {counts} has {len(counts)} counts for {len(self._devices.here())} devices",
-                hint="give one count per device",
-            )
+        if isinstance(policy, Static):
+            policy.check_devices(len(self._devices.here()))
         self.policy = policy
         self._state = policy.init()
         self._pool.unassign()
@@ -236,11 +240,14 @@ class Dealer:
 
     # --- decisions --------------------------------------------------------------------------------
 
-    def next(self, device: str, now: float, bundle: int = 1, most: int | None = None) -> Deal | Wait:
+    def next(
+        self, device: str, now: float, bundle: int = 1, most: int | None = None, may_copy: bool = True
+    ) -> Deal | Wait:
         """What ``device``, which is free, should do now. Raises UnknownName on a device that never joined.
 
-        bundle  chunks of a fixed size are so short that up to so many should be sent as one
-        most    items in this chunk, because they are large
+        bundle    chunks of a fixed size are so short that up to so many should be sent as one
+        most      items in this chunk, because they are large
+        may_copy  False: no items that another device has
 
         A ``Wait`` without ``until`` ends with the next change: a result, an item, a device that comes or
         goes.
@@ -254,7 +261,7 @@ class Dealer:
         if isinstance(self.policy, Static):
             priors = {other.name: other.prior for other in self._devices.here()}
             self._pool.assign(self.policy.partition, priors, self.remaining)
-        ask = self._ask(state, now)
+        ask = self._ask(state, now, may_copy)
         self._state, answer = self.policy.step(self._state, ask)
         if isinstance(answer, Hold) and ask.n_ready and self._must_take(state):
             answer = Take(1, "nothing else runs")
@@ -290,12 +297,7 @@ class Dealer:
         queues = self._pool.queues
         if self._balancer is None or queues is None:
             return ()
-        loads = {}
-        for state in self._devices.here():
-            n_running, cost = sum(map(len, state.chunks.values())), self.cost(state.name)
-            item_s = None if cost is None else cost.launch_s + cost.per_item_s
-            loads[state.name] = QueueLoad(n_running, queues[state.name].n, item_s)
-        moves, n_moved = self._balancer.step(now, loads, queues)
+        moves, n_moved = self._balancer.step(now, self._devices.here(), queues, self._pool.item_work)
         self.counters.n_moved += n_moved
         self._version += len(moves)
         return moves
@@ -308,6 +310,11 @@ class Dealer:
         if self._total is None:
             return None
         return self._pool.n + max(0, self._total - self.counters.n_added)
+
+    @property
+    def n_ready(self) -> int:
+        """Items that are there and not dealt."""
+        return self._pool.n
 
     def queued(self) -> dict[str, int]:
         """Items in each device's own queue; empty if all devices take from one pool."""
@@ -341,7 +348,7 @@ class Dealer:
         self._n_unfinished += n
         self._version += 1
 
-    def _ask(self, state: DeviceState, now: float) -> Ask:
+    def _ask(self, state: DeviceState, now: float, may_copy: bool) -> Ask:
         left = self.remaining
         shortest, longest = self._pool.extremes(state.name) or (None, None)
         return Ask(
@@ -354,10 +361,11 @@ class Dealer:
             item_work=self._pool.item_work,
             shortest=shortest,
             longest=longest,
-            may_repeat=self.repeatable,
+            may_repeat=self.repeatable and may_copy,
             is_uniform=self.uniform,
             version=self._version,
             n_in_flight=len(self._chunks),
+            is_all_dealt=self._is_closed and not (self._pool.n or self._chunks.n_given_up),
         )
 
     def _must_take(self, state: DeviceState) -> bool:

@@ -1,9 +1,10 @@
 """``QueueBalancer``: moves queued items between devices, for the policy ``Static``."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from evenload.balance.dealing.queues import DeviceQueues
 from evenload.balance.migrate import LoadBalancer, Move, QueueLoad
+from evenload.balance.policy.device_state import DeviceState
 
 __all__ = ["QueueBalancer"]
 
@@ -20,9 +21,14 @@ class QueueBalancer:
         self._state = self._state.switched(on)
 
     def step(
-        self, now: float, loads: Mapping[str, QueueLoad], queues: DeviceQueues
+        self, now: float, devices: Sequence[DeviceState], queues: DeviceQueues, item_work: float
     ) -> tuple[tuple[Move, ...], int]:
         """Move items as the balancer decides: what it asked for, and how many items went."""
+        loads = {}
+        for state in devices:
+            n_running, cost = sum(map(len, state.chunks.values())), state.estimate.cost
+            item_s = None if cost is None else cost.seconds(item_work)
+            loads[state.name] = QueueLoad(n_running, queues[state.name].n, item_s)
         self._state, moves = self._balancer.step(self._state, now, loads)
         n_all = 0
         for move in moves:

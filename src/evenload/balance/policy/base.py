@@ -29,6 +29,7 @@ class Ask:
     longest      work of the longest item that could be dealt, None without hints
     shortest     work of the shortest
     may_repeat   whether an item may be dealt twice on purpose
+    is_all_dealt  whether every item has been dealt, and none will come or come back by itself
     is_uniform   whether all items cost about the same
     version      counts the changes of the dealer's state
     n_in_flight  chunks that run on any device
@@ -47,6 +48,7 @@ class Ask:
     is_uniform: bool = False
     version: int = 0
     n_in_flight: int = 0
+    is_all_dealt: bool = False
 
     def speeds(self) -> dict[str, float]:
         """Work per second by device: measured, or the prior in proportion to those that are measured."""

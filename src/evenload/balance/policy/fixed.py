@@ -35,6 +35,22 @@ class Static:
         if self.chunk is not None:
             _check_chunk(self.chunk)
 
+    def check_items(self, n: int) -> None:
+        """Raise ConfigError if this is a partition by counts of another number of items."""
+        if isinstance(self.partition, tuple) and sum(self.partition) != n:
+            raise ConfigError(
+                f"partition {self.partition} is of {sum(self.partition)} items, but there are {n}",
+                hint="let the counts add up to the number of items",
+            )
+
+    def check_devices(self, n: int) -> None:
+        """Raise ConfigError if this is a partition by counts for another number of devices."""
+        if isinstance(self.partition, tuple) and len(self.partition) != n:
+            raise ConfigError(
+                f"partition {self.partition} has {len(self.partition)} counts for {n} devices",
+                hint="give one count per device",
+            )
+
     def init(self) -> None:
         return None
 

@@ -75,6 +75,11 @@ class ChunksInFlight:
     def __len__(self) -> int:
         return len(self._chunks)
 
+    @property
+    def n_given_up(self) -> int:
+        """Items without a result that are in no chunk, and wait to be dealt again."""
+        return len(self._given_up)
+
     def __iter__(self) -> Iterator[ChunkInFlight]:
         return iter(self._chunks.values())
 
@@ -115,6 +120,15 @@ class ChunksInFlight:
             original.n_times_copied += 1
         return self.start(device, indices, original.work * len(indices) / len(original), now, original)
 
+    def has_copy(self, number: int) -> bool:
+        """Whether others run every unfinished item of the chunk."""
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            return False
+        others = [other for other in chunk.family or () if other is not chunk]
+        todo = self._unfinished(chunk.indices)
+        return bool(others) and all(any(index in other for other in others) for index in todo)
+
     def end(self, number: int) -> ChunkInFlight | None:
         """Take out a chunk that has ended; None if it is not in flight (its worker was given up)."""
         chunk = self._chunks.pop(number, None)
@@ -139,8 +153,22 @@ class ChunksInFlight:
 
     def give_up(self, chunk: ChunkInFlight) -> None:
         """Keep the items of an ended chunk without results for ``take_given_up``, unless a copy has them."""
-        for index in chunk.indices:
-            if not self._was_finished(index) and not any(index in other for other in chunk.family or ()):
+        self._give_up(chunk, chunk.indices)
+
+    def narrow(self, number: int, keep: Collection[int]) -> None:
+        """Give up the items of a chunk but for ``keep``."""
+        chunk = self._chunks[number]
+        kept = tuple(index for index in chunk.indices if index in keep)
+        gone = tuple(index for index in chunk.indices if index not in keep)
+        chunk.work *= len(kept) / len(chunk)
+        chunk.indices, chunk._members, chunk.uncopied = kept, None, None
+        chunk.n_unfinished = len(self._unfinished(kept))
+        self._give_up(chunk, gone)
+
+    def _give_up(self, chunk: ChunkInFlight, indices: Indices) -> None:
+        others = [other for other in chunk.family or () if other is not chunk]
+        for index in indices:
+            if not self._was_finished(index) and not any(index in other for other in others):
                 self._given_up.add(index)
 
     def take_given_up(self, indices: Iterable[int]) -> list[int]:

@@ -22,6 +22,8 @@ REFUSE_HELPING, REFUSE_HELPING_WITH_COPIES = 0.5, 1.0
 """The same for a helper, as the fast devices would have to run its items again."""
 WORTH_S, WORTH_LAUNCHES = 1.2, 4.0
 """A copy is made if the chunk needs ``WORTH_S`` times as long as a copy with ``WORTH_LAUNCHES`` launches."""
+UNMEASURED_S = 30.0
+"""A chunk is copied after so long if no device has ended anything that would say how long is long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class Measured:
                time left
     tail       a chunk that takes longer than estimated is expected to need this many times its time so far
     copies     most copies of one item; 0 switches them off
-    keep_free  devices that copies must leave free, so that an item that hangs cannot take them all
+    keep_free  devices that copies must leave free, so that an item that hangs cannot take them all; the first
+               copy of a chunk may take the last one when nothing is left to deal, as it can then cost nothing
 
     Raises ConfigError on values that make no sense.
     """
@@ -159,8 +162,10 @@ class Measured:
             return Hold(NO_ITEMS)
         # A device that came too late to be measured is assumed to be the slowest.
         rate = ask.device.rate or min((device.rate for device in ask.devices if device.rate), default=None)
-        if not self.copies or not ask.may_repeat or rate is None or not ask.n_in_flight:
+        if not self.copies or not ask.may_repeat or not ask.n_in_flight:
             return Hold(NO_ITEMS)
+        if rate is None:
+            return self._copy_unmeasured(ask)
         speed = rate + sum(device.rate or 0.0 for device in _helping(ask))
         best, most_left, wake_s = None, 0.0, inf
         for device, chunk in self._candidates(ask):
@@ -175,13 +180,24 @@ class Measured:
                 wake_s = min(wake_s, max(began_s + mine / self.tail, ask.now + 0.1 * mine) + 1e-3)
         return best or Hold(NO_ITEMS, wake_s if wake_s < inf else None)
 
+    def _copy_unmeasured(self, ask: Ask) -> Copy | Hold:
+        """Copy what has run for very long while no device has ended anything; else wait."""
+        chunk = min((chunk for _, chunk in self._candidates(ask)), key=lambda c: c.began_s, default=None)
+        if chunk is None:
+            return Hold(NO_ITEMS)
+        elapsed_s = ask.now - chunk.began_s
+        if elapsed_s < UNMEASURED_S:
+            return Hold(NO_ITEMS, chunk.began_s + UNMEASURED_S + 1e-3)
+        return Copy(chunk, chunk.n_uncopied, f"{chunk.device} has had nothing to show for {elapsed_s:.3g} s")
+
     def _candidates(self, ask: Ask) -> Iterable[tuple[DeviceState, ChunkInFlight]]:
         """Chunks that may be copied here: not struck, not copied too often, and enough devices stay free."""
         overdue = overdue_devices(ask)
         n_well = sum(1 for device in ask.devices if device is not ask.device and device.name not in overdue)
         for device in ask.devices:
-            if device is ask.device or (device.name in overdue and n_well < self.keep_free):
+            if device is ask.device:
                 continue
+            is_risky = device.name in overdue and n_well < self.keep_free
             for chunk in device.chunks.values():
                 if chunk.is_duplicate or chunk.is_struck or not chunk.n_unfinished:
                     continue
@@ -189,7 +205,8 @@ class Measured:
                     c.device == ask.device.name for c in chunk.copies
                 ):
                     continue
-                if len(ask.devices) - chunk.n_times_copied - 2 >= self.keep_free:
+                leaves_enough = len(ask.devices) - chunk.n_times_copied - 2 >= self.keep_free
+                if (leaves_enough and not is_risky) or (ask.is_all_dealt and not chunk.n_times_copied):
                     yield device, chunk
 
     def _seconds_left(self, ask: Ask, device: DeviceState, chunk: ChunkInFlight) -> float:

@@ -47,14 +47,16 @@ class InputEnded(NamedTuple):
 class DeviceFree(NamedTuple):
     """A worker of ``device`` is ready and has nothing to do, or is about to have nothing.
 
-    bundle  the most chunks that may be sent as one
-    most    the most items to send; None for no limit
+    bundle    the most chunks that may be sent as one
+    most      the most items to send; None for no limit
+    may_copy  whether it may run items that another device has
     """
 
     device: str
     now: float
     bundle: int = 1
     most: int | None = None
+    may_copy: bool = True
 
 
 class ChunkAnswered(NamedTuple):

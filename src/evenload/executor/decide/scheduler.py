@@ -11,11 +11,11 @@ With ``batch`` the dealer deals units of so many items; events and instructions 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
 from evenload.balance.dealing.deal import Deal
 from evenload.balance.dealing.dealer import Dealer
+from evenload.executor.decide.held_chunks import HeldChunk, HungChunk
 from evenload.executor.decide.instruction import (
     Accept,
     ChunkAnswered,
@@ -36,21 +36,12 @@ from evenload.executor.decide.instruction import (
     WorkerDied,
     WorkerStuck,
 )
+from evenload.executor.decide.memory_needs import MemoryNeeds
+from evenload.executor.decide.retry_queue import RetryQueue
 from evenload.executor.decide.spans import Spans
 from evenload.executor.transport.progress_cell import PACKING, QUEUED
 
 __all__ = ["Scheduler"]
-
-BACK_OFF_S, MOST_BACK_OFF_S = 0.1, 30.0  # before an item whose task raised is tried again; doubles
-
-
-class _SentChunk(NamedTuple):
-    """A chunk that a device holds."""
-
-    device: str
-    units: Indices
-    items: Indices
-    singly: bool
 
 
 class Scheduler:
@@ -85,16 +76,15 @@ class Scheduler:
         self._max_worker_deaths = max_worker_deaths
         self._n_units = 0
         self._unit_cost: float | None = None
-        self._sent: dict[int, _SentChunk] = {}
-        self._hung: dict[int, tuple[_SentChunk, list[int]]] = {}  # stuck chunks, and their stuck items
+        self._sent: dict[int, HeldChunk] = {}
+        self._hung: dict[int, HungChunk] = {}
         self._strikes: dict[int, int] = {}
         self._suspects: set[int] = set()  # units whose items are sent one by one
         self._partial: set[int] = set()  # units of which some items are settled
         self._most_retries = most_retries
         self._n_raised: dict[int, int] = {}  # item -> how often its task has raised
-        self._later: list[tuple[float, int, str]] = []  # heap: when due, unit, device to avoid
-        self._memory_bytes = memory_bytes or {}
-        self._short_of_memory: dict[int, int] = {}  # item -> memory of the largest device that had too little
+        self._later = RetryQueue()
+        self._memory = MemoryNeeds(memory_bytes or {})
 
     def handle(self, event: Event) -> list[Instruction]:
         """Take in ``event``; returns what to do about it."""
@@ -110,7 +100,7 @@ class Scheduler:
 
     def is_superseded(self, chunk: int) -> bool:
         """Whether every item of the chunk is settled already."""
-        items = self._hung[chunk][1] if chunk in self._hung else self._sent[chunk].items
+        items = self._hung[chunk].items if chunk in self._hung else self._sent[chunk].items
         return not self._open(items)
 
     # --- items come -------------------------------------------------------------------------------
@@ -160,20 +150,17 @@ class Scheduler:
     # --- devices ask ------------------------------------------------------------------------------
 
     def _on_free(self, event: DeviceFree) -> list[Instruction]:
-        while self._later and self._later[0][0] <= event.now:
-            _, unit, device = heappop(self._later)
+        for unit, device in self._later.due(event.now):
             self.dealer.requeue([unit], avoid=device)
         most = None if event.most is None else max(1, event.most // self._batch)
-        answer = self.dealer.next(event.device, event.now, event.bundle, most)
+        answer = self.dealer.next(event.device, event.now, event.bundle, most, event.may_copy)
         if not isinstance(answer, Deal):
-            until = answer.until
-            if self._later and (until is None or until > self._later[0][0]):
-                until = self._later[0][0]
-            return [Rest(event.device, answer.why, until)]
+            dues_s = [at_s for at_s in (answer.until, self._later.next_s) if at_s is not None]
+            return [Rest(event.device, answer.why, min(dues_s, default=None))]
         units = answer.indices
         singly = bool(self._suspects) and not self._suspects.isdisjoint(units)
         items = units if self._batch == 1 else self._items(units)
-        self._sent[answer.chunk] = _SentChunk(event.device, units, items, singly)
+        self._sent[answer.chunk] = HeldChunk(event.device, units, items, singly)
         return [Send(answer.chunk, event.device, items, answer.why, answer.duplicate, singly)]
 
     def _items(self, units: Indices) -> Indices:
@@ -212,15 +199,17 @@ class Scheduler:
 
     def _on_late_answer(self, event: ChunkAnswered) -> list[Instruction]:
         """Accept the open items of a chunk that was stuck; others may have run some of them meanwhile."""
-        sent, _ = self._hung.pop(event.chunk)
+        hung = self._hung.pop(event.chunk)
+        sent = hung.held
         n = len(sent.items) if event.skipped is None else event.skipped
         accepted = self._accept(sent, [at for at in range(n) if sent.items[at] not in self.settled])
         closed = {unit for unit in sent.units if not self._open_in(unit)}
+        self.dealer.failed(event.chunk, event.now, set(sent.units) - closed)
         self.dealer.forget(closed)
         self._suspects.update(set(sent.units) - closed)  # some of their items may be settled
         return accepted
 
-    def _accept(self, sent: _SentChunk, positions: list[int]) -> list[Instruction]:
+    def _accept(self, sent: HeldChunk, positions: list[int]) -> list[Instruction]:
         for position in positions:
             self.settled.add(sent.items[position], sent.items[position] + 1)
         if not positions:
@@ -228,18 +217,8 @@ class Scheduler:
         return [Accept(sent.items, tuple(positions))]
 
     def _may_retry_elsewhere(self, item: int, device: str) -> bool:
-        """Whether an item too large for ``device`` may run again: once anywhere, then on larger ones."""
-        if not self._repeatable or item in self.settled:
-            return False
-        had = self._memory_bytes.get(device, 0)
-        most = self._short_of_memory.get(item)
-        if most is not None and not self._larger_than(max(most, had)):
-            return False
-        self._short_of_memory[item] = max(most or 0, had)
-        return True
-
-    def _larger_than(self, n_bytes: int) -> set[str]:
-        return {d for d in self.dealer.devices_here() if self._memory_bytes.get(d, 0) > n_bytes}
+        may_run = self._repeatable and item not in self.settled
+        return may_run and self._memory.may_retry(item, device, self.dealer.devices_here())
 
     def _may_try_again(self, item: int) -> bool:
         if item in self.settled:
@@ -248,7 +227,7 @@ class Scheduler:
         return n <= self._most_retries
 
     def _accept_part(
-        self, event: ChunkAnswered, sent: _SentChunk, retry: list[int], again: list[int]
+        self, event: ChunkAnswered, sent: HeldChunk, retry: list[int], again: list[int]
     ) -> list[Instruction]:
         """Run positions ``retry`` where there is more memory, ``again`` after a pause; accept the others."""
         short = {sent.items[position] for position in retry}
@@ -263,19 +242,17 @@ class Scheduler:
             if item not in self.settled and item not in short and item not in unlucky
         ]
         accepted = self._accept(sent, open_)
-        larger = self._larger_than(max((self._short_of_memory[item] for item in short), default=0))
-        avoid = set(self.dealer.devices_here()) - larger if larger else {sent.device}
+        avoid = self._memory.to_avoid(short, sent.device, self.dealer.devices_here())
         self.dealer.failed(event.chunk, event.now, units, avoid=avoid, later=later)
         for item in unlucky:
             if item // self._batch in later:
-                pause_s = min(BACK_OFF_S * 2 ** (self._n_raised[item] - 1), MOST_BACK_OFF_S)
-                heappush(self._later, (event.now + pause_s, item // self._batch, sent.device))
+                self._later.put(item // self._batch, sent.device, self._n_raised[item], event.now)
                 later.discard(item // self._batch)
         return accepted
 
     def _on_unreadable(self, event: ChunkUnreadable) -> list[Instruction]:
         if event.chunk in self._hung:
-            return self._fail(self._open(self._hung.pop(event.chunk)[1]), "spoilt")
+            return self._end_hung(event.chunk, event.now, "spoilt")
         sent = self._sent.pop(event.chunk, None)
         if sent is None:
             return []
@@ -305,8 +282,7 @@ class Scheduler:
     def _on_death(self, event: WorkerDied) -> list[Instruction]:
         instructions: list[Instruction] = []
         if event.chunk in self._hung:
-            _, items = self._hung.pop(event.chunk)
-            return self._fail(self._open(items), "overtime" if event.is_overtime else "died")
+            return self._end_hung(event.chunk, event.now, "overtime" if event.is_overtime else "died")
         for deal in self.dealer.lost(event.device, event.now):
             sent = self._sent.pop(deal.chunk)
             if deal.chunk == event.chunk and event.position != QUEUED:
@@ -320,19 +296,34 @@ class Scheduler:
         return instructions
 
     def _on_stuck(self, event: WorkerStuck) -> list[Instruction]:
-        """Take back what the device holds; its answers still count if they come first."""
-        for deal in self.dealer.lost(event.device, event.now):
-            sent = self._sent.pop(deal.chunk)
-            units = set()
-            if deal.chunk == event.chunk:
-                _, stuck = self._blame(sent, event.position)
-                units = {sent.items[at] // self._batch for at in stuck}
-            self._hung[deal.chunk] = sent, [item for item in sent.items if item // self._batch in units]
-            self.dealer.forget(units)
-            self.dealer.requeue(unit for unit in sent.units if unit not in units)
+        """Take back what the device holds but the stuck items; its answers still count if they come first."""
+        held = self._sent.pop(event.chunk, None)
+        if held is None:
+            return []
+        _, stuck = self._blame(held, event.position)
+        units = {held.items[at] // self._batch for at in stuck}
+        items = [item for item in held.items if item // self._batch in units]
+        self._hung[event.chunk] = HungChunk(held, items)
+        self.dealer.narrow(event.chunk, units)  # so that copies can be made of these alone
+        again = [unit for unit in held.units if unit not in units]
+        for deal in self.dealer.lost(event.device, event.now, but=event.chunk):
+            waiting = self._sent.pop(deal.chunk)
+            self._hung[deal.chunk] = HungChunk(waiting, [])
+            again += waiting.units
+        self.dealer.requeue(again)
         return []
 
-    def _blame(self, sent: _SentChunk, position: int) -> tuple[int, range]:
+    def _end_hung(self, chunk: int, now: float, why: str) -> list[Instruction]:
+        """Give up the stuck items of a chunk, unless another device has them."""
+        stuck = self._open(self._hung.pop(chunk).items)
+        if why != "overtime" and self.dealer.has_copy(chunk):
+            self.dealer.failed(chunk, now, {item // self._batch for item in stuck})
+            return []
+        failed = self._fail(stuck, why)
+        self.dealer.failed(chunk, now, ())
+        return failed
+
+    def _blame(self, sent: HeldChunk, position: int) -> tuple[int, range]:
         """Return how many items of the chunk had begun, and the positions that may have ended the worker."""
         n = len(sent.items)
         if position == PACKING:
@@ -343,7 +334,7 @@ class Scheduler:
         return stop, range(position, stop)
 
     def _settle_blamed(
-        self, sent: _SentChunk, n_began: int, blamed: range, is_overtime: bool
+        self, sent: HeldChunk, n_began: int, blamed: range, is_overtime: bool
     ) -> list[Instruction]:
         suspects = self._open(sent.items[p] for p in blamed)
         if is_overtime and (len(suspects) == 1 or not self._repeatable):

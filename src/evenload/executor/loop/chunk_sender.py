@@ -57,7 +57,9 @@ class ChunkSender:
                     return None
                 continue
             try:
-                if self._deal_from(run, slot, worker, now):
+                others = (other for other in runs if other is not run)
+                may_copy = not any(other.has_items_for(slot.id) for other in others)
+                if self._deal_from(run, slot, worker, now, may_copy):
                     return run
             except self._faults as error:  # of its policy
                 self._fail(run, error)
@@ -78,10 +80,10 @@ class ChunkSender:
                     self._fail(run, error)
         return None
 
-    def _deal_from(self, run: Run, slot: DeviceSlot, worker: Worker, now: float) -> bool:
-        """Send a chunk of ``run``, if it has one for this device."""
+    def _deal_from(self, run: Run, slot: DeviceSlot, worker: Worker, now: float, may_copy: bool) -> bool:
+        """Send a chunk of ``run``, if it has one for this device; a copy only if no other run has items."""
         while not run.is_stopping and not run.is_over:
-            instruction = run.deal(slot.id, now)
+            instruction = run.deal(slot.id, now, may_copy=may_copy)
             if isinstance(instruction, Send):
                 if self._send(slot, worker, run, instruction, now):
                     return True

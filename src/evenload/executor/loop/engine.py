@@ -232,7 +232,7 @@ class Engine:
         if not self.runs:
             return None
         if now >= self._watchdog.due_s:
-            self._watchdog.look(self._supervisor.workers.values(), now)
+            self._watchdog.look(self._supervisor.workers.values(), self.runs, now)
         due_s = self._watchdog.due_s
         for at_s in (self._sender.ask_again_s, self._membership.next_start_s(now)):
             if at_s is not None and at_s < due_s:
@@ -282,7 +282,9 @@ class Engine:
             self._membership.pool.task_finished(worker.slot, 0.0)
             if not chunk.run.is_over:
                 # Who was taken away while it worked is not to blame; its item may still not run twice.
-                is_blameless = at > 0 or (worker.is_removed and chunk.run.options.repeatable)
+                is_taken_back = chunk.send.duplicate and chunk.dropped_s is not None
+                is_removed = worker.is_removed and chunk.run.options.repeatable
+                is_blameless = at > 0 or is_removed or is_taken_back
                 position = QUEUED if is_blameless else chunk.position_at_end(message.position)
                 chunk.run.died(chunk, worker.slot, message, position, now)
         self._slot(worker).worker_gone(worker, message, now)

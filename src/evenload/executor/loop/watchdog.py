@@ -1,9 +1,9 @@
 """Finds who takes too long: items over their time limit, workers that do not stop, slow items."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from evenload.executor.decide.record import Record
-from evenload.executor.run.run import Sent
+from evenload.executor.run.run import Run, Sent
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 
@@ -31,13 +31,15 @@ class Watchdog:
         """A chunk was sent whose items have a time limit."""
         self.due_s = min(self.due_s, now + timeout_s)
 
-    def look(self, workers: Iterable[Worker], now: float) -> None:
+    def look(self, workers: Iterable[Worker], runs: Sequence[Run], now: float) -> None:
+        """Look at all ``workers``. One that is stuck with a copy is freed if ``runs`` have items for it."""
         self.due_s = now + LOOK_S
         for worker in workers:
             if worker.chunks:
-                self._look_at(worker, worker.chunks[0], now)
+                is_wanted = any(run.has_items_for(worker.slot) for run in runs)
+                self._look_at(worker, worker.chunks[0], is_wanted, now)
 
-    def _look_at(self, worker: Worker, chunk: Sent, now: float) -> None:
+    def _look_at(self, worker: Worker, chunk: Sent, is_wanted: bool, now: float) -> None:
         position, seconds = self._supervisor.progress(worker)
         position = chunk.position_at_end(position)
         sizing, limit_s = chunk.run.sizing, chunk.run.options.timeout_s
@@ -46,6 +48,9 @@ class Watchdog:
             chunk.is_released = True
             if chunk.run.release_rest(chunk, worker.slot, position, now, has_queue=len(worker.chunks) > 1):
                 self._supervisor.drop(worker, worker.chunks[-1])
+        if is_stuck and is_wanted and chunk.send.duplicate and chunk.dropped_s is None:
+            chunk.dropped_s = now
+            self._supervisor.drop(worker, chunk)
         # Others wait for this device. To replace the worker takes about as long as its start did; to wait for
         # as long costs at most twice what knowing the future would.
         if chunk.dropped_s is not None and now - chunk.dropped_s > max(PATIENCE_S, worker.startup_s):

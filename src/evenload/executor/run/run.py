@@ -132,6 +132,12 @@ class Run:
         may_deal = self._dealer.remaining != 0 or self.is_held_up
         return may_deal and not (self.is_over or self.is_stopping)
 
+    def has_items_for(self, device: str) -> bool:
+        """Whether items wait here that ``device`` may get."""
+        return (
+            bool(self._dealer.n_ready) and device in self.devices and not (self.is_over or self.is_stopping)
+        )
+
     def is_superseded(self, chunk: "Sent") -> bool:
         """Every item of ``chunk`` has its fate already."""
         return self._scheduler.is_superseded(chunk.send.chunk)
@@ -190,13 +196,13 @@ class Run:
         while not self.is_over and self._feeder.feed(len(self.devices)):
             pass
 
-    def deal(self, device: str, now: float) -> Send | Rest:
-        """The next chunk for ``device``, or why there is none now."""
+    def deal(self, device: str, now: float, *, may_copy: bool = True) -> Send | Rest:
+        """The next chunk for ``device``, or why there is none now; ``may_copy``: or one that another has."""
         if self._sink.n_ready_bytes >= self._look_ahead_bytes:
             self._sink.is_waiting_for_room = True
             return Rest(device, "results wait to be fetched", None)
         bundle = 1 if self.source.is_apart else self.bundle(device)
-        event = ins.DeviceFree(device, now, bundle, self.sizing.most_items(self.source))
+        event = ins.DeviceFree(device, now, bundle, self.sizing.most_items(self.source), may_copy)
         (instruction,) = self._scheduler.handle(event)
         assert isinstance(instruction, Send | Rest)
         if isinstance(instruction, Send):
