@@ -21,7 +21,7 @@ import cloudpickle
 from evenload.native import machine, objects
 
 # Kernels written in Python count and compare; wider vectors make none of them faster (measured on Zen 5).
-FOR_PYTHON = "x86-64-v3"
+FOR_PYTHON = ("x86-64-v3", "armv8-a")
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,9 @@ def everything() -> list[Wanted]:
     found = []
     for kernel, signature in kernels_used:
         name, source = kernel.entry_name(signature), kernel.code_hash(signature)
-        path, key = objects.shipped_file(name, source, FOR_PYTHON, frozenset())
-        found.append(Wanted(path, key, FOR_PYTHON, (kernel.__module__, kernel.__name__, signature)))
+        for baseline in FOR_PYTHON:
+            path, key = objects.shipped_file(name, source, baseline, frozenset())
+            found.append(Wanted(path, key, baseline, (kernel.__module__, kernel.__name__, signature)))
     for recipe in recipes():
         for baseline in recipe.baselines:
             path, key = objects.shipped_file(recipe.name, recipe.code_hash(), baseline, recipe.needs)
@@ -88,7 +89,7 @@ def recipes() -> list[Any]:
     for level in programs.LEVELS:
         found += [programs.bulk_recipe(level), poseidon_kernels.poseidon_recipe(level)]
     for rule in RULES:
-        levels = (512, 256, *((hash_kernels.SHA,) if rule in hash_kernels.SHA_RULES else ()))
+        levels = (512, 256, 128, *((hash_kernels.SHA,) if rule in hash_kernels.SHA_RULES else ()))
         found += [hash_kernels.hash_recipe(rule, level) for level in levels]
     return found
 
@@ -101,7 +102,10 @@ def make(baseline: str, listed: str) -> None:
     """Compile what the file ``listed`` names, in a process of its own."""
     from evenload.native import emit
 
-    emit.set_processor(baseline, machine.features_of(baseline))
+    kind = machine.BASELINES[baseline]
+    machine.initialize_all_targets()
+    machine.binding().get_process_triple = lambda: kind.triple  # numba knows no other than its own process's
+    emit.set_processor(kind.cpu, machine.features_of(baseline))
     for one in cloudpickle.loads(Path(listed).read_bytes()):
         if isinstance(one.source, tuple):
             module, name, signature = one.source

@@ -12,7 +12,7 @@ from evenload.native import machine
 
 pytest.importorskip("numba", reason="the kernels extra is not installed")
 DATA = Path(__file__).parents[1] / "data/zk/multiplier"
-FORCED = ["x86-64-v3", "x86-64-v3+sha", "x86-64-v4", "x86-64-v4+sha", "x86-64-v4+avx512ifma"]
+FORCED = ["x86-64-v3", "x86-64-v3+sha", "x86-64-v4", "x86-64-v4+sha", "x86-64-v4+avx512ifma", "armv8-a"]
 ASK = """if True:
     import hashlib, json, pathlib, secrets, sys
     import numpy as np
@@ -20,7 +20,7 @@ ASK = """if True:
     from evenload.gpu.llvm import programs
     from evenload.merkle import MerkleTree, StandardTree
     from evenload.moe import Fleet, place
-    from evenload.native import machine
+    from evenload.native import machine, objects
     from evenload.zk import Prover
 
     dice = np.random.default_rng(0)
@@ -40,14 +40,15 @@ ASK = """if True:
     answers = {"flows": flows, "place": place(loads, Fleet((5,) * 8)).phy2log.tolist(),
                "proof": repr(proof), "trees": trees}
     print(json.dumps({"answers": answers, "level": programs.best_level(),
-                      "has_sha": "sha" in machine.host_features()}))
+                      "has_sha": "sha" in machine.host_features(),
+                      "how": sorted({origin.how for origin in objects.origins})}))
 """
 
 
-def ask(forced: str | None) -> dict:
+def ask(forced: str | None, python: str = sys.executable) -> dict:
     environment = {name: text for name, text in os.environ.items() if name != "EVENLOAD_PROCESSOR"}
     environment |= {"EVENLOAD_PROCESSOR": forced} if forced else {}
-    command = [sys.executable, "-c", ASK, str(DATA)]
+    command = [python, "-c", ASK, str(DATA)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -67,3 +68,14 @@ def test_answers_are_equal_bit_by_bit_on_every_processor(forced: str, usual: dic
     found = ask(forced)
     assert found["answers"] == usual["answers"]
     assert (found["level"] == "ifma52", found["has_sha"]) == ("avx512ifma" in more, "sha" in more)
+
+
+OTHER_PYTHON = os.environ.get("EVENLOAD_OTHER_PYTHON")
+
+
+@pytest.mark.skipif(not OTHER_PYTHON, reason="EVENLOAD_OTHER_PYTHON names no Python of another architecture")
+def test_another_architecture_answers_alike_from_what_is_shipped(usual: dict, monkeypatch) -> None:
+    """As scripts/arm64_python.sh makes one."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2] / "src"))
+    found = ask(None, OTHER_PYTHON)
+    assert (found["answers"], found["how"]) == (usual["answers"], ["shipped"])

@@ -4,6 +4,7 @@ import functools
 import os
 import platform
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from evenload._optional import require
@@ -11,30 +12,28 @@ from evenload.errors import UnknownName
 
 __all__ = [
     "BASELINES", "baselines_here", "binding", "compile_ir", "features_of", "host_features", "host_machine",
-    "loaded", "machine_for", "processor",
+    "initialize_all_targets", "loaded", "machine_for", "processor",
 ]  # fmt: skip
 
-_V3 = [
-    "avx",
-    "avx2",
-    "bmi",
-    "bmi2",
-    "cx16",
-    "f16c",
-    "fma",
-    "lzcnt",
-    "movbe",
-    "popcnt",
-    "sahf",
-    "sse3",
-    "sse4.1",
-    "sse4.2",
-    "ssse3",
-]
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A kind of processor that objects are shipped for, in LLVM's terms: what each of that kind has."""
+
+    triple: str
+    cpu: str
+    features: frozenset[str]
+
+
+_V3 = "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe popcnt sahf sse3 sse4.1 sse4.2 ssse3".split()
 _V4 = [*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]
-# LLVM's name of each processor that objects are shipped for, and what it has; the best comes first.
-BASELINES = {"x86-64-v4": frozenset(_V4), "x86-64-v3": frozenset(_V3)}
-_TRIPLE = "x86_64-unknown-linux-gnu"
+_X86, _ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
+# By name; of one architecture, the best comes first. Every arm64 processor has NEON.
+BASELINES = {
+    "x86-64-v4": Baseline(_X86, "x86-64-v4", frozenset(_V4)),
+    "x86-64-v3": Baseline(_X86, "x86-64-v3", frozenset(_V3)),
+    "armv8-a": Baseline(_ARM, "generic", frozenset()),
+}
 
 
 def binding() -> Any:
@@ -48,6 +47,12 @@ def binding() -> Any:
 def _initialize(module: Any) -> None:
     module.initialize_native_target()
     module.initialize_native_asmprinter()
+
+
+def initialize_all_targets() -> None:
+    """Let this process make code for baselines of other architectures, too."""
+    binding().initialize_all_targets()
+    binding().initialize_all_asmprinters()
 
 
 @functools.cache
@@ -66,24 +71,34 @@ def host_features() -> frozenset[str]:
 
 def _named(wish: str) -> frozenset[str]:
     baseline, *more = wish.split("+")
-    if baseline not in BASELINES or not BASELINES[baseline] <= _detected():
-        here = [name for name, needed in BASELINES.items() if needed <= _detected()]
+    here = _baselines_among(_detected())
+    if baseline not in here:
         raise UnknownName("EVENLOAD_PROCESSOR", baseline, here)
-    return BASELINES[baseline] | frozenset(more)
+    return BASELINES[baseline].features | frozenset(more)
 
 
 def baselines_here() -> list[str]:
     """The baselines whose objects this machine can run, best first."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
+    return _baselines_among(host_features())
+
+
+def _baselines_among(features: frozenset[str]) -> list[str]:
+    if sys.platform != "linux":
         return []
-    return [name for name, needed in BASELINES.items() if needed <= host_features()]
+    machine = platform.machine()
+    return [
+        name
+        for name, kind in BASELINES.items()
+        if kind.triple.startswith(f"{machine}-") and kind.features <= features
+    ]
 
 
 def processor() -> tuple[str, str]:
     """(name, features) of what code is made for here, in LLVM's terms."""
     if wish := os.environ.get("EVENLOAD_PROCESSOR"):
         baseline = wish.split("+")[0]
-        return baseline, features_of(baseline, host_features() - BASELINES[baseline])
+        kind = BASELINES[baseline]
+        return kind.cpu, features_of(baseline, host_features() - kind.features)
     llvm = binding()
     return llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
 
@@ -98,13 +113,14 @@ def host_machine() -> Any:
 
 def machine_for(baseline: str, more: frozenset[str] = frozenset()) -> Any:
     """What code is made with for every processor that has ``baseline`` and ``more`` features."""
-    return _machine(_TRIPLE, baseline, features_of(baseline, more))
+    kind = BASELINES[baseline]
+    return _machine(kind.triple, kind.cpu, features_of(baseline, more))
 
 
 def features_of(baseline: str, more: frozenset[str] = frozenset()) -> str:
     """In LLVM's terms; whole 512-bit registers are used where there are any, as on the processor itself."""
     wide = ["-prefer-256-bit"] if baseline == "x86-64-v4" else []
-    return ",".join([*(f"+{name}" for name in sorted(BASELINES[baseline] | more)), *wide])
+    return ",".join([*(f"+{name}" for name in sorted(BASELINES[baseline].features | more)), *wide])
 
 
 def _machine(triple: str, cpu: str, features: str) -> Any:

@@ -25,7 +25,7 @@ __all__ = [
 
 # Baselines and further features of the objects that come with the package.
 SHIPPED_FOR = {
-    "word64": (("x86-64-v3",), frozenset[str]()),
+    "word64": (("x86-64-v3", "armv8-a"), frozenset[str]()),
     "ifma52": (("x86-64-v4",), frozenset({"avx512ifma"})),
 }
 
@@ -59,7 +59,7 @@ def scalar_recipe() -> Recipe:
         *_SHARED_SOURCES, "llvm.field.digits", "llvm.field.fold", "llvm.field.tower",
         "llvm.setup_kernels", "llvm.witness_kernels",
     )  # fmt: skip
-    return Recipe("bn254-scalar", signatures, _scalar_ir, sources, ("x86-64-v3",))
+    return Recipe("bn254-scalar", signatures, _scalar_ir, sources, SHIPPED_FOR["word64"][0])
 
 
 def _scalar_ir() -> str:

@@ -56,7 +56,7 @@ def hash_recipe(rule_name: str, level: int | str) -> Recipe:
         "llvm.hash.hash_kernels", "llvm.hash.sha_words", "llvm.ir_builder", "llvm.vector_words",
     )  # fmt: skip
     build = functools.partial(hash_ir, rule_name, level)
-    baselines = {"512": ("x86-64-v4",), "128": ()}.get(str(level), ("x86-64-v3",))
+    baselines = {"512": ("x86-64-v4",), "128": ("armv8-a",)}.get(str(level), ("x86-64-v3",))
     needs = frozenset({"sha"} if level == SHA else ())
     return Recipe(f"hash-{rule_name}-{level}", kernels_of(rule_name), build, sources, baselines, needs)
 
