@@ -25,7 +25,10 @@ class Baseline:
     features: frozenset[str]
 
 
-_V3 = "avx avx2 bmi bmi2 cx16 f16c fma lzcnt movbe popcnt sahf sse3 sse4.1 sse4.2 ssse3".split()
+_V3 = [
+    "avx", "avx2", "bmi", "bmi2", "cx16", "f16c", "fma", "lzcnt", "movbe", "popcnt", "sahf", "sse3", "sse4.1",
+    "sse4.2", "ssse3",
+]  # fmt: skip
 _V4 = [*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"]
 _X86, _ARM = "x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"
 # By name; of one architecture, the best comes first. Every arm64 processor has NEON.
