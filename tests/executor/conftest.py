@@ -2,6 +2,7 @@
 
 import shutil
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +14,9 @@ from evenload.executor import Executor
 from evenload.executor.backends.ray import backend as ray_backend
 from evenload.executor.loop import engine_thread as engine_thread_module
 from evenload.executor.supervisor import supervisor as supervisor_module
+
+LIMIT_S = 200.0
+"""How long one turn of an engine may take, on a machine that does other things besides."""
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +77,31 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Workers that are told to leave are waited for: they may need long to get their turn."""
     monkeypatch.setattr(engine_thread_module, "GRACE_S", 100.0)
     monkeypatch.setattr(supervisor_module, "LEAVE_S", 100.0)
+
+
+@pytest.fixture
+def come_to_rest(until: Callable[..., None]) -> Callable[[Executor, Callable[[], int]], int]:
+    """``come_to_rest(executor, count)`` waits until ``count()`` stays as it is, and returns it.
+
+    It stays if the engine has had thirty turns, one after another, to read, deal and send more."""
+
+    def wait(executor: Executor, count: Callable[[], int]) -> int:
+        seen: list[int] = []
+
+        def rests() -> bool:
+            has_turned = threading.Event()
+            executor._engine.call(has_turned.set)
+            if executor._is_threaded:
+                assert has_turned.wait(LIMIT_S)
+            else:
+                executor._engine.step(0.0)
+            seen.append(count())
+            return len(seen) > 30 and len(set(seen[-30:])) == 1
+
+        until(rests, "no more is done")
+        return seen[-1]
+
+    return wait
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ def nap(i):
     return i
 
 
-def test_nothing_begins_while_it_is_paused(until):
+def test_nothing_begins_while_it_is_paused(until, come_to_rest):
     spans = []
     log = EventLog(lambda event: isinstance(event, Span) and spans.append(event))
     with Executor("cpu*2", events=log, echo=False) as executor:
@@ -25,8 +25,8 @@ def test_nothing_begins_while_it_is_paused(until):
         executor.pause()
         until(lambda: executor.is_paused, "it is paused")
         n_before = len(spans)
-        time.sleep(0.5)
-        assert len(spans) <= n_before + 2 + 2, "what ran on both, and what was dealt as it was told"
+        n_at_rest = come_to_rest(executor, lambda: len(spans))
+        assert n_at_rest <= n_before + 2 + 2, "what ran on both, and what was dealt as it was told"
         n_before = len(spans)
         executor.resume()
         while len(spans) < n_before + 5:

@@ -237,16 +237,19 @@ def test_a_journal_in_use_is_refused_and_one_never_used_is_let_go(tmp_path: Path
         assert list(executor.map(abs, range(3), journal=tmp_path / "j")) == [0, 1, 2]
 
 
-def test_a_receiver_that_does_not_fetch_holds_back_the_run(tmp_path: Path, until: Any) -> None:
+def test_a_receiver_that_does_not_fetch_holds_back_the_run(
+    tmp_path: Path, until: Any, come_to_rest: Any
+) -> None:
     log, fn = tmp_path / "log", Calls(tmp_path / "log")
     for _ in range(2):
-        results = evenload.map(
-            fn, iter(range(1000)), devices="cpu*2", journal=tmp_path / "j", look_ahead=10, policy="pull"
-        )
-        assert next(results) == 0
-        until(lambda: len(log.read_text().split()) >= 10, "ten items are made")
-        time.sleep(0.3)
-        results.close()
+        with Executor("cpu*2", echo=False) as executor:
+            results = executor.map(
+                fn, iter(range(1000)), journal=tmp_path / "j", look_ahead=10, policy="pull"
+            )
+            assert next(results) == 0
+            until(lambda: len(log.read_text().split()) >= 10, "ten items are made")
+            come_to_rest(executor, lambda: len(log.read_text().split()))
+            results.close()
     assert 10 <= len(calls(log)) <= 30
 
 

@@ -335,15 +335,16 @@ def large(x: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("ordered", [True, False])
-def test_results_that_nobody_fetches_are_bounded_in_bytes(ordered: bool) -> None:
+def test_results_that_nobody_fetches_are_bounded_in_bytes(ordered: bool, come_to_rest: Any) -> None:
     events: list[Any] = []
     one = N_LARGE * 4 * 8
     with Executor("cpu*2", echo=False, events=EventLog(events.append)) as executor:
         results = executor.map(large, range(200), ordered=ordered, look_ahead_bytes=10 * one)
         values = iter(results)
         seen = [float(next(values)[0])]
-        time.sleep(0.5)
-        n_made = sum(event.n_items for event in events if isinstance(event, Span))
+        n_made = come_to_rest(
+            executor, lambda: sum(event.n_items for event in tuple(events) if isinstance(event, Span))
+        )
         assert n_made < 10 + 2 * 64, "a limit, and what two workers have of CHUNK_BYTES each"
         seen += [float(value[0]) for value in values]
     assert sorted(seen) == list(range(200))

@@ -49,13 +49,21 @@ TINY = """if True:
 """
 
 
-def ask(cache, **variables):
-    return json.loads(started(ASK, cache, **variables).communicate(timeout=250)[0])
+@pytest.fixture
+def started(popen):
+    """``started(code, cache)`` is a process at ``code``, with a folder of its own for compiled kernels."""
+
+    def start(code, cache, **variables):
+        environment = os.environ | {"EVENLOAD_KERNEL_CACHE": str(cache)} | variables
+        return popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+
+    return start
 
 
-def started(code, cache, **variables):
-    environment = os.environ | {"EVENLOAD_KERNEL_CACHE": str(cache)} | variables
-    return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+@pytest.fixture
+def ask(started):
+    """``ask(cache)`` is what a process says of its first answers."""
+    return lambda cache, **variables: json.loads(started(ASK, cache, **variables).communicate(timeout=250)[0])
 
 
 def test_every_object_is_there_and_fresh():
@@ -64,7 +72,7 @@ def test_every_object_is_there_and_fresh():
     assert subprocess.run(command, capture_output=True, text=True, check=False, timeout=250).stdout == ""
 
 
-def test_first_answers_need_no_compiler_and_are_equal_at_each_level(tmp_path):
+def test_first_answers_need_no_compiler_and_are_equal_at_each_level(tmp_path, ask):
     here = ask(tmp_path / "a")
     assert (here["how"], here["numba"]) == (["shipped"], False)
     for baseline in machine.baselines_here():
@@ -72,7 +80,7 @@ def test_first_answers_need_no_compiler_and_are_equal_at_each_level(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_of_four_processes_one_compiles_and_the_others_wait_for_it(tmp_path):
+def test_of_four_processes_one_compiles_and_the_others_wait_for_it(tmp_path, started):
     four = [started(TINY, tmp_path / "c") for _ in range(4)]
     answers = sorted(process.communicate(timeout=250)[0].split() for process in four)
     assert answers == [["90", "cached"]] * 3 + [["90", "compiled"]]
@@ -81,7 +89,7 @@ def test_of_four_processes_one_compiles_and_the_others_wait_for_it(tmp_path):
 
 
 @pytest.mark.slow
-def test_what_is_compiled_here_answers_as_what_is_shipped(tmp_path):
+def test_what_is_compiled_here_answers_as_what_is_shipped(tmp_path, ask):
     compiled = ask(tmp_path / "a", EVENLOAD_KERNELS="compile")
     assert compiled["how"] == ["compiled"]
     assert compiled["answers"] == ask(tmp_path / "b")["answers"]

@@ -573,7 +573,7 @@ def test_nothing_is_claimed_that_is_not_in_the_journal_however_the_run_ends(
     keep, settle, close = Ledger.keep, GroupCommit.close, StageDriver.close
 
     def keep_late(ledger: Ledger, results: Iterable) -> None:
-        assert not n_kept or at_end.wait(20)
+        assert not n_kept or at_end.wait(100)
         n_kept.append(len(results := list(results)))
         keep(ledger, results)
 

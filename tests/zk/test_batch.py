@@ -1,7 +1,5 @@
 """Batches over several devices: which kernels each runs, order, failures, priorities, time limits."""
 
-import time
-
 import pytest
 
 from evenload.devices import Device, DevicePool
@@ -90,13 +88,19 @@ def test_every_policy_proves_the_same(multiplier, policy):
     assert all(oracle.verify(key, done.public, done.proof) for done in results)
 
 
-def test_the_time_limit_counts_from_submission(multiplier):
-    task = TimedRequest(ProveRequest(str(multiplier / "witness.wtns"), timeout_s=0.001))
-    time.sleep(0.01)
+def test_the_time_limit_counts_from_submission(monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr("evenload.zk.batch.time.time", lambda: now[0])
+    short, long, without = [TimedRequest(ProveRequest("x", timeout_s=limit)) for limit in (0.001, 60, None)]
+    short.check()
+    now[0] += 0.01
     with pytest.raises(TaskTimeout, match=r"within 0\.001 s"):
-        task.check()
-    TimedRequest(ProveRequest("x", timeout_s=60)).check()
-    TimedRequest(ProveRequest("x")).check()
+        short.check()
+    long.check()
+    now[0] += 60
+    with pytest.raises(TaskTimeout, match="within 60 s"):
+        long.check()
+    without.check()
 
 
 def test_an_open_file_is_read_once(multiplier):

@@ -261,7 +261,7 @@ def test_a_signal_once_keeps_what_is_finished(
 
     until(has_a_result, "a result is written")
     os.killpg(program.pid, number)
-    out, err = program.communicate(timeout=100)
+    out, err = program.communicate(timeout=250)
     assert program.returncode == 130
     assert "press Ctrl-C again" in err
     page = json.loads(out)
@@ -305,7 +305,7 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path, popen: Any) -> Non
     program.stdout.close()
     said = program.stderr.read()
     program.stderr.close()
-    assert (program.wait(100), said) == (0, b"")
+    assert (program.wait(250), said) == (0, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")

@@ -46,12 +46,12 @@ def served(popen):
 def end(process):
     process.stdin.close()
     process.terminate()
-    process.wait(100)
+    process.wait(250)
     process.stdout.close()
 
 
 def read(url):
-    with urllib.request.urlopen(url, timeout=100) as answer:
+    with urllib.request.urlopen(url, timeout=250) as answer:
         return answer.read().decode()
 
 
@@ -137,7 +137,7 @@ def test_a_map_with_a_page(tmp_path, popen, until):
             (tmp_path / "go").touch()
     assert "evenload_imbalance_ratio" in measured
     process.stderr.close()
-    assert process.wait(100) == 0, said
+    assert process.wait(250) == 0, said
     assert seen["rows"]
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 30
     with pytest.raises(OSError, match="refused"):

@@ -162,7 +162,9 @@ def test_the_next_program_knows_the_devices_from_the_start(cache: Path, tmp_path
 
     assert run() == 2
     entries = json.loads(cache.read_text())["entries"]
-    assert sorted(round(entry["per_item_s"], 2) >= 0.08 for entry in entries.values()) == [False, True]
+    assert len(entries) == 2, "each device has its own"
+    # A device may seem slower than it is, beside other work, but not quicker.
+    assert max(entry["per_item_s"] for entry in entries.values()) >= 0.075
     assert run() == 0
     (tmp_path / "program.py").write_text(PROGRAM.replace("return x", "return -x"))
     assert run() == 2, "another function"

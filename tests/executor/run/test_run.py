@@ -99,7 +99,7 @@ def test_closures_partials_and_instances_work(executor: Executor) -> None:
 # --- items ----------------------------------------------------------------------------------------
 
 
-def test_items_are_read_as_they_are_needed(executor: Executor) -> None:
+def test_items_are_read_as_they_are_needed(executor: Executor, come_to_rest: Any) -> None:
     read: list[int] = []
 
     def items() -> Iterator[int]:
@@ -110,25 +110,22 @@ def test_items_are_read_as_they_are_needed(executor: Executor) -> None:
     results = executor.map(abs, items(), look_ahead=50, policy="pull")
     first = list(itertools.islice(results, 10))
     assert first == list(range(10))
-    time.sleep(0.05)
-    assert len(read) <= 10 + 50 + 2
+    assert come_to_rest(executor, lambda: len(read)) <= 10 + 50 + 2
     results.close()
     executor.submit(abs, -1).result(100)  # the engine has heard of it
     n_read = len(read)
-    time.sleep(0.05)
-    assert len(read) <= n_read + 1
+    assert come_to_rest(executor, lambda: len(read)) <= n_read + 1
 
 
-def test_look_ahead_bounds_what_is_begun(executor: Executor, tmp_path: Any) -> None:
+def test_look_ahead_bounds_what_is_begun(executor: Executor, tmp_path: Any, come_to_rest: Any) -> None:
     def touch(x: int, folder: str = str(tmp_path)) -> int:
         open(os.path.join(folder, str(x)), "w").close()
         return x
 
     results = executor.map(touch, list(range(100)), look_ahead=5, policy="pull")
     assert next(results) == 0
-    time.sleep(0.2)
     # One result is with us, and up to one block more may be on its way.
-    assert len(os.listdir(tmp_path)) <= 12
+    assert come_to_rest(executor, lambda: len(os.listdir(tmp_path))) <= 12
     assert list(results) == list(range(1, 100))
 
 

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -52,10 +54,18 @@ def make_job(folder: Path, n: int, mode: str, seconds: float) -> Path:
     return folder / "job.yaml"
 
 
-def start(job: Path, out: str) -> subprocess.Popen:
+Start = Callable[[Path, str], subprocess.Popen]
+
+
+@pytest.fixture
+def start(popen: Callable[..., subprocess.Popen]) -> Start:
+    return partial(start_run, popen)
+
+
+def start_run(popen: Callable[..., subprocess.Popen], job: Path, out: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "evenload", "run", str(job), "-o", str(job.parent / out), "-q"]
     with (job.parent / "said").open("ab") as said:
-        return subprocess.Popen(command, stdout=said, stderr=said)
+        return popen(command, stdout=said, stderr=said)
 
 
 def outputs_of(folder: Path) -> dict[str, bytes]:
@@ -65,7 +75,9 @@ def outputs_of(folder: Path) -> dict[str, bytes]:
     return made | {"results": (folder / "results.jsonl").read_bytes()}
 
 
-def kill_at_random(job: Path, out: str, n_kills: int, rng: random.Random, longest_s: float) -> int:
+def kill_at_random(
+    start: Start, job: Path, out: str, n_kills: int, rng: random.Random, longest_s: float
+) -> int:
     """Start and kill, the driver or a worker, until ``n_kills`` were made; then let it finish."""
     n_driver = 0
     process = start(job, out)
@@ -86,7 +98,7 @@ def kill_at_random(job: Path, out: str, n_kills: int, rng: random.Random, longes
         process.wait()
         n_driver += 1
         process = start(job, out)
-    assert process.wait(100) == 0, (job.parent / "said").read_text()
+    assert process.wait(250) == 0, (job.parent / "said").read_text()
     return n_driver
 
 
@@ -103,20 +115,20 @@ def check(job: Path, n: int) -> None:
 
 
 @pytest.mark.parametrize("mode", ["swap", "data_parallel"])
-def test_a_few_kills(tmp_path: Path, mode: str) -> None:
+def test_a_few_kills(tmp_path: Path, mode: str, start: Start) -> None:
     job = make_job(tmp_path, n := 24, mode, 0.05)
-    assert start(job, "calm").wait(100) == 0
-    kill_at_random(job, "run", 4, random.Random(1), 2.0)
+    assert start(job, "calm").wait(250) == 0
+    kill_at_random(start, job, "run", 4, random.Random(1), 2.0)
     check(job, n)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_hundred_kills(tmp_path: Path) -> None:
+def test_a_hundred_kills(tmp_path: Path, start: Start) -> None:
     """0 lost, 0 done twice, 0 corrupt, and the bytes of an undisturbed run."""
     job = make_job(tmp_path, n := 300, "swap", 0.15)
     calm = start(job, "calm")
-    n_driver = kill_at_random(job, "run", 100, random.Random(2), 3.0)
+    n_driver = kill_at_random(start, job, "run", 100, random.Random(2), 3.0)
     assert calm.wait(300) == 0
     assert n_driver >= 20
     check(job, n)

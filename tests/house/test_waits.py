@@ -1,0 +1,106 @@
+"""No test waits for a fixed time: it waits until something is so, or until an event is set.
+
+``time.sleep`` is for tasks: what a worker does while a test looks at the engine. It may stand in a function
+that is made within a test, in a method of a class, or in a lambda, and not in a loop there, which would be
+waiting. Any other is named below, with what it is.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+SLEEPERS: dict[str, dict[str, str]] = {
+    "conftest.py": {
+        "wait": "what tests wait with",
+        "pytest_sessionfinish": "waits, with a limit, until no process of a test is left",
+    },
+    # tasks at the top of a module
+    "executor/loop/test_membership.py": {"slow": "a task", "long_on_one": "a task that waits for a file"},
+    "executor/task/test_hybrid.py": {"on_cpu": "a task"},
+    "executor/test_pause.py": {"nap": "a task"},
+    "executor/test_transport.py": {"nap": "a task"},
+    "executor/worker/test_fork_server.py": {"slow_pid_of": "a task", "slowly": "a task"},
+    # tasks that wait in a worker for a file, or in a thread for what the test does next
+    "clients/fused/inductor/test_unlocked_kernels.py": {"count": "a thread that takes turns"},
+    "executor/journal/test_journal.py": {"slow": "a slow disk"},
+    "executor/loop/test_engine.py": {"until_exists": "a task that waits for a file"},
+    "executor/run/test_calls.py": {"wait": "a task that waits for a file"},
+    "executor/run/test_run.py": {"fn": "a task that waits for files"},
+    "executor/task/test_tasks_in_runs.py": {
+        "Picky.__init__": "a task that waits for a file",
+        "until_warned": "items that come as the run says something",
+    },
+    "executor/worker/test_protocol_violations.py": {"behind_a_gate": "a task that waits for a file"},
+    # moments and rates
+    "dashboard/test_browser.py": {
+        "test_twenty_pages_of_a_thousand_events_a_second": "a rate of events, which may be lower",
+    },
+    "dashboard/test_server.py": {"write_quickly": "a rate of events, which may be lower"},
+    "pipeline/run/test_kill.py": {"kill_at_random": "a random moment, any will do"},
+}
+"""By file: the function that sleeps, and what it is."""
+
+
+def sleeps(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """Each call of a function ``sleep``: where it is, and whether it is a task by its place."""
+
+    def visit(node: ast.AST, path: tuple[ast.AST, ...]) -> Iterator[tuple[str, bool]]:
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            if name == "sleep":
+                yield described(path)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, (*path, node))
+
+    yield from visit(tree, ())
+
+
+def described(path: tuple[ast.AST, ...]) -> tuple[str, bool]:
+    """The name of the innermost function on ``path``, and whether a sleep there is a task's."""
+    named = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    names = [(node.name, isinstance(node, ast.ClassDef)) for node in path if isinstance(node, named)]
+    is_method = [is_class for _, is_class in names[-2:]] == [True, False]
+    name = ".".join(name for name, _ in names[-2 if is_method else -1 :])
+    scopes = [i for i, node in enumerate(path) if isinstance(node, (*named, ast.Lambda))]
+    if not scopes:
+        return name, False
+    inside = path[scopes[-1] :]
+    is_within = len(scopes) > 1 or isinstance(inside[0], ast.Lambda)
+    return name, is_within and not any(isinstance(node, ast.While) for node in inside)
+
+
+def test_who_sleeps_is_a_task() -> None:
+    bare = {
+        (path.relative_to(TESTS).as_posix(), name)
+        for path in TESTS.rglob("*.py")
+        for name, is_task in sleeps(ast.parse(path.read_text(encoding="utf-8")))
+        if not is_task
+    }
+    named = {(file, name) for file, names in SLEEPERS.items() for name in names}
+    assert bare - named == set(), "wait with `until`, an event or a virtual clock; or say what it is"
+    assert named - bare == set(), "no longer there"
+
+
+@pytest.mark.parametrize(
+    ("source", "is_task"),
+    [
+        ("def test(): time.sleep(1)", False),
+        ("def test():\n  while x: sleep(1)", False),
+        ("def test():\n  def wait():\n    while x: time.sleep(1)", False),
+        ("time.sleep(1)", False),
+        ("def test():\n  def task(x): time.sleep(1)", True),
+        ("class Task:\n  def __call__(self, x): time.sleep(1)", True),
+        ("def test(): list(map(lambda x: time.sleep(1), range(3)))", True),
+    ],
+)
+def test_a_task_is_told_by_its_place(source: str, is_task: bool) -> None:
+    assert [is_task for _, is_task in sleeps(ast.parse(source))] == [is_task]
+
+
+def test_no_page_is_waited_for_by_the_clock() -> None:
+    word = "wait_for_" + "timeout"
+    assert [path.name for path in TESTS.rglob("*.py") if word in path.read_text(encoding="utf-8")] == []
