@@ -1,6 +1,7 @@
 """Tests the policies through a dealer and the simulator: each deals as its source says."""
 
 import heapq
+import math
 import random
 
 import pytest
@@ -203,6 +204,32 @@ def test_chunks_respect_growth_and_ceiling(n_items, n_devices, growth, ceiling):
         if not deal.duplicate:
             assert n <= growth * last.get(deal.device, 1) + 1
             last[deal.device] = n
+
+
+@given(
+    n_items=st.integers(2, 2000),
+    n_absent=st.integers(1, 4),
+    item_s=st.floats(1e-7, 1e-5),
+    launch_s=st.floats(1e-4, 1e-2),
+    prior=st.floats(0.1, 10.0),
+)
+def test_devices_that_are_not_up_yet_do_not_have_tiny_items_sent_one_by_one(
+    n_items, n_absent, item_s, launch_s, prior
+):
+    absent = [f"late{at}" for at in range(n_absent)]
+    dealer = Dealer("measured", ["here", *absent], priors={"here": 1.0} | dict.fromkeys(absent, prior))
+    dealer.add_range(0, n_items)
+    dealer.close()
+    now, n_chunks = 0.0, 0
+    while not dealer.is_finished:
+        deal = dealer.next("here", now)
+        assert isinstance(deal, Deal)
+        n_chunks += 1
+        now += launch_s + len(deal.indices) * item_s
+        dealer.done(deal.chunk, now, len(deal.indices) * item_s)
+    # Halves of a share of at least 1 / (1 + 10 * n_absent), and a few to begin and to end with.
+    share = 0.5 / (1.0 + prior * n_absent)
+    assert n_chunks <= 8 + 1.1 * math.log(n_items) / -math.log1p(-share) + 2 / share
 
 
 def test_heavy_items_travel_alone():

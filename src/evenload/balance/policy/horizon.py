@@ -14,7 +14,8 @@ def common_end(ask: Ask, devices: Iterable[DeviceState], work: float) -> float:
     """Seconds from now at which ``devices`` would all end if they shared ``work`` freely (water-filling).
 
     Each starts after the chunks that it runs and a launch. Overdue devices get nothing. A device without a
-    result counts by its prior, in proportion to those that have one.
+    result counts by its prior, in proportion to those that have one, and launches no sooner than the one that
+    asks: if it could take work for nothing, there would be none left that is worth a launch here.
     """
     speeds = ask.speeds()
     starts: list[tuple[float, float]] = []
@@ -23,11 +24,12 @@ def common_end(ask: Ask, devices: Iterable[DeviceState], work: float) -> float:
         rate = speeds[device.name]
         if not rate:
             continue
-        start = 0.0 if cost is None else cost.launch_s
+        cost = cost or Cost(ask.device.launch_s, 1.0 / rate)
+        start = cost.launch_s
         if device is not ask.device:
             if device.is_overdue(ask.now):
                 continue
-            start += free_in(device, ask.now, cost or Cost(0.0, 1.0 / rate))
+            start += free_in(device, ask.now, cost)
         starts.append((start, rate))
     speed = filled = 0.0
     end_s = inf
