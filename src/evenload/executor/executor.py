@@ -25,6 +25,7 @@ from evenload.executor.loop.membership import newcomers
 from evenload.executor.loop.results import Results
 from evenload.executor.loop.run_factory import RunFactory
 from evenload.executor.loop.stats import Stats
+from evenload.executor.run.columns import as_items, spread
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import Run
 from evenload.executor.task.hybrid import Task as HybridTask
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Executor"]
 
-T = TypeVar("T")
 R = TypeVar("R")
 DeviceSpec = str | int | Sequence[str | int | Device] | Device | DevicePool
 
@@ -97,12 +97,13 @@ class Executor:
 
     def map(
         self,
-        fn: Callable[[T], R] | type | HybridTask,
-        items: Iterable[T],
-        *,
+        fn: Callable[..., R] | type | HybridTask,
+        items: Iterable[Any],
+        *more: Iterable[Any],
+        strict: bool = False,
         ordered: bool = True,
         batch: int | None = None,
-        cost: Callable[[T], float] | Sequence[float] | None = None,
+        cost: Callable[..., float] | Sequence[float] | None = None,
         on_error: str = "raise",
         policy: str | Policy | None = None,
         balancer: LoadBalancer | None = None,
@@ -121,6 +122,9 @@ class Executor:
 
         fn          a function, or a class: built once per worker on its device, called, closed at the end; or
                     an ``evenload.Task``, which has one for CPUs and one for GPUs
+        more        further iterables, each for one more argument of ``fn``; the shortest ends them all.
+                    With ``batch``, ``fn`` gets a list for each
+        strict      refuse iterables that do not end together
         ordered     results in input order; False: as they are completed
         batch       call ``fn`` with lists of up to so many items; it returns a list as long
         cost        size hints, one per item or a function of it: the longest are dealt first
@@ -145,6 +149,8 @@ class Executor:
             ordered, batch, cost, on_error, policy, balancer, repeatable, timeout_s, retries, look_ahead,
             look_ahead_bytes, total, stage, shared, journal, on_change,
         )  # fmt: skip
+        if more:
+            items, options = as_items((items, *more), options, strict=strict)
         return self.map_with(fn, items, options)
 
     def map_with(self, fn: Callable | HybridTask, items: Iterable[Any], options: MapOptions) -> Results[Any]:
@@ -158,7 +164,11 @@ class Executor:
         if options.shared:
             fn = fn.bind(options.shared) if isinstance(fn, HybridTask) else partial(fn, **options.shared)
         task = self._tasks.prepare(
-            fn, batch=options.batch, may_split=options.repeatable, sends=self._is_threaded
+            fn,
+            batch=options.batch,
+            may_split=options.repeatable,
+            is_spread=options.is_spread,
+            sends=self._is_threaded,
         )
         source = make_source(items, options.cost, self._engine.wake if self._is_threaded else None)
         if source.total is None:
@@ -168,7 +178,8 @@ class Executor:
             options = replace(options, look_ahead=most)  # every device has its slice from the start
         pump = None if self._is_threaded else self._engine.step
         delivery = Delivery(options.ordered, self._engine.wake, pump)
-        run = self._runs.make(task, source, delivery, policy, options, self.devices, self._learn, fn)
+        made_by = partial(spread, fn) if options.is_spread else fn
+        run = self._runs.make(task, source, delivery, policy, options, self.devices, self._learn, made_by)
         return Results(
             run,
             delivery,

@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
@@ -11,25 +11,24 @@ from evenload.events import EventLog, RunFinished, RunStarted
 from evenload.executor.backends import BackendSettings
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.loop.results import Results
+from evenload.executor.run.columns import as_items
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.prepare import name_of
 
 __all__ = ["map"]
 
-T = TypeVar("T")
-R = TypeVar("R")
-
 
 def map(  # the built-in's name on purpose: evenload.map
-    fn: Callable[[T], R] | type | HybridTask,
-    items: Iterable[T],
-    *,
+    fn: Callable[..., Any] | type | HybridTask,
+    items: Iterable[Any],
+    *more: Iterable[Any],
+    strict: bool = False,
     devices: DeviceSpec = "all",
     policy: str | Policy = "measured",
     ordered: bool = True,
     batch: int | None = None,
-    cost: Callable[[T], float] | Sequence[float] | None = None,
+    cost: Callable[..., float] | Sequence[float] | None = None,
     on_error: str = "raise",
     backend: str | BackendSettings = "process",
     balancer: LoadBalancer | None = None,
@@ -51,6 +50,8 @@ def map(  # the built-in's name on purpose: evenload.map
 ) -> Results[Any]:
     """Run ``fn`` on every item over all devices; iterate over what this returns to get the results in order.
 
+    With ``more`` iterables, ``fn`` gets an argument from each, as with the built-in ``map``.
+
     Workers start with the first result asked for and end with the last; ``Executor`` keeps them for more
     calls. The arguments are those of ``Executor`` and ``Executor.map``. Raises ConfigError, UnknownName,
     or NoUsableDevice at once, TaskError for an item that failed (unless ``on_error="return"``). ``events`` is
@@ -70,6 +71,8 @@ def map(  # the built-in's name on purpose: evenload.map
         ordered, batch, cost, on_error, None, balancer, repeatable, timeout_s, retries, look_ahead,
         look_ahead_bytes, total, stage, shared, journal, on_change,
     )  # fmt: skip
+    if more:
+        items, options = as_items((items, *more), options, strict=strict)
     results = executor.map_with(fn, items, options)
     total = results.total
 

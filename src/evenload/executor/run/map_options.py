@@ -18,6 +18,7 @@ class MapOptions:
     """The options of one map; see ``Executor.map``. Raises ConfigError on those that mean nothing.
 
     is_policy_fixed  a new policy for all that runs is not for this run
+    is_spread        an item is a tuple of arguments
     """
 
     ordered: bool = True
@@ -37,6 +38,7 @@ class MapOptions:
     journal: str | os.PathLike | None = None
     on_change: str = "refuse"
     is_policy_fixed: bool = False
+    is_spread: bool = False
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "return"):

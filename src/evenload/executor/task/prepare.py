@@ -29,11 +29,18 @@ class Tasks:
         self._n_tasks = 0
 
     def prepare(
-        self, fn: Any, *, batch: int | None = None, may_split: bool = True, sends: bool = True
+        self,
+        fn: Any,
+        *,
+        batch: int | None = None,
+        may_split: bool = True,
+        is_spread: bool = False,
+        sends: bool = True,
     ) -> PreparedTask:
         """Return the task for ``fn`` with these options, the same one each time.
 
-        ``sends``: it goes to another process.
+        is_spread  an item is a tuple of arguments
+        sends      it goes to another process
         Raises ConfigError if ``fn`` cannot be called, built or sent, or if ``batch`` is below 1.
         """
         given = fn
@@ -42,7 +49,7 @@ class Tasks:
             fn = Implementations(str(given), cpu, gpu)
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
-        key = (_digest(pickled) if sends else id(given), batch, may_split)
+        key = (_digest(pickled) if sends else id(given), batch, may_split, is_spread)
         task = self._tasks.get(key)
         if task is None:
             self._n_tasks += 1
@@ -50,7 +57,9 @@ class Tasks:
             device_as = _device_parameter(fn) if is_class and not isinstance(fn, Implementations) else ""
             name = str(given) if isinstance(fn, Implementations) else name_of(fn)
             device_as = device_as if is_class else None
-            task = PreparedTask(self._n_tasks, name, fn, pickled, is_class, device_as, batch, may_split)
+            task = PreparedTask(
+                self._n_tasks, name, fn, pickled, is_class, device_as, batch, may_split, is_spread=is_spread
+            )
             self._tasks[key] = task
             if len(self._tasks) > MOST_TASKS:
                 del self._tasks[next(iter(self._tasks))]

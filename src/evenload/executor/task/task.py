@@ -31,6 +31,7 @@ class PreparedTask:
     batch      call with lists of up to so many items
     may_split  a batch that failed may be tried again in parts
     ceiling    items per call that are known to fit into the memory of the device; None if not known
+    is_spread  an item is a tuple of arguments; of a batch, the function gets a list for each argument
     """
 
     id: int
@@ -42,6 +43,7 @@ class PreparedTask:
     batch: int | None = None
     may_split: bool = True
     ceiling: int | None = None
+    is_spread: bool = False
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class Runner:
                 raise ConfigError(
                     f"{task.name} has no __call__", hint="give the class a method __call__(self, item)"
                 )
+        self._one = _spread(self._call) if task.is_spread else self._call
 
     def run(self, items: Sequence[Any], chunk: int, cell: ProgressCell, *, singly: bool = False) -> Answer:
         """Run the task on every item. An exception of one item is that item's failure.
@@ -95,7 +98,7 @@ class Runner:
         start_s = time.monotonic()
         answer = Answer([], {}, start_s, start_s, 0.0)
         if self._task.batch is None:
-            self._run_each(self._call, items, chunk, cell, answer)
+            self._run_each(self._one, items, chunk, cell, answer)
         elif singly:
             self._run_each(self._call_one, items, chunk, cell, answer)
         else:
@@ -109,7 +112,7 @@ class Runner:
     def close(self) -> None:
         """Close the instance, to free its memory. Raises what its ``close`` raises."""
         if self._task.is_class:
-            call, self._call = self._call, _gone
+            call, self._call, self._one = self._call, _gone, _gone
             close = getattr(call, "close", None)
             if callable(close):
                 close()
@@ -174,7 +177,8 @@ class Runner:
         return self._call_batch([item])[0]
 
     def _call_batch(self, batch: Sequence[Any]) -> list[Any]:
-        results = list(self._call(list(batch)))
+        columns = map(list, zip(*batch, strict=True)) if self._task.is_spread else (list(batch),)
+        results = list(self._call(*columns))
         if len(results) != len(batch):
             raise ValueError(
                 f"{self._task.name} returned {len(results)} results for a batch of {len(batch)} items"
@@ -195,19 +199,23 @@ class Runner:
             todo.extend((at, at + 1) for at in reversed(range(start, stop)))
 
 
-def _gone(_: Any) -> Any:
+def _spread(call: Callable[..., Any]) -> Callable[[tuple], Any]:
+    return lambda item: call(*item)
+
+
+def _gone(*_: Any) -> Any:
     raise RuntimeError("this task was closed")
 
 
 def load(spec: bytes, buffers: list | None, task_id: int) -> PreparedTask:
     """Read a task from a message of ``dump``. Raises what importing the function's module raises."""
-    name, body, is_class, device_as, batch, may_split, ceiling = pickle.loads(spec)
+    name, body, *options = pickle.loads(spec)
     fn = pickle.loads(body, buffers=buffers or ())
-    return PreparedTask(task_id, name, fn, (b"", []), is_class, device_as, batch, may_split, ceiling)
+    return PreparedTask(task_id, name, fn, (b"", []), *options)
 
 
 def dump(task: PreparedTask) -> tuple[bytes, list]:
     """Write a task as a message for ``load``: bytes and buffers."""
     body, buffers = task.pickled
-    fields = (task.name, body, task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)
-    return pickle.dumps(fields, protocol=5), buffers
+    options = (task.is_class, task.device_as, task.batch, task.may_split, task.ceiling, task.is_spread)
+    return pickle.dumps((task.name, body, *options), protocol=5), buffers
