@@ -22,6 +22,7 @@ CASES = {
     "TaskTimeout": lambda: errors.TaskTimeout("slow", index=1),
     "WorkerLost": lambda: errors.WorkerLost("gone", index=1, device="cpu:1"),
     "ResultNotSendable": lambda: errors.ResultNotSendable("a lambda", index=0),
+    "ArgumentFailed": lambda: errors.ArgumentFailed("add was not called"),
     "SlicesFailed": lambda: errors.SlicesFailed(
         "2 slices failed", [CASES[n]() for n in ("TaskError", "WorkerLost")]
     ),

@@ -10,6 +10,7 @@ EvenloadError
 ├── TaskError              one item failed; ``__cause__`` is the task's own exception
 │   ├── TaskTimeout        the item ran longer than it was allowed to
 │   ├── WorkerLost         the worker process died while it held the item
+│   ├── ArgumentFailed     a call was not made, as the call for one of its arguments failed
 │   ├── SlicesFailed       several slices of one array failed: a group of their errors
 │   └── ResultNotSendable  the result or exception could not be pickled
 ├── GangError              a rank of a gang failed, and the others were ended
@@ -27,6 +28,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 __all__ = [
+    "ArgumentFailed",
     "ConfigError",
     "EvenloadError",
     "ExecutorClosed",
@@ -204,6 +206,13 @@ class WorkerLost(TaskError):
 
 class ResultNotSendable(TaskError):
     """An error for an item or result that cannot be pickled or unpickled."""
+
+
+class ArgumentFailed(TaskError):
+    """An error of a call that was not made, as an earlier call, whose future it was given, has failed.
+
+    ``__cause__`` is the error of the call that failed first.
+    """
 
 
 class SlicesFailed(TaskError, ExceptionGroup):

@@ -29,7 +29,7 @@ from evenload.executor.run.columns import as_items, spread
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import Run
 from evenload.executor.task.hybrid import Task as HybridTask
-from evenload.executor.task.prepare import Tasks, pickle_callable
+from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -192,15 +192,21 @@ class Executor:
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> "Future[R]":
         """Run ``fn(*args, **kwargs)`` on whichever device is free next.
 
+        A future among the arguments, or in lists, tuples and dicts in them, stands for its result: the call
+        waits for it and occupies no worker meanwhile. If it fails, so does this call, with ArgumentFailed,
+        whose ``__cause__`` is the first call's error; if it is cancelled, this call is, too.
         The future fails with a TaskError whose ``__cause__`` is what ``fn`` raised. Raises ConfigError if
         ``fn`` cannot be sent, ExecutorClosed after ``close``.
         """
         from concurrent.futures import Future
 
-        call: tuple = (fn, args, kwargs)
+        from evenload.executor.run.calls import Call
+
+        function: tuple = (fn,)
         if self._is_threaded:
             body, buffers = pickle_callable(fn)
-            call = (body, [PickleBuffer(buffer) for buffer in buffers], args, kwargs)
+            function = (body, [PickleBuffer(buffer) for buffer in buffers])
+        call = Call(name_of(fn), function, (args, kwargs))
         future: Future[R] = Future()
         with self._lock:
             self._check_open()
@@ -358,7 +364,7 @@ class Executor:
     def _open_calls(self) -> "CallSource":
         from evenload.executor.run.calls import CallSource, FutureSink, run_call
 
-        calls = CallSource()
+        calls = CallSource(self._engine.call)
         task = self._tasks.prepare(run_call if self._is_threaded else _call_here, sends=self._is_threaded)
         sink = FutureSink(calls)
         options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True)

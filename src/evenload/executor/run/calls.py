@@ -6,48 +6,131 @@ import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from evenload.errors import ExecutorClosed
+from evenload.errors import ConfigError, ExecutorClosed
 from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.source import Source
+from evenload.executor.run.dependencies import error_of_argument, futures_in, with_results
 
-__all__ = ["CallSource", "FutureSink", "run_call"]
+__all__ = ["Call", "CallSource", "FutureSink", "run_call"]
 
 Indices = range | tuple[int, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call as it was submitted.
+
+    name       of the function, for messages
+    function   what stands for it in a message to a worker: itself, or its bytes and buffers
+    arguments  positional ones and those with names
+    """
+
+    name: str
+    function: tuple
+    arguments: tuple[tuple, dict[str, Any]]
+
+    @property
+    def sent(self) -> tuple:
+        """What a worker gets."""
+        return (*self.function, *self.arguments)
+
+    def with_results(self) -> "Call":
+        """The call with results in the places of futures, which are done."""
+        return replace(self, arguments=with_results(self.arguments))
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call that waits for ``n_missing`` of the futures among its arguments."""
+
+    call: Call
+    n_missing: int
+
+
 class CallSource(Source):
-    """Calls in the order in which they were submitted. ``add`` and ``end`` are for the executor's thread.
+    """Calls in the order in which they were submitted, or got their last argument.
+
+    ``add`` and ``end`` are for the executor's thread; ``soon`` has something called there.
 
     why_over   why no call is taken any more, None as long as they are
     """
 
     is_apart = True
 
-    def __init__(self) -> None:
+    def __init__(self, soon: Callable[[Callable[[], None]], None]) -> None:
         self.futures: dict[int, Future] = {}
         self.why_over: BaseException | None = None
         self.is_over = threading.Event()
         self._afterwards: list[Callable[[], None]] = []
-        self._calls: dict[int, Any] = {}
+        self._calls: dict[int, Call] = {}
+        self._soon = soon
+        self._waiting: dict[Future, _Waiting] = {}
+        self._is_closing = False
 
-    def add(self, call: Any, future: Future) -> None:
-        """Take a call; if the run is over, its future fails at once."""
+    def add(self, call: "Call", future: Future) -> None:
+        """Take a call, once the futures among its arguments are done.
+
+        If one of them fails or is cancelled, so does ``future``; and if the run is over, it fails at once.
+        """
         if self.why_over is not None:
-            if future.set_running_or_notify_cancel():
-                _fulfil(future.set_exception, self.why_over)
+            return _fail(future, self.why_over)
+        arguments = futures_in(call.arguments)
+        if not arguments:
+            return self._take_in(call, future)
+        self._waiting[future] = _Waiting(call, len(arguments))
+        for argument in arguments:
+            argument.add_done_callback(partial(self._tell, future))
+        future.add_done_callback(partial(self._tell, future))  # it may be cancelled
+
+    def _tell(self, future: Future, done: Future) -> None:
+        """From any thread: ``done`` is an argument of the call of ``future``, or that itself."""
+        self._soon(partial(self._on_done, future, done))
+
+    def _on_done(self, future: Future, done: Future) -> None:
+        waiting = self._waiting.get(future)
+        if waiting is None:
             return
+        waiting.n_missing -= 1
+        if future.done() or done.cancelled():
+            _cancel(future)
+            self._forget(future)
+        elif done.exception() is not None:
+            _fail(future, error_of_argument(done, waiting.call.name))
+            self._forget(future)
+        elif not waiting.n_missing:
+            try:
+                self._take_in(waiting.call.with_results(), future)
+            except RecursionError:
+                name = waiting.call.name
+                _fail(future, ConfigError(f"the arguments of {name} are nested too deep for futures in them"))
+            self._forget(future)
+
+    def _forget(self, future: Future) -> None:
+        """Its call waits no longer."""
+        del self._waiting[future]
+        self.is_ended = self._is_closing and not self._waiting
+
+    def _take_in(self, call: "Call", future: Future) -> None:
         self._calls[self.n_ready] = call
         self.futures[self.n_ready] = future
         self.n_ready += 1
 
     def cancel(self) -> None:
-        for future in tuple(self.futures.values()):
+        for future in self.unfinished():
             _fulfil(future.cancel)
 
+    def unfinished(self) -> tuple[Future, ...]:
+        """The futures without a result, also of calls that wait for their arguments."""
+        return (*self.futures.values(), *self._waiting)
+
     def end(self) -> None:
-        self.is_ended = True
+        """Take no further call; those that wait for arguments are still made."""
+        self._is_closing = True
+        self.is_ended = not self._waiting
 
     def then(self, function: Callable[[], None]) -> None:
         """Have ``function`` called when every future has its result. Only from the executor's thread."""
@@ -57,6 +140,8 @@ class CallSource(Source):
 
     def set_over(self) -> None:
         """Every future has its result."""
+        self.futures.clear()
+        self._waiting.clear()
         self.is_over.set()
         for function in self._afterwards:
             function()
@@ -71,7 +156,7 @@ class CallSource(Source):
         return False
 
     def take(self, items: Indices) -> list[Any]:
-        return [self._calls[item] for item in items]
+        return [self._calls[item].sent for item in items]
 
     def release(self, items: Indices) -> None:
         for item in items:
@@ -105,13 +190,25 @@ class FutureSink:
 
     def close(self, error: BaseException | None = None) -> None:
         self._source.why_over = error or ExecutorClosed("the executor is closed", hint="make a new one")
-        for future in tuple(self._source.futures.values()):
-            if error is not None and (future.running() or future.set_running_or_notify_cancel()):
-                _fulfil(future.set_exception, error)
-            elif not future.done():
-                _fulfil(future.cancel)
-        self._source.futures.clear()
+        for future in self._source.unfinished():
+            if future.running():
+                _fulfil(future.set_exception, self._source.why_over)
+            elif error is not None:
+                _fail(future, error)
+            else:
+                _cancel(future)
         self._source.set_over()
+
+
+def _fail(future: Future, error: BaseException) -> None:
+    if future.set_running_or_notify_cancel():
+        _fulfil(future.set_exception, error)
+
+
+def _cancel(future: Future) -> None:
+    """Cancel a future that does not run, and tell those who wait for it."""
+    _fulfil(future.cancel)
+    _fulfil(future.set_running_or_notify_cancel)
 
 
 def _fulfil(settle: Callable[..., Any], *value: Any) -> None:
