@@ -29,7 +29,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
     "executor/journal/test_journal.py": {"slow": "a slow disk"},
     "executor/loop/test_engine.py": {"until_exists": "a task that waits for a file"},
     "executor/run/test_calls.py": {"wait": "a task that waits for a file"},
-    "executor/run/test_run.py": {"fn": "a task that waits for files"},
+    "executor/run/test_run.py": {"fn": "a task that waits for files", "held_up": "the same"},
     "executor/task/test_tasks_in_runs.py": {
         "Picky.__init__": "a task that waits for a file",
         "until_warned": "items that come as the run says something",

@@ -30,6 +30,7 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.executor import Executor
+from evenload.executor.loop import watchdog
 
 
 def fail_on_multiples_of_three(x: int) -> int:
@@ -197,6 +198,30 @@ def test_a_summary_says_how_it_went(executor: Executor) -> None:
     assert summary.ratio_to_bound is not None
     assert summary.ratio_to_bound >= 1.0 - 1e-6
     assert sum(share.items for share in summary.devices.values()) == 40
+
+
+def test_a_summary_counts_items_once_that_two_devices_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An item takes long: another device does those beside it, whose results are not back yet."""
+    monkeypatch.setattr(watchdog, "LOOK_S", 0.02)
+    monkeypatch.setattr(watchdog, "STUCK_S", 0.02)
+
+    def held_up(x: int, folder: Path = tmp_path) -> int:
+        if x == 3 and not (folder / "third").exists():
+            (folder / "third").write_text(str(os.getpid()))
+            while not (folder / "go").exists():
+                time.sleep(0.01)
+        if x == 15 and (folder / "third").read_text() != str(os.getpid()):
+            (folder / "go").touch()
+        return x
+
+    with Executor("cpu*2", policy="pull:16", echo=False) as executor:
+        results = executor.map(held_up, range(32))
+        assert list(results) == list(range(32))
+    summary = results.summary
+    assert summary is not None
+    assert sum(share.items for share in summary.devices.values()) == 32
 
 
 def test_stopping_finishes_what_runs_and_no_more(executor: Executor) -> None:

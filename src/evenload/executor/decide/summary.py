@@ -100,7 +100,7 @@ class RunTally:
         self._work.add(device, busy_s, n_items, cost=cost, is_good=is_good)
 
     def add_waste(self, device: str, busy_s: float) -> None:
-        """Count a chunk that came second: the device was busy, but no plan had to do it."""
+        """Count what came second of a chunk: the device was busy, but no plan had to do it."""
         self._shares.setdefault(device, _Share()).busy_s += busy_s
 
     def summarise(

@@ -333,7 +333,7 @@ class Run:
         )
         if n_first:
             self.sizing.counted(len(answer.values), answer.busy_s)
-        self._account.answered(chunk, device, answer, is_needed=bool(n_first))
+        self._account.answered(chunk, device, answer, n_first=n_first)
 
     def _accept(self, accept: Accept, device: str, answer: Answer, n_bytes: int) -> None:
         items, values, failures = accept.items, answer.values, answer.failures

@@ -45,14 +45,15 @@ class RunAccount:
         self._record.stage_finished(self._stage, summary.bound_s or None)
         return summary
 
-    def answered(self, chunk: SentChunk[Any], device: str, answer: Answer, *, is_needed: bool) -> None:
-        """``chunk`` came back; ``is_needed``: before every other that has its items."""
-        status = "superseded" if not is_needed else "failed" if answer.failures else "ok"
-        if is_needed:
-            n_items = len(answer.values)
-            self._tally.add(device, answer.busy_s, n_items, cost=chunk.cost, is_good=not answer.failures)
-        else:
-            self._tally.add_waste(device, answer.busy_s)
+    def answered(self, chunk: SentChunk[Any], device: str, answer: Answer, *, n_first: int) -> None:
+        """``chunk`` came back, with the first results of ``n_first`` of its items; others had the rest."""
+        status = "superseded" if not n_first else "failed" if answer.failures else "ok"
+        needed = n_first / max(n_first, len(answer.values)) if n_first else 0.0
+        if n_first:
+            cost = None if chunk.cost is None else chunk.cost * needed
+            self._tally.add(device, answer.busy_s * needed, n_first, cost=cost, is_good=not answer.failures)
+        if needed < 1.0:
+            self._tally.add_waste(device, answer.busy_s * (1.0 - needed))
         self._span(chunk, device, answer.start_s, answer.stop_s, answer.busy_s, status)
 
     def ended(self, chunk: SentChunk[Any], device: str, now: float, status: str) -> None:
