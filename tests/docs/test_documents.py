@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: str(page.relative_to(ROOT)))
 def test_page_runs(page: Path, folder: Path) -> None:
     blocks = blocks_of(page)
@@ -110,7 +110,7 @@ def run_python(blocks: list[Block], page: Path, folder: Path) -> list[str]:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=550,
+        timeout=1100,
     )
     assert done.returncode == 0, (
         f"{page.relative_to(ROOT)}: a Python block failed\n{done.stdout}\n{done.stderr}"
@@ -128,7 +128,7 @@ def run_shell(block: Block, page: Path, folder: Path) -> str:
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=550,
+        timeout=1100,
     )
     where = f"{page.relative_to(ROOT)}:{block.line}"
     assert done.returncode == 0, f"{where}: exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
