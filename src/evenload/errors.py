@@ -123,7 +123,7 @@ class UnknownName(ConfigError):
 
     def __init__(self, what: str, name: str, known: Iterable[str]):
         choices = sorted(known)
-        near = difflib.get_close_matches(name[:MAX_PRINTABLE], choices, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(str(name)[:MAX_PRINTABLE], choices, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? known: " if near else "use one of: "
         super().__init__(f"unknown {what} {quoted(name)}", hint=hint + ", ".join(choices))
         self.name = name

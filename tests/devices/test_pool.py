@@ -1,6 +1,8 @@
 import threading
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from evenload.devices import Device, DevicePool, ProbeReport, Reading, ScoreWeights
 from evenload.devices import pool as pool_module
@@ -73,8 +75,58 @@ def test_it_is_an_ordered_set_of_devices():
         DevicePool([SLOW, SLOW])
 
 
-def test_best_is_the_highest_score_then_the_least_loaded():
-    assert DevicePool([SLOW, FAST, CPU]).best() is FAST
+@pytest.fixture
+def busy(monkeypatch):
+    """What the drivers say of each device's utilisation; nothing unless a test says so."""
+    shares: dict[str, float | None] = {}
+
+    class Drivers:
+        def read(self, device):
+            return Reading(utilization=shares.get(device.id))
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(pool_module, "Readings", Drivers)
+    return shares
+
+
+def test_best_is_the_highest_score_times_what_is_free(busy):
+    pool = DevicePool([CPU, SLOW, FAST])
+    assert pool.best() is FAST
+    busy["cuda:1"] = 0.9
+    assert pool.best() is SLOW, "a faster one that others keep busy has less to give"
+    busy["cuda:0"] = busy["cpu:0"] = 0.95
+    assert pool.best() is FAST
+    busy.update({"cuda:0": 1.0, "cuda:1": 1.0, "cpu:0": 1.0})
+    assert pool.best() is FAST, "all are full"
+    busy.clear()
+    for _ in range(9):
+        pool.task_started(pool.best().id)
+    running = {device: pool.load(device).running for device in pool.ids}
+    assert sum(running.values()) == 9
+    assert running["cuda:1"] > running["cuda:0"] > 0, "many calls are shared out by score"
+
+
+@given(
+    shares=st.lists(st.none() | st.floats(-0.5, 1.5), min_size=3, max_size=3),
+    running=st.lists(st.integers(0, 5), min_size=3, max_size=3),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_best_has_the_most_to_give(busy, shares, running):
+    busy.update(zip(("cuda:0", "cuda:1", "cpu:0"), shares, strict=True))
+    pool = DevicePool([SLOW, FAST, CPU])
+    for device, n in zip(pool.ids, running, strict=True):
+        for _ in range(n):
+            pool.task_started(device)
+    gives = {}
+    for device, share, n in zip(pool, shares, running, strict=True):
+        by_driver = 1 - sorted((0.0, share or 0.0, 1.0))[1]
+        gives[device.id] = pool.score(device.id) * (by_driver if by_driver < 1 / (n + 1) else 1 / (n + 1))
+    assert gives[pool.best().id] == max(gives.values())
+
+
+def test_among_equals_the_first_that_runs_least_is_best():
     pool = DevicePool([SLOW, FAST, ALSO_FAST])
     assert pool.best() is FAST
     pool.task_started("cuda:1")

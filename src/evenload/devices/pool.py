@@ -12,6 +12,7 @@ from typing import Any
 
 from evenload.devices.device import Device
 from evenload.devices.duplicates import link_duplicates
+from evenload.devices.fork_guard import ForkGuard
 from evenload.devices.probe import PROBES, ProbeReport, Reading, run_probes
 from evenload.devices.readings import Readings
 from evenload.devices.score import ScoreWeights, score
@@ -19,7 +20,7 @@ from evenload.devices.selection import Spec, choose, families
 from evenload.devices.task_counts import TaskCounter
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName
 
-__all__ = ["DeviceLoad", "DevicePool"]
+__all__ = ["DeviceLoad", "DevicePool", "free_share"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,17 @@ class DeviceLoad:
     mean_task_s: float | None
 
 
+def free_share(load: DeviceLoad) -> float:
+    """Return the share of a device, 0..1, that one more task would find; see ``DevicePool.best``."""
+    by_driver = load.reading.utilization
+    return min(1.0 - (0.0 if by_driver is None else min(max(by_driver, 0.0), 1.0)), 1.0 / (1 + load.running))
+
+
 class DevicePool:
     """A fixed, ordered set of devices with their scores and loads. Methods may be called from any thread.
+
+    In a child that was forked, what counts tasks or asks drivers (``load``, ``best``, ``task``,
+    ``task_started``, ``task_finished``, ``close``) raises ConfigError; the rest works.
 
     devices  in order; ids are unique
     reports  of the probes, for messages and ``evenload doctor``
@@ -63,6 +73,7 @@ class DevicePool:
         self._counter = TaskCounter()
         self._lock = threading.Lock()
         self._readings: Readings | None = None
+        self._guard = ForkGuard("this pool's load", "make a pool of the child's own: DevicePool.find(...)")
 
     @classmethod
     def discover(
@@ -98,7 +109,8 @@ class DevicePool:
         """
         try:
             is_whole = self._is_selection and spec == "all"
-            chosen = tuple(self) if is_whole else choose(tuple(self), spec, sorted(self, key=self._rank))
+            best_first = sorted(self, key=lambda device: (device.same_as is not None, -self._score(device)))
+            chosen = tuple(self) if is_whole else choose(tuple(self), spec, best_first)
         except NoUsableDevice as error:
             told = [r for r in self.reports if r.reason and r.name in (error.causes or PROBES)]
             causes, hints = {r.name: r.reason for r in told}, [r.hint for r in told if r.hint]
@@ -121,27 +133,37 @@ class DevicePool:
         return pool
 
     def best(self) -> Device:
-        """Return the device of the highest score; among equals the one that runs least, then the first.
+        """Return the device with the most to give now: the highest score x (1 - load), the first of equals.
 
-        Raises NoUsableDevice if the pool is empty.
+        The load is what the device's driver says of all programs or, if that is more, what this pool's own
+        tasks leave to one more: 1/2 with one that runs, 2/3 with two. A driver that does not tell counts as
+        idle. If all are full, the highest score is best. Raises NoUsableDevice if the pool is empty.
         """
+        self._guard.check()
         if not self._devices:
             raise NoUsableDevice("the pool has no device", hint="`evenload doctor` says what is wrong")
-        return min(self, key=self._rank)
+        free = {device.id: free_share(self.load(device.id)) for device in self}
+
+        def rank(device: Device) -> tuple[bool, float, float]:
+            score = self._score(device)
+            return device.same_as is None, score * free[device.id], score
+
+        return max(self, key=rank)
 
     def device(self, device_id: str) -> Device:
         """Return the device with this id. Raises UnknownName with the nearest id."""
         try:
             return self._devices[device_id]
-        except KeyError:
+        except (KeyError, TypeError):
             raise UnknownName("device", device_id, self._devices) from None
 
     def score(self, device_id: str) -> float:
         """Return the score of a device, above 0 and at most 100."""
-        return score(self.device(device_id), self.weights)
+        return self._score(self.device(device_id))
 
     def load(self, device_id: str) -> DeviceLoad:
         """Return the device's load now, by its driver and by this pool's counts."""
+        self._guard.check()
         device, counts = self.device(device_id), self._counter.counts(device_id)
         return DeviceLoad(
             device=device_id,
@@ -153,10 +175,13 @@ class DevicePool:
         )
 
     def task_started(self, device_id: str) -> None:
+        """Count the start of a task."""
+        self._guard.check()
         self._counter.started(self.device(device_id).id)
 
     def task_finished(self, device_id: str, busy_s: float) -> None:
         """Count the end of a task. Raises ConfigError if none runs there."""
+        self._guard.check()
         self._counter.finished(self.device(device_id).id, busy_s)
 
     @contextmanager
@@ -167,7 +192,8 @@ class DevicePool:
         try:
             yield self.device(device_id)
         finally:
-            self.task_finished(device_id, self._clock() - began)
+            if not self._guard.is_child:  # a child that leaves the block has counted nothing
+                self.task_finished(device_id, self._clock() - began)
 
     def facts(self) -> dict[str, dict[str, Any]]:
         """Return all that is known of each device, with its score, as plain values for events and JSON."""
@@ -175,6 +201,7 @@ class DevicePool:
 
     def close(self) -> None:
         """Close the drivers that ``load`` opened; the next ``load`` opens them again."""
+        self._guard.check()
         with self._lock:
             readings, self._readings = self._readings, None
         if readings is not None:
@@ -197,7 +224,8 @@ class DevicePool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if not self._guard.is_child:  # a child that leaves the block has opened nothing
+            self.close()
 
     def _repr_html_(self) -> str:
         from evenload.notebook import page, table
@@ -219,12 +247,8 @@ class DevicePool:
     def __repr__(self) -> str:
         return f"DevicePool({', '.join(self._devices)})"
 
-    def _rank(self, device: Device) -> tuple[bool, float, int]:
-        return (
-            device.same_as is not None,
-            -score(device, self.weights),
-            self._counter.counts(device.id).running,
-        )
+    def _score(self, device: Device) -> float:
+        return score(device, self.weights)
 
     def _open_readings(self) -> Readings:
         with self._lock:

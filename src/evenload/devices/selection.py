@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from evenload.balance import partition
 from evenload.devices.device import Device
-from evenload.errors import ConfigError, NoUsableDevice, UnknownName
+from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted
 
 __all__ = ["MAX_DEFAULT_SLOTS", "MAX_SLOTS", "Spec", "choose", "split_cpu"]
 
@@ -147,7 +147,7 @@ def _parts(spec: Spec) -> list[Term | Device]:
         return [spec]
     if isinstance(spec, int) or not isinstance(spec, Sequence):
         hint = "use 'all', 'cpu', 'cuda:0,1', 'cpu*4' or a number"
-        raise ConfigError(f"{spec!r} names no devices", hint=hint)
+        raise ConfigError(f"{quoted(spec)} names no devices", hint=hint)
     entries: list[str | Device] = []
     for entry in [spec] if isinstance(spec, str) else spec:
         if isinstance(entry, Device):
@@ -156,7 +156,7 @@ def _parts(spec: Spec) -> list[Term | Device]:
             entries += entry.split(",")
         else:
             raise ConfigError(
-                f"{entry!r} in a list of devices is no name", hint="write names, such as 'cuda:0'"
+                f"{quoted(entry)} in a list of devices is no name", hint="write names, such as 'cuda:0'"
             )
     if not entries or all(isinstance(entry, str) and not entry.strip() for entry in entries):
         raise ConfigError("the list of devices is empty", hint="use 'all', or name at least one device")
@@ -169,7 +169,7 @@ def _parts(spec: Spec) -> list[Term | Device]:
 def _term(text: str, before: Sequence[Term | Device]) -> Term:
     match = _TERM.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{text!r} is no device", hint="write all, gpu, cpu, cpu*4, cuda or cuda:0,1")
+        raise ConfigError(f"{quoted(text)} is no device", hint="write all, gpu, cpu, cpu*4, cuda or cuda:0,1")
     if match["bare"] is None:
         index, slots = match["index"], match["slots"]
         return Term(
@@ -181,7 +181,8 @@ def _term(text: str, before: Sequence[Term | Device]) -> Term:
     previous = before[-1] if before else None
     if not isinstance(previous, Term) or previous.index is None:
         raise ConfigError(
-            f"{text!r} follows no device with a number", hint=f"write the family too, such as cuda:{text}"
+            f"{quoted(text)} follows no device with a number",
+            hint=f"write the family too, such as cuda:{text}",
         )
     return Term(f"{previous.family}:{text}", previous.family, int(text))
 
@@ -189,7 +190,7 @@ def _term(text: str, before: Sequence[Term | Device]) -> Term:
 def _resolve(devices: Sequence[Device], term: Term, names_cpu: bool) -> tuple[list[Device], int | None]:
     """Return the devices of a term, and the number of CPU slots to make (None: none)."""
     if term.slots is not None and (term.family != "cpu" or term.index is not None):
-        raise ConfigError(f"{term.text!r}: only the CPU is split into slots", hint="write cpu*4")
+        raise ConfigError(f"{quoted(term.text)}: only the CPU is split into slots", hint="write cpu*4")
     if term.index is not None:
         return [_named(devices, term)], None
     if term.family == "gpu":

@@ -4,32 +4,30 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from evenload.balance.migrate import LoadBalancer
-from evenload.balance.policy import Policy, Static, policy_from_name
+from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices import Device, DevicePool
+from evenload.devices.fork_guard import ForkGuard
 from evenload.errors import ConfigError, ExecutorClosed
 from evenload.events import EventLog
 from evenload.executor.backends import BackendSettings, WorkerOptions, make_backend
-from evenload.executor.decide.delivery import Delivery
 from evenload.executor.decide.record import Record
-from evenload.executor.decide.source import make_source
 from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.engine import Engine
 from evenload.executor.loop.engine_thread import EngineThread
-from evenload.executor.loop.membership import newcomers
 from evenload.executor.loop.results import Results
+from evenload.executor.loop.roster import Roster
 from evenload.executor.loop.run_factory import RunFactory
 from evenload.executor.loop.stats import Stats
-from evenload.executor.run.columns import as_items, spread
+from evenload.executor.run.columns import as_items
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import Run
 from evenload.executor.task.hybrid import Task as HybridTask
-from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
+from evenload.executor.task.prepare import name_of, pickle_callable
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -40,9 +38,6 @@ __all__ = ["Executor"]
 
 R = TypeVar("R")
 DeviceSpec = str | int | Sequence[str | int | Device] | Device | DevicePool
-
-LOOK_AHEAD = 100_000
-MOST_CALLS = 1_000_000  # submitted, and not done
 
 
 class Executor:
@@ -78,20 +73,26 @@ class Executor:
         self._backend = backend
         self._policy = policy_from_name(policy)
         reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
-        self.devices = devices if isinstance(devices, DevicePool) else reached.devices(devices)
+        pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
+        self._guard = ForkGuard("this executor", "make an executor of the child's own")
+        self._roster = Roster(pool, reached)
         self._record = Record(events, echo)
-        self._engine = Engine(self.devices, reached, self._record)
+        self._engine = Engine(pool, reached, self._record)
         self._is_threaded = self._engine.backend.is_threaded
-        self._tasks = Tasks()
-        self._drained: dict[str, Device] = {}
         self._costs = CostHistory(self._engine.ceilings, self._record, is_kept=self._is_threaded)
         self._runs = RunFactory(self._engine, self._record, self._costs, max_worker_deaths)
         self._stats = Stats()
         self._lock = threading.RLock()
+        self._changing = threading.RLock()  # held, before ``_lock``, by whoever changes the devices
         self._calls: CallSource | None = None
         self._is_closing = False
         self._thread = EngineThread(self._engine)
         self._finalizer = weakref.finalize(self, self._thread.shut_down)
+
+    @property
+    def devices(self) -> DevicePool:
+        """The devices that take part now. The pool stays as it is when devices come and go later."""
+        return self._roster.pool
 
     # --- work -------------------------------------------------------------------------------------
 
@@ -153,33 +154,23 @@ class Executor:
             items, options = as_items((items, *more), options, strict=strict)
         return self.map_with(fn, items, options)
 
-    def map_with(self, fn: Callable | HybridTask, items: Iterable[Any], options: MapOptions) -> Results[Any]:
-        """``map`` with its options as one value."""
+    def map_with(
+        self,
+        fn: Callable | HybridTask,
+        items: Iterable[Any],
+        options: MapOptions,
+        devices: DevicePool | None = None,
+    ) -> Results[Any]:
+        """``map`` with its options as one value.
+
+        devices  a value that ``devices`` had, which the policy was made for; by default that of now
+        """
+        self._check_open()
         policy = self._policy if options.policy is None else policy_from_name(options.policy)
-        if options.balancer is not None and not isinstance(policy, Static):
-            raise ConfigError("a balancer moves queued items, and only policy 'static' queues any")
         if options.timeout_s is not None and not self._is_threaded:
             self._record.note("warning", "timeout_s has no effect inline: nobody could interrupt the task")
-        self._check_open()
-        if options.shared:
-            fn = fn.bind(options.shared) if isinstance(fn, HybridTask) else partial(fn, **options.shared)
-        task = self._tasks.prepare(
-            fn,
-            batch=options.batch,
-            may_split=options.repeatable,
-            is_spread=options.is_spread,
-            sends=self._is_threaded,
-        )
-        source = make_source(items, options.cost, self._engine.wake if self._is_threaded else None)
-        if source.total is None:
-            source.total = options.total
-        if isinstance(policy, Static) and source.total is not None:
-            most = max(options.look_ahead or LOOK_AHEAD, source.total)
-            options = replace(options, look_ahead=most)  # every device has its slice from the start
-        pump = None if self._is_threaded else self._engine.step
-        delivery = Delivery(options.ordered, self._engine.wake, pump)
-        made_by = partial(spread, fn) if options.is_spread else fn
-        run = self._runs.make(task, source, delivery, policy, options, self.devices, self._learn, made_by)
+        pool = self.devices if devices is None else devices  # one snapshot for all that the run is made of
+        run, delivery = self._runs.make_map(fn, items, options, policy, pool, partial(self._learn, pool))
         return Results(
             run,
             delivery,
@@ -187,6 +178,7 @@ class Executor:
             begin=partial(self._begin, run),
             finish=partial(self._thread.cancel, run),
             engine=self._engine,
+            guard=self._guard,
         )
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> "Future[R]":
@@ -202,6 +194,7 @@ class Executor:
 
         from evenload.executor.run.calls import Call
 
+        self._guard.check()
         function: tuple = (fn,)
         if self._is_threaded:
             body, buffers = pickle_callable(fn)
@@ -226,18 +219,10 @@ class Executor:
         they ran is run elsewhere (or has an unknown outcome, if it may not be repeated). Raises UnknownName,
         or ConfigError if no device would be left.
         """
-        with self._lock:
+        self._check_open()
+        with self._changing, self._lock:
             self._check_open()
-            for device in devices:
-                self.devices.device(device)
-            kept = [device for device in self.devices if device.id not in devices]
-            if not kept:
-                raise ConfigError(
-                    f"nobody would work without {', '.join(devices)}",
-                    hint="add another device first, or close the executor",
-                )
-            self._drained |= {device: self.devices.device(device) for device in devices}
-            self.devices = self.devices.with_devices(kept)
+            self._roster.drain(devices)
             self._engine.call(partial(self._engine.drain, devices, at_once))
 
     def pause(self) -> None:
@@ -256,6 +241,7 @@ class Executor:
         return self._engine.is_paused
 
     def _set_paused(self, on: bool) -> None:
+        self._check_open()
         with self._lock:
             self._check_open()
             if not self._engine.backend.is_threaded:
@@ -268,14 +254,18 @@ class Executor:
     def add(self, devices: DeviceSpec) -> tuple[str, ...]:
         """Have these work, too, also on what runs already; returns their ids.
 
-        A device that was drained comes back by its id. CPU slots beside others get the next free numbers.
-        Raises as the constructor does, and ConfigError for a device that takes part already.
+        A device that was drained comes back by its id. ``cpu*2``, or a number where there are no
+        accelerators, makes new CPU slots with the next free numbers. Work goes on while machines are asked.
+        Raises as the constructor does, and ConfigError for a device that takes part already, by whichever
+        name: ``cpu`` and ``all`` mean devices that may be there, too.
         """
-        with self._lock:
-            self._check_open()
-            came = newcomers(devices, self.devices, self._drained, self._engine.backend)
-            self.devices = self.devices.with_devices([*self.devices, *came])
-            self._engine.call(partial(self._engine.add, came))
+        self._check_open()
+        with self._changing:
+            came = self._roster.newcomers(devices)
+            with self._lock:
+                self._check_open()
+                self._roster.enter(came)
+                self._engine.call(partial(self._engine.add, came))
         return tuple(device.id for device in came)
 
     def gang(
@@ -298,6 +288,7 @@ class Executor:
 
     def set_policy(self, policy: str | Policy) -> None:
         """Deal by another policy from now on, also what is left of runs under way."""
+        self._check_open()
         self._policy = policy_from_name(policy)
         self._engine.call(partial(self._engine.set_policy, None, self._policy))
 
@@ -307,6 +298,7 @@ class Executor:
         ``map(balancer=...)`` says which map has one; they are on unless switched off. Items that a balancer
         has moved stay where they are. ``Results.set_balancing`` is for a single map.
         """
+        self._check_open()
         self._runs.set_balancing(on)
         self._engine.call(partial(self._engine.set_balancing, None, on))
 
@@ -319,6 +311,7 @@ class Executor:
 
     def start(self) -> None:
         """Start the workers now, and not with the first call."""
+        self._check_open()
         with self._lock:
             self._check_open()
             self._thread.start()
@@ -329,7 +322,10 @@ class Executor:
 
         Maps that are still iterated over end with ExecutorClosed. A second call waits for the first. Within a
         future's callback, which everything else waits for, it returns at once: the rest happens later.
+        Does nothing in a child that was forked, which has no workers of its own.
         """
+        if self._guard.is_child:
+            return
         with self._lock:  # so that no call is submitted after the end
             self._is_closing = True
             calls = self._calls
@@ -362,29 +358,21 @@ class Executor:
             self._engine.call(partial(self._engine.begin, run))
 
     def _open_calls(self) -> "CallSource":
-        from evenload.executor.run.calls import CallSource, FutureSink, run_call
-
-        calls = CallSource(self._engine.call)
-        task = self._tasks.prepare(run_call if self._is_threaded else _call_here, sends=self._is_threaded)
-        sink = FutureSink(calls)
-        options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True)
-        run = self._runs.make(task, calls, sink, policy_from_name("pull"), options, self.devices, self._learn)
+        pool = self.devices
+        run, calls = self._runs.make_calls(pool, partial(self._learn, pool))
         self._begin(run)
         return calls
 
-    def _learn(self, run: Run) -> None:
+    def _learn(self, pool: DevicePool, run: Run) -> None:
         """Keep what a finished run has measured, for the next one of the same task."""
         assert run.summary is not None
-        self._costs.learn(run, run.summary, self.devices)
+        self._costs.learn(run, run.summary, pool)
         self._stats = self._stats.plus(run.summary)
 
     def _check_open(self) -> None:
+        """Raises ExecutorClosed, or ConfigError in a forked child; asked before any lock is taken, too."""
+        self._guard.check()
         if self._is_closing or self._engine.is_closed:
             raise ExecutorClosed(
                 "the executor is closed", hint="make a new one, or stay inside its with block"
             )
-
-
-def _call_here(call: tuple[Callable, tuple, dict]) -> Any:
-    fn, args, kwargs = call
-    return fn(*args, **kwargs)

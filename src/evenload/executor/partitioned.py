@@ -12,6 +12,7 @@ from evenload.errors import ConfigError, SlicesFailed, TaskError, UnknownName
 from evenload.executor.decide.summary import Summary
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.joining import join
+from evenload.executor.run.map_options import MapOptions
 
 __all__ = ["STRATEGIES", "ArraySlice", "ParallelResult", "run_partitioned"]
 
@@ -121,11 +122,12 @@ def run_partitioned(
 
 
 def _run_slices(fn: Callable[[Any], Any], array: Any, strategy: str, executor: Executor) -> ParallelResult:
-    counts, policy = _split(len(array), strategy, executor.devices)
+    pool = executor.devices  # what the slices are cut for, whatever comes or goes from now on
+    counts, policy = _split(len(array), strategy, pool)
     ranges = [piece for piece in partition.slices(counts) if len(piece)]
-    results = executor.map(
-        fn, [array[piece.start : piece.stop] for piece in ranges], policy=policy, stage="run_partitioned"
-    )
+    options = MapOptions(policy=policy, stage="run_partitioned")
+    items = [array[piece.start : piece.stop] for piece in ranges]
+    results = executor.map_with(fn, items, options, pool)
     done: list[ArraySlice] = []
     failed: list[TaskError] = []
     began_s = time.monotonic()

@@ -441,3 +441,62 @@ def test_a_million_items_take_few_decisions():
         dealer.done(chunk, now, busy_s)
         idle = [device]
     assert dealer.counters.n_chunks < 200
+
+
+# --- counts in advance, while devices come and go ---------------------------------------------------
+
+
+@given(
+    counts=st.lists(st.integers(0, 6), min_size=2, max_size=4),
+    leaving=st.sets(st.integers(0, 3)),
+    has_newcomer=st.booleans(),
+    is_total_known=st.booleans(),
+)
+def test_counts_belong_to_the_devices_of_the_beginning(counts, leaving, has_newcomer, is_total_known) -> None:
+    """Whoever leaves before the first item is dealt, all items are dealt once, to those with counts."""
+    devices = [f"d{n}" for n in range(len(counts))]
+    dealer = Dealer(Static(tuple(counts)), devices)
+    total = sum(counts)
+    if is_total_known:
+        dealer.expect(total)
+    gone = {f"d{n}" for n in leaving if n < len(counts)} if len(leaving) < len(counts) else set()
+    for device in gone:
+        dealer.leave(device, 0.0)
+    if has_newcomer:
+        dealer.join("new", 0.0, prior=50.0)
+    dealer.add_range(0, total)
+    dealer.close()
+    stayed = [device for device in devices if device not in gone]
+    dealt: dict[str, int] = dict.fromkeys([*stayed, "new"], 0)
+    seen: list[int] = []
+    for now in range(10 * total + 10):
+        for device in dealt if has_newcomer else stayed:
+            deal = dealer.next(device, float(now))
+            if isinstance(deal, Deal):
+                seen += deal.indices
+                dealt[device] += len(deal.indices)
+                dealer.done(deal.chunk, now + 0.5)
+    assert sorted(seen) == list(range(total))
+    if sum(counts[devices.index(device)] for device in stayed):
+        assert dealt["new"] == 0, "no count is its own"
+    if not gone and is_total_known:
+        assert [dealt[device] for device in devices] == counts
+
+
+def test_a_device_that_comes_back_to_equal_shares_gets_an_equal_share() -> None:
+    dealer = Dealer(Static("equal"), ["a", "b"], priors={"a": 90.0, "b": 90.0})
+    dealer.add_range(0, 2)
+    for device in ("a", "b"):
+        deal = dealer.next(device, 0.0)
+        assert isinstance(deal, Deal)
+        dealer.done(deal.chunk, 1.0)
+    dealer.leave("b", 1.0)
+    dealer.join("b", 1.0, prior=90.0)
+    dealer.add_range(2, 40)
+    n_dealt = {"a": 0, "b": 0}
+    for device in 40 * ["a", "b"]:
+        deal = dealer.next(device, 2.0)
+        if isinstance(deal, Deal):
+            n_dealt[device] += 1
+            dealer.done(deal.chunk, 3.0)
+    assert n_dealt == {"a": 20, "b": 20}

@@ -77,6 +77,7 @@ class Dealer:
         self._is_closed = False
         self._n_unfinished = 0
         self._version = 0
+        self._partition: str | Mapping[str, int] = ""
         self._balancer = None if balancer is None else QueueBalancer(balancer)
         self.set_policy(policy, 0.0)
 
@@ -232,7 +233,7 @@ class Dealer:
         """
         policy = policy_from_name(policy)
         if isinstance(policy, Static):
-            policy.check_devices(len(self._devices.here()))
+            self._partition = policy.shares(self.devices_here())
         self.policy = policy
         self._state = policy.init()
         self._pool.unassign()
@@ -260,7 +261,7 @@ class Dealer:
         self._devices.wake(state)
         if isinstance(self.policy, Static):
             priors = {other.name: other.prior for other in self._devices.here()}
-            self._pool.assign(self.policy.partition, priors, self.remaining)
+            self._pool.assign(self._partition, priors, self.remaining)
         ask = self._ask(state, now, may_copy)
         self._state, answer = self.policy.step(self._state, ask)
         if isinstance(answer, Hold) and ask.n_ready and self._must_take(state):

@@ -106,7 +106,7 @@ class ItemPool:
                 self._sizes.pop(index, None)
 
     def assign(
-        self, partition: str | tuple[int, ...], priors: Mapping[str, float], n_left: int | None
+        self, partition: str | Mapping[str, int], priors: Mapping[str, float], n_left: int | None
     ) -> None:
         """Put every item into a device's queue; ``priors`` and ``n_left`` are used the first time only."""
         if self.queues is None:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 
 from evenload.balance.dealing.backlog import Backlog
 from evenload.balance.partition import proportional
-from evenload.errors import ConfigError
 
 __all__ = ["DeviceQueues"]
 
@@ -12,12 +11,16 @@ __all__ = ["DeviceQueues"]
 class DeviceQueues:
     """One ``Backlog`` per device, filled in the proportions of a partition.
 
+    partition  "equal", another name for shares by prior, or counts by device; 0 for one that is not named
     If the total of items is known, devices get contiguous slices of the input, in device order. Otherwise
     each item goes to the device that has the fewest for its weight.
     """
 
-    def __init__(self, partition: str | tuple[int, ...], priors: Mapping[str, float], total: int | None):
-        self._weights = _weights(partition, priors)
+    def __init__(self, partition: str | Mapping[str, int], priors: Mapping[str, float], total: int | None):
+        self._partition = partition
+        self._weights = {device: self._weight(device, prior) for device, prior in priors.items()}
+        if not any(self._weights.values()):  # every device with a share has left
+            self._weights = dict.fromkeys(priors, 1.0)
         self._queues = {device: Backlog() for device in priors}
         self._n_given = dict.fromkeys(priors, 0)
         self._plan: list[tuple[str, int]] = []  # (device, items still planned for it), the next one last
@@ -40,10 +43,10 @@ class DeviceQueues:
     def values(self) -> Iterable[Backlog]:
         return self._queues.values()
 
-    def join(self, device: str, weight: float) -> None:
+    def join(self, device: str, prior: float) -> None:
         """Add a device that came late: it has no share of the plan, but can get other items."""
         self._queues.setdefault(device, Backlog())
-        self._weights.setdefault(device, weight)
+        self._weights.setdefault(device, self._weight(device, prior))
         self._n_given.setdefault(device, max((n for n in self._n_given.values()), default=0))
 
     def leave(self, device: str) -> Backlog:
@@ -78,6 +81,11 @@ class DeviceQueues:
                 n_moved += not stays
         return n_moved
 
+    def _weight(self, device: str, prior: float) -> float:
+        if isinstance(self._partition, str):
+            return 1.0 if self._partition == "equal" else prior
+        return float(self._partition.get(device, 0))
+
     def _assign_range(self, span: range) -> None:
         while span:
             device, n = self._planned(len(span))
@@ -103,14 +111,3 @@ class DeviceQueues:
         return min(
             choices, key=lambda d: (self._n_given[d] + 1) / weights[d] if weights[d] > 0 else float("inf")
         )
-
-
-def _weights(partition: str | tuple[int, ...], priors: Mapping[str, float]) -> dict[str, float]:
-    if isinstance(partition, tuple):
-        if len(partition) != len(priors):
-            raise ConfigError(
-                f"partition {partition} has {len(partition)} counts for {len(priors)} devices",
-                hint="give one count per device",
-            )
-        return {device: float(count) for device, count in zip(priors, partition, strict=True)}
-    return dict.fromkeys(priors, 1.0) if partition == "equal" else dict(priors)

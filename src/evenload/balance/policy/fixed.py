@@ -1,5 +1,6 @@
 """The classic policies: shares dealt in advance, chunks of one size, chunks that shrink by a formula."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from evenload.balance.partition import STRATEGIES
@@ -43,13 +44,19 @@ class Static:
                 hint="let the counts add up to the number of items",
             )
 
-    def check_devices(self, n: int) -> None:
-        """Raise ConfigError if this is a partition by counts for another number of devices."""
-        if isinstance(self.partition, tuple) and len(self.partition) != n:
+    def shares(self, devices: Sequence[str]) -> str | dict[str, int]:
+        """Return the partition, with counts by device: they stay theirs, whichever devices come and go.
+
+        Raises ConfigError if it is by counts for another number of devices.
+        """
+        if isinstance(self.partition, str):
+            return self.partition
+        if len(self.partition) != len(devices):
             raise ConfigError(
-                f"partition {self.partition} has {len(self.partition)} counts for {n} devices",
+                f"partition {self.partition} has {len(self.partition)} counts for {len(devices)} devices",
                 hint="give one count per device",
             )
+        return dict(zip(devices, self.partition, strict=True))
 
     def init(self) -> None:
         return None

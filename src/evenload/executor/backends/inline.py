@@ -49,13 +49,13 @@ class InlineBackend:
         self._todo.append(lambda: Up(worker))
 
     def load(self, worker: int, task: PreparedTask) -> None:
-        self._todo.append(lambda: self._load(worker, task))
+        self._ask(worker, lambda: self._load(worker, task))
 
     def unload(self, worker: int, task: int) -> None:
-        self._todo.append(lambda: self._unload(worker, task))
+        self._ask(worker, lambda: self._unload(worker, task))
 
     def run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> None:
-        self._todo.append(lambda: self._run(worker, task, chunk, items, singly))
+        self._ask(worker, lambda: self._run(worker, task, chunk, items, singly))
 
     def drop(self, worker: int, chunk: int) -> None:
         pass  # the caller is busy running the chunk
@@ -64,10 +64,10 @@ class InlineBackend:
         return NOT_BEGUN, 0.0
 
     def stop(self, worker: int) -> None:
-        self._todo.append(lambda: self._stop(worker))
+        self._ask(worker, lambda: self._stop(worker))
 
     def kill(self, worker: int) -> None:
-        self._todo.append(lambda: self._end(worker))
+        self._ask(worker, lambda: self._end(worker))
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Do the next thing that was asked for. Waits a moment if there is none."""
@@ -90,6 +90,10 @@ class InlineBackend:
                 self._unload(worker, task)
         self._workers.clear()
         return []
+
+    def _ask(self, worker: int, do: Callable[[], Message | None]) -> None:
+        """Have ``do`` called in its turn, unless the worker has ended by then."""
+        self._todo.append(lambda: do() if worker in self._workers else None)
 
     def _load(self, worker: int, task: PreparedTask) -> Message:
         inline = self._workers[worker]

@@ -155,7 +155,7 @@ class Engine:
     def _serve(self, now: float) -> float | None:
         """Feed the runs and the idle devices. Returns for how long there may be nothing to do."""
         sender, membership = self._sender, self._membership
-        leave_s = membership.dismiss_drained(now)
+        leave_s = membership.dismiss_leaving(now)
         sender.begin_round(leave_s)
         if not self.runs:
             return None if leave_s is None else leave_s - now

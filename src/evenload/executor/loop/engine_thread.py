@@ -3,6 +3,7 @@
 import threading
 from functools import partial
 
+from evenload.devices.fork_guard import ForkGuard
 from evenload.executor.loop.engine import Engine, serve
 from evenload.executor.run.calls import CallSource
 from evenload.executor.run.run import Run
@@ -24,6 +25,7 @@ class EngineThread:
         self._is_needed = engine.backend.is_threaded
         self._thread: threading.Thread | None = None
         self._lock = threading.RLock()
+        self._guard = ForkGuard("this executor", "make an executor of the child's own")
 
     @property
     def is_own(self) -> bool:
@@ -42,9 +44,11 @@ class EngineThread:
     def shut_down(self) -> None:
         """End the workers; also when an executor was forgotten, and at the interpreter's end."""
         thread = self._thread
+        if self._guard.is_child:  # it has no such thread, no workers of its own, and locks that may be held
+            return
         if thread is None:
             self._engine.close(GRACE_S)
-        elif thread.is_alive():  # after a fork the child has no such thread, and no workers of its own
+        elif thread.is_alive():
             self._engine.call(partial(self._engine.close, GRACE_S))
             if not self.is_own:  # a future's callback may close the executor
                 thread.join()
@@ -67,5 +71,5 @@ class EngineThread:
         if not self._is_needed:
             while calls.why_over is None and not self._engine.is_closed:
                 self._engine.step()
-        elif self._thread is not None and self._thread.is_alive():  # in a forked child it is not
+        elif self._thread is not None and self._thread.is_alive():
             calls.is_over.wait()

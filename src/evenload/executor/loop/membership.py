@@ -1,20 +1,16 @@
 """Which devices take part, and which of them have a worker: devices come and go while the executor works."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from evenload.devices import Device, DevicePool
-from evenload.errors import ConfigError
-from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.loop.device_slot import DeviceSlot
 from evenload.executor.run.run import Run
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 
-__all__ = ["Membership", "helpers", "newcomers"]
+__all__ = ["Membership", "helpers"]
 
 
 class Membership:
@@ -34,11 +30,11 @@ class Membership:
         known = {device.id: device for device in self.pool}
         self.pool = self.pool.with_devices([*(known | {device.id: device for device in devices}).values()])
         for device in devices:
-            if device.id not in self.slots:
+            if device.id not in self.slots or self.slots[device.id].device != device:
                 self.slots[device.id] = DeviceSlot.of(device, self.pool)
             self.slots[device.id].reopen()
             for run in runs:
-                run.join(device.id, self.pool.score(device.id), device.id in helpers(self.pool), now)
+                self._join(run, device.id, now)
 
     def drain(self, ids: Sequence[str], runs: Sequence[Run], at_once: bool) -> None:
         """These get nothing more. Their workers end what they have, or (``at_once``) are killed with it."""
@@ -53,13 +49,14 @@ class Membership:
 
     def enter(self, run: Run) -> None:
         """``run`` begins: all devices take part but those that were drained."""
+        now = time.monotonic()
         for slot in self.slots.values():
             slot.refusals.pop(run.task.id, None)  # what it refused in an earlier run, it may build now
+            if not slot.is_draining:
+                self._join(run, slot.id, now)
+        for slot in self.slots.values():  # last, as a run ends when its last device leaves
             if slot.is_draining:
-                run.leave(slot.id, "it was drained", time.monotonic())
-        present = [slot for slot in self.slots.values() if not slot.is_draining]
-        if any(slot.id not in run.devices for slot in present):
-            self.add([slot.device for slot in present], [run])
+                run.leave(slot.id, "it was drained", now)
 
     def start_workers(self) -> None:
         """One on every device that has none."""
@@ -89,13 +86,17 @@ class Membership:
                     self._record.note("warning", f"{slot.id} takes no part in {run.options.stage}: {why}")
                     run.leave(slot.id, why, now)
 
-    def dismiss_drained(self, now: float) -> float | None:
-        """Send workers home that have nothing left to do. Returns when to look again."""
-        draining = [slot.id for slot in self.slots.values() if slot.is_draining]
-        if not draining:
-            return None
-        workers = [self._supervisor.workers.get(device) for device in draining]
-        idle = [worker for worker in workers if worker is not None and worker.is_idle]
+    def dismiss_leaving(self, now: float) -> float | None:
+        """Send workers home that have nothing left to do on a device that leaves. Returns when to look again.
+
+        Once told to leave, a worker goes even if its device has come back: it gets another then.
+        """
+        leaving = [
+            worker
+            for slot, worker in self.with_workers()
+            if slot.is_draining or worker.leave_by_s is not None or worker.device != slot.device
+        ]
+        idle = [worker for worker in leaving if worker.is_idle]
         return min((self._supervisor.retire(worker, now) for worker in idle), default=None)
 
     def next_start_s(self, now: float) -> float | None:
@@ -108,6 +109,10 @@ class Membership:
 
     def with_workers(self) -> list[tuple[DeviceSlot, Worker]]:
         return [(self.slots[device], worker) for device, worker in self._supervisor.workers.items()]
+
+    def _join(self, run: Run, device: str, now: float) -> None:
+        """Have ``device`` take part in ``run``, unless it does."""
+        run.join(device, self.pool.score(device), device in helpers(self.pool), now)
 
     def _lacks_workers(self, run: Run) -> bool:
         """Has it fewer than items, or only such as will not take what is left?"""
@@ -129,24 +134,3 @@ def helpers(devices: Iterable[Device]) -> set[str]:
     if not any(device.is_accelerator for device in devices):
         return set()
     return {device.id for device in devices if not device.is_accelerator}
-
-
-def newcomers(
-    spec: Any, present: DevicePool, drained: Mapping[str, Device], backend: Backend
-) -> tuple[Device, ...]:
-    """The devices that ``spec`` means, beside those ``present``; see ``Executor.add``."""
-    names = [name.strip() for name in spec.split(",")] if isinstance(spec, str) else []
-    if names and all(name in drained and name not in present for name in names):
-        return tuple(drained[name] for name in names)
-    chosen = tuple(spec) if isinstance(spec, DevicePool) else tuple(backend.devices(spec))
-    taken, came = {*present.ids, *drained}, []
-    for device in chosen:
-        if device.id in present and device.family != "cpu":
-            raise ConfigError(f"{device.id} takes part already", hint="`executor.devices` says who does")
-        if device.family == "cpu" and device.id in taken:
-            prefix = device.id.rpartition(":")[0]
-            free = next(f"{prefix}:{n}" for n in range(10**6) if f"{prefix}:{n}" not in taken)
-            device = replace(device, id=free)
-        taken.add(device.id)
-        came.append(device)
-    return tuple(came)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from evenload.balance.policy import Policy, policy_from_name
+from evenload.devices.fork_guard import ForkGuard
 from evenload.errors import ConfigError
 from evenload.executor.decide.delivery import Block, Delivery
 from evenload.executor.decide.summary import Summary
@@ -20,23 +21,26 @@ class Results(Generic[R]):
     """
 
     def __init__(self, run: Any, delivery: Delivery, *, raises: bool, begin: Callable[[], None], engine: Any,
-                 finish: Callable[[str], None]):  # fmt: skip
-        self._run = run
+                 finish: Callable[[str], None], guard: ForkGuard):  # fmt: skip
+        self._run, self._guard = run, guard
         self._engine = engine
         self._begin: list[Callable[[], None]] = [begin]
         self._finish: list[Callable[[str], None]] = [finish]
-        self._blocks = _blocks(run, delivery, self._begin, self._finish)
+        self._blocks = _blocks(run, delivery, self._begin, self._finish, guard)
         self._values = _values(self._blocks, raises)
 
     def __iter__(self) -> Iterator[R]:
         # Not self: a loop that is left must end the run, even while this handle lives on in a variable.
+        self._guard.check()
         return self._values
 
     def __next__(self) -> R:
+        self._guard.check()
         return next(self._values)
 
     def indexed(self) -> Iterator[tuple[int, Any]]:
         """(index, result) pairs, in the order asked for. Failed items give their TaskError."""
+        self._guard.check()
         for block in self._blocks:
             yield from zip(block.items, block.values, strict=True)
 
@@ -55,6 +59,7 @@ class Results(Generic[R]):
 
     def blocks(self) -> Iterator[Block]:
         """The results in the groups in which they came, with the device of each."""
+        self._guard.check()
         return self._blocks
 
     @property
@@ -68,17 +73,20 @@ class Results(Generic[R]):
 
     def set_policy(self, policy: str | Policy) -> None:
         """Deal the rest by another policy. Raises UnknownName or ConfigError on one that does not exist."""
+        self._guard.check()
         chosen = policy_from_name(policy)
         self._engine.call(lambda: self._engine.set_policy(self._run, chosen))
 
     def set_balancing(self, on: bool) -> None:
         """Switch this map's balancer on or off, also while it runs. Raises ConfigError if it has none."""
+        self._guard.check()
         if not self._run.has_balancer:
             raise ConfigError("there is no balancer to switch", hint="give map(balancer=LoadBalancer(), ...)")
         self._engine.call(lambda: self._engine.set_balancing(self._run, on))
 
     def stop(self) -> None:
         """Begin nothing new; finish and deliver what runs, then end the iteration. From any thread."""
+        self._guard.check()
         self._engine.call(self._run.stop)
 
     def close(self) -> None:
@@ -88,14 +96,24 @@ class Results(Generic[R]):
 
 
 def _blocks(
-    run: Any, delivery: Delivery, begin: list[Callable[[], None]], finish: list[Callable[[str], None]]
+    run: Any,
+    delivery: Delivery,
+    begin: list[Callable[[], None]],
+    finish: list[Callable[[str], None]],
+    guard: ForkGuard,
 ):
     try:
         for start in begin:
             start()
-        yield from delivery.blocks()
+        blocks = delivery.blocks()
+        while True:
+            guard.check()  # nobody brings results to a forked child: it would wait for ever
+            block = next(blocks, None)
+            if block is None:
+                return
+            yield block
     finally:
-        for end in finish:
+        for end in finish if not guard.is_child else ():
             end(run.status)
 
 

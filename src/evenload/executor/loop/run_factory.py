@@ -1,27 +1,37 @@
 """Makes the runs of an executor: each with its dealer, its scheduler and, if asked for, its journal."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evenload.balance.dealing.dealer import Dealer
-from evenload.balance.policy import Policy
+from evenload.balance.policy import Policy, Static, policy_from_name
 from evenload.devices import DevicePool
+from evenload.errors import ConfigError
 from evenload.executor.decide.delivery import Delivery
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.scheduler import Scheduler
-from evenload.executor.decide.source import Source
+from evenload.executor.decide.source import Source, make_source
 from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.engine import Engine
 from evenload.executor.loop.membership import helpers
+from evenload.executor.run.columns import spread
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run import Run
 from evenload.executor.run.sink import Sink
+from evenload.executor.task.hybrid import Task as HybridTask
+from evenload.executor.task.prepare import Tasks
 from evenload.executor.task.task import PreparedTask
 
 if TYPE_CHECKING:
+    from evenload.executor.run.calls import CallSource
     from evenload.executor.run.journal_sink import JournalSink
 
 __all__ = ["RunFactory"]
+
+LOOK_AHEAD = 100_000
+MOST_CALLS = 1_000_000  # submitted, and not done
 
 
 class RunFactory:
@@ -34,13 +44,56 @@ class RunFactory:
     def __init__(self, engine: Engine, record: Record, costs: CostHistory, max_worker_deaths: int):
         self._engine, self._record, self._costs = engine, record, costs
         self._max_worker_deaths = max_worker_deaths
+        self._tasks = Tasks()
         self._is_balancing = True
 
     def set_balancing(self, on: bool) -> None:
         """Begin the runs to come with their balancer switched on or off."""
         self._is_balancing = on
 
-    def make(
+    def make_map(
+        self,
+        fn: Any,
+        items: Iterable[Any],
+        options: MapOptions,
+        policy: Policy,
+        devices: DevicePool,
+        on_over: Callable[[Run], None],
+    ) -> tuple[Run, Delivery]:
+        """Make the run of a map, and the delivery of its results. Raises ConfigError."""
+        if options.balancer is not None and not isinstance(policy, Static):
+            raise ConfigError("a balancer moves queued items, and only policy 'static' queues any")
+        is_threaded = self._engine.backend.is_threaded
+        if options.shared:
+            fn = fn.bind(options.shared) if isinstance(fn, HybridTask) else partial(fn, **options.shared)
+        task = self._tasks.prepare(
+            fn,
+            batch=options.batch,
+            may_split=options.repeatable,
+            is_spread=options.is_spread,
+            sends=is_threaded,
+        )
+        source = make_source(items, options.cost, self._engine.wake if is_threaded else None)
+        if source.total is None:
+            source.total = options.total
+        if isinstance(policy, Static) and source.total is not None:
+            most = max(options.look_ahead or LOOK_AHEAD, source.total)
+            options = replace(options, look_ahead=most)  # every device has its slice from the start
+        delivery = Delivery(options.ordered, self._engine.wake, None if is_threaded else self._engine.step)
+        made_by = partial(spread, fn) if options.is_spread else fn
+        return self._make(task, source, delivery, policy, options, devices, on_over, made_by), delivery
+
+    def make_calls(self, devices: DevicePool, on_over: Callable[[Run], None]) -> tuple[Run, "CallSource"]:
+        """Make the run of all submitted calls, and their source."""
+        from evenload.executor.run.calls import CallSource, FutureSink, run_call
+
+        calls, is_threaded = CallSource(self._engine.call), self._engine.backend.is_threaded
+        task = self._tasks.prepare(run_call if is_threaded else _call_here, sends=is_threaded)
+        options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True)
+        run = self._make(task, calls, FutureSink(calls), policy_from_name("pull"), options, devices, on_over)
+        return run, calls
+
+    def _make(
         self,
         task: PreparedTask,
         source: Source,
@@ -104,3 +157,8 @@ class RunFactory:
             repeatable=options.repeatable,
             on_change=options.on_change,
         )
+
+
+def _call_here(call: tuple[Callable, tuple, dict]) -> Any:
+    fn, args, kwargs = call
+    return fn(*args, **kwargs)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from evenload.devices import Device, DevicePool
+from evenload.errors import EvenloadError
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.worker import Worker
@@ -91,11 +92,11 @@ class Supervisor:
         """
         self._n_workers += 1
         self._n_started[slot] += 1
-        worker = Worker(self._n_workers, slot, f"{slot}/{self._n_started[slot]}", time.monotonic())
+        worker = Worker(self._n_workers, slot, f"{slot}/{self._n_started[slot]}", time.monotonic(), device)
         self._by_number[worker.number] = self.workers[slot] = worker
         try:
             self._backend.start(worker.number, device, pool, environment)
-        except OSError as error:
+        except (OSError, EvenloadError) as error:
             self._forget(worker)
             self._driver.gone(
                 worker, Gone(worker.number, None, NOT_BEGUN, cause=f"could not be started: {error}")

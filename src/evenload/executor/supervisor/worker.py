@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from evenload.devices import Device
 from evenload.executor.task.task import PreparedTask
 
 __all__ = ["Worker"]
@@ -16,6 +17,7 @@ class Worker:
     number      names it to the backend; numbers are not used again
     slot        the device, or group of devices, that it works on
     name        for people: the slot, and which of its workers this is
+    device      that it was started for
     asked_s     when it was decided to start it
     startup_s   seconds until its first task was built; or that a later task took to build, if more
     tasks       the tasks that are built there
@@ -31,6 +33,7 @@ class Worker:
     slot: str
     name: str
     asked_s: float
+    device: Device
     startup_s: float = 0.0
     pid: int | None = None
     is_up: bool = False

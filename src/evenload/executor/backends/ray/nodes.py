@@ -10,7 +10,7 @@ from typing import Any
 from evenload.balance import partition
 from evenload.devices import Device, DevicePool, ProbeReport
 from evenload.devices.selection import NATIVE, Spec
-from evenload.errors import ConfigError, EvenloadError, NoUsableDevice, UnknownName
+from evenload.errors import ConfigError, EvenloadError, NoUsableDevice, UnknownName, quoted
 
 __all__ = ["Node", "NodeDevices", "choose_on", "list_devices", "name_nodes"]
 
@@ -173,7 +173,9 @@ def _parts(spec: Spec, pools: Mapping[str, DevicePool]) -> dict[str, list[str | 
     if isinstance(spec, Device):
         return {_known(spec.node, pools): [replace(spec, id=spec.id.rpartition("/")[2])]}
     if isinstance(spec, int) or not isinstance(spec, Sequence):
-        raise ConfigError(f"{spec!r} names no devices", hint="use 'all', 'cuda', 'node2/cuda:0' or a number")
+        raise ConfigError(
+            f"{quoted(spec)} names no devices", hint="use 'all', 'cuda', 'node2/cuda:0' or a number"
+        )
     terms: list[str | Device] = []
     for entry in [spec] if isinstance(spec, str) else spec:
         if isinstance(entry, str):
@@ -181,7 +183,7 @@ def _parts(spec: Spec, pools: Mapping[str, DevicePool]) -> dict[str, list[str | 
         elif isinstance(entry, Device):
             terms.append(entry)
         else:
-            raise ConfigError(f"{entry!r} in a list of devices is no name", hint="write 'node2/cuda:0'")
+            raise ConfigError(f"{quoted(entry)} in a list of devices is no name", hint="write 'node2/cuda:0'")
     if not terms or "" in terms:
         raise ConfigError("the list of devices is empty, or a name in it is", hint="use 'all'")
     has_accelerators = {name for name, pool in pools.items() if any(d.family in NATIVE for d in pool)}
