@@ -44,7 +44,7 @@ def test_what_the_script_asks_is_answered(typed, words, proposed):
     }
     ask = "from evenload.cli import main; main()"
     done = subprocess.run(
-        [sys.executable, "-c", ask], env=environ, capture_output=True, text=True, timeout=250
+        [sys.executable, "-c", ask], env=environ, capture_output=True, text=True, timeout=550
     )
     assert done.stderr == ""
     assert [line.partition(",")[2] for line in done.stdout.splitlines()] == proposed

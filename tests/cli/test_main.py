@@ -36,7 +36,7 @@ def test_help_lists_every_command_and_the_exit_codes_without_loading_any(run):
         "finally: print([m for m, _ in COMMANDS.values() if m.split(':')[0] in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", listing], capture_output=True, text=True, check=True, timeout=250
+        [sys.executable, "-c", listing], capture_output=True, text=True, check=True, timeout=550
     )
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -93,7 +93,7 @@ def test_what_a_command_returns_is_the_exit_code(run, monkeypatch, returned):
 
 def test_python_m_evenload_is_the_same():
     done = subprocess.run(
-        [sys.executable, "-m", "evenload", "nonsense"], capture_output=True, text=True, timeout=250
+        [sys.executable, "-m", "evenload", "nonsense"], capture_output=True, text=True, timeout=550
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: unknown command 'nonsense'")
@@ -103,7 +103,7 @@ def left_alone(*arguments, stdout):
     """The exit code and stderr of a command that writes to ``stdout``, a file descriptor; closes it."""
     command = [sys.executable, "-m", "evenload", *arguments]
     try:
-        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=250)
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, timeout=550)
     finally:
         os.close(stdout)
     return done.returncode, done.stderr

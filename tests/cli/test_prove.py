@@ -166,7 +166,6 @@ def has_adapter() -> bool:
     return True
 
 
-@pytest.mark.timeout(400)
 def test_prove_over_a_gpu(multiplier, tmp_path):
     if not has_adapter():
         pytest.skip("no adapter for WGSL kernels")

@@ -247,7 +247,7 @@ def test_the_package_costs_nothing_until_it_is_used():
         text=True,
         cwd=Path.home(),
         check=False,
-        timeout=250,
+        timeout=550,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["inline/fused:16 True", "MissingExtra pip install 'evenload[torch]'"]

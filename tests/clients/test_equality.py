@@ -97,7 +97,6 @@ def test_fused_chunks_in_processes_are_close():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("strategy", ["fused-compiled:4", "compiled"])
 def test_compiled_steps_are_close(strategy):
     recipe = Recipe(optimizer=OPTIMIZERS["nesterov"], metrics=("accuracy",), **STEPS)

@@ -94,7 +94,7 @@ def told_inside_a_worker(device, pool):
     inherited = {name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES}
     variables = {**inherited, **worker_environment(device, pool, inherited)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True, timeout=250
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True, timeout=550
     )
     return json.loads(done.stdout)
 

@@ -65,7 +65,7 @@ class Loads(HTMLParser):
 @pytest.mark.slow
 def test_the_built_site_loads_nothing_from_elsewhere(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=250)
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, timeout=550)
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > 20
     assert (tmp_path / "benchmarks" / "index.html").is_file()

@@ -147,7 +147,7 @@ def test_training_runs_and_learns(tmp_path: Path) -> None:
         "-o",
         str(tmp_path),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["denoiser.safetensors", "judge.safetensors"]
     assert "gain_db_at_0.1" in done.stdout
@@ -193,7 +193,7 @@ def test_the_demo_prints_what_was_measured(tmp_path: Path) -> None:
         [sys.executable, str(EXAMPLE / "demo.py"), "--no-progress"],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=550,
     )
     assert done.returncode == 0, done.stderr
     summary = json.loads((EXAMPLE / "runs" / "restore" / "summary.json").read_text())

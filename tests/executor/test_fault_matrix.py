@@ -25,7 +25,6 @@ def matrix() -> ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_every_cell_is_green(matrix: ModuleType) -> None:
     faults = [fault for fault in matrix.FAULTS if "GB" not in fault]  # that one needs 14 GB of memory
     verdicts = {

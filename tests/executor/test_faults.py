@@ -224,7 +224,6 @@ def test_results_of_tens_of_megabytes(executor: Executor) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_result_of_three_gigabytes(executor: Executor) -> None:
     if psutil.virtual_memory().available < 14 * 2**30:
         pytest.skip("needs 14 GB of free memory")

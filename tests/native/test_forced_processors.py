@@ -49,7 +49,7 @@ def ask(forced: str | None, python: str = sys.executable) -> dict:
     environment = {name: text for name, text in os.environ.items() if name != "EVENLOAD_PROCESSOR"}
     environment |= {"EVENLOAD_PROCESSOR": forced} if forced else {}
     command = [python, "-c", ASK, str(DATA)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

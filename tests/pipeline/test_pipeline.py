@@ -629,7 +629,7 @@ def test_ctrl_c_keeps_what_is_done(
 
     until(has_begun, "three items are finished")
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=200)
+    stdout, stderr = process.communicate(timeout=550)
     assert process.returncode == 130, stderr
     said = json.loads(stdout)
     assert said["status"] == "interrupted"

@@ -40,7 +40,7 @@ class Text(HTMLParser):
 
 def opened(page, profile):
     command = [CHROMIUM, *FLAGS, f"--user-data-dir={profile}", page.as_uri()]
-    return Text(subprocess.run(command, capture_output=True, text=True, check=True, timeout=250).stdout)
+    return Text(subprocess.run(command, capture_output=True, text=True, check=True, timeout=550).stdout)
 
 
 def test_a_report_draws_itself_and_hostile_names_do_nothing(tmp_path):

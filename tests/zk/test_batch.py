@@ -51,7 +51,6 @@ def test_each_device_with_the_kernels_that_it_runs(monkeypatch):
         proving_devices(DevicePool([FOUND[0]]))
 
 
-@pytest.mark.timeout(400)
 def test_a_batch_over_the_cpu_and_a_gpu(public8, context):
     """Both back ends in one batch, and again with warm workers; a reason for each request that is bad."""
     zkey = public8 / "circuit.zkey"

@@ -45,11 +45,11 @@ def sentence():
     return setup.SNARKJS.without
 
 
-pytestmark = [pytest.mark.skipif(command() is None, reason=sentence()), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.skipif(command() is None, reason=sentence())
 
 
 def snarkjs(*arguments):
-    done = subprocess.run([*command(), *map(str, arguments)], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command(), *map(str, arguments)], capture_output=True, text=True, timeout=550)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

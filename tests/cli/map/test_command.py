@@ -227,10 +227,10 @@ def test_a_run_folder_has_the_events_the_journal_and_an_ear(folder: Path, popen:
     program = popen([*command, *options], stderr=subprocess.PIPE, text=True)
     until((folder / "tonight" / "control" / "owner").exists, "the run can be told")
     told = [sys.executable, "-m", "evenload", "devices", "drain", "cpu:0", "--run", "tonight"]
-    done = subprocess.run(told, capture_output=True, text=True, timeout=250)
+    done = subprocess.run(told, capture_output=True, text=True, timeout=550)
     assert (done.returncode, done.stdout) == (0, "cpu:1\n"), done.stderr
     (folder / "go").touch()
-    assert program.communicate(timeout=120)[1] == ""
+    assert program.communicate(timeout=550)[1] == ""
     assert program.returncode == 0
     assert len(rows((folder / "out.jsonl").read_text())) == 200
     events = (folder / "tonight" / "events.jsonl").read_text()
@@ -261,7 +261,7 @@ def test_a_signal_once_keeps_what_is_finished(
 
     until(has_a_result, "a result is written")
     os.killpg(program.pid, number)
-    out, err = program.communicate(timeout=250)
+    out, err = program.communicate(timeout=550)
     assert program.returncode == 130
     assert "press Ctrl-C again" in err
     page = json.loads(out)
@@ -305,7 +305,7 @@ def test_a_reader_that_leaves_early_is_no_error(folder: Path, popen: Any) -> Non
     program.stdout.close()
     said = program.stderr.read()
     program.stderr.close()
-    assert (program.wait(250), said) == (0, b"")
+    assert (program.wait(550), said) == (0, b"")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
@@ -318,7 +318,7 @@ def test_a_full_disk_is_told_in_one_line(folder: Path, extra: tuple[str, ...]) -
             stdout=full,
             stderr=subprocess.PIPE,
             cwd=folder,
-            timeout=250,
+            timeout=550,
         )
     assert done.returncode == 1
     assert b"cannot be written: No space left on device\n" in done.stderr

@@ -46,12 +46,12 @@ def served(popen):
 def end(process):
     process.stdin.close()
     process.terminate()
-    process.wait(250)
+    process.wait(550)
     process.stdout.close()
 
 
 def read(url):
-    with urllib.request.urlopen(url, timeout=250) as answer:
+    with urllib.request.urlopen(url, timeout=550) as answer:
         return answer.read().decode()
 
 
@@ -137,7 +137,7 @@ def test_a_map_with_a_page(tmp_path, popen, until):
             (tmp_path / "go").touch()
     assert "evenload_imbalance_ratio" in measured
     process.stderr.close()
-    assert process.wait(250) == 0, said
+    assert process.wait(550) == 0, said
     assert seen["rows"]
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 30
     with pytest.raises(OSError, match="refused"):
@@ -179,15 +179,15 @@ def test_what_is_no_replay_is_said(tmp_path, capsys, text):
 def test_a_merkle_root_with_a_page(tmp_path):
     (tmp_path / "leaves").write_bytes(bytes(32 * 5000))
     command = [sys.executable, "-m", "evenload", "merkle", "root", "leaves"]
-    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=250)
+    plain = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True, timeout=550)
     more = ["--devices", "cpu*2", "--dash"]
     shown = subprocess.run(
-        [*command, *more], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=250
+        [*command, *more], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=550
     )
     assert shown.stdout == plain.stdout
     assert re.search(r"live page: http://127\.0\.0\.1:\d+/", shown.stderr)
     refused = subprocess.run(
-        [*command, "--dash"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=250
+        [*command, "--dash"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=550
     )
     assert refused.returncode == 2
     assert "--devices all" in refused.stderr

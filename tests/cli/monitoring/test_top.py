@@ -24,7 +24,7 @@ def own_folder(tmp_path, monkeypatch):
 
 def call(*arguments, **environ):
     command = [sys.executable, "-m", "evenload", "top", *arguments]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=250, env={**os.environ, **environ})
+    run = subprocess.run(command, capture_output=True, text=True, timeout=550, env={**os.environ, **environ})
     assert run.returncode == 0, run.stderr
     return run.stdout
 
@@ -91,7 +91,7 @@ def on_terminal(term, keys, seconds=8.0):
         command, stdin=slave, stdout=slave, stderr=slave, env={**os.environ, "TERM": term}, close_fds=True
     )
     os.close(slave)
-    text, until = b"", time.monotonic() + 250
+    text, until = b"", time.monotonic() + 550
     try:
         while time.monotonic() < until:
             if select.select([master], [], [], 0.1)[0]:
@@ -107,7 +107,7 @@ def on_terminal(term, keys, seconds=8.0):
                     keys = b""
             elif process.poll() is not None:
                 break
-        return process.wait(250), text.decode("utf-8", "replace")
+        return process.wait(550), text.decode("utf-8", "replace")
     finally:
         process.kill()
         process.wait()
@@ -131,5 +131,5 @@ def test_on_a_dumb_terminal_it_is_shown_once(job):
 
 def test_an_interval_must_be_above_zero():
     command = [sys.executable, "-m", "evenload", "top", "--interval", "0"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=550)
     assert (run.returncode, "above zero" in run.stderr) == (2, True)

@@ -155,7 +155,7 @@ def test_the_next_program_knows_the_devices_from_the_start(cache: Path, tmp_path
             capture_output=True,
             text=True,
             check=True,
-            timeout=250,
+            timeout=550,
         )
         assert done.stderr == ""
         return int(done.stdout)
@@ -170,7 +170,7 @@ def test_the_next_program_knows_the_devices_from_the_start(cache: Path, tmp_path
     assert run() == 2, "another function"
     cache.write_text("nonsense")
     done = subprocess.run(
-        [sys.executable, "program.py", "last"], cwd=tmp_path, capture_output=True, text=True, timeout=250
+        [sys.executable, "program.py", "last"], cwd=tmp_path, capture_output=True, text=True, timeout=550
     )
     assert "is damaged, and left out" in done.stderr
     assert (done.returncode, done.stdout) == (0, "2\n")

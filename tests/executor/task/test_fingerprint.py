@@ -122,7 +122,7 @@ def test_in_another_process_with_other_hashes_it_is_the_same() -> None:
           fingerprint_code(C))
     """
     program = [sys.executable, "-c", textwrap.dedent(code)]
-    seen = {subprocess.run(program, capture_output=True, check=True, timeout=250).stdout for _ in range(3)}
+    seen = {subprocess.run(program, capture_output=True, check=True, timeout=550).stdout for _ in range(3)}
     assert len(seen) == 1
     assert len(next(iter(seen))) == 3 * 33
 

@@ -43,7 +43,7 @@ def in_a_fresh_interpreter(pickled: tuple[bytes, list], argument: str, tmp_path:
     (tmp_path / "fn").write_bytes(pickled[0])
     code = f"import pickle; print(pickle.load(open('fn', 'rb'))({argument}))"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=250
+        [sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=550
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -56,8 +56,13 @@ def offset(x: int) -> int:
 OFFSET = 40
 
 
-def test_functions_of_modules_that_nobody_else_can_import_go_by_value(tmp_path: Path) -> None:
-    # This very module: the test runner has made it from a file outside ``sys.path``.
+def test_functions_of_modules_that_nobody_else_can_import_go_by_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This very module: the test runner has made it from a file outside ``sys.path``, unless it was started as
+    # ``python -m pytest``, in the folder of which ``tests`` could be imported.
+    root = Path(__file__).parents[3]
+    monkeypatch.setattr(sys, "path", [one for one in sys.path if Path(one).resolve() != root])
     assert in_a_fresh_interpreter(pickle_callable(offset), "2", tmp_path) == "42"
     assert in_a_fresh_interpreter(pickle_callable(functools.partial(offset)), "2", tmp_path) == "42"
     assert in_a_fresh_interpreter(pickle_callable(lambda x: offset(x) + 1), "1", tmp_path) == "42"

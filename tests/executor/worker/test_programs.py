@@ -101,7 +101,7 @@ def test_scripts_need_no_guard_and_may_define_what_they_send(tmp_path: Path) -> 
         assert type(got[2].__cause__) is Oops
         """,
     )
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=tmp_path, timeout=250)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=tmp_path, timeout=550)
     assert (done.stdout, done.stderr, done.returncode) == ("main runs\n", "", 0)
 
 
@@ -113,7 +113,7 @@ def test_modules_beside_the_script_are_found_and_those_in_the_folder_shadow_noth
     path = script(
         tmp_path, "import beside, evenload\nprint(list(evenload.map(beside.triple, [1], devices='cpu')))"
     )
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=other, timeout=250)
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, cwd=other, timeout=550)
     assert (done.stdout, done.stderr) == ("[3]\n", "")
 
 
@@ -170,7 +170,7 @@ def test_ctrl_c_ends_the_program_and_its_workers(tmp_path: Path, popen: Callable
     assert program.stderr is not None
     line_of(program.stderr, "READY")
     os.killpg(program.pid, signal.SIGINT)
-    _, errors = program.communicate(timeout=250)
+    _, errors = program.communicate(timeout=550)
     assert "KeyboardInterrupt" in errors
     assert program.returncode == -signal.SIGINT
     assert not tagged(tag)
@@ -196,6 +196,6 @@ def test_a_program_that_closes_nothing_ends_and_leaves_nothing(tmp_path: Path, p
     )
     tag = f"forgotten-{os.getpid()}"
     program = start(popen, path, tag)
-    output, errors = program.communicate(timeout=250)
+    output, errors = program.communicate(timeout=550)
     assert (output, errors, program.returncode) == ("0\n1 1\n", "", 0)
     assert not tagged(tag)

@@ -188,7 +188,7 @@ def test_importing_loads_no_compiler():
         print("llvmlite" in sys.modules, "numba" in sys.modules)
     """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=550
     )
     assert done.stdout.split() == ["False", "False"]
 

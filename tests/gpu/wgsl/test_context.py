@@ -173,7 +173,7 @@ def test_importing_loads_no_driver():
         print("wgpu" in sys.modules, "llvmlite" in sys.modules)
     """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=550
     )
     assert done.stdout.split() == ["False", "False"]
 

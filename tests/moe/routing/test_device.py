@@ -18,7 +18,7 @@ def run_script(name, **environment):
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=250,
+        timeout=550,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -25,7 +25,7 @@ def gang(tmp_path_factory):
         for rank in range(N_RANKS)
     ]  # fmt: skip
     try:
-        errors = [rank.communicate(timeout=250)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=550)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

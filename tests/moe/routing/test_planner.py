@@ -206,7 +206,7 @@ def test_importing_planner_and_dispatcher_imports_nothing_heavy():
     )
     assert (
         subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=250
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=550
         ).stdout.strip()
         == "[]"
     )
@@ -235,7 +235,7 @@ def gang(tmp_path_factory):
         for rank in range(4)
     ]
     try:
-        errors = [rank.communicate(timeout=250)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=550)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

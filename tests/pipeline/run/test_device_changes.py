@@ -30,7 +30,6 @@ class Nap:
 """
 
 
-@pytest.mark.timeout(300)
 def test_devices_leave_and_come_back(tmp_path: Path, until: Callable[..., None]) -> None:
     allowed = tmp_path / "allowed"
     allowed.write_text("10")

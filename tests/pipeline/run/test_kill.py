@@ -98,7 +98,7 @@ def kill_at_random(
         process.wait()
         n_driver += 1
         process = start(job, out)
-    assert process.wait(250) == 0, (job.parent / "said").read_text()
+    assert process.wait(550) == 0, (job.parent / "said").read_text()
     return n_driver
 
 
@@ -117,7 +117,7 @@ def check(job: Path, n: int) -> None:
 @pytest.mark.parametrize("mode", ["swap", "data_parallel"])
 def test_a_few_kills(tmp_path: Path, mode: str, start: Start) -> None:
     job = make_job(tmp_path, n := 24, mode, 0.05)
-    assert start(job, "calm").wait(250) == 0
+    assert start(job, "calm").wait(550) == 0
     kill_at_random(start, job, "run", 4, random.Random(1), 2.0)
     check(job, n)
 

@@ -61,7 +61,7 @@ def test_a_full_disk_costs_nothing_that_was_done(job: Path) -> None:
     command = [*space, "sh", "-c", SCRIPT, "sh", str(job.parent / "small"), sys.executable]
     try:
         found = subprocess.run(
-            command, cwd=job.parent, capture_output=True, text=True, check=False, timeout=250
+            command, cwd=job.parent, capture_output=True, text=True, check=False, timeout=550
         )
     except FileNotFoundError:
         pytest.skip("there is no unshare")
@@ -95,7 +95,7 @@ def test_what_cannot_be_written_at_the_end_is_named_and_can_be_made_up_for(job: 
     (job.parent / "rows.jsonl").write_text(rows)
     command = [sys.executable, "-m", "evenload", "run", str(job), "--backend", "inline", "--no-progress"]
     found = subprocess.run(
-        command, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=250
+        command, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=550
     )
     assert found.returncode == 1, found.stderr
     assert "could not be written: " in found.stderr

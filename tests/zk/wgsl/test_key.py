@@ -29,8 +29,6 @@ from evenload.zk.wgsl.key import WgslKey
 from evenload.zk.wgsl.sums import WgslBases, plan_runs
 from evenload.zk.wgsl_device import WgslDevice
 
-# A driver in software compiles a kernel for seconds, more where many tests run side by side.
-pytestmark = pytest.mark.timeout(400)
 R = FR.modulus
 GROUPS = {1: G1, 2: G2}
 # Compiling both groups without 64-bit integers takes a software driver half a minute.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from evenload.errors import GangError
 from evenload.executor.task.failure import Failure
 
-__all__ = ["RankFault", "is_waiting", "root_cause"]
+__all__ = ["RankFault", "is_waiting", "is_whole", "root_cause"]
 
 # In torch.distributed's errors on a rank whose peer is gone or late.
 SECOND_HAND = (
@@ -58,6 +58,11 @@ class RankFault:
 def root_cause(faults: list[RankFault]) -> RankFault:
     """Return the most direct fault; among equals the one that was reported first."""
     return min(faults, key=lambda fault: fault.distance)
+
+
+def is_whole(stack: list[str]) -> bool:
+    """Whether a rank's stack, as written by faulthandler, is there to its outermost frame, or cut short."""
+    return any(line.endswith(" in <module>") or line.strip() == "..." for line in stack)
 
 
 def is_waiting(stack: list[str]) -> bool:

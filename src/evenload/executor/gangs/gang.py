@@ -22,7 +22,7 @@ from evenload.errors import ConfigError
 from evenload.events import EventLog
 from evenload.executor.backends import Backend, BackendSettings, make_backend
 from evenload.executor.decide.record import Record
-from evenload.executor.gangs.fault import RankFault, is_waiting, root_cause
+from evenload.executor.gangs.fault import RankFault, is_waiting, is_whole, root_cause
 from evenload.executor.gangs.ranks import Rendezvous, call_function, join, run_rank
 from evenload.executor.gangs.store import LOCAL, loopback_name, open_store
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
@@ -31,7 +31,7 @@ from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
 __all__ = ["Gang", "GangCall", "gang", "gang_beside"]
 
 SETTLE_S = 0.3  # to hear of more faults: the cause of the others may be reported last
-ANSWER_S = 0.3  # for a late rank to print its stack
+ANSWER_S = 5.0  # at most, for late ranks to print their stacks: beside other work that takes a while
 EXTRA_S = 60.0  # torch's time limit is later, as this one reports more
 GRACE_S = 1.0
 JOIN, RUN = 1, 2  # the chunks that each worker gets
@@ -236,13 +236,14 @@ class Gang:
     def _blame(self, what: str) -> None:
         """Ask late ranks for their stacks: those inside torch.distributed only wait for others."""
         late = [number for number in range(len(self._devices)) if number not in self._results]
-        self._is_asking = True
+        self._is_asking, stacks = True, []
         for number in late:
             pid = self._pids.get(number)
             if pid and not self._devices[number].node:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGUSR1)
-        self._listen(ANSWER_S, lambda: bool(self._faults))
+                    stacks.append(self._stacks[number])
+        self._listen(ANSWER_S, lambda: bool(self._faults) or all(map(is_whole, stacks)))
         for number in late if not self._faults else ():
             stack = self._stacks[number]
             self._faults.append(

@@ -88,7 +88,6 @@ def test_kernels_are_a_replay_in_float64(case, calls):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("case", CASES)
 def test_kernels_inside_a_compiled_step(case):
     model, shape, n_classes = CASES[case]
