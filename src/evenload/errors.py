@@ -27,6 +27,8 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from evenload._plain_text import plain
+
 __all__ = [
     "ArgumentFailed",
     "ConfigError",
@@ -102,6 +104,9 @@ class EvenloadError(Exception):
         return _rebuild, (type(self), self.args, self.__dict__.copy())
 
     def __str__(self) -> str:
+        return plain(self._text())
+
+    def _text(self) -> str:
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
 
@@ -184,8 +189,8 @@ class TaskError(EvenloadError):
         self.device = device
         self.remote_traceback = remote_traceback
 
-    def __str__(self) -> str:
-        text = super().__str__()
+    def _text(self) -> str:
+        text = super()._text()
         return (
             f"{text}\n\n--- on {self.device} ---\n{self.remote_traceback}" if self.remote_traceback else text
         )
@@ -256,9 +261,9 @@ class GangError(EvenloadError):
         self.device = device
         self.remote_traceback = remote_traceback
 
-    def __str__(self) -> str:
+    def _text(self) -> str:
         said = f"\n\n--- on {self.device} ---\n{self.remote_traceback}" if self.remote_traceback else ""
-        return super().__str__() + said
+        return super()._text() + said
 
 
 class PeerLost(EvenloadError):

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from evenload._terminal import plain_streams
 from evenload._version import __version__
 from evenload.errors import EvenloadError, UnknownName
 
@@ -116,6 +117,13 @@ def cli() -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Run the command line; errors become one line on stderr, a hint, and the documented exit code."""
+    with plain_streams():
+        code = _exit_code(argv)
+        _drop_output_that_cannot_be_written()
+    sys.exit(code)
+
+
+def _exit_code(argv: list[str] | None) -> int:
     try:
         code = cli.main(args=argv, prog_name="evenload", standalone_mode=False)
         sys.stdout.flush()
@@ -140,8 +148,7 @@ def main(argv: list[str] | None = None) -> None:
             raise
         _complain(f"the output cannot be written: {error.strerror}", "make room, or write it elsewhere")
         code = 1
-    _drop_output_that_cannot_be_written()
-    sys.exit(code if isinstance(code, int) else 0)
+    return code if isinstance(code, int) else 0
 
 
 def _drop_output_that_cannot_be_written() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 
 import click
 
+from evenload._terminal import own_codes
 from evenload.cli.monitoring.device_control import add, drain
 from evenload.cli.options import color_option
-from evenload.cli.terminal.table import format_bytes, format_table
+from evenload.cli.terminal.table import format_bytes, format_table, one_line
 from evenload.devices.device import Device
 from evenload.devices.pool import DevicePool
 from evenload.devices.probe import Reading
@@ -50,7 +51,7 @@ def devices(
         page.look()
         if any(device.family == "cpu" for device in page.pool):
             time.sleep(CPU_READING_S)
-        click.echo(page.json() if as_json else "\n".join(page.lines()), color=page.colored)
+        page.print([page.json()] if as_json else page.lines())
         if not as_json:
             for note in page.notes():
                 click.echo(note, err=True)
@@ -130,7 +131,11 @@ class DeviceTable:
                 click.style("*", fg="green", bold=True) + line[1:] if line[0] == "*" else line
                 for line in body
             ]
-        return [title, *body] if self.only_selected else [title, *body, "", self._footer()]
+        return [title, *body] if self.only_selected else [title, *body, "", one_line(self._footer())]
+
+    def print(self, lines: list[str]) -> None:
+        """Print ``lines`` of this table, with its colours."""
+        click.echo("\n".join(lines), file=own_codes(sys.stdout) if self.colored else None, color=self.colored)
 
     def notes(self) -> list[str]:
         """Notes, warnings and hints of the probes, one line each."""
@@ -203,8 +208,8 @@ def _watch(page: DeviceTable, interval: float, as_json: bool) -> int:
             lines = [page.json()] if as_json else page.lines()
             if is_terminal and drawn:
                 # up to the first line of the last table, and clear from there
-                sys.stdout.write(f"\x1b[{drawn}F\x1b[J")
-            click.echo("\n".join(lines), color=page.colored)
+                own_codes(sys.stdout).write(f"\x1b[{drawn}F\x1b[J")
+            page.print(lines)
             drawn = len(lines)
             time.sleep(interval)
     except KeyboardInterrupt:

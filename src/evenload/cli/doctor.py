@@ -10,6 +10,8 @@ from typing import Any
 
 import click
 
+from evenload._plain_text import plain
+from evenload._terminal import own_codes
 from evenload._version import __version__
 from evenload.cli.installed_extras import Extra, installed_extras
 from evenload.cli.options import color_option, json_option
@@ -38,7 +40,8 @@ def doctor(as_json: bool, verbose: bool, color: str | None) -> int:
         click.echo(json.dumps(_as_json(checkup)))
     else:
         colored = wants_color(color or "auto", sys.stdout)
-        click.echo("\n".join(_lines(checkup, verbose, colored)), color=colored)
+        lines = _lines(checkup, verbose, colored)
+        click.echo("\n".join(lines), file=own_codes(sys.stdout) if colored else None, color=colored)
     return 2 if checkup.settings_error or checkup.faults else 0
 
 
@@ -123,13 +126,13 @@ def _lines(checkup: Checkup, verbose: bool, colored: bool) -> list[str]:
     lines += [title("devices"), *_marked([_probe_row(report) for report in checkup.reports], colored), ""]
     for report in checkup.reports:
         if verbose and report.traceback:
-            lines += [f"  {line}" for line in report.traceback.rstrip().splitlines()] + [""]
+            lines += [f"  {plain(line)}" for line in report.traceback.rstrip().splitlines()] + [""]
     if checkup.extras:
         lines += [title("extras"), *_marked([_extra_row(extra) for extra in checkup.extras], colored), ""]
-    lines += [title("settings"), *_settings_lines(checkup), ""]
+    lines += [title("settings"), *map(plain, _settings_lines(checkup)), ""]
     lines += [
         title("to do"),
-        *(f"  {entry}" for entry in checkup.advice or ["nothing: all that can work does"]),
+        *(f"  {plain(entry)}" for entry in checkup.advice or ["nothing: all that can work does"]),
     ]
     return lines
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from evenload._plain_text import escaped_json
 from evenload.events.kinds import Event
 
 __all__ = ["decode", "encode", "json_text"]
@@ -33,7 +34,7 @@ def json_text(value: Any, **layout: Any) -> str:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str, **layout)
     except Exception:  # for example raised by the str() of a user's object
         text = json.dumps(_nearest_json(value), ensure_ascii=False, allow_nan=False, **layout)
-    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
+    return escaped_json(text)
 
 
 def _nearest_json(value: Any, depth: int = 0) -> Any:

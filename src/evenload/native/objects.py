@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import logging
 import os
 import time
 import zlib
@@ -13,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evenload._terminal import log_of
 from evenload.native import machine, store
 
 __all__ = ["FOLDER", "Origin", "obtained", "origins", "packed", "read_shipped", "shipped_file"]
 
 FOLDER = Path(__file__).parent / "objects"
-log = logging.getLogger(__name__)
+log = log_of(__name__)
 
 
 @dataclass(frozen=True, slots=True)

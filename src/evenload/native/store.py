@@ -6,19 +6,19 @@ repaired behind the user's back.
 
 import contextlib
 import hashlib
-import logging
 import os
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from evenload._terminal import log_of
 from evenload.errors import ConfigError
 
 __all__ = ["cache_directory", "kept", "sealed", "unsealed"]
 
 _MAGIC = b"evenload object 1\n"
-log = logging.getLogger(__name__)
+log = log_of(__name__)
 
 
 def cache_directory() -> Path:

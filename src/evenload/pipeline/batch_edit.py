@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from evenload._optional import require
+from evenload._plain_text import plain
 from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError
 from evenload.events import Event
 from evenload.pipeline.artifacts import encode_artifact, open_picture, plain_picture, write_atomically
@@ -155,7 +156,7 @@ class MultiDeviceImageEdit:
             return edited
         spec = spec_of(self._document(seed, call), "batch_edit")
         for note in settings_without_effect(spec):
-            warnings.warn(note, stacklevel=4)
+            warnings.warn(plain(note), stacklevel=4)
         job = ResidentJob(spec, items, Path(self._model["path"]).parent, self._plans)
         result = job.run(out=folder, backend=self._workers, sinks=self._sinks)
         if result.status == "interrupted":

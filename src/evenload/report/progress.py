@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any, Protocol, Self, TextIO
 
 from evenload._optional import is_installed
+from evenload._plain_text import plain
+from evenload._terminal import own_codes, plain_console
 from evenload.errors import UnknownName
 from evenload.events import Event, RunFinished
 from evenload.report.pace import Pace, clock_text, pace_line
@@ -91,7 +93,7 @@ class _Lines:
     def draw(self, pace: Pace) -> None:
         line = pace_line(pace)
         if line != self._last:
-            self._stream.write(line + "\n")
+            self._stream.write(plain(line) + "\n")
             self._stream.flush()
             self._last = line
 
@@ -104,11 +106,11 @@ class _OneLine:
     every_s = 0.2
 
     def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+        self._stream = own_codes(stream)
 
     def draw(self, pace: Pace) -> None:
         width = _width(self._stream)
-        self._stream.write("\r" + pace_line(pace)[: width - 1] + "\x1b[K")
+        self._stream.write("\r" + plain(pace_line(pace)).replace("\n", "?")[: width - 1] + "\x1b[K")
         self._stream.flush()
 
     def finish(self, pace: Pace) -> None:
@@ -137,15 +139,9 @@ class _Bar:
         self._live.stop()
 
     def _started(self) -> Any:
-        from rich.console import Console
         from rich.live import Live
 
-        class ConsoleThatStays(Console):
-            def on_broken_pipe(self) -> None:
-                # rich would end the whole program, and send its stdout to nowhere.
-                raise
-
-        console = ConsoleThatStays(file=self._stream, force_terminal=True if self._is_forced else None)
+        console = plain_console(self._stream, force_terminal=True if self._is_forced else None)
         # stdout is the result and stays untouched; what goes to stderr is printed above the bar.
         live = Live(console=console, auto_refresh=False, redirect_stdout=False)
         live.start()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload._optional import is_installed
+from evenload._terminal import own_codes, plain_console
 from evenload.cli.options import color_option
 from evenload.cli.terminal.table import format_bytes, format_table
 from evenload.cli.terminal.text_charts import bar, has_blocks, sparkline
@@ -170,10 +171,9 @@ def _print_json(machine: MachineView, interval: float, once: bool) -> int:
 def _watch(machine: MachineView, interval: float, colored: bool) -> int:
     if not is_installed("rich"):
         return _watch_plain(machine, interval)
-    from rich.console import Console
     from rich.live import Live
 
-    console = Console(no_color=not colored, highlight=False)
+    console = plain_console(sys.stdout, no_color=not colored, highlight=False)
     with Live(console=console, screen=True, auto_refresh=False) as live, _keys() as pressed:
         while True:
             machine.look()
@@ -188,7 +188,7 @@ def _watch_plain(machine: MachineView, interval: float) -> int:
         machine.look()
         lines = machine.lines(shutil.get_terminal_size((100, 24)).columns)
         if drawn:
-            sys.stdout.write(f"\x1b[{drawn}F\x1b[J")
+            own_codes(sys.stdout).write(f"\x1b[{drawn}F\x1b[J")
         click.echo("\n".join(lines))
         drawn = len(lines)
         time.sleep(interval)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 
-from evenload.cli.terminal.table import format_bytes
+from evenload.cli.terminal.table import format_bytes, one_line
 from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import RunningJob, running_jobs
 from evenload.report.pace import Pace, clock_text
@@ -42,8 +42,8 @@ class JobRow:
         of = f" of {self.total}" if self.total is not None else ""
         return [
             str(self.pid),
-            _plain(self.name)[:32],
-            _plain(self.stage)[:16],
+            one_line(self.name)[:32],
+            one_line(self.stage)[:16],
             "" if self.done is None else f"{self.done}{of}",
             f"{self.items_per_s:.3g}/s" if self.items_per_s else "",
             "" if self.eta_s is None else clock_text(self.eta_s),
@@ -108,7 +108,3 @@ class FollowedJobs:
         if pid not in self._processes:
             self._processes[pid] = psutil.Process(pid)
         return self._processes[pid]
-
-
-def _plain(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

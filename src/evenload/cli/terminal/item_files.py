@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from evenload._plain_text import escaped_json
 from evenload.errors import ConfigError, EvenloadError, FormatError, TaskError
 
 __all__ = ["FORMATS", "RowWriter", "count_items", "row_json", "row_of", "stream_items"]
@@ -155,7 +156,7 @@ def row_json(row: Any, encoding: str | None = None) -> str:
 
     Characters that the encoding lacks, and halves of surrogate pairs, become ``\\u`` escapes.
     """
-    text = json.dumps(row, ensure_ascii=encoding is None, default=_plain)
+    text = escaped_json(json.dumps(row, ensure_ascii=encoding is None, default=_plain))
     try:
         text.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):

@@ -3,7 +3,9 @@
 from collections.abc import Collection, Sequence
 from unicodedata import east_asian_width
 
-__all__ = ["format_bytes", "format_table"]
+from evenload._plain_text import plain
+
+__all__ = ["format_bytes", "format_table", "one_line"]
 
 
 def format_table(
@@ -15,6 +17,7 @@ def format_table(
     rows   [rows][columns] texts
     right  titles of columns to align right
     """
+    head, *rows = [[one_line(cell) for cell in row] for row in (head, *rows)]
     kept = [c for c in range(len(head)) if any(row[c] for row in rows)]
     widths = {c: max(_width(row[c]) for row in (head, *rows)) for c in kept}
     lines = []
@@ -22,6 +25,11 @@ def format_table(
         cells = [_padded(row[c], widths[c], head[c] in right) for c in kept]
         lines.append("  ".join(cells).rstrip())
     return lines
+
+
+def one_line(text: str) -> str:
+    """``text`` as a part of one line: plain, and without line ends that would make up a line of their own."""
+    return text if text.isprintable() else plain(text).replace("\n", "?").replace("\t", " ")
 
 
 def format_bytes(n_bytes: int | None) -> str:

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import logging
 import os
 import platform
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from evenload._terminal import log_of
 from evenload._version import __version__
 from evenload.clients.values.strategy import Strategy, TrainingPlan
 from evenload.clients.values.task import ClientTask
@@ -20,7 +20,7 @@ from evenload.errors import ConfigError
 
 __all__ = ["TuningCache", "kind_of_work"]
 
-log = logging.getLogger(__name__)
+log = log_of(__name__)
 
 
 def kind_of_work(tasks: Sequence[ClientTask]) -> tuple:

@@ -1,10 +1,9 @@
 """The executor's events: with times on the run's clock, and not made without a log."""
 
-import contextlib
 import itertools
-import sys
 import time
 
+from evenload._terminal import print_line
 from evenload.events import (
     EventLog,
     Idle,
@@ -127,14 +126,14 @@ class Record:
         if self._log is not None:
             self._log.emit(Note(self._now(), "info", device, line))
         if self._echo:
-            _print(f"[{device}] {line}")
+            print_line(f"[{device}] {line}")
 
     def note(self, level: str, text: str) -> None:
         """Record a note of the executor itself, and print it if it is a warning or an error."""
         if self._log is not None:
             self._log.emit(Note(self._now(), level, "executor", text))
         if self._echo and level in LOUD:
-            _print(f"evenload: {level}: {text}")
+            print_line(f"evenload: {level}: {text}")
 
     def _now(self) -> float:
         return time.monotonic() + self._offset
@@ -145,8 +144,3 @@ def _scattered(items: "range | tuple[int, ...]") -> tuple[int, ...] | None:
     if isinstance(items, range) or all(b - a == 1 for a, b in itertools.pairwise(items)):
         return None
     return items
-
-
-def _print(line: str) -> None:
-    with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed or missing
-        sys.stderr.write(line + "\n")

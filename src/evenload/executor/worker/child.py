@@ -319,7 +319,8 @@ class Child:
         return True
 
     def _say(self, line: bytes) -> None:
-        text = line.decode(errors="backslashreplace").rstrip("\r")
+        # Of what a progress bar writes over itself, the last is what a terminal would show.
+        text = line.decode(errors="backslashreplace").rstrip("\r").rpartition("\r")[2]
         self._last_lines.append(text)
         self._messages.append(Said(self.worker, text))
 

@@ -9,7 +9,6 @@ be part of a compiled graph.
 """
 
 import functools
-import logging
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from evenload._optional import is_installed
+from evenload._terminal import log_of
 from evenload.errors import EvenloadError
 from evenload.gpu.llvm.conv.geometry import Geometry, scratch_bytes
 from evenload.gpu.llvm.conv.kernels import conv_program
@@ -32,7 +32,7 @@ LEAST_FILLED = 0.6  # of a vector's lanes, below which torch's own convolution i
 WIDEST_KERNEL = 32
 LARGEST_WINDOW = 8
 
-log = logging.getLogger(__name__)
+log = log_of(__name__)
 
 
 @functools.cache

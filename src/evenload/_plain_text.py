@@ -1,0 +1,41 @@
+"""Words of strangers on their way to a terminal: no escape sequence in them is obeyed.
+
+What a file, item, worker, driver or peer says may hold sequences that recolour, move and rename a terminal,
+fill its clipboard (OSC 52), or turn the direction of what follows (bidi overrides).
+"""
+
+import re
+
+__all__ = ["escaped_json", "plain"]
+
+# C0 but for tab and newline, DEL and C1; separators of lines; embeddings, overrides and isolates of
+# direction; interlinear marks; halves of surrogate pairs, one of which may stand for a byte 0x9b.
+_C0 = "\x00-\x08\x0b-\x1f"
+_OBEYED = _C0 + "\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff"
+# Colours alone, which logs are full of: a longer sequence could begin in one stranger's word and end in
+# another's, and take ours between them with it.
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*+m")
+_UNSEEN = re.compile(f"[{_OBEYED}]")
+_ESCAPED = re.compile(f"[{_OBEYED.removeprefix(_C0)}]")
+
+
+def plain(text: str) -> str:
+    """Return ``text`` as any terminal may show it: sequences that colour go, all other controls become "?".
+
+    Newlines and tabs stay, and letters of every script. The same text comes back for what is plain already.
+    """
+    if text.isprintable():
+        return text
+    return _UNSEEN.sub("?", _COLOUR.sub("", text.replace("\r\n", "\n")))
+
+
+def escaped_json(text: str) -> str:
+    """Return JSON ``text`` with ``\\u`` escapes for what ``plain`` takes away: no value changes.
+
+    JSON itself escapes those below a space, and has no others outside of its strings.
+    """
+    return text if text.isprintable() else _ESCAPED.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"

@@ -1,0 +1,111 @@
+"""Where lines leave the program: a filter on the streams, so that no line carries a stranger's sequences.
+
+In a command, ``plain_streams`` filters all that it writes. In a program of the user, whose streams are not
+ours, what writes for us filters its own lines: ``print_line``, ``log_of``, ``plain_console``.
+"""
+
+import codecs
+import contextlib
+import logging
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO
+
+from evenload._plain_text import plain
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["PlainStream", "log_of", "own_codes", "plain_console", "plain_streams", "print_line"]
+
+
+class PlainStream:
+    """A text stream that writes to ``stream`` what ``plain`` leaves of a text.
+
+    ``own_codes`` gives the stream below, for lines that we have coloured ourselves.
+    """
+
+    def __init__(self, stream: TextIO):
+        self.below = stream
+
+    def write(self, text: str) -> int:
+        shown = plain(text)
+        try:
+            self.below.write(shown)
+        except UnicodeEncodeError:  # an encoding without these letters: better "?" than no line
+            encoding = self.encoding or "ascii"
+            self.below.write(shown.encode(encoding, "replace").decode(encoding))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        # Of a stream in ASCII click would take the buffer, and write past the filter.
+        if name == "buffer" and _is_ascii(self.below):
+            raise AttributeError(name)
+        return getattr(self.below, name)
+
+
+@contextlib.contextmanager
+def plain_streams() -> Iterator[None]:
+    """Filter ``sys.stdout`` and ``sys.stderr`` while the block runs.
+
+    They stay filtered if it raises: then Python prints the error, which quotes who knows what.
+    """
+    before = sys.stdout, sys.stderr
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, PlainStream):
+            setattr(sys, name, PlainStream(stream))
+    yield
+    sys.stdout, sys.stderr = before
+
+
+def _is_ascii(stream: TextIO) -> bool:
+    try:
+        return codecs.lookup(stream.encoding).name == "ascii"
+    except (LookupError, TypeError, AttributeError):
+        return True
+
+
+def own_codes(stream: Any) -> Any:
+    """Return the stream below the filter, if there is one: what is written to it must be our own."""
+    return stream.below if isinstance(stream, PlainStream) else stream
+
+
+def print_line(line: str) -> None:
+    """Print a line on standard error, plainly; nothing if that is closed or missing."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.write(plain(line) + "\n")
+
+
+def log_of(module: str) -> logging.Logger:
+    """Return the logger of ``module``, with records that are plain text."""
+    log = logging.getLogger(module)
+    log.addFilter(_make_plain)
+    return log
+
+
+def _make_plain(record: logging.LogRecord) -> bool:
+    record.msg, record.args = plain(record.getMessage()), None
+    return True
+
+
+def plain_console(stream: Any, **options: Any) -> "Console":
+    """Return rich's console on ``stream``, for which texts are plain and only rich's own codes are codes."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class PlainConsole(Console):
+        def on_broken_pipe(self) -> None:
+            # rich would end the whole program, and send its stdout to nowhere.
+            raise
+
+        def render(self, renderable: Any, options: Any = None) -> Iterator[Segment]:
+            for part in super().render(renderable, options):
+                style = part.style.update_link(None) if part.style and part.style.link else part.style
+                yield part if part.control else Segment(plain(part.text), style)
+
+    return PlainConsole(file=own_codes(stream), **options)
