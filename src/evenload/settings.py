@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+from evenload._private_files import read_plain
 from evenload.errors import ConfigError, UnknownName
 
 __all__ = ["SETTINGS", "Setting", "Settings", "resolve", "unknown_variables", "user_file", "wants_color"]
@@ -59,6 +60,7 @@ class Setting:
         )
 
 
+MOST_BYTES = 1 << 20  # of a settings file
 SETTINGS = {
     setting.name: setting
     for setting in (
@@ -168,7 +170,7 @@ def _known(entries: Mapping[str, Any], what: str) -> list[tuple[str, Any]]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_bytes()
+        text = read_plain(path, MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:

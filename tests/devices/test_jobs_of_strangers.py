@@ -34,7 +34,7 @@ def test_only_plain_files_of_ours_are_opened(folder: Path) -> None:
 
 def test_a_folder_that_is_not_ours_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     announce(folder / "good.json")
-    owner = os.getuid()
-    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     monkeypatch.setattr(jobs, "jobs_folder", lambda: folder)
     assert jobs.running_jobs() == []

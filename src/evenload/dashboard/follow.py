@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from evenload._private_files import open_own, open_plain
+from evenload.errors import ConfigError
 from evenload.events import Event
 from evenload.report.source import MOST_LINE, RunClock, Sieve
 
@@ -16,10 +18,12 @@ class Follower:
     ``PIECE_BYTES`` of them.
 
     ``is_behind``: there is more to read at once. A line without its end is kept until the rest is written.
+    Only a plain file is read; with ``only_own`` one of this user's, and none that a link leads to.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, *, only_own: bool = False):
         self.path = path
+        self._only_own = only_own
         self.is_behind = False
         self._begin()
 
@@ -42,7 +46,7 @@ class Follower:
         """The next events in order, on one clock. None: the file was replaced, what was read is void."""
         self.is_behind = False
         try:
-            with self.path.open("rb") as file:
+            with open(self._open(), "rb") as file:
                 facts = os.fstat(file.fileno())
                 file_id = (facts.st_dev, facts.st_ino)
                 if self._file_id not in (None, file_id) or facts.st_size < self._offset:
@@ -54,11 +58,16 @@ class Follower:
                     return []
                 file.seek(self._offset)
                 piece = file.read(PIECE_BYTES)
-        except (FileNotFoundError, PermissionError):
+        except (OSError, ConfigError):  # not there, or nothing that may be read
             return []
         self._offset += len(piece)
         self.is_behind = self._offset < self.size
         return self._events(piece)
+
+    def _open(self) -> int:
+        if self._only_own:
+            return open_own(self.path, "events of a job", is_trusted=False)
+        return open_plain(self.path)
 
     def faults(self, is_over: bool) -> list[str]:
         """What could not be read; half a line at the end is a fault once the run ``is_over``."""

@@ -15,12 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from evenload._private_files import open_own
+from evenload._private_files import own_folder, read_own, refuse_unless_own
 from evenload.errors import ConfigError
 
 __all__ = ["RunningJob", "announced", "jobs_folder", "running_jobs"]
 
 MOST_BYTES = 64_000
+# A ConfigError is a ValueError.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+WHAT = "the announcement of a job"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,46 +79,48 @@ def running_jobs() -> list[RunningJob]:
     folder = jobs_folder()
     for path in sorted(folder.glob("*.json")) if _is_own(folder) else ():
         job = _read(path)
-        if job is not None and _is_own(path) and psutil.pid_exists(job.pid):
+        if job is not None and psutil.pid_exists(job.pid):
             jobs.append(job)
-        elif job is not None and _is_own(path):
+        elif job is not None:
             with contextlib.suppress(OSError):
                 path.unlink()
     return sorted(jobs, key=lambda job: job.unix_s)
 
 
 def _own_folder() -> Path:
-    folder = jobs_folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_own(folder):
-        raise PermissionError(f"{folder} belongs to somebody else")
-    return folder
-
-
-def _is_own(path: Path) -> bool:
     try:
-        return not hasattr(os, "getuid") or path.lstat().st_uid == os.getuid()
-    except OSError:
+        return own_folder(jobs_folder(), WHAT)
+    except ConfigError as error:
+        raise PermissionError(error.message) from None
+
+
+def _is_own(folder: Path) -> bool:
+    try:
+        refuse_unless_own(folder, folder.lstat(), WHAT)
+        return True
+    except (ConfigError, OSError):
         return False
 
 
 def _read(path: Path) -> RunningJob | None:
     """Read an announcement; None if it is half-written, damaged or of a newer version."""
     try:
-        with open(open_own(path, "the announcement of a job"), encoding="utf-8") as file:
-            row: Any = json.loads(file.read(MOST_BYTES))
+        row: Any = json.loads(read_own(path, WHAT, MOST_BYTES))
         texts = [row["name"], row.get("command", ""), row.get("events") or "", row.get("page") or ""]
         if not all(isinstance(text, str) for text in texts):
             return None
         devices = tuple(str(device) for device in row.get("devices", ()))
+        pid, unix_s = int(row["pid"]), float(row["unix_s"])
+        if not (0 < pid < 1 << 31 and 0 <= unix_s < 1e12):
+            return None
         return RunningJob(
-            int(row["pid"]),
+            pid,
             texts[0],
-            float(row["unix_s"]),
+            unix_s,
             texts[1],
             devices,
             texts[2] or None,
             texts[3] or None,
         )
-    except (ConfigError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except UNREADABLE:
         return None

@@ -1,22 +1,23 @@
 """The private cache of object files: machine code is trusted only where nobody else can write.
 
-A directory with mode 0700 that belongs to this user, files with mode 0600. Anything else is refused, never
+A directory and files of this user, made with modes 0700 and 0600. What others may write to is refused, never
 repaired behind the user's back.
 """
 
 import contextlib
 import hashlib
 import os
-import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from evenload._private_files import own_folder, read_own
 from evenload._terminal import log_of
-from evenload.errors import ConfigError
 
 __all__ = ["cache_directory", "kept", "sealed", "unsealed"]
 
+WHAT = "machine code"
+MOST_BYTES = 1 << 28
 _MAGIC = b"evenload object 1\n"
 log = log_of(__name__)
 
@@ -90,47 +91,21 @@ def _private_directory() -> Path | None:
     compiled each time then. Raises ConfigError if there is one and it is open to others."""
     path = cache_directory()
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        facts = path.lstat()
+        return own_folder(path, WHAT)
     except OSError as error:
         log.warning("kernels are compiled anew each time: no cache directory (%s)", error)
         return None
-    _refuse_unless_private(path, facts, 0o700)
-    return path
-
-
-def _refuse_unless_private(path: Path, facts: os.stat_result, allowed: int) -> None:
-    if os.name != "posix":
-        return
-    mode, wanted = stat.S_IMODE(facts.st_mode), stat.S_ISDIR if allowed & 0o100 else stat.S_ISREG
-    if not wanted(facts.st_mode) or facts.st_uid != os.getuid() or mode & ~allowed:
-        kind = {stat.S_IFLNK: "a link", stat.S_IFIFO: "a pipe"}.get(stat.S_IFMT(facts.st_mode), "")
-        raise ConfigError(
-            f"{path} holds machine code but is {kind or 'open to others'} "
-            f"(mode {mode:04o}, owner {facts.st_uid})",
-            hint=f"chmod {allowed:o} {path}, or set EVENLOAD_KERNEL_CACHE to a directory of your own",
-        )
 
 
 def _read_object(path: Path, key: str) -> bytes | None:
     """The code, or None if there is none, or a full disk or a crash cut it short.
 
-    What is checked is the open file, so it cannot be exchanged in between; a link is not followed, and a pipe
-    not waited for.
+    Raises ConfigError if others can have written it.
     """
-    flags = os.O_RDONLY
-    for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"):
-        flags |= getattr(os, name, 0)
     try:
-        handle = os.open(path, flags)
+        content = read_own(path, WHAT, MOST_BYTES)
     except FileNotFoundError:
         return None
-    except OSError:
-        _refuse_unless_private(path, path.lstat(), 0o600)
-        raise
-    with open(handle, "rb") as file:
-        _refuse_unless_private(path, os.fstat(handle), 0o600)
-        content = file.read()
     return unsealed(key, content)
 
 

@@ -227,12 +227,16 @@ def _safe_part(part: str) -> str:
     return safe
 
 
+def _for_others_to_read(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o644)
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Write, fsync, rename: after a crash the file is there whole, or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
-        with partial.open("wb") as file:
+        with open(partial, "wb", opener=_for_others_to_read) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
+from evenload._private_files import read_own, refuse_unless_own
 from evenload.balance.policy import policy_from_name
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError, UnknownName
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from evenload.pipeline.run.session import JobSession
 
 __all__ = ["ItemResult", "Pipeline", "PipelineResult"]
+
+WHAT = "a job, which is code"
+MOST_BYTES = 1 << 26
 
 
 class Pipeline:
@@ -63,15 +67,21 @@ class Pipeline:
 
     @classmethod
     def from_run(cls, path: str | Path) -> "Pipeline":
-        """The job of an earlier run, from its run folder. Raises ConfigError if that holds none."""
+        """The job of an earlier run, from its run folder.
+
+        Raises ConfigError if that holds none, or if others may have written it: a job file is code.
+        """
         require("pydantic", extra="yaml", why="reading job files")
         from evenload.pipeline.job.job_file import parse_job
 
         path = Path(path)
         try:
-            folder = Path(json.loads((path / "job.json").read_text(encoding="utf-8"))["folder"])
-            text = (path / "config.yaml").read_text(encoding="utf-8")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            refuse_unless_own(path, path.stat(), WHAT)
+            folder = Path(json.loads(read_own(path / "job.json", WHAT, MOST_BYTES))["folder"])
+            text = read_own(path / "config.yaml", WHAT, MOST_BYTES).decode()
+        except ConfigError:
+            raise
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(
                 f"{path} is not the folder of a run that can be gone on with ({type(error).__name__})",
                 hint="give the folder that `evenload run` printed",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from evenload._private_files import open_plain
 from evenload.errors import ConfigError
 from evenload.events import Event, RunStarted, decode
 
@@ -105,7 +106,7 @@ class RunEvents:
 
 def _lines_of(path: Path) -> Iterator[str]:
     """Lines in bounded memory: of one that is longer than any event, only pieces are ever held."""
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with open(open_plain(path), encoding="utf-8", errors="replace") as file:
         while line := file.readline(MOST_LINE):
             if len(line) == MOST_LINE and not line.endswith("\n"):
                 while (rest := file.readline(MOST_LINE)) and not rest.endswith("\n"):
@@ -144,7 +145,7 @@ def read_config(folder: Path | None, limit: int = 40_000) -> str:
     for name in _CONFIGS if folder else ():
         path = folder / name  # type: ignore[operator]
         if path.is_file():
-            with path.open(encoding="utf-8", errors="replace") as text:
+            with open(open_plain(path), encoding="utf-8", errors="replace") as text:
                 return text.read(limit)
     return ""
 

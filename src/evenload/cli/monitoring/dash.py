@@ -1,6 +1,7 @@
 """``evenload dash RUN``: the live page of a run, while it runs or after."""
 
-import json
+import contextlib
+import os
 import sys
 import webbrowser
 from dataclasses import dataclass
@@ -8,11 +9,15 @@ from pathlib import Path
 
 import click
 
+from evenload._bounded_json import parse_json, read_json_file
+from evenload._private_files import open_own
 from evenload.cli.monitoring.monitoring import Monitors, reporting
 from evenload.cli.options import PATH, passed_as
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, FormatError
 
 __all__ = ["dash"]
+
+MOST_REPLAY_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +100,9 @@ def replay_in(path: Path) -> str | None:
     from evenload.moe.replay.page import page_of
 
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is no JSON: {error}", hint="give a run folder, or a replay") from error
+        found = parse_json(read_json_file(path, MOST_REPLAY_BYTES), str(path), MOST_REPLAY_BYTES)
+    except FormatError as error:
+        raise ConfigError(error.message, hint="give a run folder, or a replay") from error
     return page_of(found if isinstance(found, dict) else {})
 
 
@@ -120,4 +125,7 @@ def newest() -> Path:
             "no job of yours that keeps its events runs on this machine",
             hint="name a run folder: evenload dash runs/restore; or start one: evenload run job.yaml --dash",
         )
-    return Path(str(max(jobs, key=lambda job: job.unix_s).events))
+    path = Path(str(max(jobs, key=lambda job: job.unix_s).events))
+    with contextlib.suppress(OSError):  # it may still come
+        os.close(open_own(path, "events of a job", is_trusted=False))
+    return path

@@ -79,7 +79,7 @@ class FollowedJobs:
         return JobRow(**row)  # type: ignore[arg-type]
 
     def _pace(self, path: str) -> Pace:
-        follower, pace = self._followed.setdefault(path, (Follower(Path(path)), Pace()))
+        follower, pace = self._followed.setdefault(path, (Follower(Path(path), only_own=True), Pace()))
         for _ in range(MOST_PIECES):
             events = follower.read()
             if events is None:

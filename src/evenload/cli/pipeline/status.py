@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenload._private_files import read_plain
 from evenload.cli.options import PATH, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.events import Event, ItemFailed, ItemFinished
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from evenload.report.summary import Summary
 
 __all__ = ["StageCounts", "count_stages", "status"]
+
+
+MOST_SUMMARY_BYTES = 1 << 28
 
 
 @click.command()
@@ -56,11 +60,11 @@ def _counts(run: Path) -> str:
     from evenload.pipeline.dispatch.results import counts_text
 
     try:
-        counts = json.loads((run / "summary.json").read_text(encoding="utf-8"))["counts"]
+        counts = json.loads(read_plain(run / "summary.json", MOST_SUMMARY_BYTES))["counts"]
         items, samples = counts["items"], counts["samples"]
         is_plain = items["done"] == items["total"] and not samples["total"]
         return "" if is_plain else counts_text(items, samples)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from evenload._private_files import read_plain
 from evenload._terminal import log_of
 from evenload._version import __version__
 from evenload.clients.values.strategy import Strategy, TrainingPlan
@@ -20,6 +21,7 @@ from evenload.errors import ConfigError
 
 __all__ = ["TuningCache", "kind_of_work"]
 
+MOST_BYTES = 1 << 26
 log = log_of(__name__)
 
 
@@ -77,8 +79,8 @@ class TuningCache:
 
     def _read(self) -> dict:
         try:
-            page = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            page = json.loads(read_plain(self._path, MOST_BYTES))
+        except (OSError, ValueError, RecursionError):
             return {}
         return page if isinstance(page, dict) else {}
 

@@ -13,10 +13,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from evenload._private_files import read_own, write_own
+
 __all__ = ["ChildFailed", "ask_child", "cache_folder"]
 
 MAX_AGE_S = 24 * 3600
 TIMEOUT_S = 60
+MOST_BYTES = 1 << 20
 # What can make the same script answer differently.
 ENVIRONMENT = (
     "CUDA_VISIBLE_DEVICES",
@@ -107,21 +110,19 @@ def _changed(path: Path) -> int | None:
 
 def _recall(cached: Path) -> Any:
     try:
-        row = json.loads(cached.read_text())
+        row = json.loads(read_own(cached, "devices that were found", MOST_BYTES))
         return row["answer"] if _is_fresh(row["unix_s"]) else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None  # no cache, or a damaged one: the child is asked again
 
 
 def _remember(cached: Path, answer: Any) -> None:
     try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
+        cached.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         for old in cached.parent.glob("*_child-*.json"):
             if not _is_fresh(old.stat().st_mtime):
                 old.unlink(missing_ok=True)
-        fresh = cached.with_suffix(f".{os.getpid()}.tmp")
-        fresh.write_text(json.dumps({"unix_s": time.time(), "answer": answer}))
-        fresh.replace(cached)
+        write_own(cached, json.dumps({"unix_s": time.time(), "answer": answer}).encode())
     except OSError:
         return  # without a cache the child is asked each time
 

@@ -21,8 +21,9 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
-from evenload._private_files import refuse_unless_own
+from evenload._private_files import read_own, refuse_unless_own
 from evenload.errors import ConfigError, EvenloadError, UnknownName
 from evenload.executor.journal.journal_index import Index
 from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments, sync, sync_folder
@@ -30,6 +31,8 @@ from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Se
 __all__ = ["ON_CHANGE", "Journal"]
 
 FORMAT = "1"
+MOST_FACTS_BYTES = 1 << 28
+WHAT = "results that are unpickled"
 ON_CHANGE = ("refuse", "rerun")
 
 
@@ -170,7 +173,7 @@ class Journal:
 
 def _make_folder(path: Path) -> None:
     if path.is_symlink():
-        refuse_unless_own(path, path.lstat(), "results that are unpickled")
+        refuse_unless_own(path, path.lstat(), WHAT)
     if path.is_dir():
         if not os.listdir(path) and path.stat().st_uid == os.geteuid():
             path.chmod(0o700)
@@ -189,7 +192,7 @@ def _refuse_strangers(path: Path) -> None:
     """Raise ConfigError if anybody else may have written to the journal: unpickling runs what is in it."""
     for one in (path, *path.iterdir()):
         with contextlib.suppress(FileNotFoundError):  # whoever has it renames drafts
-            refuse_unless_own(one, one.lstat(), "results that are unpickled")
+            refuse_unless_own(one, one.lstat(), WHAT)
 
 
 def _lock(path: Path) -> int:
@@ -215,14 +218,16 @@ def _lock(path: Path) -> int:
 def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
     """Whether the journal was made by something else. Raises ConfigError if that is refused."""
     try:
-        facts = json.loads((path / "journal.json").read_bytes())
+        facts = _facts(path)
         was, form = facts["fingerprint"], facts["format"]
         bytes.fromhex(facts["salt"])
     except FileNotFoundError:
         if not Segments(path, b"").numbers:
             return False
         was, form = None, None
-    except (ValueError, TypeError, KeyError):
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, KeyError, RecursionError):
         was, form = None, None
     if was == named and form == FORMAT:
         return False
@@ -241,10 +246,14 @@ def _is_changed(path: Path, named: Mapping[str, str], on_change: str) -> bool:
     )
 
 
+def _facts(path: Path) -> Any:
+    return json.loads(read_own(path / "journal.json", WHAT, MOST_FACTS_BYTES))
+
+
 def _salt(path: Path, named: Mapping[str, str]) -> bytes:
     """Read the journal's salt; a new journal gets one, and its fingerprint is written with it."""
     try:
-        return bytes.fromhex(json.loads((path / "journal.json").read_bytes())["salt"])
+        return bytes.fromhex(_facts(path)["salt"])
     except FileNotFoundError:
         salt, draft = os.urandom(8), path / "journal.json.new"
     with open(draft, "w", encoding="utf-8", opener=_open_private) as file:

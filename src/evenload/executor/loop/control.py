@@ -8,23 +8,26 @@ renaming. Only the job's own user can write there, and requests of others are no
 says which process listens; if that is gone, the folder is a past run's and nothing is asked of it.
 """
 
+import contextlib
 import json
 import os
 import platform
-import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from evenload.errors import ConfigError, EvenloadError
+from evenload._private_files import own_folder, read_own, refuse_unless_own, write_own
+from evenload.errors import ConfigError, EvenloadError, printable, quoted
 
 __all__ = ["Control", "ask", "exchange"]
 
 LOOK_S = 0.25
 WAIT_S = 20.0
 MOST_BYTES = 64 * 1024
+MOST_SHOWN = 1_000
+WHAT = "what is asked of a running job"
 
 
 class Controllable(Protocol):
@@ -48,7 +51,7 @@ class Controllable(Protocol):
 class Control:
     """A listener in ``folder`` for requests of other programs, while its ``with`` block runs.
 
-    Raises ConfigError if the folder cannot be written.
+    Raises ConfigError if the folder cannot be written, or if others may write there.
     """
 
     def __init__(self, folder: str | os.PathLike, target: Controllable):
@@ -59,8 +62,7 @@ class Control:
 
     def __enter__(self) -> "Control":
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._folder.chmod(0o700)
+            own_folder(self._folder, WHAT)
             self._clear()
             _write(self._folder / "owner", _myself())
         except OSError as error:
@@ -77,7 +79,8 @@ class Control:
 
     def _clear(self) -> None:
         for entry in [*self._folder.glob("*.ask"), *self._folder.glob("*.answer"), self._folder / "owner"]:
-            entry.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # gone with its folder, or no file at all
+                entry.unlink(missing_ok=True)
 
     def _serve(self) -> None:
         while not self._is_over.wait(LOOK_S):
@@ -94,7 +97,8 @@ class Control:
         except EvenloadError as error:
             answer = {"error": error.message, "hint": error.hint}
         except Exception as error:
-            answer = {"error": f"it cannot be understood: {type(error).__name__}: {error}", "hint": None}
+            why = printable(f"{type(error).__name__}: {error}")
+            answer = {"error": f"it cannot be understood: {why}", "hint": None}
         try:
             file.unlink(missing_ok=True)
             _write(file.with_suffix(".answer"), answer)
@@ -160,36 +164,59 @@ def exchange(
         raise ConfigError(
             f"{control} cannot be used: {error.strerror}", hint="ask as the user who runs the job"
         ) from error
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"what answers in {control} is no JSON of ours: {printable(str(error))}",
+            hint="give the folder of a run that is under way",
+        ) from error
     finally:
         for file in (request, reply):
             if os.access(control, os.W_OK):
                 file.unlink(missing_ok=True)
+    return _understood(answer, folder)
+
+
+def _understood(answer: dict[str, Any], folder: str | os.PathLike) -> dict[str, Any]:
+    """Raises ConfigError for a refusal, and for an answer that no job of ours gives."""
     if "error" in answer:
-        raise ConfigError(f"the job in {folder} refuses: {answer['error']}", hint=answer.get("hint"))
+        hint = answer.get("hint")
+        raise ConfigError(
+            f"the job in {folder} refuses: {printable(str(answer['error']), MOST_SHOWN)}",
+            hint=None if hint is None else printable(str(hint), MOST_SHOWN),
+        )
+    devices = answer.get("devices")
+    if not isinstance(devices, list) or not all(isinstance(one, str) for one in devices):
+        raise ConfigError(
+            f"the job in {folder} answers {quoted(answer)}", hint="give the folder of a run of this version"
+        )
     return answer
 
 
 def _check_owner(folder: Path, control: Path) -> None:
     """Raises ConfigError unless a process of this user listens there."""
     try:
+        refuse_unless_own(control, control.lstat(), WHAT)
         owner = _read_own(control / "owner")
+        host, pid, started_s = str(owner["host"]), int(owner["pid"]), float(owner["started"])
     except ConfigError:
         raise
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         raise ConfigError(
             f"no job runs in {folder}", hint="give the folder of a run that is under way"
         ) from None
-    if owner["host"] != platform.node():
+    if host != platform.node():
         return  # on another machine: only an answer tells whether it lives
     import psutil
 
     try:
-        is_alive = abs(psutil.Process(owner["pid"]).create_time() - owner["started"]) < 1.0
-    except psutil.Error:
+        is_alive = abs(psutil.Process(pid).create_time() - started_s) < 1.0
+    except (psutil.Error, ValueError, OverflowError):
         is_alive = False
     if not is_alive:
         raise ConfigError(
-            f"the job in {folder} has ended: there is no process {owner['pid']} any more",
+            f"the job in {folder} has ended: there is no process {quoted(pid)} any more",
             hint="give the folder of a run that is under way",
         )
 
@@ -201,20 +228,12 @@ def _myself() -> dict[str, Any]:
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:
-    draft = path.with_suffix(path.suffix + ".new")
-    with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-        json.dump(content, file)
-    draft.replace(path)
+    write_own(path, json.dumps(content).encode())
 
 
 def _read_own(path: Path) -> dict[str, Any]:
     """What is in a file of this user's. Raises OSError, ValueError, or ConfigError if it is another's."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if facts.st_uid != os.geteuid() or not stat.S_ISREG(facts.st_mode):
-            raise ConfigError(f"{path} belongs to another user", hint="ask as the user who runs the job")
-        content = json.loads(file.read(MOST_BYTES))
+    content = json.loads(read_own(path, WHAT, MOST_BYTES))
     if not isinstance(content, dict):
         raise ValueError("it is no object")
     return content

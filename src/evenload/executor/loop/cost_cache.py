@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evenload._private_files import read_own, write_own
 from evenload.balance.policy.estimate import Cost
 from evenload.devices import Device
+from evenload.errors import printable
 
 __all__ = ["CostCache", "Learned", "size_bucket", "user_cache"]
 
@@ -69,27 +71,20 @@ class CostCache:
         entries = self._read() | self._new
         latest = sorted(entries, key=lambda key: entries[key].get("at", 0), reverse=True)[:MOST_ENTRIES]
         text = json.dumps({"format": FORMAT, "entries": {key: entries[key] for key in latest}})
-        draft = self.path.with_name(f"{self.path.name}.{os.getpid()}")
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(self.path)
-        except OSError:  # a read-only home, a full disk: the next run learns it again
-            with contextlib.suppress(OSError):
-                draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only home, a full disk: the next run learns it again
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_own(self.path, text.encode())
         self._new = {}
 
     def _read(self) -> dict[str, dict[str, Any]]:
         try:
-            if self.path.stat().st_size > MOST_BYTES:
-                raise ValueError("it is too long")
-            content = json.loads(self.path.read_bytes())
+            content = json.loads(read_own(self.path, "costs of earlier runs", MOST_BYTES, is_trusted=False))
             if not isinstance(content, dict) or not isinstance(content.get("entries"), dict):
                 raise ValueError("it holds no entries")
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError) as error:
-            self.damage = str(error)
+        except (OSError, ValueError, RecursionError) as error:
+            self.damage = printable(str(error))
             return {}
         entries = content["entries"] if content.get("format") == FORMAT else {}
         return {key: entry for key, entry in entries.items() if isinstance(entry, dict)}

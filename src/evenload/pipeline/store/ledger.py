@@ -8,6 +8,7 @@ A result counts if its files are there, whole and unchanged. The fingerprint hol
 the results; with another one the ledger is refused, and the message says what was changed.
 """
 
+import errno
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenload._private_files import read_plain
 from evenload.errors import ConfigError
 from evenload.events import json_text
 from evenload.executor.journal.journal import Journal
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Ledger", "LedgerEntry", "digest_inputs", "digest_result", "fingerprint_of"]
 
 FOLDER = "journal"
+MOST_FACTS_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +115,10 @@ class Ledger:
 
     def _fault_of(self, relative: str, n_bytes: int, content_digest: str) -> str:
         try:
-            content = (self._folder / relative).read_bytes()
+            content = read_plain(self._folder / relative, n_bytes)
         except OSError as error:
-            return f"cannot be read ({error.strerror})"
+            is_longer = error.errno == errno.EFBIG
+            return "is not what was written" if is_longer else f"cannot be read ({error.strerror})"
         is_whole = len(content) == n_bytes and digest_of(content) == content_digest
         return "" if is_whole else "is not what was written"
 
@@ -199,7 +203,7 @@ def _weights_digest(folder: Path) -> str:
 def _changes(path: Path, fingerprint: Mapping[str, str]) -> list[str]:
     """Return how the job differs from the one that made the results in ``path``, one line each."""
     try:
-        was = json.loads((path / "journal.json").read_bytes())["fingerprint"]
+        was = json.loads(read_plain(path / "journal.json", MOST_FACTS_BYTES))["fingerprint"]
         assert isinstance(was, dict)
     except (OSError, ValueError, KeyError, AssertionError):
         return []

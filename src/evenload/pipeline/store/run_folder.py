@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from evenload._private_files import open_plain
 from evenload.errors import ConfigError
 from evenload.events import json_text
 from evenload.pipeline.artifacts import file_name, write_atomically
@@ -64,7 +65,8 @@ class RunFolder:
         if present and fresh:
             _refuse_if_in_use(path)
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            # Whatever the umask, nobody else may write: the job in it is code to who goes on with the run.
+            path.mkdir(mode=0o755, parents=True, exist_ok=True)
             for name in present if fresh else ():
                 shutil.rmtree(path / name) if name in _FOLDERS else (path / name).unlink()
         except OSError as error:
@@ -131,7 +133,7 @@ def _is_partial(name: str) -> bool:
 def is_in_use(path: Path) -> bool:
     """Return whether a process works in the run folder ``path``."""
     try:
-        with (path / "journal" / "lock").open("rb") as lock:
+        with open(open_plain(path / "journal" / "lock"), "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

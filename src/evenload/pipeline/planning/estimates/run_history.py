@@ -7,8 +7,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from evenload._private_files import read_plain
 from evenload.errors import ConfigError
 
+MOST_BYTES = 1 << 28
 __all__ = ["StageHistory", "mean_load_s", "read_history"]
 
 
@@ -30,7 +32,7 @@ def read_history(run_folder: Path) -> dict[str, StageHistory]:
     """Read the summary of a run; returns its figures by stage. Raises ConfigError if there is no summary."""
     path = run_folder / "summary.json"
     try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
+        summary = json.loads(read_plain(path, MOST_BYTES))
         stages = {stage["stage"]: stage for stage in summary["stages"]}
         loads = mean_load_s((summary.get("measured") or {}).get("load_s") or {})
         return {name: _of_stage(stage, loads.get(name)) for name, stage in stages.items()}

@@ -1,0 +1,332 @@
+"""What others put in place of a file is neither waited for nor followed nor believed, wherever we look."""
+
+import json
+import os
+import random
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenload import _private_files
+from evenload._private_files import open_own, open_plain, own_folder, read_own, read_plain, write_own
+from evenload.cli import main
+from evenload.dashboard.follow import Follower
+from evenload.devices.jobs import announced, jobs_folder, running_jobs
+from evenload.devices.probes import child
+from evenload.errors import ConfigError, EvenloadError
+from evenload.events import EventFile, Note
+from evenload.executor.journal.journal import Journal
+from evenload.executor.loop.control import Control, ask
+from evenload.executor.loop.cost_cache import CostCache, Learned
+from evenload.native import store
+from evenload.pipeline import Pipeline
+from evenload.pipeline.store.run_folder import is_in_use
+from evenload.report.source import read_config
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="pipes, links and owners are a POSIX matter")
+
+HUGE = 1 << 40
+"""Bytes of a file that is one hole and takes no room; nobody may read it whole."""
+
+
+def _socket_at(path: Path) -> None:
+    here = os.getcwd()
+    os.chdir(path.parent)  # the address of a socket is short
+    try:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(path.name)
+    finally:
+        os.chdir(here)
+
+
+def _link_to_elsewhere(path: Path) -> None:
+    path.with_name("elsewhere").write_text("{}")
+    path.symlink_to(path.with_name("elsewhere"))
+
+
+def _loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(HUGE)
+
+
+THINGS: dict[str, Callable[[Path], Any]] = {
+    "pipe": lambda path: os.mkfifo(path, 0o600),
+    "socket": _socket_at,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "terminal": lambda path: path.symlink_to("/dev/tty"),
+    "link": _link_to_elsewhere,
+    "loop": _loop,
+    "folder": lambda path: path.mkdir(),
+    "huge file": _huge,
+    "nothing": lambda path: None,
+    "rubbish": lambda path: path.write_bytes(random.Random(1).randbytes(1000)),
+    "list": lambda path: path.write_text("[1, 2]"),
+    "depth": lambda path: path.write_text("[" * 60_000),
+}
+
+
+@pytest.fixture(params=THINGS)
+def thing(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def plant(thing: str) -> Callable[[Path], Path]:
+    """Put the thing at a path, in place of what is there."""
+
+    def put(path: Path) -> Path:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.unlink(missing_ok=True)
+        THINGS[thing](path)
+        return path
+
+    return put
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.chdir(tmp_path)
+
+
+def test_nobody_waits_and_nobody_reads_more_than_a_bound(plant, thing, tmp_path):
+    path = plant(tmp_path / "file")
+    for read in (
+        lambda: read_plain(path, 1000),
+        lambda: read_own(path, "a test", 1000),
+        lambda: read_own(path, "a test", 1000, is_trusted=False),
+    ):
+        if thing == "rubbish" or thing == "list":
+            assert read()
+        elif thing == "link":
+            with suppress(ConfigError):
+                assert read() == b"{}"
+        else:
+            with pytest.raises((OSError, ConfigError)):
+                read()
+
+
+def test_a_link_is_not_followed_to_what_must_be_ours(tmp_path):
+    _link_to_elsewhere(tmp_path / "link")
+    assert read_plain(tmp_path / "link", 10) == b"{}"
+    with pytest.raises(ConfigError, match="is a link"):
+        open_own(tmp_path / "link", "a test", is_trusted=False)
+
+
+def test_what_others_may_write_is_shown_and_not_believed(tmp_path):
+    path = tmp_path / "file"
+    write_own(path, b"x")
+    path.chmod(0o664)
+    assert read_own(path, "a test", 10, is_trusted=False) == b"x"
+    with pytest.raises(ConfigError, match="open to others"):
+        read_own(path, "a test", 10)
+
+
+def test_what_is_another_users_is_neither(tmp_path, monkeypatch):
+    write_own(tmp_path / "file", b"x")
+    owner = os.geteuid()
+    monkeypatch.setattr(_private_files.os, "geteuid", lambda: owner + 1)
+    for is_trusted in (True, False):
+        with pytest.raises(ConfigError, match="another user's"):
+            open_own(tmp_path / "file", "a test", is_trusted=is_trusted)
+
+
+def test_a_descriptor_is_closed_when_it_is_refused(plant, tmp_path):
+    path = plant(tmp_path / "file")
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").is_dir() else 0
+    for opener in (open_plain, lambda one: open_own(one, "a test")):
+        with suppress(OSError, ConfigError):
+            os.close(opener(path))
+    assert not before or len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture(params=[0o000, 0o002, 0o077])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def test_folders_and_files_are_ours_alone_whatever_the_umask(umask, tmp_path):
+    folder = own_folder(tmp_path / "one" / "two", "a test")
+    write_own(folder / "file", b"x")
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE((folder / "file").stat().st_mode) == 0o600
+    with announced("job"):
+        assert stat.S_IMODE(jobs_folder().stat().st_mode) == 0o700
+        assert [job.name for job in running_jobs()] == ["job"]
+    with Control(tmp_path, _Job()):
+        assert stat.S_IMODE((tmp_path / "control").stat().st_mode) == 0o700
+
+
+def test_writing_replaces_what_lies_there_and_opens_nothing(plant, thing, tmp_path):
+    path = plant(tmp_path / "file")
+    if thing == "folder":
+        with pytest.raises(OSError, match="file"):
+            write_own(path, b"mine")
+    else:
+        write_own(path, b"mine")
+        assert path.read_bytes() == b"mine"
+        assert not path.is_symlink()
+    assert {one.name for one in tmp_path.iterdir()} <= {"file", "elsewhere"}, "no draft is left"
+
+
+class _Job:
+    """An executor as far as a control folder knows one."""
+
+    is_paused = False
+
+    class devices:
+        ids = ("cpu:0",)
+
+    def drain(self, *devices: str, at_once: bool = False) -> None: ...
+
+    def add(self, devices: Any) -> tuple[str, ...]:
+        return ()
+
+    def pause(self) -> None: ...
+
+    def resume(self) -> None: ...
+
+
+def test_the_folder_of_announcements(plant, thing, tmp_path):
+    plant(jobs_folder() / "1.json")
+    with announced("good"):
+        assert [job.name for job in running_jobs()] == ["good"]
+
+
+def test_the_events_that_an_announcement_names(plant, thing, tmp_path, capsys):
+    from evenload.cli.monitoring.top_jobs import FollowedJobs
+
+    path = plant(tmp_path / "events.jsonl")
+    with announced("good", events=None):
+        (announcement,) = jobs_folder().glob("*.json")
+        facts = json.loads(announcement.read_text())
+        write_own(announcement, json.dumps({**facts, "events": str(path)}).encode())
+        (row,) = FollowedJobs().look()
+        assert (row.name, row.done) == ("good", None)
+        if thing in ("pipe", "device", "link"):
+            with pytest.raises(SystemExit):
+                main(["dash", "--live", "--port", "0"])
+            assert "is a " in capsys.readouterr().err
+
+
+def test_a_runs_events(plant, thing, tmp_path):
+    path = plant(tmp_path / "events.jsonl")
+    for follower in (Follower(path), Follower(path, only_own=True)):
+        assert follower.read() == []
+    if thing == "nothing":
+        with EventFile(path) as sink:
+            sink(Note(0.0, "info", "x", "y"))
+        assert len(Follower(path, only_own=True).read() or ()) == 1
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "job.json", "summary.json", "events.jsonl", "journal/lock"])
+def test_a_run_folder(plant, thing, name, tmp_path, capsys):
+    if (thing, name) == ("huge file", "events.jsonl"):
+        pytest.skip("a record may be long: it is read in pieces, and all of it")
+    folder = tmp_path / "run"
+    plant(folder / name)
+    with suppress(OSError):
+        assert len(read_config(folder)) <= 40_000
+    assert is_in_use(folder) is False
+    with pytest.raises(EvenloadError):
+        Pipeline.from_run(folder)
+    for command in (["status", folder], ["report", folder, "--json"], ["retry", folder]):
+        with pytest.raises(SystemExit):
+            main([str(one) for one in command])
+    capsys.readouterr()
+
+
+def test_a_control_folder(plant, thing, tmp_path, until):
+    """Whoever listens answers others all the same; whoever asks is told what is in the way."""
+    with Control(tmp_path, _Job()):
+        odd = plant(tmp_path / "control" / "0.ask")
+        assert ask(tmp_path, "list") == ["cpu:0"]
+        if thing in ("pipe", "rubbish", "list", "depth", "device", "huge file"):
+            until((tmp_path / "control" / "0.answer").exists, "it is refused, and gone")
+            assert not odd.exists()
+        plant(tmp_path / "control" / "owner")
+        with pytest.raises(ConfigError):
+            ask(tmp_path, "list", wait_s=0.0)
+
+
+def test_a_control_folder_that_is_no_folder_of_ours(plant, thing, tmp_path):
+    plant(tmp_path / "control")
+    if thing in ("folder", "nothing"):
+        return
+    with pytest.raises(ConfigError), Control(tmp_path, _Job()):
+        pass
+    with pytest.raises(ConfigError):
+        ask(tmp_path, "list", wait_s=0.0)
+
+
+def test_the_caches(plant, thing, tmp_path, monkeypatch):
+    cache = CostCache(plant(tmp_path / "cache" / "costs.json"))
+    assert cache.known("f", "1", []) == {}
+    script = tmp_path / "x_child.py"
+    script.write_text("print('[1]')")
+    monkeypatch.setattr(child, "_key", lambda *_: "key")
+    plant(child.cache_folder() / "x_child-key.json")
+    assert child.ask_child(script) == [1]
+    monkeypatch.setenv("EVENLOAD_KERNEL_CACHE", str(tmp_path / "kernels"))
+    plant(store.cache_directory() / "k-key.o")
+    with suppress(ConfigError, OSError):
+        assert store.kept("k", "key", lambda: b"code") == (b"code", False)
+    from evenload.clients.tune.tuning_cache import TuningCache
+
+    tuning = TuningCache.__new__(TuningCache)
+    tuning._path = plant(tmp_path / "tuning.json")
+    assert tuning._read() == {}
+
+
+def test_costs_are_kept_where_a_link_or_a_pipe_lies(plant, thing, tmp_path):
+    from evenload.devices import Device
+
+    device = Device("cpu:0", "cpu", "cpu", "c", threads=1)
+    path = plant(tmp_path / "cache" / "costs.json")
+    cache = CostCache(path)
+    cache.learn("f", "1", device, Learned(ceiling=3))
+    cache.save()
+    if thing != "folder":
+        assert CostCache(path).known("f", "1", [device]) == {"cpu:0": Learned(ceiling=3)}
+
+
+@pytest.mark.parametrize("name", ["journal.json", "lock", "segment-000001", "index.sqlite"])
+def test_a_journal(plant, thing, name, tmp_path):
+    if (thing, name) in (("huge file", "segment-000001"), ("huge file", "index.sqlite")):
+        pytest.skip("results of ours may be as long")
+    with Journal.open(tmp_path / "journal", "f") as journal:
+        journal.record("k", b"v")
+    plant(tmp_path / "journal" / name)
+    with suppress(EvenloadError), Journal.open(tmp_path / "journal", "f") as journal:
+        assert journal.done("k") in (None, b"v")
+
+
+@pytest.mark.parametrize("place", ["evenload.toml", "config/evenload.toml"])
+def test_settings(plant, thing, place, tmp_path):
+    from evenload.settings import resolve, user_file
+
+    plant(tmp_path / place if place == "evenload.toml" else user_file())
+    if thing in ("nothing", "link"):
+        with suppress(ConfigError):
+            assert resolve({})
+    else:
+        with pytest.raises(ConfigError):
+            resolve({})
+
+
+def test_the_tests_leave_no_thread_that_waits_for_a_pipe():
+    assert [one.name for one in threading.enumerate() if "evenload" in one.name] == []
