@@ -4,11 +4,12 @@ On loopback the Host header must name this machine, or a page elsewhere could re
 it points here (DNS rebinding). Where other people may connect, or the page can act, a token is asked for.
 """
 
+import re
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 __all__ = ["Guard", "is_loopback"]
 
@@ -18,6 +19,9 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "evenload_token"
+# A name or an address, and perhaps a port: no user, no path, no blanks.
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
+_AUTHORITY = re.compile(r"(?P<name>\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z._-]{1,253})(:[0-9]{1,5})?")
 MAX_URL = 4_000
 MAX_UNREAD_BYTES = 65_536  # of a refused request, read before the answer
 HEADERS = [
@@ -57,7 +61,10 @@ class Guard:
             return await _refuse(receive, send, 414, "the address is too long")
         if not self._is_named(headers.get(b"host", b"")):
             return await _refuse(receive, send, 421, "this page has another name; open the printed address")
-        if not self._is_own(headers, scope["method"]):
+        origins = [_authority_of(value) for name, value in scope["headers"] if name == b"origin"]
+        if None in origins:
+            return await _refuse(receive, send, 400, "the Origin header is no address")
+        if not self._is_own(headers, origins, scope["method"]):
             return await _refuse(receive, send, 403, "requests from other pages are not answered")
         if self._token is not None and not self._has_cookie(headers):
             given = dict(parse_qsl(query.decode("latin-1")))
@@ -67,20 +74,18 @@ class Guard:
         await self._app(scope, receive, _with_headers(send))
 
     def _is_named(self, value: bytes) -> bool:
-        try:
-            name = urlsplit(f"//{value.decode('ascii')}").hostname or ""
-        except ValueError:
+        found = _AUTHORITY.fullmatch(value.decode("latin-1"))
+        if found is None:
             return False
+        name = found["name"].lower().strip("[]")
         if is_loopback(self._host):
             return is_loopback(name)
         # Bound to every address, any name may lead here: then it is the token that protects.
         return name == self._host.lower() or self._host in ("0.0.0.0", "::") or is_loopback(name)
 
-    def _is_own(self, headers: dict[bytes, bytes], method: str) -> bool:
-        origin = headers.get(b"origin")
-        is_foreign = origin is not None and urlsplit(origin.decode("latin-1")).netloc.encode() != headers.get(
-            b"host"
-        )
+    def _is_own(self, headers: dict[bytes, bytes], origins: list[str | None], method: str) -> bool:
+        host = headers.get(b"host", b"").decode("latin-1")
+        is_foreign = any(origin != host for origin in origins)
         # Following a link to the page is fine, reading it from another page is not.
         is_visit = headers.get(b"sec-fetch-mode") == b"navigate" and method == "GET"
         is_near = headers.get(b"sec-fetch-site", b"none") in (b"none", b"same-origin")
@@ -95,13 +100,21 @@ class Guard:
 
     async def _welcome(self, path: str, query: dict[str, str], send: Send) -> None:
         """The token becomes a cookie, and leaves the address."""
-        where = (path if path.startswith("/") and not path.startswith("//") else "/") + (
+        where = (quote(path) if path.startswith("/") and not path.startswith("//") else "/") + (
             f"?{urlencode(query)}" if query else ""
         )
         cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
         headers = [(b"location", where.encode("latin-1", "replace")), (b"set-cookie", cookie.encode())]
         await send({"type": "http.response.start", "status": 303, "headers": [*headers, *HEADERS]})
         await send({"type": "http.response.body", "body": b""})
+
+
+def _authority_of(origin: bytes) -> str | None:
+    """``host:port`` of an Origin header, "" of a hidden one ("null"); None if it is none at all."""
+    text = origin.decode("latin-1")
+    scheme, _, authority = text.partition("://")
+    is_whole = _SCHEME.fullmatch(scheme) and _AUTHORITY.fullmatch(authority)
+    return "" if text == "null" else authority if is_whole else None
 
 
 def _equal(given: str, token: str) -> bool:

@@ -110,6 +110,8 @@ def _require() -> None:
 def _server(app: Any) -> Any:
     import uvicorn
 
+    from evenload.dashboard.connection_limits import MOST_HEAD_BYTES, limited_protocol
+
     return uvicorn.Server(
         uvicorn.Config(
             app,
@@ -117,7 +119,8 @@ def _server(app: Any) -> Any:
             access_log=False,
             lifespan="off",
             ws="none",
-            http="h11",
+            http=limited_protocol(),
+            h11_max_incomplete_event_size=MOST_HEAD_BYTES,
             server_header=False,
             limit_concurrency=256,
             timeout_keep_alive=5,
