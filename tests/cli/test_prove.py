@@ -56,6 +56,25 @@ def test_an_invalid_proof_is_exit_code_one(multiplier, name):
     assert "equation" in page["why_not"]
 
 
+def test_many_are_answered_each(multiplier, tmp_path):
+    good = [multiplier / "public.json", multiplier / "proof.json"]
+    broken = tmp_path / "broken.json"
+    broken.write_text("{}")
+    missing = tmp_path / "nothing.json"
+    wrong = [multiplier.parent / "dup_points" / name for name in ("public.json", "proof.json")]
+    pairs = [*good, good[0], broken, *wrong, good[0], missing, *good]
+    done = run("verify", multiplier / "vkey.json", *pairs, "--json")
+    page = json.loads(done.stdout)
+    assert (done.return_value, page["valid"]) == (1, False)
+    assert [row["valid"] for row in page["proofs"]] == [True, False, False, False, True]
+    assert all(row["why_not"] for row in page["proofs"] if not row["valid"])
+    assert "nothing.json" in page["proofs"][3]["why_not"]
+    told = run("verify", multiplier / "vkey.json", *good, *good)
+    assert (told.return_value, told.stdout) == (0, f"{good[1]}: valid\n" * 2)
+    odd = run("verify", multiplier / "vkey.json", *good, good[0])
+    assert "3 files are no pairs" in str(odd.exception)
+
+
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_json_file_over_ten_megabytes_is_refused_unread(multiplier, tmp_path, place):
     files = [multiplier / name for name in ("vkey.json", "public.json", "proof.json")]

@@ -35,6 +35,24 @@ def public8():
 
 
 @pytest.fixture(scope="session")
+def twist_point():
+    """A point of the twist that is not of order r."""
+    from evenload.gpu.field import FQ
+    from evenload.zk.bn254.plain_curve import G2
+
+    q = FQ.modulus
+    for k in range(1, 100):
+        real, imaginary = (k**3 + G2.b[0]) % q, G2.b[1]
+        norm = pow((real * real + imaginary * imaginary) % q, (q + 1) // 4, q)
+        for sign in (norm, -norm):
+            root = pow((real + sign) * pow(2, -1, q) % q, (q + 1) // 4, q)
+            y = (root, imaginary * pow(2 * root, -1, q) % q) if root else (0, 0)
+            if G2.contains(((k, 0), y)):
+                return (k, 0), y
+    raise AssertionError("no such point")
+
+
+@pytest.fixture(scope="session")
 def context():
     """The best adapter, for WGSL kernels; the set-up script installs a driver in software where it can."""
     from evenload.errors import MissingExtra, NoUsableDevice

@@ -2,17 +2,21 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
+import hypothesis
+import hypothesis.strategies as st
 import pytest
 
 from evenload.errors import FormatError
 from evenload.gpu.field import FQ, FR
-from evenload.zk import Proof, VerificationKey, verify
+from evenload.zk import Proof, VerificationKey, verify, verify_many
 from evenload.zk import verifier as verifier_module
 from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.groth16 import public_from_json, public_to_json
 from evenload.zk.verifier import Verifier
 
+DATA = Path(__file__).parents[1] / "data/zk"
 Q, R = FQ.modulus, FR.modulus
 
 
@@ -58,7 +62,7 @@ def test_malleable_as_documented(path, multiplier):
     assert verify(key, public, Proof(G1.negate(proof.a), G2.negate(proof.b), proof.c))
 
 
-def test_aliases_and_foreign_points_are_refused(path, multiplier):
+def test_aliases_and_foreign_points_are_refused(path, multiplier, twist_point):
     key, public, proof = load(multiplier)
     checker = Verifier(key)
     assert "alias" in checker.why_not([public[0] + R], proof)
@@ -68,31 +72,15 @@ def test_aliases_and_foreign_points_are_refused(path, multiplier):
     assert "pi_a" in checker.why_not(public, dataclasses.replace(proof, a=(x + Q, y)))
     assert "pi_a" in checker.why_not(public, dataclasses.replace(proof, a=(x, y + 1)))
     assert "pi_c is infinity" in checker.why_not(public, dataclasses.replace(proof, c=None))
-    outside = outside_the_subgroup()
-    assert "subgroup" in checker.why_not(public, dataclasses.replace(proof, b=outside))
+    assert "subgroup" in checker.why_not(public, dataclasses.replace(proof, b=twist_point))
 
 
-def outside_the_subgroup():
-    """A point of the twist that is not of order r."""
-    x, q = (1, 0), Q
-    for k in range(1, 100):
-        x = (k, 0)
-        value = ((k**3 + G2.b[0]) % q, G2.b[1])
-        norm = pow((value[0] ** 2 + value[1] ** 2) % q, (q + 1) // 4, q)
-        for sign in (norm, -norm):
-            real = pow((value[0] + sign) * pow(2, -1, q) % q, (q + 1) // 4, q)
-            y = (real, value[1] * pow(2 * real, -1, q) % q) if real else (0, 0)
-            if G2.contains((x, y)):
-                return x, y
-    raise AssertionError("no such point")
-
-
-def test_bad_keys_are_refused(path, multiplier):
+def test_bad_keys_are_refused(path, multiplier, twist_point):
     key, _, _ = load(multiplier)
     for change in (
         {"alpha1": None},
         {"alpha1": (1, 3)},
-        {"beta2": outside_the_subgroup()},
+        {"beta2": twist_point},
         {"ic": (key.ic[0], (1, 3))},
     ):
         with pytest.raises(FormatError, match="verification key"):
@@ -157,3 +145,50 @@ def test_bad_key_files_are_refused(multiplier):
 def test_infinity_has_a_form():
     point = Proof(None, None, None)
     assert Proof.from_json(point.to_json()) == point
+
+
+SPOIL = {
+    "": lambda public, proof, _: (public, proof),
+    "pairing equation": lambda public, proof, _: ([public[0] + 1, *public[1:]], proof),
+    "the pairing equation": lambda public, proof, _: (public, dataclasses.replace(proof, c=proof.a)),
+    "alias": lambda public, proof, _: ([public[0] + R, *public[1:]], proof),
+    "subgroup": lambda public, proof, outside: (public, dataclasses.replace(proof, b=outside)),
+    "infinity": lambda public, proof, _: (public, dataclasses.replace(proof, a=None)),
+    "not a Proof": lambda public, proof, _: (public, "proof"),
+    "where a pair belongs": lambda public, proof, _: (public, proof, 1),
+}
+
+
+@hypothesis.settings(max_examples=25, deadline=None, database=None)
+@hypothesis.given(
+    spoilt=st.lists(st.tuples(st.sampled_from(sorted(SPOIL)), st.integers(1, R - 1)), max_size=12)
+)
+def test_many_are_answered_as_each_is(spoilt, twist_point):
+    """Each statement with another proof of the same: (k a, b / k, c)."""
+    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    key, public, proof = load(DATA / "public8")
+    statements = []
+    for why, k in spoilt:
+        a, b = G1.multiply(proof.a, k), G2.multiply(proof.b, pow(k, -1, R))
+        statements.append(SPOIL[why](public, Proof(a, b, proof.c), twist_point))
+    answers = verify_many(key, statements, explain=True)
+    assert [bool(answer) for answer in answers] == [not why for why, _ in spoilt]
+    assert all(why in answer.why_not for answer, (why, _) in zip(answers, spoilt, strict=True) if why)
+    checker = Verifier(key)
+    pairs = [one for one in statements if len(one) == 2]
+    assert checker.why_not_each(pairs) == [checker.why_not(*one) for one in pairs]
+
+
+def test_many_without_the_extra(path, multiplier):
+    key, public, proof = load(multiplier)
+    assert verify_many(key, [(public, proof), ([34], proof)]) == [True, False]
+    assert verify_many(key, []) == []
+
+
+def test_proofs_that_err_the_opposite_way_do_not_make_up_for_each_other(multiplier):
+    """Their equations' product is one without powers drawn at random."""
+    pytest.importorskip("llvmlite", reason="the kernels extra is not installed")
+    key, public, proof = load(multiplier)
+    shift = G1.multiply(G1.generator, 5)
+    wrong = [dataclasses.replace(proof, c=G1.add(proof.c, by)) for by in (shift, G1.negate(shift))]
+    assert verify_many(key, [(public, one) for one in wrong]) == [False, False]

@@ -3,14 +3,14 @@
 ``f`` is what emits or does the arithmetic: LLVM code (``llvm.arith``, ``llvm.extension``) or WGSL text
 (``wgsl.group``).
 Source: Renes, Costello, Batina, "Complete addition formulas for prime order elliptic curves" (2016),
-algorithms 7 and 8 for a = 0. They are complete where the curve has no point of order two, which holds for G1
-and for the whole twist of BN254 (its order, r times 2q - r, is odd).
+algorithms 7, 8 and 9 for a = 0. They are complete where the curve has no point of order two, which holds for
+G1 and for the whole twist of BN254 (its order, r times 2q - r, is odd).
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Point", "add", "add_affine", "infinity", "select_point"]
+__all__ = ["Point", "add", "add_affine", "double", "infinity", "select_point"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,20 @@ def add_affine(f: Any, a: Point, x: Any, y: Any) -> Point:
     yz = f.add(f.multiply(y, a.z), a.y)
     xz = f.add(f.multiply(x, a.z), a.x)
     return _combine(f, xx, yy, f.times_3b(a.z), xy, yz, f.times_3b(xz))
+
+
+def double(f: Any, a: Point) -> Point:
+    """a + a, in nine products instead of fourteen."""
+    yy, zz3 = f.below(f.square(a.y), 2), f.below(f.times_3b(f.below(f.square(a.z), 2)), 2)
+    yy8 = yy
+    for _ in range(3):
+        yy8 = f.below(f.double(yy8), 2)
+    plus, minus = f.below(f.add(yy, zz3), 4), f.below(f.subtract(yy, f.below(f.triple(zz3), 2)), 4)
+    return Point(
+        f.double(f.multiply(minus, f.below(f.multiply(a.x, a.y), 2))),
+        f.dot((minus, plus, 1), (zz3, yy8, 1)),
+        f.multiply(f.below(f.multiply(a.y, a.z), 2), yy8),
+    )
 
 
 def _cross(f: Any, a0: Any, a1: Any, b0: Any, b1: Any, low: Any, high: Any) -> Any:

@@ -1,7 +1,7 @@
 """Groth16 proofs over BN254: strict file formats, and a fast prover that verifies what it gives out.
 
-``Prover(key)`` proves; ``verify`` checks; ``formats`` reads and writes .zkey, .wtns and .r1cs;
-``plain_groth16`` does the same in plain Python. Importing this package loads no kernels.
+``Prover(key)`` proves; ``verify`` and ``verify_many`` check; ``formats`` reads and writes .zkey, .wtns and
+.r1cs; ``plain_groth16`` does the same in plain Python. Importing this package loads no kernels.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evenload.zk.formats.zkey import ZKey, read_zkey, write_zkey
     from evenload.zk.groth16 import Proof, VerificationKey
     from evenload.zk.prover import Prover
-    from evenload.zk.verifier import Verdict, verify
+    from evenload.zk.verifier import Verdict, verify, verify_many
     from evenload.zk.worker import ProveRequest
 
 _HOMES = {
@@ -28,6 +28,7 @@ _HOMES = {
     "read_witness": "formats.witness",
     "read_zkey": "formats.zkey",
     "verify": "verifier",
+    "verify_many": "verifier",
     "write_witness": "formats.witness",
     "write_zkey": "formats.zkey",
 }
@@ -43,6 +44,7 @@ __all__ = [
     "read_witness",
     "read_zkey",
     "verify",
+    "verify_many",
     "write_witness",
     "write_zkey",
 ]

@@ -3,7 +3,7 @@ snarkjs."""
 
 import pytest
 
-from evenload.gpu.field import FR
+from evenload.gpu.field import FQ, FR
 from evenload.zk.bn254 import plain_pairing as oracle
 from evenload.zk.bn254.plain_curve import G1, G2
 from evenload.zk.groth16 import VerificationKey
@@ -15,12 +15,23 @@ def points(k, m):
     return G1.multiply(G1.generator, k), G2.multiply(G2.generator, m)
 
 
+def is_one(*pairs):
+    """Whether the product of the pairings is one; points of G2 by their multiple of the generator."""
+    import numpy as np
+
+    from evenload.zk.cpu import compiled_pairing
+
+    given = np.concatenate([compiled_pairing.g1_row(p) for p, _ in pairs])
+    lines = compiled_pairing.Lines.of_each([G2.multiply(G2.generator, m) for _, m in pairs])
+    return compiled_pairing.is_one_product(given, lines)
+
+
 def test_every_step_agrees_with_the_oracle():
     from evenload.zk.cpu import compiled_pairing
 
     p, q = points(123456789, 987654321)
     slow = oracle.miller_loop(p, q)
-    fast = compiled_pairing.miller_loop([(p, compiled_pairing.Lines(q))])
+    fast = compiled_pairing.miller_loop(compiled_pairing.g1_row(p), compiled_pairing.Lines.of_each([q]))
     assert compiled_pairing.to_integers(fast) == slow
     assert compiled_pairing.to_integers(
         compiled_pairing.final_exponentiation(fast)
@@ -30,14 +41,46 @@ def test_every_step_agrees_with_the_oracle():
 def test_bilinear_and_not_degenerate():
     from evenload.zk.cpu import compiled_pairing
 
-    p, q = points(3, 5)
+    p, _ = points(3, 5)
     p15, _ = points(15, 1)
-    negative, lines = G1.negate(p15), compiled_pairing.Lines(G2.generator)
-    assert compiled_pairing.is_one_product([(p, compiled_pairing.Lines(q)), (negative, lines)])
-    assert not compiled_pairing.is_one_product([(p, compiled_pairing.Lines(q)), (p15, lines)])
-    assert not compiled_pairing.is_one_product([(p, lines)])
-    assert compiled_pairing.is_one_product([])
-    assert compiled_pairing.is_one_product([(None, lines), (p, None)])
+    assert is_one((p, 5), (G1.negate(p15), 1))
+    assert not is_one((p, 5), (p15, 1))
+    assert not is_one((p, 1))
+    assert is_one((None, 1), (None, 7))
+    assert compiled_pairing.is_one_product(compiled_pairing.g1_row(None)[:0], [])
+
+
+def test_lines_of_many_points_are_those_of_each():
+    from evenload.zk.cpu import compiled_pairing
+
+    many = [G2.multiply(G2.generator, m) for m in (1, 2, FR.modulus - 1, 12345, 3**150 % FR.modulus)]
+    together = compiled_pairing.Lines.of_each(many)
+    for point, lines in zip(many, together, strict=True):
+        (alone,) = compiled_pairing.Lines.of_each([point])
+        assert residues(alone.table) == residues(lines.table)
+
+
+def residues(table):
+    from evenload.gpu.llvm import rows
+
+    return [value % FQ.modulus for value in rows.to_integers(table)]
+
+
+COFACTOR = 2 * FQ.modulus - FR.modulus
+SMALL = 10069  # the smallest factor of the cofactor
+
+
+@pytest.mark.parametrize(
+    "factor", [1, FR.modulus, FR.modulus * COFACTOR // SMALL, COFACTOR, COFACTOR // SMALL]
+)
+def test_the_order_of_a_point_of_the_twist(factor, twist_point):
+    """Also of points whose order has a small factor, and of sums of one in G2 and one outside."""
+    from evenload.zk.cpu import compiled_pairing
+
+    point = G2.multiply(twist_point, factor)
+    for candidate in (point, G2.add(point, G2.generator)):
+        if candidate is not None:
+            assert compiled_pairing.has_order_r(candidate) is G2.has_order_r(candidate)
 
 
 def test_oracle_has_order_r_and_is_bilinear():

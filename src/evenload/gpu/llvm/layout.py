@@ -5,7 +5,16 @@ from dataclasses import dataclass
 
 from evenload.gpu.field import X
 
-__all__ = ["LEVELS", "N_LINES", "PAIR_SLACK", "STEPS", "Level", "scratch_bytes", "shared_inversion"]
+__all__ = [
+    "LEVELS",
+    "N_LINES",
+    "PAIR_SLACK",
+    "SCRATCH_BYTES",
+    "STEPS",
+    "Level",
+    "scratch_bytes",
+    "shared_inversion",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,9 @@ STEPS = [step for bit in bin(6 * X + 2)[3:] for step in ((1, 0) if bit == "1" el
 
 N_LINES = len(STEPS) + 2
 """Two chords for the Frobenius images follow the steps."""
+
+SCRATCH_BYTES = 256
+"""For the lines of a point: where it is (x, y), the product before it, its slope's denominator."""
 
 
 def shared_inversion(level: str, degree: int) -> int:

@@ -49,12 +49,12 @@ def scalar() -> Program:
 
 
 def scalar_recipe() -> Recipe:
-    signatures = {f"g{d}_{name}": n for d in (1, 2) for name, n in {"fold": 6, "combine": 4}.items()}
+    signatures = {f"g{d}_{name}": n for d in (1, 2) for name, n in {"fold": 6, "combine": 6}.items()}
     signatures |= {"digits": 6, "sort": 6, "nonzero_rows": 4}
     signatures |= {"sparse_products": 5, "multiply_rows": 4, "powers": 4}
     signatures |= {"lagrange": 5, "combine_rows": 6}
     signatures |= {"f12_multiply": 3, "f12_power_x": 2, "f12_invert": 2, "f12_map": 4}
-    signatures |= {"g2_lines": 3, "miller_loop": 4}
+    signatures |= {"g2_lines": 5, "miller_loop": 4}
     sources = program.sources(
         *_SHARED_SOURCES, "llvm.field.digits", "llvm.field.fold", "llvm.field.tower",
         "llvm.setup_kernels", "llvm.witness_kernels",

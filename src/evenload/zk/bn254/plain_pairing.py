@@ -4,6 +4,7 @@ Fq12 = Fq2[w] / (w^6 - (9 + u)); an element is a tuple of six Fq2 coefficients o
 Source: Vercauteren, "Optimal pairings" (2010); line formulas by direct computation on the twist.
 """
 
+import functools
 from collections.abc import Iterable
 from typing import Any
 
@@ -60,7 +61,13 @@ def frobenius_point(point: Any, n: int) -> Any:
     x, y = point
     if n % 2:
         x, y = (x[0], -x[1] % Q), (y[0], -y[1] % Q)
-    return fq2_multiply(x, power2(XI, (Q**n - 1) // 3)), fq2_multiply(y, power2(XI, (Q**n - 1) // 2))
+    of_x, of_y = _frobenius_factors(n)
+    return fq2_multiply(x, of_x), fq2_multiply(y, of_y)
+
+
+@functools.cache
+def _frobenius_factors(n: int) -> tuple[Fq2, Fq2]:
+    return power2(XI, (Q**n - 1) // 3), power2(XI, (Q**n - 1) // 2)
 
 
 def power2(a: Fq2, exponent: int) -> Fq2:

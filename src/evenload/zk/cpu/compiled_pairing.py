@@ -6,13 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from evenload.gpu.field import FQ
+from evenload.gpu.field import FQ, X
 from evenload.gpu.llvm import programs, rows
-from evenload.gpu.llvm.layout import N_LINES
+from evenload.gpu.llvm.layout import N_LINES, SCRATCH_BYTES
 from evenload.zk.bn254 import plain_pairing as oracle
 from evenload.zk.bn254.plain_curve import G2
+from evenload.zk.cpu import points
 
-__all__ = ["Lines", "final_exponentiation", "g1_row", "g2_row", "is_one_product", "miller_loop"]
+__all__ = [
+    "Lines",
+    "final_exponentiation",
+    "g1_row",
+    "g2_row",
+    "has_order_r",
+    "is_one_product",
+    "miller_loop",
+]
 
 _F12_BYTES = 384
 _LINE_BYTES = 128
@@ -30,22 +39,42 @@ def g2_row(point: Any) -> np.ndarray:
 
 
 class Lines:
-    """The lines of the Miller loop for one finite point of G2; worth keeping for the points of a key."""
+    """The lines of the Miller loop for one finite point of G2, worth keeping for the points of a key."""
 
-    def __init__(self, point: Any):
-        images = [oracle.frobenius_point(point, 1), G2.negate(oracle.frobenius_point(point, 2))]
-        images_rows = np.concatenate([g2_row(image) for image in images])
-        self.table = rows.empty(N_LINES, _LINE_BYTES)
-        given = g2_row(point)
-        programs.scalar().g2_lines(*map(rows.address, (given, images_rows, self.table)))
+    def __init__(self, table: np.ndarray):
+        self.table = table
+
+    @classmethod
+    def of_each(cls, points: Sequence[Any]) -> list["Lines"]:
+        """For each of ``points``, which have order r; together they cost less than one by one."""
+        images = [(oracle.frobenius_point(p, 1), G2.negate(oracle.frobenius_point(p, 2))) for p in points]
+        images_rows = np.concatenate([g2_row(image) for both in images for image in both])
+        given = np.concatenate([g2_row(point) for point in points])
+        scratch = rows.empty(len(points), SCRATCH_BYTES)
+        table = rows.empty(len(points) * N_LINES, _LINE_BYTES)
+        programs.scalar().g2_lines(
+            *map(rows.address, (given, images_rows)), len(points), *map(rows.address, (scratch, table))
+        )
+        return [cls(table[k : k + N_LINES]) for k in range(0, len(table), N_LINES)]
 
 
-def miller_loop(pairs: Sequence[tuple[Any, Lines]]) -> np.ndarray:
-    """The product of the Miller functions; points of G1 must be finite."""
-    tables = np.array([rows.address(lines.table) for _, lines in pairs], np.int64)
-    points = np.concatenate([g1_row(point) for point, _ in pairs]) if pairs else rows.zeros(1, 64)
+def has_order_r(point: Any) -> bool:
+    """Whether a finite point of the twist is in G2.
+
+    The Frobenius map psi has psi^2 - t psi + q = 0 on the whole twist, so where psi(P) = [t - 1] P, it
+    follows that [q + 1 - t] P = [r] P = 0; and in G2 psi is [q] = [t - 1]. For this curve t - 1 = 6 x^2.
+    """
+    multiple = points.combine(2, g2_row(point), [6 * X * X], n_bits=127, are_public=True)
+    return points.to_integers(multiple) == oracle.frobenius_point(point, 1)
+
+
+def miller_loop(given: np.ndarray, lines: Sequence[Lines]) -> np.ndarray:
+    """The product of the Miller functions at ``given``, finite points of G1 as rows, one for each line table."""
+    tables = np.array([rows.address(one.table) for one in lines], np.int64)
+    aligned = rows.empty(max(1, len(given)), 64)
+    aligned[: len(given)] = given
     out = rows.empty(1, _F12_BYTES)
-    programs.scalar().miller_loop(rows.address(tables), rows.address(points), len(pairs), rows.address(out))
+    programs.scalar().miller_loop(rows.address(tables), rows.address(aligned), len(lines), rows.address(out))
     return out
 
 
@@ -114,7 +143,12 @@ def to_integers(f: np.ndarray) -> Any:
     return tuple(zip(values[0::2], values[1::2], strict=True))
 
 
-def is_one_product(pairs: Sequence[tuple[Any, Lines | None]]) -> bool:
-    """Whether the product of e(p, q) is one; a pair with infinity (None) counts as one."""
-    finite = [(point, lines) for point, lines in pairs if point is not None and lines is not None]
-    return to_integers(final_exponentiation(miller_loop(finite))) == oracle.ONE
+def is_one_product(given: np.ndarray, lines: Sequence[Lines]) -> bool:
+    """Whether the product of e(p, q) is one.
+
+    given  [n, 8] uint64 rows of points of G1; zeros are infinity, whose pairing is one
+    lines  those of n points of G2
+    """
+    is_finite = given.any(axis=1)
+    finite = [one for one, counts in zip(lines, is_finite, strict=True) if counts]
+    return to_integers(final_exponentiation(miller_loop(given[is_finite], finite))) == oracle.ONE

@@ -1,6 +1,6 @@
 """Kernels on few points, one at a time: windows to one sum, and sums of multiples. Level word64 only.
 
-``combine`` does the same operations for every scalar (no branch and no address depends on one), because it
+``combine`` does the same operations for every secret scalar (no branch and no address depends on one), as it
 handles the blinding of proofs; ``fold`` handles sums that are public or already mixed.
 """
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from evenload.gpu.curve import Point, add, infinity, select_point
+from evenload.gpu.curve import Point, add, double, infinity, select_point
 from evenload.gpu.field import FQ
 from evenload.gpu.llvm.field.arith import PrimeField
 from evenload.gpu.llvm.field.extension import QuadraticField
@@ -17,7 +17,7 @@ from evenload.gpu.llvm.ir_builder import Code, add_kernel
 
 __all__ = ["SIGNATURES", "add_fold_kernels"]
 
-SIGNATURES = {"fold": 6, "combine": 4}
+SIGNATURES = {"fold": 6, "combine": 6}
 
 
 class FoldKernels:
@@ -44,6 +44,13 @@ class FoldKernels:
     def _adder(self, code: Code) -> Any:
         return code.function(f"g{self.degree}_add_in_place", 2, self._add_in_place)
 
+    def _double_in_place(self, code: Code, target: Any) -> None:
+        f = self.field(code)
+        self._store(f, double(f, self._load(f, target)), target)
+
+    def _doubler(self, code: Code) -> Any:
+        return code.function(f"g{self.degree}_double_in_place", 1, self._double_in_place)
+
     def _slots(self, code: Code, f: Any, n: int) -> list[Any]:
         """``n`` points on the stack, all infinity."""
         slots = [code.stack(self.point_bytes) for _ in range(n)]
@@ -64,39 +71,46 @@ class FoldKernels:
 
         segments: [n_windows][lanes][2] projective points; each segment holds 2^log_length buckets.
         """
-        f, plus = self.field(code), self._adder(code)
+        f, plus, twice = self.field(code), self._adder(code), self._doubler(code)
         (total,) = self._slots(code, f, 1)
         window_bytes = code.mul(lanes, 2 * self.point_bytes)
         with code.range(code.sub(n_windows, 1), -1, -1) as w:
             with code.range(0, width):
-                code.call(plus, total, total)
+                code.call(twice, total)
             window = code.add(segments, code.mul(w, window_bytes))
             running, weighted = self._slots(code, f, 2)
             with code.range(code.sub(lanes, 1), 0, -1) as s:
                 code.call(plus, running, code.add(window, code.mul(s, 2 * self.point_bytes)))
                 code.call(plus, weighted, running)
             with code.range(0, log_length):
-                code.call(plus, weighted, weighted)
+                code.call(twice, weighted)
             code.call(plus, total, weighted)
             with code.range(0, lanes) as s:
                 at = code.add(code.mul(s, 2 * self.point_bytes), self.point_bytes)
                 code.call(plus, total, code.add(window, at))
         self._store_affine(f, total, out)
 
-    def combine(self, code: Code, points: Any, scalars: Any, n: Any, out: Any) -> None:
-        """sum of scalars[i] * points[i]: affine rows (zeros: infinity), scalars of 32 bytes below 2^254."""
-        f, plus = self.field(code), self._adder(code)
+    def combine(
+        self, code: Code, points: Any, scalars: Any, n: Any, n_bits: Any, are_public: Any, out: Any
+    ) -> None:
+        """sum of scalars[i] * points[i]: affine rows (zeros: infinity), scalars of 32 bytes below 2^n_bits.
+
+        are_public: 0 or 1; 1 passes over the bits that are not set.
+        """
+        f, plus, twice = self.field(code), self._adder(code), self._doubler(code)
         total, addend = self._slots(code, f, 2)
-        with code.range(253, -1, -1) as bit:
-            code.call(plus, total, total)
+        is_secret = code.ir.icmp_unsigned("==", are_public, code.const(0))
+        with code.range(code.sub(n_bits, 1), -1, -1) as bit:
+            code.call(twice, total)
             with code.range(0, n) as i:
-                x, y = f.load_rows([code.add(points, code.mul(i, self.row_bytes))], 2)
                 word = code.load_int(code.add(scalars, code.mul(i, 32)), code.lshr(bit, 6))
                 is_set = code.ir.trunc(code.lshr(word, code.and_(bit, 63)), ir.IntType(1))
-                is_real = code.ir.and_(is_set, code.ir.not_(f.is_zero(x)))
-                chosen = select_point(f, is_real, Point(x, y, f.one()), infinity(f))
-                self._store(f, chosen, addend)
-                code.call(plus, total, addend)
+                with code.when(code.ir.or_(is_secret, is_set)):
+                    x, y = f.load_rows([code.add(points, code.mul(i, self.row_bytes))], 2)
+                    is_real = code.ir.and_(is_set, code.ir.not_(f.is_zero(x)))
+                    chosen = select_point(f, is_real, Point(x, y, f.one()), infinity(f))
+                    self._store(f, chosen, addend)
+                    code.call(plus, total, addend)
         self._store_affine(f, total, out)
 
 

@@ -12,7 +12,7 @@ from evenload.gpu.field import FQ, X
 from evenload.gpu.llvm.field.extension import Pair, QuadraticField
 from evenload.gpu.llvm.field.word64 import Word64
 from evenload.gpu.llvm.ir_builder import Code, add_kernel
-from evenload.gpu.llvm.layout import N_LINES, STEPS
+from evenload.gpu.llvm.layout import N_LINES, SCRATCH_BYTES, STEPS
 
 __all__ = ["LINE_BYTES", "SIGNATURES", "add_tower_kernels"]
 
@@ -21,10 +21,11 @@ SIGNATURES = {
     "f12_power_x": 2,
     "f12_invert": 2,
     "f12_map": 4,
-    "g2_lines": 3,
+    "g2_lines": 5,
     "miller_loop": 4,
 }
 LINE_BYTES = 128
+BEFORE, RUN = 128, 192  # in a point's scratch
 Six = list[Pair]
 
 
@@ -166,39 +167,62 @@ def map_coefficients(code: Code, out: Any, a: Any, factors: Any, conjugate: Any)
         f.store(f.multiply(c, f.load(factors, 64 * k)), out, 64 * k)
 
 
-def lines(code: Code, point: Any, images: Any, out: Any) -> None:
-    """The lines of the Miller loop for a finite point of G2 (affine row).
+def lines(code: Code, points: Any, images: Any, n: Any, scratch: Any, out: Any) -> None:
+    """The lines of the Miller loop for ``n`` points of G2 (affine rows) of order r.
 
-    images: two affine rows, pi(Q) and -pi^2(Q). out: N_LINES times (slope, slope * x - y) as Fq2.
+    images: two affine rows for each point, pi(Q) and -pi^2(Q). scratch: n times SCRATCH_BYTES.
+    out: for each point N_LINES times (slope, slope * x - y) as Fq2.
     """
-    step = code.function("g2_line", 3, _line)
-    current = code.stack(128)
-    code.copy(current, point, 128)
+    step = code.function("g2_line_of_each", 5, _line_of_each)
+    with code.range(0, n) as i:
+        code.copy(code.add(scratch, code.mul(i, SCRATCH_BYTES)), code.add(points, code.mul(i, 128)), 128)
     kinds = code.table("miller_steps", STEPS)
     with code.range(0, len(STEPS)) as k:
         is_tangent = code.ir.icmp_unsigned("!=", code.load_int(kinds, k), code.const(0))
-        other = code.ir.select(is_tangent, current, point)
-        code.call(step, current, other, code.add(out, code.mul(k, LINE_BYTES)))
+        others = code.ir.select(is_tangent, scratch, points)
+        stride = code.ir.select(is_tangent, code.const(SCRATCH_BYTES), code.const(128))
+        code.call(step, scratch, others, stride, n, code.add(out, code.mul(k, LINE_BYTES)))
     for k in (0, 1):
         at = code.add(out, code.const((len(STEPS) + k) * LINE_BYTES))
-        code.call(step, current, code.add(images, 128 * k), at)
+        code.call(step, scratch, code.add(images, 128 * k), 256, n, at)
 
 
-def _line(code: Code, current: Any, other: Any, out: Any) -> None:
-    """current += other, which is the same address for the tangent."""
+def _line_of_each(code: Code, scratch: Any, others: Any, stride: Any, n: Any, out: Any) -> None:
+    """current += other for each point; ``others`` is ``scratch`` for the tangents.
+
+    One inversion serves all (Montgomery's trick), so no slope may be infinite: true of points of order r.
+    """
     f = _field(code)
-    x, y = f.load(current), f.load(current, 64)
-    x2, y2 = f.load(other), f.load(other, 64)
-    is_tangent = code.ir.icmp_unsigned("==", current, other)
-    rise = f.select(is_tangent, f.below(f.triple(f.below(f.square(x), 1)), 2), f.below(f.subtract(y2, y), 2))
-    run = f.select(is_tangent, f.below(f.double(y), 2), f.below(f.subtract(x2, x), 2))
-    slope = f.below(f.multiply(rise, f.invert(run)), 2)
-    f.store(slope, out)
-    f.store(f.subtract(f.multiply(slope, x), y), out, 64)
-    x3 = f.below(f.subtract(f.subtract(f.below(f.square(slope), 1), f.below(x, 1)), f.below(x2, 1)), 2)
-    y3 = f.subtract(f.multiply(slope, f.subtract(x, x3)), y)
-    f.store(x3, current)
-    f.store(y3, current, 64)
+    is_tangent = code.ir.icmp_unsigned("==", scratch, others)
+    product = code.stack(64)
+    f.store(f.one(), product)
+
+    def operands(i: Any) -> tuple[Any, ...]:
+        current, other = code.add(scratch, code.mul(i, SCRATCH_BYTES)), code.add(others, code.mul(i, stride))
+        return current, f.load(current), f.load(current, 64), f.load(other), f.load(other, 64)
+
+    with code.range(0, n) as i:
+        current, x, y, x2, y2 = operands(i)
+        run = f.select(is_tangent, f.below(f.double(y), 2), f.below(f.subtract(x2, x), 2))
+        before = f.load(product)
+        f.store(before, current, BEFORE)
+        f.store(run, current, RUN)
+        f.store(f.multiply(before, run), product)
+    f.store(f.invert(f.load(product)), product)
+    with code.range(code.sub(n, 1), -1, -1) as i:
+        current, x, y, x2, y2 = operands(i)
+        inverse = f.below(f.multiply(f.load(product), f.load(current, BEFORE)), 2)
+        f.store(f.multiply(f.load(product), f.load(current, RUN)), product)
+        tripled = f.below(f.triple(f.below(f.square(x), 1)), 2)
+        rise = f.select(is_tangent, tripled, f.below(f.subtract(y2, y), 2))
+        slope = f.below(f.multiply(rise, inverse), 2)
+        line = code.add(out, code.mul(i, N_LINES * LINE_BYTES))
+        f.store(slope, line)
+        f.store(f.subtract(f.multiply(slope, x), y), line, 64)
+        x3 = f.below(f.subtract(f.subtract(f.below(f.square(slope), 1), f.below(x, 1)), f.below(x2, 1)), 2)
+        y3 = f.subtract(f.multiply(slope, f.subtract(x, x3)), y)
+        f.store(x3, current)
+        f.store(y3, current, 64)
 
 
 def miller_loop(code: Code, line_tables: Any, points: Any, n: Any, out: Any) -> None:
