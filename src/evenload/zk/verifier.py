@@ -101,7 +101,7 @@ class Verifier:
         """For each (public inputs, proof), what ``why_not`` says; faster than one by one.
 
         The pairings of up to 256 statements are multiplied at once (cpu/equations.py). A proof that is not
-        valid is taken for valid with a chance of 2^-127 at most, whoever made it: powers are drawn anew each time.
+        valid is taken for valid with a chance of 2^-127 at most, whoever made it: powers are drawn each time.
         """
         answers: list[str | None] = []
         for start in range(0, len(statements), AT_ONCE):

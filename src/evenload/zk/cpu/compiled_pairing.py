@@ -69,7 +69,7 @@ def has_order_r(point: Any) -> bool:
 
 
 def miller_loop(given: np.ndarray, lines: Sequence[Lines]) -> np.ndarray:
-    """The product of the Miller functions at ``given``, finite points of G1 as rows, one for each line table."""
+    """The product of the Miller functions at ``given``, rows of finite points of G1, each with its lines."""
     tables = np.array([rows.address(one.table) for one in lines], np.int64)
     aligned = rows.empty(max(1, len(given)), 64)
     aligned[: len(given)] = given

@@ -39,8 +39,8 @@ class Equations:
         """The indices of those whose equation does not hold.
 
         Each equation is taken to the power of a random number of 128 bits, and their product is compared
-        with one; where it is not, halves are, down to single ones. A wrong one is missed with a chance of at most
-        2^-127.
+        with one; where it is not, halves are, down to single ones. A wrong one is missed with a chance of at
+        most 2^-127.
         Source: Bellare, Garay, Rabin, "Fast batch verification" (1998), the small exponents test.
         """
         if not statements:
