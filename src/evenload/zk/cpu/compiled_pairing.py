@@ -149,6 +149,6 @@ def is_one_product(given: np.ndarray, lines: Sequence[Lines]) -> bool:
     given  [n, 8] uint64 rows of points of G1; zeros are infinity, whose pairing is one
     lines  those of n points of G2
     """
-    is_finite = given.any(axis=1)
+    is_finite = np.any(given, axis=1)
     finite = [one for one, counts in zip(lines, is_finite, strict=True) if counts]
     return to_integers(final_exponentiation(miller_loop(given[is_finite], finite))) == oracle.ONE
