@@ -1,4 +1,7 @@
-"""Writes what a benchmark measured, with what it was measured on, to ``benchmarks/results/<name>.json``."""
+"""Writes what a benchmark measured, with what it was measured on, to ``benchmarks/results/<name>.json``.
+
+What was measured while other processes ran is written to ``<name>.disturbed.json``, which no table reads.
+"""
 
 import datetime
 import json
@@ -6,30 +9,69 @@ import os
 import platform
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenload.cli.bench.measure.machine import cpu_model, package_versions
+import psutil
+
+from evenload.cli.bench.measure.machine import cpu_flags, cpu_model, package_versions
 from evenload.cli.terminal.table import format_table
 
 RESULTS = Path(__file__).parent / "results"
+MOST_OF_OTHERS = 0.05  # of the processors, from the import of this module to ``record``
+
+
+def _clocks() -> tuple[float, float, float]:
+    """Seconds: of the wall; that the processors were busy; of these, by this process and its children."""
+    times = psutil.cpu_times()
+    spent = os.times()
+    return (
+        time.monotonic(),
+        sum(times[:3]) + sum(getattr(times, name, 0.0) for name in ("irq", "softirq", "steal")),
+        spent.user + spent.system + spent.children_user + spent.children_system,
+    )
+
+
+START, LOAD_BEFORE = _clocks(), os.getloadavg()
 
 
 def record(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> Path:
-    """Print ``rows`` as a table; write them, ``extra`` facts, the machine, versions, date and command."""
+    """Print ``rows`` as a table; write them, ``extra`` facts, machine, load, versions, date and command.
+
+    Children count as this process's own once they have ended.
+    """
     print_table(rows)
+    wall_s, busy_s, own_s = (now - then for now, then in zip(_clocks(), START, strict=True))
+    others = max(0.0, busy_s - own_s) / max(1e-9, wall_s * (os.cpu_count() or 1))
     page = {
         "name": name,
         "rows": list(rows),
         **extra,
-        "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "system": platform.system()},
+        "machine": {
+            "cpu": cpu_model(),
+            "flags": cpu_flags(),
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+        },
+        "load": {
+            "before": round(LOAD_BEFORE[0], 2),
+            "after": round(os.getloadavg()[0], 2),
+            "share_of_others": round(others, 3),
+        },
         "versions": package_versions("evenload", "numpy", "click", "numba", "scipy", "torch"),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
     }
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{name}.json"
+    is_disturbed = others > MOST_OF_OTHERS
+    path = RESULTS / f"{name}{'.disturbed' if is_disturbed else ''}.json"
+    if is_disturbed:
+        print(
+            f"other processes took {others:.0%} of the processors: written to {path.name}, out of all tables",
+            file=sys.stderr,
+        )
     path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 

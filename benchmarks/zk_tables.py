@@ -114,6 +114,12 @@ def kernels() -> str | None:
     return table(["kernel (ifma52)", "size", "CPU ms"], lines) if rows else None
 
 
+def verify() -> str | None:
+    rows = results("zk_verify")
+    lines = [[row["how"], f"{row['cpu_ms']:.2f}", f"{row['times']:.1f}×"] for row in rows]
+    return table(["verification", "CPU ms a proof", "one by one over it"], lines) if rows else None
+
+
 def shared(name: str) -> str:
     """Says so if the machine had other work while a result with wall times was measured."""
     path = RESULTS / f"{name}.json"
@@ -129,6 +135,7 @@ TABLES: dict[str, Callable[[], str | None]] = {
     "zk_wgsl": wgsl,
     "zk_batch": batch,
     "zk_kernels_ifma52": kernels,
+    "zk_verify": verify,
 }
 
 

@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["cpu_model", "device_specs", "machine_facts", "package_versions"]
+__all__ = ["cpu_flags", "cpu_model", "device_specs", "machine_facts", "package_versions"]
 
 PACKAGES = ("evenload", "numpy", "numba", "llvmlite", "torch", "loky", "joblib")
 
@@ -53,6 +53,18 @@ def cpu_model() -> str:
     return next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown"
     )
+
+
+def cpu_flags() -> str:
+    """Those instruction set extensions of the processor that kernels are chosen by, as Linux names them."""
+    known = ("avx2", "bmi2", "adx", "sha_ni", "avx512f", "avx512bw", "avx512ifma", "asimd", "sha2", "sve")
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    named = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
+    here = set(next(named, ()))
+    return " ".join(flag for flag in known if flag in here)
 
 
 def package_versions(*packages: str) -> dict[str, str]:
