@@ -50,6 +50,7 @@ COMMANDS = {
         "Ask what a fleet would do with your items.",
     ),
     "status": ("evenload.cli.pipeline.status:status", "Say how far a run is, by stage and group."),
+    "stop": ("evenload.cli.pipeline.stop:stop", "End a run, or give up some of its items."),
     "top": ("evenload.cli.monitoring.top:top", "Show devices and running jobs, live."),
     "verify": ("evenload.cli.verify:verify", "Verify a Groth16 proof."),
     "warm": ("evenload.cli.warm:warm", "Compile what first answers would wait for."),

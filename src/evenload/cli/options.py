@@ -18,6 +18,7 @@ __all__ = [
     "passed_as",
     "quiet_option",
     "set_option",
+    "skip_option",
 ]
 
 Command = Callable[..., Any]
@@ -34,6 +35,9 @@ color_option = click.option(
 )
 set_option = click.option(
     "--set", "changes", multiple=True, metavar="KEY=VALUE", help="Set a key of the job file."
+)
+skip_option = click.option(
+    "--skip", "skipped", multiple=True, metavar="ID", help="Leave this item out; may be given several times."
 )
 
 

@@ -18,7 +18,7 @@ from evenload.events import Event
 from evenload.pipeline.artifacts import encode_artifact, open_picture, plain_picture, write_atomically
 from evenload.pipeline.dispatch.results import ItemResult
 from evenload.pipeline.resident_job import ResidentJob
-from evenload.pipeline.run.worker_cache import KeptWorkers
+from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 

@@ -23,6 +23,7 @@ from evenload.devices import DevicePool
 from evenload.errors import ConfigError, UnknownName
 from evenload.events import Event, EventFile, json_text, read_events
 from evenload.executor.backends import BACKENDS, BackendSettings
+from evenload.pipeline.dispatch.item_flow import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
 from evenload.pipeline.job.model_files import check_models
 from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
@@ -66,8 +67,8 @@ class Pipeline:
         return cls(*load_job(path, changes), Path(path).resolve().parent)
 
     @classmethod
-    def from_run(cls, path: str | Path) -> "Pipeline":
-        """The job of an earlier run, from its run folder.
+    def from_run(cls, path: str | Path, changes: Iterable[str] = ()) -> "Pipeline":
+        """The job of an earlier run, from its run folder. ``changes`` as for ``from_yaml``.
 
         Raises ConfigError if that holds none, or if others may have written it: a job file is code.
         """
@@ -86,7 +87,7 @@ class Pipeline:
                 f"{path} is not the folder of a run that can be gone on with ({type(error).__name__})",
                 hint="give the folder that `evenload run` printed",
             ) from error
-        return cls(*parse_job(text, folder, str(path / "config.yaml")), folder)
+        return cls(*parse_job(text, folder, str(path / "config.yaml"), changes), folder)
 
     @property
     def out(self) -> Path:
@@ -141,6 +142,7 @@ class Pipeline:
         out: str | Path | None = None,
         fresh: bool = False,
         retry_failed: bool = False,
+        skip: Iterable[str] = (),
         report: str | Path | None = None,
         sinks: Iterable[Callable[[Event], None]] = (),
         sample_s: float = 1.0,
@@ -151,20 +153,24 @@ class Pipeline:
         out               the run folder; results of the same job in it are kept, and only the rest is done
         fresh             take an earlier run in the folder away
         retry_failed      try items again that failed in an earlier run
+        skip              ids of items that are left out; a later run does them
         report            write the report here, not into the run folder
         sinks             get every event as it happens
         sample_s          seconds from one look at the devices' load and memory to the next
 
-        Raises ConfigError if the folder holds something else or results of another job (and says what was
-        changed), or the report has no place; FormatError if a model's folder is not whole; NoUsableDevice if
-        no device can run a stage (what earlier stages gave is written first), or models landed on the CPU;
-        EvenloadError if the disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
+        Raises ConfigError if no item has an id of ``skip``, the folder holds something else or results of
+        another job (and says what was changed), or the report has no place; FormatError if a model's folder
+        is not whole; NoUsableDevice if no device can run a stage (what earlier stages gave is written first),
+        or models landed on the CPU; EvenloadError if the disk is full. Failed items raise nothing: see
+        ``PipelineResult.failures``.
         """
         from evenload.pipeline.run.session import JobSession
         from evenload.pipeline.store.ledger import Ledger, fingerprint_of
 
         policy = policy or self.spec.schedule.policy
         _check_names(policy, backend)
+        skipped = frozenset(skip)
+        check_ids(sorted(skipped), {item.id for item, _ in self.items})
         if report is not None:
             _check_place(Path(report))
         check_models(self.spec, self.folder)
@@ -189,6 +195,7 @@ class Pipeline:
                         [file, *sinks],
                         may_use_cpu=may_use_cpu(use),
                         retries_failed=retry_failed,
+                        skipped=skipped,
                     )
                     session.go(pool, lambda: self._planned(pool, folder), policy, backend, sample_s)
                     interrupts.hold()

@@ -7,7 +7,7 @@ import pytest
 
 from evenload.events import Note, Span, read_events
 from evenload.pipeline import Pipeline, PipelineResult
-from evenload.pipeline.run.worker_cache import KeptWorkers
+from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 
 STAGES = """
 from pathlib import Path

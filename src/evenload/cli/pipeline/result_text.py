@@ -32,10 +32,8 @@ def _text(result: "PipelineResult") -> str:
     if len(result.failures) > MOST_SHOWN:
         lines.append(f"... and {len(result.failures) - MOST_SHOWN} more failures, see results.jsonl")
     lines.append(_headline(result))
-    if result.status in ("interrupted", "failed"):
-        lines.append(
-            f"{result.status}: {len(result) - result.n_done - len(result.failures)} items are unfinished"
-        )
+    if result.status in ("interrupted", "failed", "timed out"):
+        lines.append(f"{result.status}: {result.item_counts['unfinished']} items are unfinished")
     width = max((len(name) for name in result.headline), default=0)
     lines += [f"  {name:<{width}}  {figure}" for name, figure in result.headline.items()]
     lines.append(f"results  {result.folder / 'results.jsonl'}")

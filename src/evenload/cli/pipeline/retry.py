@@ -1,38 +1,71 @@
 """``evenload retry --failed RUN``: try again what failed in a run, and go on with what is missing."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from evenload.cli.options import PATH, json_option, no_progress_option, quiet_option
+from evenload.cli.options import (
+    PATH,
+    json_option,
+    no_progress_option,
+    passed_as,
+    quiet_option,
+    set_option,
+    skip_option,
+)
 from evenload.cli.pipeline.result_text import echo_result
 
 __all__ = ["retry"]
 
 
+@dataclass(frozen=True, slots=True)
+class RetryRequest:
+    """The options of ``evenload retry``."""
+
+    run: Path
+    failed: bool
+    devices: str | None
+    backend: str
+    changes: tuple[str, ...]
+    skipped: tuple[str, ...]
+    as_json: bool
+    quiet: bool
+    no_progress: bool
+
+
 @click.command()
 @click.argument("run", type=PATH)
-@click.option("--failed", is_flag=True, help="Items that failed are tried again.")
+@click.option("--failed", is_flag=True, help="Items that failed or were stopped are tried again.")
 @click.option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number; wins over the job.")
 @click.option("--backend", default="process", show_default=True, help="process | inline (to debug with).")
+@set_option
+@skip_option
 @json_option
 @quiet_option
 @no_progress_option
-def retry(
-    run: Path, failed: bool, devices: str | None, backend: str, as_json: bool, quiet: bool, no_progress: bool
-) -> int:
+@passed_as(RetryRequest)
+def retry(request: RetryRequest) -> int:
     """Go on with the run in the folder RUN, as its job was; with --failed also with what failed.
 
     \b
     evenload retry --failed runs/pairs
+    evenload retry --failed runs/pairs --set errors.timeout_s=600 --skip r7
     """
     from evenload.pipeline.pipeline import Pipeline
     from evenload.pipeline.run.interrupts import Interrupts
     from evenload.report.progress import make_progress
 
-    pipeline = Pipeline.from_run(run)
+    pipeline = Pipeline.from_run(request.run, request.changes)
     with Interrupts():
-        with make_progress("never" if no_progress or quiet else "auto") as progress:
-            result = pipeline.run(devices, backend=backend, out=run, retry_failed=failed, sinks=[progress])
-        echo_result(result, as_json)
+        with make_progress("never" if request.no_progress or request.quiet else "auto") as progress:
+            result = pipeline.run(
+                request.devices,
+                backend=request.backend,
+                out=request.run,
+                retry_failed=request.failed,
+                skip=request.skipped,
+                sinks=[progress],
+            )
+        echo_result(result, request.as_json)
     return result.exit_code

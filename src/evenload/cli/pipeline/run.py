@@ -16,6 +16,7 @@ from evenload.cli.options import (
     passed_as,
     quiet_option,
     set_option,
+    skip_option,
 )
 from evenload.cli.pipeline.result_text import echo_result
 
@@ -39,6 +40,7 @@ class RunRequest:
     fresh: bool
     report: Path | None
     changes: tuple[str, ...]
+    skipped: tuple[str, ...]
     seed: int | None
     dry_run: bool
     schema: bool
@@ -69,6 +71,7 @@ class RunRequest:
 @click.option("--fresh", "--overwrite", is_flag=True, help="Take an earlier run in the run folder away.")
 @click.option("--report", type=PATH, help="Write the report here, too.")
 @set_option
+@skip_option
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="The job's seed; short for --set job.seed=.")
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, run nothing.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
@@ -116,6 +119,7 @@ def _run(pipeline: "Pipeline", request: RunRequest, monitors: Monitors) -> "Pipe
                 backend=request.backend,
                 out=request.out,
                 fresh=request.fresh,
+                skip=request.skipped,
                 report=request.report,
                 sinks=[progress, *sinks],
             )

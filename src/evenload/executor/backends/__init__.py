@@ -86,6 +86,10 @@ class Backend(Protocol):
         """Kill the worker and all processes it has started; Gone follows."""
         ...
 
+    def show_stack(self, worker: int) -> None:
+        """Have the worker print where its threads are, as lines of its output; nothing where it cannot."""
+        ...
+
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Wait for messages, ``wake`` or the end of the time, and return the messages."""
         ...

@@ -69,6 +69,9 @@ class InlineBackend:
     def kill(self, worker: int) -> None:
         self._ask(worker, lambda: self._end(worker))
 
+    def show_stack(self, worker: int) -> None:
+        pass  # what hangs here hangs in the caller
+
     def poll(self, timeout_s: float | None) -> list[Message]:
         """Do the next thing that was asked for. Waits a moment if there is none."""
         messages: list[Message] = []

@@ -152,6 +152,9 @@ class ProcessBackend:
     def kill(self, worker: int) -> None:
         self._children[worker].kill()
 
+    def show_stack(self, worker: int) -> None:
+        self._children[worker].show_stack()
+
     def poll(self, timeout_s: float | None) -> list[Message]:
         for child in self._unsent:
             child.flush()

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from evenload._private_files import own_folder, read_own, refuse_unless_own, write_own
 from evenload.errors import ConfigError, EvenloadError, printable, quoted
@@ -46,6 +46,13 @@ class Controllable(Protocol):
 
     @property
     def is_paused(self) -> bool: ...
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """A run that may be stopped, or items of which may be given up."""
+
+    def stop(self, *items: str) -> None: ...
 
 
 class Control:
@@ -115,8 +122,14 @@ class Control:
             self._target.pause()
         elif action == "resume":
             self._target.resume()
+        elif action == "stop" and isinstance(self._target, Stoppable):
+            self._target.stop(*(str(item) for item in asked.get("items", ())))
+        elif action == "stop":
+            raise ConfigError("its items cannot be stopped one by one", hint="end its program with Ctrl-C")
         elif action != "list":
-            raise ConfigError(f"unknown action {action!r}", hint="use drain, add, pause, resume or list")
+            raise ConfigError(
+                f"unknown action {action!r}", hint="use drain, add, pause, resume, stop or list"
+            )
         is_paused = action == "pause" or (action != "resume" and self._target.is_paused)
         return {"done": devices, "devices": list(self._target.devices.ids), "is_paused": is_paused}
 
@@ -143,16 +156,22 @@ def exchange(
     devices: Sequence[str] = (),
     *,
     at_once: bool = False,
+    items: Sequence[str] = (),
     wait_s: float = WAIT_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Any]:
-    """As ``ask``, also "pause" and "resume"; returns ``devices`` and ``is_paused``."""
+    """As ``ask``, also "pause", "resume" and "stop"; returns ``devices`` and ``is_paused``.
+
+    items  ids of those that are to be given up, for "stop"; none for the whole run
+    """
     control = Path(folder) / "control"
     _check_owner(Path(folder), control)
     name = f"{os.getpid()}-{time.monotonic_ns()}"
     request, reply = control / f"{name}.ask", control / f"{name}.answer"
     try:
-        _write(request, {"action": action, "devices": list(devices), "at_once": at_once})
+        _write(
+            request, {"action": action, "devices": list(devices), "items": list(items), "at_once": at_once}
+        )
         until = time.monotonic() + wait_s
         while not reply.exists():
             if time.monotonic() > until:

@@ -7,6 +7,7 @@ What is to be sent, and where, is the driver's to decide: the executor's ``Engin
 pipeline's loop runs stages. Everything but ``wake`` belongs to the driver's thread.
 """
 
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,8 @@ from evenload.executor.transport.progress_cell import NOT_BEGUN
 
 __all__ = ["Driver", "Supervisor"]
 
+STACK_LINE = re.compile(r"(Current thread|Thread) 0x|  (File \"|Binary file |\.\.\.|<)|$")  # by faulthandler
+MOST_STACK_LINES = 2000
 LEAVE_S = 5.0  # for a worker that was told to leave to free what its tasks hold
 
 
@@ -184,6 +187,11 @@ class Supervisor:
         """Position in the first chunk it holds, and seconds since it got there; see ``progress_cell``."""
         return self._backend.position(worker.number)
 
+    def ask_stack(self, worker: Worker) -> None:
+        """Have it say where its threads are; the lines come to ``worker.stack``, and are not recorded."""
+        worker.stack = []
+        self._backend.show_stack(worker.number)
+
     # --- news -------------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float | None) -> None:
@@ -247,6 +255,8 @@ class Supervisor:
         self._driver.spoilt(worker, worker.chunks.popleft(), message)
 
     def _on_said(self, worker: Worker, message: Said) -> None:
+        if worker.stack is not None and STACK_LINE.match(message.line):
+            return worker.stack.append(message.line) if len(worker.stack) < MOST_STACK_LINES else None
         self._record.said(worker.slot, message.line)
 
     def _on_warned(self, worker: Worker, message: Warned) -> None:

@@ -27,6 +27,7 @@ class Worker:
     is_removed  it is killed with what it runs, because its device is to go at once
     leave_by_s  when it is killed, after it was told to leave
     why_killed  if that was told when it was killed
+    stack       what it has said of where its threads are; None if it was not asked
     """
 
     number: int
@@ -45,6 +46,7 @@ class Worker:
     chunks: deque[Any] = field(default_factory=deque)
     leave_by_s: float | None = None
     why_killed: str = ""
+    stack: list[str] | None = None
 
     @property
     def is_idle(self) -> bool:

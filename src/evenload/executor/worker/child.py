@@ -219,6 +219,12 @@ class Child:
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: only zombies are left
             os.killpg(self.pid, signal.SIGKILL)
 
+    def show_stack(self) -> None:
+        """Have the process print where its threads are, even if one holds the interpreter's lock."""
+        if self.pid is not None and self._is_up:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(self.pid, protocol.STACK_SIGNAL)
+
     def check(self) -> None:
         """Call ``on_end`` if the process has ended, where the system does not tell by itself."""
         if self._process.is_dead():

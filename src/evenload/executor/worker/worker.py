@@ -61,6 +61,7 @@ def main(
         with contextlib.suppress(OSError):
             os.set_inheritable(fd, False)  # programs that tasks start have no use for it
     os.register_at_fork(after_in_child=worker.fall_silent)
+    faulthandler.register(protocol.STACK_SIGNAL, os.dup(2), all_threads=True)
     worker.reply(protocol.UP)
     exit_code = _serve(worker, inbox)
     _flush()

@@ -8,21 +8,22 @@ it needs next it loads while it would wait. Tasks of a stage are dealt longest f
 O(groups x units).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.assignments import add_help
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.dispatch.dispatch_view import DispatchView
 from evenload.pipeline.dispatch.fleet_state import FleetState
+from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.oom_ladder import fewer_together, next_fit, smaller_in_flight
+from evenload.pipeline.dispatch.oom_ladder import next_fit, try_less
+from evenload.pipeline.dispatch.suspects import Suspects
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
 
 __all__ = ["Dispatcher"]
-
-MOST_TASK_DEATHS = 2  # a task that has ended so many workers is given up
 
 
 class Dispatcher:
@@ -58,7 +59,7 @@ class Dispatcher:
         self.stages, self.groups, self.waiting = self._state.stages, self._state.groups, self._state.waiting
         self.drained: set[str] = set()
         self._fits, self._oom = fits or {}, tuple(oom)
-        self._deaths: dict[StageTask, int] = {}
+        self._suspects = Suspects()
         self._free = free or {}
         self.follow(phases)
 
@@ -95,6 +96,10 @@ class Dispatcher:
         """These may run now. ``costs``: strand -> size in any unit; kept for its later stages."""
         self.waiting.add(tasks, costs)
 
+    def withdraw(self, strands: Collection[int]) -> list[StageTask]:
+        """Take out the tasks of ``strands`` that wait, and return them."""
+        return [*self.waiting.remove(strands), *self._suspects.remove(strands)]
+
     # --- decisions --------------------------------------------------------------------------------
 
     def decide(self, now: float, *, deals: bool = True) -> list[Action]:
@@ -102,6 +107,8 @@ class Dispatcher:
         actions: list[Action] = []
         if not deals:
             return actions
+        if not len(self.waiting) and not any(group.saving for group in self.groups.values()):
+            self.add(self._suspects.release())
         for group in self._fastest_first():
             if group.state == "up" and not group.is_ordered and not group.is_draining:
                 action = self._order(group, now)
@@ -135,6 +142,8 @@ class Dispatcher:
         if len(group.running) >= assignment.fit.in_flight or not n_most:
             return None
         tasks = tuple(self._taken(group, assignment.stage, n_most))
+        if not tasks:
+            return None
         group.is_ordered = True
         group.n_taken[assignment.stage] = group.n_taken.get(assignment.stage, 0) + len(tasks)
         group.running.update(dict.fromkeys(tasks, now))
@@ -161,14 +170,18 @@ class Dispatcher:
         return min(most, -(-self.waiting.count(assignment.stage) // max(1, holders)))
 
     def _taken(self, group: DeviceGroup, stage: int, n_most: int) -> Iterable[StageTask]:
-        """A task that was with a worker when it died is taken alone."""
+        """A task that was with a worker when it died or was killed is taken alone."""
+        if any(map(self._suspects.is_alone, group.running)):
+            return
         first = self.waiting.take(group.id, stage)
+        if group.running and self._suspects.is_alone(first):
+            return self.waiting.give_back(first)
         yield first
-        for _ in range(n_most - 1 if first not in self._deaths else 0):
+        for _ in range(n_most - 1 if not self._suspects.is_single(first) else 0):
             if not self.waiting.has_for(group.id, stage):
                 return
             task = self.waiting.take(group.id, stage)
-            if task in self._deaths:
+            if self._suspects.is_single(task):
                 return self.waiting.give_back(task)
             yield task
 
@@ -305,17 +318,9 @@ class Dispatcher:
         """The task did not fit there. What is tried now, in words; None if nothing is left to try."""
         group = self.groups[group_id]
         group.running.pop(task, None)
-        # First of all, whatever the job allows: alone the item may fit.
-        said = fewer_together(group, task.stage, self.batch_of(group_id, task.stage))
-        for step in self._oom if said is None else ():
-            if step == "smaller_in_flight":
-                said = smaller_in_flight(group, task.stage)
-            elif step == "next_fit":
-                said = next_fit(group, task.stage, self._fits.get(self.stages[task.stage], ()))
-            elif step == "other_device":
-                said = self._elsewhere(group, task)
-            if said is not None:
-                break
+        n_together, fits = self.batch_of(group_id, task.stage), self._fits.get(self.stages[task.stage], ())
+        elsewhere = functools.partial(self._elsewhere, group, task)
+        said = try_less(group, task.stage, n_together, self._oom, fits, elsewhere)
         if said is not None:
             self.add([task])
         return said
@@ -337,8 +342,7 @@ class Dispatcher:
         group = self.groups[group_id]
         given_up = []
         for task in group.running:
-            self._deaths[task] = self._deaths.get(task, 0) + 1
-            if self._deaths[task] >= MOST_TASK_DEATHS:
+            if self._suspects.died(task):
                 given_up.append(task)
             else:
                 self.add([task])
@@ -364,6 +368,15 @@ class Dispatcher:
         self.add([*group.running, *group.saving])
         group.reset()
         group.state = "off"
+
+    def end_slow(self, group_id: str, order: EndWorker) -> None:
+        """Its worker is ended because it took too long: what ``order`` does not blame is dealt again."""
+        group = self.groups[group_id]
+        for task in (*order.failed, *order.later):
+            group.running.pop(task, None)
+        self._suspects.hold(order.later)
+        self._suspects.separate(order.alone)
+        self.restart(group_id)
 
     def drain(self, device: str) -> None:
         """``device`` is to take nothing more; what it runs may be finished."""

@@ -1,12 +1,40 @@
 """What is tried when memory runs out: fewer items at once, another way to hold the model, another device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from evenload.pipeline.dispatch.device_group import DeviceGroup
 from evenload.pipeline.plan import Fit
 
-__all__ = ["fewer_together", "next_fit", "smaller_in_flight"]
+__all__ = ["next_fit", "try_less"]
+
+
+def try_less(
+    group: DeviceGroup,
+    stage: int,
+    n_together: int,
+    steps: Sequence[str],
+    fits: Sequence[str],
+    elsewhere: Callable[[], str | None],
+) -> str | None:
+    """What is tried now that an item of ``stage`` did not fit, in words; None if nothing is left to try.
+
+    n_together  items in one call so far; fewer are tried first, whatever the job allows
+    steps       what the job allows, in its order: smaller_in_flight, next_fit, other_device
+    fits        ways to hold the model that the job allows
+    elsewhere   has the item run on another device, if there is one
+    """
+    said = fewer_together(group, stage, n_together)
+    for step in steps if said is None else ():
+        if step == "smaller_in_flight":
+            said = smaller_in_flight(group, stage)
+        elif step == "next_fit":
+            said = next_fit(group, stage, fits)
+        elif step == "other_device":
+            said = elsewhere()
+        if said is not None:
+            break
+    return said
 
 
 def fewer_together(group: DeviceGroup, stage: int, n_now: int) -> str | None:

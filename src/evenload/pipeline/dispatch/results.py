@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["ItemResult", "PipelineResult", "counts_text", "row_of"]
 
 SCHEMA = 1
+ITEM_ENDS = ("done", "filtered", "failed", "unfinished", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +24,8 @@ class ItemResult:
     """One item after the run.
 
     ``status``: done | failed | filtered (it did not meet the condition of a stage) | unfinished (the run
-    stopped before its turn). Of an item with samples, ``outputs`` are those of the best that is done, and
-    ``samples`` has them all: seed, status, outputs and error of each.
+    stopped before its turn) | skipped (it was left out, as asked). Of an item with samples, ``outputs`` are
+    those of the best that is done, and ``samples`` has them all: seed, status, outputs and error of each.
 
     ``inputs`` is what was known of it, ``outputs`` what all stages gave; files stand as paths relative to the
     run folder. Nothing here depends on how many devices there were or which was faster.
@@ -55,7 +56,7 @@ def row_of(item: "Item", inputs: Mapping[str, Any], strands: "Sequence[Strand]",
     for it: done before filtered before failed, then the one that went on the longest. Samples that were not
     chosen do not stand for it: if the chosen one fails later, so has the item.
     """
-    order = ("done", "filtered", "failed", "open", "not chosen")
+    order = ("done", "filtered", "failed", "open", "not chosen", "skipped")
     if not strands:
         return ItemResult(item.index, item.id, "unfinished", item.seed, item.group, inputs, {})
     fates = {strand.fate for strand in strands}
@@ -90,7 +91,8 @@ def _counted(statuses: Sequence[str], names: Sequence[str]) -> dict[str, int]:
 class PipelineResult:
     """A finished run; iterates over its ``ItemResult``s in input order.
 
-    ``status``: done | failures (some items failed) | failed (stopped because of failures) | interrupted.
+    ``status``: done | failures (some items failed) | failed (stopped because of failures) | timed out (the
+    job's time was up) | interrupted.
     ``headline`` holds the figures that the job's own function made, ``summary`` those of every run, and
     ``faults`` says what the record of the run lacks (a full disk), one sentence each. ``n_restored`` results
     of a stage were there already, from an earlier run in the same folder.
@@ -121,8 +123,8 @@ class PipelineResult:
 
     @property
     def item_counts(self) -> dict[str, int]:
-        """How many items came to which end: total, done, filtered, failed, unfinished."""
-        return _counted([item.status for item in self.items], ("done", "filtered", "failed", "unfinished"))
+        """How many items came to which end: total, done, filtered, failed, unfinished, skipped."""
+        return _counted([item.status for item in self.items], ITEM_ENDS)
 
     @property
     def sample_counts(self) -> dict[str, int]:
@@ -156,7 +158,7 @@ class PipelineResult:
             "n_done": self.n_done,
             "n_failed": n_failed,
             "n_filtered": self.n_filtered,
-            "n_unfinished": len(self.items) - self.n_done - n_failed - self.n_filtered,
+            "n_unfinished": self.item_counts["unfinished"],
             "n_restored": self.n_restored,
             "counts": self.counts,
             "faults": self.faults,

@@ -1,7 +1,7 @@
 """Tasks that may run now, longest first, and the groups that should not run them."""
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from evenload.pipeline.dispatch.item_flow import StageTask
 
@@ -54,6 +54,14 @@ class Waiting:
         heap.remove(entry)
         heapq.heapify(heap)
         return entry[2]
+
+    def remove(self, strands: Collection[int]) -> list[StageTask]:
+        """Take out the tasks of ``strands``, and return them."""
+        gone = [task for task in self if task.strand in strands]
+        for stage in {task.stage for task in gone}:
+            self._heaps[stage] = [one for one in self._heaps[stage] if one[2].strand not in strands]
+            heapq.heapify(self._heaps[stage])
+        return gone
 
     def give_back(self, task: StageTask) -> None:
         """It was taken, and not run."""

@@ -59,6 +59,8 @@ class JobSection(Section):
     """The run folder, relative to the job file; runs/<name> if not given."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Each item's seed comes from this and the item's id."""
+    timeout_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Seconds that one run may take; then it ends, what is done is kept, and the rest is listed."""
 
     @field_validator("name")
     @classmethod

@@ -12,6 +12,7 @@ from evenload.pipeline.job.section import Section, Size, located, one_line
 
 __all__ = ["DevicesSection", "ErrorsSection", "Mode", "ReportSection", "ScheduleSection"]
 
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Mode = Literal["auto", "single", "data_parallel", "model_parallel", "stage_parallel", "swap"]
 
 
@@ -64,6 +65,12 @@ class ErrorsSection(Section):
     """record: note it and go on; stop: note it and deal no more items."""
     retries: int = Field(default=0, ge=0, le=100)
     """How often a failed item is tried again, with the same seed."""
+    timeout_s: Seconds | None = None
+    """Seconds that an item may take in one stage, where the stage has no timeout_s of its own."""
+    item_timeout_s: Seconds | None = None
+    """Seconds that an item may take over all stages, each of its samples by itself; waiting is free."""
+    load_timeout_s: Seconds | None = None
+    """Seconds that loading a model may take, where the stage has no load_timeout_s of its own."""
     max_error_rate: float = Field(default=1.0, ge=0, le=1)
     """Deal no more items when more than this share of all items failed."""
     oom: tuple[Literal["smaller_in_flight", "next_fit", "other_device"], ...] = (

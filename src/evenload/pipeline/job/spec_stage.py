@@ -87,6 +87,12 @@ class StageSpec(Section):
     samples: int = Field(default=1, ge=1, le=10_000)
     """How often each item goes through this stage, each time with a seed of its own."""
     best: BestSection | None = None
+    timeout_s: Positive | None = None
+    """Seconds that an item may take in this stage, retries included; then it fails, and its worker is
+    replaced. By default errors.timeout_s."""
+    load_timeout_s: Positive | None = None
+    """Seconds that loading the model may take; then another worker tries, and if that takes too long as
+    well, the device takes no part in the stage. By default errors.load_timeout_s."""
     repeatable: bool = True
     """False if no item may run twice, not even to save time."""
     estimate: EstimateSection = EstimateSection()

@@ -1,7 +1,7 @@
-"""The devices of a run that is under way: drained, added and paused from outside, through the run folder.
+"""What others change of a run that is under way, through its folder: devices, items, and whether it goes on.
 
-``evenload devices drain cuda:3 --run RUN`` reaches ``Control``, which calls this from a thread of
-its own; what it asks for is done by the run's loop, between two rounds.
+``evenload devices drain cuda:3 --run RUN`` and ``evenload stop RUN --item r7`` reach ``Control``, which calls
+this from a thread of its own; what it asks for is done by the run's loop, between two rounds.
 """
 
 import threading
@@ -11,6 +11,7 @@ from typing import Any
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor.supervisor.call_queue import CallQueue
+from evenload.pipeline.dispatch.item_flow import ItemFlow
 from evenload.pipeline.run.stage_driver import StageDriver
 
 __all__ = ["DeviceChanges"]
@@ -19,12 +20,15 @@ WAIT_S = 15.0
 
 
 class DeviceChanges:
-    """The devices of a run, as ``Control`` may change them; the run's loop does so in ``attend``."""
+    """The devices and items of a run, as ``Control`` may change them; the run's loop does so in ``attend``.
 
-    def __init__(self, driver: StageDriver):
-        self._driver = driver
+    is_stopped  it was asked to end
+    """
+
+    def __init__(self, driver: StageDriver, flow: ItemFlow):
+        self._driver, self._flow = driver, flow
         self._requests = CallQueue(driver.wake)
-        self.is_paused = False
+        self.is_paused = self.is_stopped = False
 
     @property
     def devices(self) -> DevicePool:
@@ -54,6 +58,19 @@ class DeviceChanges:
 
     def resume(self) -> None:
         self.is_paused = False
+
+    def stop(self, *items: str) -> None:
+        """Give up these items, wherever they are; without any, end the run as Ctrl-C does.
+
+        Raises ConfigError for an item that the run does not have.
+        """
+
+        def act() -> None:
+            for item in items:
+                self._driver.give_up(self._flow.stop(item))
+            self.is_stopped = self.is_stopped or not items
+
+        self._in_loop(act)
 
     def attend(self) -> None:
         """Do what was asked for; called by the run's loop."""

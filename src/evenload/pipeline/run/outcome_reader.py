@@ -9,7 +9,8 @@ from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
-from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.hang_watch import EndWorker
+from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, Order, OrderOutcome
 from evenload.pipeline.plan import Fit
 
@@ -102,6 +103,27 @@ class OutcomeReader:
         for task in self._dispatcher.lost(group, now, reason, said):
             text = f"the item was given up: every worker that ran it {reason}"
             outcome = OrderOutcome("failed", task.stage, task, error=("WorkerLost", text, last_words))
+            self.ended.append(EndedTask(task, outcome, group))
+
+    def given_up(self, tasks: Sequence[StageTask]) -> None:
+        """These tasks, which no worker has, are not run, as somebody asked."""
+        for task in tasks:
+            self.ended.append(
+                EndedTask(task, OrderOutcome("failed", task.stage, task, error=(*STOPPED, "")), "")
+            )
+
+    def ended_slow(self, worker: Worker, order: EndWorker, stack: str) -> None:
+        """``worker`` was ended as ``order`` says; ``stack``: where its threads were."""
+        now, group = time.monotonic(), worker.slot
+        for task, since_s in self._dispatcher.running_on(group).items():
+            self._span(worker, task, since_s, now, "failed" if task in order.failed else "lost")
+        if order.loading is not None:
+            self._dispatcher.lost(group, now, order.why)
+            return
+        self._dispatcher.end_slow(group, order)
+        for task in order.failed:
+            kind, text = order.error
+            outcome = OrderOutcome("failed", task.stage, task, error=(kind, f"{text} on {group}", stack))
             self.ended.append(EndedTask(task, outcome, group))
 
     def _take_load(self, group: str, outcome: OrderOutcome, fit: Fit) -> bool:

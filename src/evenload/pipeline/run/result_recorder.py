@@ -101,7 +101,7 @@ class ResultRecorder:
         self._n_refused = len(self._flow.refused)
         waiting = []
         for strand in self._refused:
-            error, name = strand.error, self._name_of(strand)
+            error, name = strand.error, self._flow.name_of(strand)
             if self._n_untold[strand.number]:
                 waiting.append(strand)
             elif error is not None and self._told.get((error.stage, name)) is not False:
@@ -136,7 +136,7 @@ class ResultRecorder:
                 left.append(task)
                 continue
             restored[task.stage].append(task.strand)
-            key, more = (stage, self._name_of(strand)), self._advance(task, kept)
+            key, more = (stage, self._flow.name_of(strand)), self._advance(task, kept)
             if self._told.get(key) is not (strand.error is None or strand.error.stage != stage):
                 self._tell(task, kept)
                 self._told[key] = kept.error is None
@@ -180,7 +180,7 @@ class ResultRecorder:
         if kept.error is not None:
             return self._flow.failed(task, kept.error)
         made = digest_result(self._digest_of(strand), kept)
-        tasks = self._flow.done(task, kept.outputs)
+        tasks = self._flow.done(task, kept.outputs, kept.seconds)
         for one in tasks if len(tasks) > 1 else ():
             self._digests.setdefault(one.strand, made)  # samples of it, unless they have come farther
         self._digests[task.strand] = made
@@ -188,7 +188,7 @@ class ResultRecorder:
 
     def _tell(self, task: StageTask, kept: LedgerEntry) -> None:
         strand, stage = self._flow.strands[task.strand], self._spec.stages[task.stage].name
-        now, name, error = self._log.now(), self._name_of(strand), kept.error
+        now, name, error = self._log.now(), self._flow.name_of(strand), kept.error
         if error is None:
             shown = {**kept.outputs, **(self._before(strand) if task.stage == 0 else {})}
             self._log.emit(ItemFinished(now, stage, task.strand, name, shown))
@@ -198,9 +198,6 @@ class ResultRecorder:
                     now, stage, task.strand, name, error.type, error.message, kept.device, error.traceback
                 )
             )
-
-    def _name_of(self, strand: Strand) -> str:
-        return strand.item.id if strand.sample == 0 else f"{strand.item.id} #{strand.sample}"
 
     def _before(self, strand: Strand) -> dict[str, str]:
         """What a reader of the report wants beside the outputs: the item's group, and a copy of its file."""

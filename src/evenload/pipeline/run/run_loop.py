@@ -4,7 +4,7 @@ flow (who needs what) ──► driver (who runs it) ──► ledger (on disk) 
 """
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from evenload.errors import EvenloadError
@@ -17,24 +17,44 @@ __all__ = ["RunLoop"]
 
 
 class RunLoop:
-    """The loop of one run. ``has_failed``: it was stopped because of failures, and deals nothing more."""
+    """The loop of one run.
 
-    def __init__(self, context: RunContext, parts: RunParts, recorder: ResultRecorder):
-        self.has_failed = False
+    is_time_up  says whether the run may go on no longer
+    has_failed  it was stopped because of failures, and deals nothing more
+    is_late     it was ended because its time was up
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        parts: RunParts,
+        recorder: ResultRecorder,
+        is_time_up: Callable[[], bool] = lambda: False,
+    ):
+        self.has_failed = self.is_late = False
+        self._is_time_up = is_time_up
         self._context, self._parts, self._recorder = context, parts, recorder
 
     def go(self) -> None:
-        """Until nothing is left, or what is left need not be done. Raises what ends the run for all items."""
+        """Until nothing is left, or what is left need not be done. Raises what ends the run for all items.
+
+        KeyboardInterrupt if another program has asked to stop.
+        """
         try:
             with Control(self._context.run_folder, self._parts.changes):
                 while self._is_going_on() or self._parts.commit.pending:
                     self._round()
+                    self.is_late = self._is_time_up() and self._is_going_on()
+                    if self.is_late:
+                        break
         finally:
             self._close()
 
     def _round(self) -> None:
         parts, recorder = self._parts, self._recorder
         parts.changes.attend()
+        if parts.changes.is_stopped:
+            raise KeyboardInterrupt
         ended = parts.driver.step(deals=not (self.has_failed or parts.changes.is_paused))
         parts.queues.look()
         results, fault = recorder.results_of(ended)

@@ -9,6 +9,7 @@ from evenload.events import EventLog
 from evenload.executor.backends import BackendSettings, make_backend
 from evenload.executor.decide.record import Record
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.hang_watch import HangWatch
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.planning.estimates.run_history import mean_load_s
@@ -71,13 +72,23 @@ def build_parts(
     setups = stage_setups(spec, context.folder, context.run_folder, may_use_cpu=context.may_use_cpu)
     park_bytes = parking_budget(free_host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
     reached = make_backend(backend)
-    driver = StageDriver(reached, pool, dispatcher, setups, Record(log), inputs.of, park_bytes)
+    driver = StageDriver(
+        reached,
+        pool,
+        dispatcher,
+        setups,
+        Record(log),
+        inputs.of,
+        park_bytes,
+        _watch(spec, context.flow),
+        lambda task: f"{names[task.stage]} of {context.flow.name_of(context.flow.strands[task.strand])}",
+    )
     return RunParts(
         dispatcher,
         driver,
         inputs,
         GroupCommit(context.ledger, reached.wake),
-        DeviceChanges(driver),
+        DeviceChanges(driver, context.flow),
         QueueLengths(log, dispatcher, names),
         _replanner(context, planned, dispatcher, driver) if policy.startswith("measured") else None,
     )
@@ -97,6 +108,17 @@ def _dispatcher(spec: JobSpec, planned: PlannedJob, *, holds: bool) -> Dispatche
         item_s={at: s.estimate.item_s for at, s in stages.items() if s.estimate.item_s},
         load_s={at: s.estimate.load_s for at, s in stages.items() if s.estimate.load_s},
         batch={at: stage.batch for at, stage in stages.items() if stage.repeatable},
+    )
+
+
+def _watch(spec: JobSpec, flow: ItemFlow) -> HangWatch:
+    stages = dict(enumerate(spec.stages))
+    loads = {at: stage.load_timeout_s or spec.errors.load_timeout_s for at, stage in stages.items()}
+    return HangWatch(
+        flow.limit_of,
+        {at: limit_s for at, limit_s in loads.items() if limit_s is not None},
+        {at: stage.estimate.item_s for at, stage in stages.items() if stage.estimate.item_s},
+        [at for at, stage in stages.items() if not stage.repeatable],
     )
 
 

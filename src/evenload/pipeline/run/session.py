@@ -6,7 +6,7 @@ restore ──► plan ──► parts ──► loop ──► rows, headline, 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ __all__ = ["JobSession"]
 class JobSession:
     """One run of a job in its folder: ``go``, ``finish``, then ``rows`` and the rest say what came of it.
 
-    status    done | failures | failed | interrupted
+    status    done | failures | failed | timed out | interrupted
     error     what ended the run for all items, to be raised once the results are written
     headline  the figures of the job's own function
     measured  what the plan can be compared with
@@ -54,15 +54,18 @@ class JobSession:
         *,
         may_use_cpu: bool = True,
         retries_failed: bool = False,
+        skipped: Collection[str] = (),
     ):
         self.status = "done"
         self.error: Exception | None = None
         self.headline: dict[str, Any] = {}
         self.measured: dict[str, Any] = {}
         self.plan: Plan | None = None
+        self._began_s = 0.0
         items = list(items)
-        rules = [StageRule.of(stage) for stage in spec.stages]
-        self._flow = ItemFlow(rules, items, spec.job.seed)
+        rules = [StageRule.of(stage, spec.errors.timeout_s) for stage in spec.stages]
+        limit_s = spec.errors.item_timeout_s
+        self._flow = ItemFlow(rules, items, spec.job.seed, timeout_s=limit_s, skipped=skipped)
         self._log = EventLog(*sinks)
         self._context = RunContext(
             spec, job_folder, run_folder.path, self._flow, ledger, self._log, may_use_cpu
@@ -90,6 +93,7 @@ class JobSession:
         devices is recorded every ``sample_s`` seconds.
         """
         log = self._log
+        self._began_s = log.now()
         self._announce(pool, policy, backend)
         try:
             tasks = self._recorder.restore(self._flow.begin())
@@ -154,13 +158,18 @@ class JobSession:
             self._context,
             build_parts(self._context, tasks, pool, planned, policy, backend),
             self._recorder,
+            self._is_time_up,
         )
         try:
             loop.go()
         finally:
-            self.status = "failed" if loop.has_failed else self.status
+            self.status = "failed" if loop.has_failed else "timed out" if loop.is_late else self.status
             self.measured = loop.measured()
             self._compare(self._log.now() - began)
+
+    def _is_time_up(self) -> bool:
+        limit_s = self._context.spec.job.timeout_s
+        return limit_s is not None and self._log.now() - self._began_s > limit_s
 
     def _compare(self, seconds: float) -> None:
         """Plan against reality, where the plan said how long it would take."""

@@ -9,7 +9,7 @@ one wait for the disk.
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from evenload.devices import Device, DevicePool
@@ -27,9 +27,11 @@ from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
-from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch
+from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, WAIT, HostSpec, Order, TaskInputs
 from evenload.pipeline.run.outcome_reader import EndedTask, OutcomeReader
+from evenload.pipeline.run.workers.slow_workers import SlowWorkers
 from evenload.pipeline.stage import StageSetup
 from evenload.pipeline.worker.stage_host import StageHost
 
@@ -54,6 +56,8 @@ class StageDriver:
     pool        every device that has ever taken part
     inputs_of   makes of a task what its stage is given
     park_bytes  host memory of a worker for models that wait there
+    watch       who takes too long; by default only told
+    name_of     a task's stage and item, for people
     outcomes    what was seen of the groups
     """
 
@@ -66,6 +70,8 @@ class StageDriver:
         record: Record,
         inputs_of: Callable[[StageTask], TaskInputs],
         park_bytes: int = 0,
+        watch: HangWatch | None = None,
+        name_of: Callable[[StageTask], str] = str,
     ):
         self.pool = pool
         self.outcomes = OutcomeReader(dispatcher, [stage.stage for stage in stages], record)
@@ -73,6 +79,7 @@ class StageDriver:
         self._stages = tuple(stages)
         self._inputs_of, self._park_bytes = inputs_of, park_bytes
         self._supervisor = Supervisor(backend, record, self, longest_start_s=LONGEST_START_S)
+        self._slow = SlowWorkers(watch or HangWatch(), self._supervisor, dispatcher, record, name_of)
         self._sends = backend.is_threaded
         self._tasks = Tasks()
         self._hosts: dict[int, PreparedTask] = {}
@@ -91,6 +98,7 @@ class StageDriver:
         if not self.outcomes.ended:
             wait_s = self._dispatcher.wake_s(now)
             self._supervisor.poll(POLL_S if wait_s is None else min(wait_s, POLL_S))
+            self._end_slow(time.monotonic())
             if all(one.outcome.kind == "done" for one in self.outcomes.ended):
                 self._deal(time.monotonic(), deals)  # nobody waits while results are written
         return self.outcomes.take_ended()
@@ -105,6 +113,26 @@ class StageDriver:
 
     def close(self, grace_s: float = GRACE_S) -> None:
         self._supervisor.close(grace_s)
+
+    def _end_slow(self, now: float) -> None:
+        """End the workers whose items or loads take too long; called when all news is taken in."""
+        for worker, order, stack in self._slow.look(now):
+            self._end(worker, order, stack)
+
+    def _end(self, worker: Worker, order: EndWorker, stack: str = "") -> None:
+        self._idle_since_s.pop(worker.slot, None)
+        self._supervisor.discard(worker, order.why)
+        self._slow.tell_end(worker, order, stack)
+        self._slow.gone(worker.slot)
+        self.outcomes.ended_slow(worker, order, stack)
+
+    def give_up(self, strands: Collection[int]) -> None:
+        """End the tasks of ``strands``, those that run with their workers; others there are dealt again."""
+        self.outcomes.given_up(self._dispatcher.withdraw(strands))
+        for group, worker in tuple(self._supervisor.workers.items()):
+            tasks = tuple(t for t in self._dispatcher.running_on(group) if t.strand in strands)
+            if tasks:
+                self._end(worker, EndWorker(group, "was killed: its item was stopped", tasks, error=STOPPED))
 
     # --- devices that come and go -----------------------------------------------------------------
 
@@ -209,6 +237,7 @@ class StageDriver:
     def _stop(self, group: str) -> None:
         """Stop the worker at once; its results are saved already."""
         self._end_idle(group, time.monotonic(), "its devices were wanted elsewhere")
+        self._slow.gone(group)
         self._supervisor.discard(self._supervisor.workers[group], "closed")
 
     # --- what the supervisor tells ----------------------------------------------------------------
@@ -241,10 +270,12 @@ class StageDriver:
 
     def gone(self, worker: Worker, message: Gone) -> None:
         self._idle_since_s.pop(worker.slot, None)
+        self._slow.gone(worker.slot)
         self.outcomes.worker_gone(worker, message.reason, message.last_words, saying(message.last_words))
 
     def _replace(self, worker: Worker) -> None:
         self._record.note("warning", f"{worker.slot}: memory did not come back; a new worker takes over")
         self._idle_since_s.pop(worker.slot, None)
+        self._slow.gone(worker.slot)
         self._supervisor.discard(worker, "replaced: memory did not come back")
         self._dispatcher.restart(worker.slot)

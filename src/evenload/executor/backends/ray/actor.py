@@ -189,6 +189,9 @@ class WorkerActor:
     def _kill(self, worker: int, messages: list[Any]) -> None:
         self._backend.kill(worker)
 
+    def _show_stack(self, worker: int, messages: list[Any]) -> None:
+        self._backend.show_stack(worker)
+
     def _close(self, grace_s: float, messages: list[Any]) -> None:
         messages += self._backend.close(grace_s)
         self._is_closed = True

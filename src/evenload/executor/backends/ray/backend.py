@@ -156,6 +156,9 @@ class RayBackend:
         until = time.monotonic() + KILL_S
         remote.kill_until_s = until if remote.kill_until_s is None else min(remote.kill_until_s, until)
 
+    def show_stack(self, worker: int) -> None:
+        self._workers[worker].channel.write(ActorCommand("show_stack", (worker,)))
+
     def poll(self, timeout_s: float | None) -> list[Message]:
         self._positions.clear()
         for channel in self._channels.values():

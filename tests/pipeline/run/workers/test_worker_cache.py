@@ -23,7 +23,7 @@ from evenload.pipeline.artifacts import write_atomically
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, HostSpec, Order, TaskInputs
 from evenload.pipeline.resident_job import ResidentJob
-from evenload.pipeline.run.worker_cache import KeptWorkers
+from evenload.pipeline.run.workers.worker_cache import KeptWorkers
 from evenload.pipeline.stage import Item, StageSetup
 from evenload.pipeline.store.run_folder import RunFolder
 from evenload.pipeline.target import locate_target

@@ -187,6 +187,9 @@ class _LentBackend:
     def kill(self, worker: int) -> None:
         self._end(self._of_run[worker])
 
+    def show_stack(self, worker: int) -> None:
+        self._backend.show_stack(self._of_run[worker].number)
+
     def poll(self, timeout_s: float | None) -> list[Message]:
         news, self._news = self._news, []
         for message in self._backend.poll(0.0 if news else timeout_s):

@@ -1,0 +1,35 @@
+"""``evenload stop RUN``: end a run, or give up some of its items, from another terminal."""
+
+import json
+from pathlib import Path
+
+import click
+
+from evenload.cli.options import PATH, json_option
+
+__all__ = ["stop"]
+
+
+@click.command()
+@click.argument("run", type=PATH)
+@click.option(
+    "--item", "items", multiple=True, metavar="ID", help="Only give up this item; may be given several times."
+)
+@json_option
+def stop(run: Path, items: tuple[str, ...], as_json: bool) -> int:
+    """End the run in the folder RUN; what is done is kept. With --item, only give up that item.
+
+    An item that is given up has failed; `evenload retry --failed` tries it again. Its worker is replaced, and
+    what else that ran is run again.
+
+    \b
+    evenload stop runs/pairs --item r7
+    """
+    from evenload.executor.loop.control import exchange
+
+    exchange(run, "stop", items=items)
+    if as_json:
+        click.echo(json.dumps({"schema": 1, "stopped": list(items) or "run"}))
+    else:
+        click.echo(f"given up: {', '.join(items)}" if items else f"{run} is ending")
+    return 0

@@ -1,0 +1,131 @@
+"""Finds workers that take too long, asks them where they are, and says which are to be ended.
+
+    HangWatch ──► verdict ──► the worker's stack is asked for ──► note (slow) | (instruction to end it, stack)
+
+A worker shows its stack without doing anything for it: a signal has its threads printed in C.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from evenload.executor.decide.record import Record
+from evenload.executor.supervisor.supervisor import Supervisor
+from evenload.executor.supervisor.worker import Worker
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch, SlowWork
+from evenload.pipeline.dispatch.item_flow import StageTask
+
+__all__ = ["SlowWorkers"]
+
+STACK_WAIT_S = 2.0  # for the stack of a worker; then it is told, or ended, without
+MOST_LINES = 12
+MOST_NAMES = 5
+THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
+OWN_FRAMES = (
+    "/evenload/executor/",
+    "/evenload/pipeline/worker/",
+    "/evenload/pipeline/stage.py",
+    '"<string>"',
+    "/threading.py",
+)
+
+
+@dataclass(slots=True)
+class _StackRequest:
+    """A stack that was asked for: when, and how many lines of it had come at the last look."""
+
+    since_s: float
+    n_lines: int = 0
+
+
+class SlowWorkers:
+    """The watch over a run's workers.
+
+    name_of  a task's stage and item, for people
+    """
+
+    def __init__(
+        self,
+        watch: HangWatch,
+        supervisor: Supervisor,
+        dispatcher: Dispatcher,
+        record: Record,
+        name_of: Callable[[StageTask], str],
+    ):
+        self._watch, self._supervisor, self._dispatcher = watch, supervisor, dispatcher
+        self._record, self._name_of = record, name_of
+        self._requests: dict[int, _StackRequest] = {}
+        self._told: set[tuple[int, StageTask | int]] = set()
+
+    def look(self, now: float) -> Iterator[tuple[Worker, EndWorker, str]]:
+        """Name what is slow, and give the workers that are to be ended now, each with its stack."""
+        groups, workers = tuple(self._dispatcher.groups.values()), self._supervisor.workers
+        for verdict in self._watch.look(now, groups, len(self._dispatcher.waiting)):
+            worker = workers.get(verdict.group)
+            if worker is None:
+                continue
+            if isinstance(verdict, SlowWork):
+                self._tell(worker, verdict, now)
+                continue
+            stack = self._stack(worker, now)
+            if stack is not None:
+                if verdict.later:
+                    self._watch.made_way(verdict.later)
+                yield worker, verdict, stack
+
+    def gone(self, group: str) -> None:
+        """Its worker is no more."""
+        self._watch.forget(group)
+
+    def tell_end(self, worker: Worker, order: EndWorker, stack: str) -> None:
+        """Note that ``worker`` was ended as ``order`` says, because of which items."""
+        tasks = (*order.failed, *order.alone, *order.later)
+        items = f" ({', '.join(map(self._name_of, tasks[:MOST_NAMES]))})" if tasks else ""
+        where = f"; it was at:\n{stack}" if stack else ""
+        self._record.note("warning", f"worker {worker.name} {order.why}{items}{where}")
+
+    def _tell(self, worker: Worker, slow: SlowWork, now: float) -> None:
+        what: StageTask | int = slow.stage if slow.task is None else slow.task
+        if (worker.number, what) in self._told:
+            return
+        stack = self._stack(worker, now)
+        if stack is None:
+            return
+        self._told.add((worker.number, what))
+        if slow.task is None:
+            said = f"{self._dispatcher.stages[slow.stage]} is being loaded on {slow.group}"
+            limit = "load_timeout_s"
+        else:
+            said = f"{self._name_of(slow.task)} is running on {slow.group}"
+            limit = "timeout_s"
+        where = f"; it is at:\n{stack}" if stack else ""
+        self._record.note(
+            "warning", f"{said} for {slow.seconds:.0f} s now; set {limit} if it may hang{where}"
+        )
+
+    def _stack(self, worker: Worker, now: float) -> str | None:
+        """Where the worker is; None while it is being asked."""
+        request = self._requests.get(worker.number)
+        if request is None:
+            self._requests[worker.number] = _StackRequest(now)
+            self._supervisor.ask_stack(worker)
+            return None
+        lines = worker.stack or []
+        is_whole = bool(lines) and len(lines) == request.n_lines
+        request.n_lines = len(lines)
+        if not is_whole and now - request.since_s < STACK_WAIT_S:
+            return None
+        del self._requests[worker.number]
+        return shown_stack(lines)
+
+
+def shown_stack(lines: list[str]) -> str:
+    """Return a few frames of each thread that runs code of a stage, the innermost first."""
+    shown: list[str] = []
+    for thread in THREAD.split("\n".join(lines))[1:]:
+        frames = [line for line in thread.splitlines()[1:] if line]
+        users = [n for n, frame in enumerate(frames) if not any(own in frame for own in OWN_FRAMES)]
+        if users:
+            shown += [frame.rstrip() for frame in frames[: users[-1] + 1]][:MOST_LINES]
+    return "\n".join(shown)
