@@ -70,7 +70,7 @@ class Control:
     def __enter__(self) -> "Control":
         try:
             own_folder(self._folder, WHAT)
-            self._clear()
+            self._clear("*.ask", "*.answer")
             _write(self._folder / "owner", _myself())
         except OSError as error:
             raise ConfigError(
@@ -82,10 +82,10 @@ class Control:
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
         self._thread.join()
-        self._clear()
+        self._clear("*.ask")  # whoever asked takes the answer: the request may have ended the run
 
-    def _clear(self) -> None:
-        for entry in [*self._folder.glob("*.ask"), *self._folder.glob("*.answer"), self._folder / "owner"]:
+    def _clear(self, *kinds: str) -> None:
+        for entry in [*(one for kind in kinds for one in self._folder.glob(kind)), self._folder / "owner"]:
             with contextlib.suppress(OSError):  # gone with its folder, or no file at all
                 entry.unlink(missing_ok=True)
 
