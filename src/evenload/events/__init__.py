@@ -11,6 +11,7 @@ from evenload.events.event_file import EventFile, read_events
 from evenload.events.event_log import EventLog
 from evenload.events.json_lines import decode, encode, json_text
 from evenload.events.kinds import (
+    Counted,
     DeviceSample,
     Event,
     Idle,
@@ -32,6 +33,7 @@ from evenload.events.kinds import (
 )
 
 __all__ = [
+    "Counted",
     "DeviceSample",
     "Event",
     "EventFile",

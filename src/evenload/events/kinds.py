@@ -242,6 +242,18 @@ class Replanned:
 
 
 @dataclass(frozen=True, slots=True)
+class Counted:
+    """A count of a pipeline's items, and of the samples of those with several, by how they ended.
+
+    ``total`` and, of each, how many are done, filtered, failed, unfinished, skipped; samples also not_chosen.
+    """
+
+    t: float
+    ends: Mapping[str, int]
+    samples: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class RunFinished:
     """The last event of a run. ``status``: done | failures | interrupted | failed; ``facts``: figures."""
 
@@ -261,6 +273,7 @@ Event = (
     | Idle
     | Moved
     | Queued
+    | Counted
     | ItemFinished
     | Restored
     | ItemFailed

@@ -27,7 +27,7 @@ from evenload.report.page.measures import Measures
 from evenload.report.page.planned import PlanAndRun
 from evenload.report.page.timeline import Timeline
 from evenload.report.source import RunEvents, open_run, read_config
-from evenload.report.summary import Summary
+from evenload.report.summary import Summary, counts_text
 from evenload.report.tally import Tally
 
 __all__ = [
@@ -222,7 +222,9 @@ def _as_text(text: str) -> str:
 def _headline(summary: dict[str, Any]) -> str:
     of = f" of {summary['total']}" if summary["total"] is not None else ""
     ratio = f", {summary['ratio']:.2f} times the best possible" if summary["ratio"] else ""
-    return f"{summary['n_done']}{of} done, {summary['n_failed']} failed, in {summary['wall_s']:.1f} s{ratio}."
+    counts = counts_text(summary.get("counts") or {})
+    done = counts or f"{summary['n_done']}{of} done, {summary['n_failed']} failed"
+    return f"{done}, in {summary['wall_s']:.1f} s{ratio}."
 
 
 def write_whole(path: Path, content: str, option: str = "-o") -> None:

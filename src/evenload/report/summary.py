@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["DeviceSummary", "FailedItem", "SlowItem", "StageSummary", "Summary"]
+__all__ = ["DeviceSummary", "FailedItem", "SlowItem", "StageSummary", "Summary", "counts_text"]
 
 SCHEMA = 1
 
@@ -101,7 +101,9 @@ class Summary:
     ``ratio``      work_s / bound_s: 1.0 is the best possible, 1.08 is 8 % longer; None if not measured
     ``imbalance``  busiest device's useful seconds over the mean of all devices: 1.0 is perfectly even
     ``failures`` and ``slowest`` are the first (the worst) of possibly many; ``n_failed`` counts all.
-    ``status``     done | failures | interrupted | failed | unfinished
+    ``status``     done | failures | interrupted | failed | timed out | unfinished
+    ``counts``     of a pipeline: its items and their samples by how they ended, as ``Counted`` has them; then
+                   ``total``, ``n_done`` and ``n_failed`` are items, whatever their samples came to
     """
 
     name: str
@@ -136,6 +138,7 @@ class Summary:
     failures_by_error: Mapping[str, int] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
     finish: Mapping[str, Any] = field(default_factory=dict)
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """A plain object for ``json.dumps``, with ``"schema": 1``. Seconds are rounded to microseconds."""
@@ -144,8 +147,8 @@ class Summary:
     def headline(self) -> str:
         """One line for a terminal."""
         of = f" of {self.total}" if self.total is not None else ""
-        parts = [f"{self.n_done}{of} done in {self.wall_s:.1f} s"]
-        if self.n_failed:
+        parts = [f"{counts_text(self.counts) or f'{self.n_done}{of} done'} in {self.wall_s:.1f} s"]
+        if self.n_failed and not self.counts:
             parts.append(f"{self.n_failed} failed")
         if self.items_per_s:
             parts.append(f"{self.items_per_s:.3g} items/s")
@@ -156,6 +159,19 @@ class Summary:
             parts.append(f"imbalance {self.imbalance:.2f}")
             parts.append(f"utilisation {self.utilisation:.0%}")
         return " · ".join(parts)
+
+
+def counts_text(counts: Mapping[str, Any]) -> str:
+    """Return "87 done, 205 filtered, 8 failed of 300 items (1200 samples)", without what there is none of.
+
+    counts  of a ``Summary``; "" where there are none, and where all items are done, without samples
+    """
+    items, samples = counts.get("items") or {}, counts.get("samples") or {}
+    if not items or (items.get("done") == items.get("total") and not samples.get("total")):
+        return ""
+    ends = [f"{n} {end}" for end, n in items.items() if end != "total" and (n or end == "done")]
+    n_samples = f" ({samples['total']} samples)" if samples.get("total") else ""
+    return f"{', '.join(ends)} of {items.get('total', sum(items.values()))} items{n_samples}"
 
 
 def _rounded(value: Any) -> Any:

@@ -1,12 +1,13 @@
 """Counts a run's events as they come, in memory bounded by devices, stages and one byte per item."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from heapq import heappush, heapreplace
 
 from evenload.balance.bound import StageWork, bound_together
 from evenload.balance.metrics import imbalance, utilisation_deviation
 from evenload.events import (
+    Counted,
     DeviceSample,
     Event,
     Idle,
@@ -41,6 +42,7 @@ class Tally:
     def __init__(self) -> None:
         self._started: RunStarted | None = None
         self._finished: RunFinished | None = None
+        self._counted: Counted | None = None
         self._end_s = 0.0
         self._devices: dict[str, DeviceCount] = {}
         self._stages: dict[str, StageCount] = {}
@@ -63,6 +65,7 @@ class Tally:
             ItemFailed: self._on_failed,
             Moved: self._on_moved,
             DeviceSample: self._on_sample,
+            Counted: self._on_counted,
             RunFinished: self._on_finished,
         }
 
@@ -88,6 +91,9 @@ class Tally:
 
     def _on_finished(self, event: RunFinished) -> None:
         self._finished = event
+
+    def _on_counted(self, event: Counted) -> None:
+        self._counted = event
 
     def _on_stage(self, event: StageStarted) -> None:
         self._stage(event.stage).total = event.total
@@ -230,6 +236,7 @@ class Tally:
             failures_by_error=dict(self._errors.most_common()),
             facts=dict(started.facts),
             finish=dict(self._finished.facts) if self._finished else {},
+            counts=self._counts(),
         )
 
     def _times(self) -> tuple[float, float, float]:
@@ -253,8 +260,15 @@ class Tally:
             return "unfinished"
         return "failures" if any(stage.items.n_failed for stage in self._stages.values()) else "done"
 
+    def _counts(self) -> dict[str, Mapping[str, int]]:
+        told = self._counted
+        return {"items": dict(told.ends), "samples": dict(told.samples)} if told is not None else {}
+
     def _items(self) -> tuple[int | None, int, int]:
-        """Items expected, through the last stage, and failed in any stage."""
+        """Items expected, through the last stage, and failed in any stage; as told, if that was."""
+        if self._counted is not None:
+            ends = self._counted.ends
+            return ends.get("total", 0), ends.get("done", 0), ends.get("failed", 0)
         total = self._started.total if self._started else None
         stages = list(self._stages.values())
         if total is None and stages:

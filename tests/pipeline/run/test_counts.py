@@ -7,8 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from evenload.cli import cli
-from evenload.events import ItemFailed, read_events
+from evenload.events import Counted, ItemFailed, read_events
 from evenload.pipeline import Pipeline
+from evenload.report.tally import summarise
 
 STAGES = """
 class Rate:
@@ -62,8 +63,28 @@ def test_counts_are_named_and_failures_between_stages_are_told(job: Path) -> Non
     again = Pipeline.from_yaml(job).run(backend="inline")
     assert again.item_counts == result.item_counts
     assert len([one for one in read_events(job.parent / "run") if isinstance(one, ItemFailed)]) == 3
+    text = "3 done, 1 filtered, 2 failed of 6 items (8 samples)"
     said = CliRunner().invoke(cli, ["status", str(job.parent / "run")]).output
-    assert "3 done, 1 filtered, 2 failed of 6 items (8 samples)" in said
+    assert f"failures: {text} in" in said
+    assert text in again.summary.headline()
+    assert json.loads((job.parent / "run/summary.json").read_text())["n_done"] == 3
+    page = job.parent / "page.html"
+    assert CliRunner().invoke(cli, ["report", str(job.parent / "run"), "-o", str(page)]).exit_code == 0
+    assert text in page.read_text()
+
+
+def test_a_run_counts_items_while_it_goes_on(job: Path) -> None:
+    seen: list[Counted] = []
+
+    def count(event: object) -> None:
+        if isinstance(event, Counted):
+            seen.append(event)
+
+    result = Pipeline.from_yaml(job).run(backend="inline", sinks=[count])
+    assert seen[0].ends == {"total": 6, "done": 0, "filtered": 1, "failed": 1, "unfinished": 4, "skipped": 0}
+    assert seen[-1].ends == result.item_counts
+    assert seen[-1].samples == result.sample_counts
+    assert summarise([*read_events(result.folder)][:-1]).counts["items"] == result.item_counts
 
 
 def test_half_written_files_do_not_stay(job: Path) -> None:

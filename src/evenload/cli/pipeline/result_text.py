@@ -31,7 +31,7 @@ def _text(result: "PipelineResult") -> str:
     ]
     if len(result.failures) > MOST_SHOWN:
         lines.append(f"... and {len(result.failures) - MOST_SHOWN} more failures, see results.jsonl")
-    lines.append(_headline(result))
+    lines.append(result.summary.headline())
     if result.status in ("interrupted", "failed", "timed out"):
         lines.append(f"{result.status}: {result.item_counts['unfinished']} items are unfinished")
     width = max((len(name) for name in result.headline), default=0)
@@ -40,18 +40,6 @@ def _text(result: "PipelineResult") -> str:
     if result.report is not None:
         lines.append(f"report   {result.report}")
     return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
-
-
-def _headline(result: "PipelineResult") -> str:
-    """The run's numbers; where items were filtered, failed or had samples, each is counted apart."""
-    from evenload.pipeline.dispatch.results import counts_text
-
-    said = result.summary.headline()
-    items, samples = result.item_counts, result.sample_counts
-    if items["done"] == items["total"] and not samples["total"]:
-        return said
-    rest = [part for part in said.split(" · ")[1:] if not part.endswith(" failed")]
-    return " · ".join([f"{counts_text(items, samples)} in {result.summary.wall_s:.1f} s", *rest])
 
 
 def _first_line(text: str) -> str:

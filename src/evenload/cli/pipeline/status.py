@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenload._private_files import read_plain
 from evenload.cli.options import PATH, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.events import Event, ItemFailed, ItemFinished
@@ -17,9 +16,6 @@ if TYPE_CHECKING:
     from evenload.report.summary import Summary
 
 __all__ = ["StageCounts", "count_stages", "status"]
-
-
-MOST_SUMMARY_BYTES = 1 << 28
 
 
 @click.command()
@@ -39,33 +35,19 @@ def status(run: Path, as_json: bool) -> int:
     summary, counts = summarise(events), count_stages(events)
     is_running = is_in_use(run)
     state = "running" if is_running else "interrupted" if summary.status == "unfinished" else summary.status
-    left = max(0, (summary.total or 0) - summary.n_done - summary.n_failed)
+    ends = summary.counts.get("items", {})
+    left = ends.get("unfinished", max(0, (summary.total or 0) - summary.n_done - summary.n_failed))
     eta_s = left / summary.items_per_s if is_running and summary.items_per_s else None
     if as_json:
         click.echo(json.dumps(_page(run, state, eta_s, summary, counts), indent=2))
         return 0
     click.echo(f"{state}: {summary.headline()}")
-    if state != "running" and (said := _counts(run)):
-        click.echo(said)
     if eta_s is not None:
         click.echo(f"about {eta_s:.0f} s to go")
     click.echo("\n".join(_tables(counts)))
     if counts.n_failed:
         click.echo(f"try the failed ones again: evenload retry --failed {run}")
     return 0
-
-
-def _counts(run: Path) -> str:
-    """What the run's summary says of items and samples; "" if it was ended before it had one."""
-    from evenload.pipeline.dispatch.results import counts_text
-
-    try:
-        counts = json.loads(read_plain(run / "summary.json", MOST_SUMMARY_BYTES))["counts"]
-        items, samples = counts["items"], counts["samples"]
-        is_plain = items["done"] == items["total"] and not samples["total"]
-        return "" if is_plain else counts_text(items, samples)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
 
 
 def _page(
@@ -75,7 +57,9 @@ def _page(
         name: {"n_done": len(done), "n_failed": len(counts.failed.get(name, ()))}
         for name, done in counts.done.items()
     }
-    figures = {name: getattr(summary, name) for name in ("total", "n_done", "n_failed", "items_per_s")}
+    figures = {
+        name: getattr(summary, name) for name in ("total", "n_done", "n_failed", "items_per_s", "counts")
+    }
     page = {"schema": 1, "run": str(run), "status": state, **figures, "eta_s": eta_s}
     return page | {"stages": stages, "groups": counts.by_group()}
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 
 if TYPE_CHECKING:
-    from evenload.pipeline.dispatch.item_flow import Strand
+    from evenload.pipeline.dispatch.item_flow import ItemFlow, Strand
     from evenload.pipeline.stage import Item
     from evenload.report.summary import Summary
 
-__all__ = ["ItemResult", "PipelineResult", "counts_text", "row_of"]
+__all__ = ["ItemResult", "PipelineResult", "count_ends", "row_of"]
 
 SCHEMA = 1
+BEST_FIRST = ("done", "filtered", "failed", "open", "not chosen", "skipped")
+SAMPLE_ENDS = ("done", "not_chosen", "filtered", "failed", "unfinished")
 ITEM_ENDS = ("done", "filtered", "failed", "unfinished", "skipped")
 
 
@@ -56,17 +58,24 @@ def row_of(item: "Item", inputs: Mapping[str, Any], strands: "Sequence[Strand]",
     for it: done before filtered before failed, then the one that went on the longest. Samples that were not
     chosen do not stand for it: if the chosen one fails later, so has the item.
     """
-    order = ("done", "filtered", "failed", "open", "not chosen", "skipped")
     if not strands:
         return ItemResult(item.index, item.id, "unfinished", item.seed, item.group, inputs, {})
-    fates = {strand.fate for strand in strands}
-    best = min(strands, key=lambda strand: (order.index(strand.fate), -strand.n_stages, strand.sample))
-    status = "unfinished" if "open" in fates and "done" not in fates else best.fate
+    best, status = _best_of(strands), _status_of(strands)
     samples = tuple(_sample(strand) for strand in strands) if len(strands) > 1 else ()
     error = best.error if status == "failed" else None
     return ItemResult(
         item.index, item.id, status, best.item.seed, item.group, inputs, best.outputs, error, samples
     )
+
+
+def _best_of(strands: "Sequence[Strand]") -> "Strand":
+    return min(strands, key=lambda strand: (BEST_FIRST.index(strand.fate), -strand.n_stages, strand.sample))
+
+
+def _status_of(strands: "Sequence[Strand]") -> str:
+    fates = {strand.fate for strand in strands}
+    is_open = not fates or ("open" in fates and "done" not in fates)
+    return "unfinished" if is_open else _best_of(strands).fate
 
 
 def _sample(strand: "Strand") -> dict[str, Any]:
@@ -75,11 +84,12 @@ def _sample(strand: "Strand") -> dict[str, Any]:
     return {"seed": strand.item.seed, "status": fate, "outputs": strand.outputs, "error": error}
 
 
-def counts_text(items: Mapping[str, int], samples: Mapping[str, int]) -> str:
-    """Return "87 done, 205 filtered, 8 failed of 300 items (1200 samples)", without what there is none of."""
-    parts = [f"{n} {status}" for status, n in items.items() if status != "total" and (n or status == "done")]
-    n_samples = f" ({samples['total']} samples)" if samples.get("total") else ""
-    return f"{', '.join(parts)} of {items['total']} items{n_samples}"
+def count_ends(flow: "ItemFlow") -> tuple[dict[str, int], dict[str, int]]:
+    """Count the items of a run, and the samples of those with several, by how they have ended so far."""
+    items = [[flow.strands[number] for number in numbers] for numbers in flow.strands_of]
+    samples = [strand for strands in items if len(strands) > 1 for strand in strands]
+    fates = ["unfinished" if strand.fate == "open" else strand.fate for strand in samples]
+    return _counted([_status_of(strands) for strands in items], ITEM_ENDS), _counted(fates, SAMPLE_ENDS)
 
 
 def _counted(statuses: Sequence[str], names: Sequence[str]) -> dict[str, int]:
@@ -130,7 +140,7 @@ class PipelineResult:
     def sample_counts(self) -> dict[str, int]:
         """How many samples of items with several came to which end; total is 0 in a job without samples."""
         statuses = [str(sample["status"]) for item in self.items for sample in item.samples]
-        return _counted(statuses, ("done", "not_chosen", "filtered", "failed", "unfinished"))
+        return _counted(statuses, SAMPLE_ENDS)
 
     @property
     def counts(self) -> dict[str, Any]:

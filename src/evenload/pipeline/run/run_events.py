@@ -4,17 +4,20 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from evenload.events import EventLog, Planned, Queued
+from evenload.events import Counted, EventLog, Planned, Queued
+from evenload.pipeline.dispatch.item_flow import ItemFlow
+from evenload.pipeline.dispatch.results import count_ends
 from evenload.report.page.bars import Bars
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.dispatcher import Dispatcher
     from evenload.pipeline.plan import Plan
 
-__all__ = ["QueueLengths", "planned_event"]
+__all__ = ["ItemCounts", "QueueLengths", "planned_event"]
 
 MOST_SLICES = 2000  # of a plan in one line of events.jsonl; more are drawn together
-EVERY_S = 1.0  # from one word on the queues to the next
+EVERY_S = 1.0  # from one word on the queues, or the items, to the next
+COUNTING_SHARE = 0.01  # of the time, at most, is spent on counting items
 
 
 def planned_event(plan: "Plan", now_s: float) -> Planned:
@@ -32,6 +35,29 @@ def planned_event(plan: "Plan", now_s: float) -> Planned:
         ]
     rounded = [[*one[:3], round(one[3], 6), round(one[4], 6), one[5]] for one in slices]
     return Planned(now_s, plan.mode, plan.why, plan.makespan_s, plan.bound_s, rounded)
+
+
+class ItemCounts:
+    """A meter of how many items have come to which end. ``look`` in each round of the run's loop."""
+
+    def __init__(self, log: EventLog, flow: ItemFlow):
+        self._log, self._flow = log, flow
+        self._told: tuple[dict[str, int], dict[str, int]] | None = None
+        self._next_s = 0.0
+
+    def look(self) -> None:
+        now = self._log.now()
+        if now >= self._next_s:
+            self.tell()
+            took_s = self._log.now() - now
+            self._next_s = now + max(EVERY_S, took_s / COUNTING_SHARE)
+
+    def tell(self) -> None:
+        """Now, if anything has changed since."""
+        counts = count_ends(self._flow)
+        if counts != self._told:
+            self._told = counts
+            self._log.emit(Counted(self._log.now(), *counts))
 
 
 class QueueLengths:

@@ -57,6 +57,7 @@ class RunLoop:
             raise KeyboardInterrupt
         ended = parts.driver.step(deals=not (self.has_failed or parts.changes.is_paused))
         parts.queues.look()
+        parts.counts.look()
         results, fault = recorder.results_of(ended)
         parts.commit.put(results)
         parts.dispatcher.add(recorder.advance(results))

@@ -18,7 +18,7 @@ from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.run.device_changes import DeviceChanges
 from evenload.pipeline.run.replanner import Replanner
-from evenload.pipeline.run.run_events import QueueLengths
+from evenload.pipeline.run.run_events import ItemCounts, QueueLengths
 from evenload.pipeline.run.snapshot import described
 from evenload.pipeline.run.stage_driver import StageDriver
 from evenload.pipeline.run.stage_inputs import StageInputs, stage_setups
@@ -52,6 +52,7 @@ class RunParts:
     commit: GroupCommit
     changes: DeviceChanges
     queues: QueueLengths
+    counts: ItemCounts
     replanner: Replanner | None
 
 
@@ -90,6 +91,7 @@ def build_parts(
         GroupCommit(context.ledger, reached.wake),
         DeviceChanges(driver, context.flow),
         QueueLengths(log, dispatcher, names),
+        ItemCounts(log, context.flow),
         _replanner(context, planned, dispatcher, driver) if policy.startswith("measured") else None,
     )
 

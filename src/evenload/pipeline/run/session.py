@@ -22,7 +22,7 @@ from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.job_plan import PlannedJob
 from evenload.pipeline.run.item_rows import headline_of, item_rows
 from evenload.pipeline.run.result_recorder import ResultRecorder
-from evenload.pipeline.run.run_events import planned_event
+from evenload.pipeline.run.run_events import ItemCounts, planned_event
 from evenload.pipeline.run.run_loop import RunLoop
 from evenload.pipeline.run.run_parts import RunContext, build_parts
 from evenload.pipeline.run.stage_inputs import sampled_stages
@@ -196,6 +196,7 @@ class JobSession:
         target = self._context.spec.report.headline
         if target is not None:
             self.headline = headline_of(target, self.rows(), self._context.folder, self._log)
+        ItemCounts(self._log, self._flow).tell()
         self._log.emit(RunFinished(self._log.now(), self.status, self.headline))
 
     def lost_events(self, file: EventFile) -> list[str]:

@@ -4,6 +4,7 @@ const STATUS = {
   done: ["●", "done"],
   failures: ["✕", "done, with failures"],
   interrupted: ["■", "interrupted"],
+  "timed out": ["■", "timed out"],
   failed: ["✕", "failed"],
   unfinished: ["◌", "unfinished"],
 };
@@ -161,7 +162,7 @@ function headPart(view) {
   const { live } = view;
   const [mark, word] = live && live.run.is_running ? live.control?.is_paused ? ["❚❚", "paused"] : ["◉", "running"] : STATUS[summary.status] || ["", summary.status];
   const isGoing = live && live.run.is_running;
-  const isBad = !isGoing && (["failed", "failures", "interrupted"].includes(summary.status) || summary.n_failed > 0);
+  const isBad = !isGoing && (["failed", "failures", "interrupted", "timed out"].includes(summary.status) || summary.n_failed > 0);
   const when = summary.unix_s > 0 ? new Date(summary.unix_s * 1000) : null;
   return el(
     "header",
@@ -214,12 +215,15 @@ function boundBars(summary, live) {
 }
 
 function headlineFigures(summary, live) {
-  const of = summary.total === null ? "" : `of ${whole(summary.total)}`;
+  const counts = summary.counts || {}, nSamples = (counts.samples || {}).total;
+  const of = summary.total === null ? "" : `of ${whole(summary.total)}${counts.items ? " items" : ""}`;
+  const others = Object.entries(counts.items || {}).filter(([end, n]) => n && !["total", "done", "failed"].includes(end));
+  const apart = [...others.map(([end, n]) => `${whole(n)} ${end}`), nSamples ? plural(nSamples, "sample") : ""].filter(Boolean).join(" · ");
   const [wall, wallUnit] = timeParts(summary.wall_s);
   const [eta, etaUnit] = timeParts(live ? live.run.eta_s : null);
   const isGoing = live && live.run.is_running;
   const rows = [
-    [isGoing && live.run.n_stages > 1 ? "Through all stages" : "Done", whole(summary.n_done), of, summary.n_failed ? el("span", { class: "bad" }, `✕ ${plural(summary.n_failed, "failure")}`) : "no failures"],
+    [isGoing && live.run.n_stages > 1 ? "Through all stages" : "Done", whole(summary.n_done), of, [summary.n_failed ? el("span", { class: "bad" }, `✕ ${plural(summary.n_failed, "failure")}`) : "no failures", apart ? ` · ${apart}` : ""]],
     isGoing
       ? [live.run.n_stages > 1 ? `Left of ${live.run.stage}` : "Time left", eta, etaUnit, `running for ${time(live.run.now_s)}`]
       : ["Time", wall, wallUnit, summary.startup_s > 0 ? `${time(summary.startup_s)} until the first chunk` : ""],
