@@ -235,9 +235,8 @@ class Tally:
             failures=tuple(self._failures),
             failures_by_error=dict(self._errors.most_common()),
             facts=dict(started.facts),
-            finish=dict(self._finished.facts) if self._finished else {},
-            counts=self._counts(),
-        )
+            finish=dict(self._finished.facts) if self._finished else {}, counts=self._counts(),
+        )  # fmt: skip
 
     def _times(self) -> tuple[float, float, float]:
         """Seconds until work began, of work, and the bound of it; stages that overlap share a stretch."""

@@ -168,16 +168,10 @@ def exchange(
     _check_owner(Path(folder), control)
     name = f"{os.getpid()}-{time.monotonic_ns()}"
     request, reply = control / f"{name}.ask", control / f"{name}.answer"
+    asked = {"action": action, "devices": list(devices), "items": list(items), "at_once": at_once}
     try:
-        _write(
-            request, {"action": action, "devices": list(devices), "items": list(items), "at_once": at_once}
-        )
-        until = time.monotonic() + wait_s
-        while not reply.exists():
-            if time.monotonic() > until:
-                _check_owner(Path(folder), control)
-                raise ConfigError(f"the job in {folder} does not answer", hint="look whether it hangs")
-            sleep(0.05)
+        _write(request, asked)
+        _await(reply, Path(folder), time.monotonic() + wait_s, sleep)
         answer = _read_own(reply)
     except OSError as error:
         raise ConfigError(
@@ -195,6 +189,14 @@ def exchange(
             if os.access(control, os.W_OK):
                 file.unlink(missing_ok=True)
     return _understood(answer, folder)
+
+
+def _await(reply: Path, folder: Path, until_s: float, sleep: Callable[[float], None]) -> None:
+    while not reply.exists():
+        if time.monotonic() > until_s:
+            _check_owner(folder, reply.parent)
+            raise ConfigError(f"the job in {folder} does not answer", hint="look whether it hangs")
+        sleep(0.05)
 
 
 def _understood(answer: dict[str, Any], folder: str | os.PathLike) -> dict[str, Any]:
