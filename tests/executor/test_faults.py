@@ -202,10 +202,11 @@ def test_an_item_that_cannot_be_sent(executor: Executor, policy: str, batch: int
     assert f"item {BAD} cannot be sent" in got[BAD].message
 
 
-def test_an_item_that_crashes_the_worker_as_it_is_read(executor: Executor) -> None:
+@pytest.mark.parametrize("batch", [None, 4])
+def test_an_item_that_crashes_the_worker_as_it_is_read(executor: Executor, batch: int | None) -> None:
     items: list[Any] = list(range(N))
     items[BAD] = Rebuilds("import os; os._exit(9)")
-    got = list(executor.map(lambda x: x, items, policy="pull:6", on_error="return"))
+    got = list(executor.map(lambda x: x, items, policy="pull:6", batch=batch, on_error="return"))
     assert [got[x] for x in HEALTHY] == HEALTHY
     assert isinstance(got[BAD], WorkerLost)
 

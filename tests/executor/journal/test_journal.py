@@ -1,5 +1,6 @@
 """The journal: what it has acknowledged is there, whatever happened to the program or to its files."""
 
+import gc
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -258,6 +260,32 @@ def test_threads_share_the_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest
             thread.join()
         assert len(journal) == 31
     assert n_syncs < 15
+
+
+def test_a_journal_whose_disk_was_full_holds_on_to_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run ends with its journal (``weakref.finalize``), which must not know it: the two would stay."""
+
+    class User:
+        def use(self, journal: Journal) -> None:
+            journal.record("item", b"result")
+
+    def full(fd: int, piece: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    journal, user = Journal.open(tmp_path / "j", "f"), User()
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, "_write", full)
+        with pytest.raises(EvenloadError, match="No space left"):
+            user.use(journal)
+    gone = weakref.ref(user)
+    del user
+    gc.collect()
+    assert gone() is None
+    with pytest.raises(EvenloadError, match="No space left"):
+        journal.record("item", b"result")
+    journal.close()
 
 
 def test_a_full_disk_is_told_and_harms_nothing_recorded_before(

@@ -127,12 +127,27 @@ def test_from_start_to_an_answer_to_the_end() -> None:
     assert (started.worker, started.pid) == ("cpu:0/1", 42)
     chunk = SimpleNamespace(number=world.supervisor.next_chunk())
     world.supervisor.send(worker, chunk, TASK, ["item"])
-    answer: Any = None
+    answer: Any = SimpleNamespace(skipped=None)
     assert world.hear(Answered(worker.number, chunk.number, answer)) == [("answered", "cpu:0/1", 1)]
     assert worker.has_worked
     assert world.hear(Gone(worker.number, -9, NOT_BEGUN)) == [("gone", "cpu:0/1", "was killed by SIGKILL", 0)]
     assert not world.supervisor.workers
     assert world.start().name == "cpu:0/2"
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_one_that_skips_what_it_was_to_run_is_killed(is_asked: bool) -> None:
+    world = World()
+    worker = world.start()
+    world.hear(Up(worker.number, 42))
+    chunk = SimpleNamespace(number=world.supervisor.next_chunk())
+    world.supervisor.send(worker, chunk, TASK, ["item"])
+    if is_asked:
+        world.supervisor.drop(worker, chunk)
+    answer: Any = SimpleNamespace(skipped=0)
+    assert world.hear(Answered(worker.number, chunk.number, answer)) == [("answered", "cpu:0/1", 1)]
+    assert (("kill", worker.number) in world.backend.told) is not is_asked
+    assert worker.may_work is is_asked
 
 
 def test_one_that_cannot_be_started_is_gone_at_once() -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import os
 import subprocess
 import sys
 import textwrap
@@ -201,3 +202,31 @@ def test_values_closed_over_count() -> None:
     assert fingerprint_code(make(np.ones(3))) != fingerprint_code(make(np.zeros(3)))
     assert fingerprint_code(functools.partial(max, 1)) != fingerprint_code(functools.partial(max, 2))
     assert fingerprint_code(abs) != fingerprint_code(len)
+
+
+RANDOM_GRAPHS = """
+import random
+from evenload.executor.task.fingerprint import fingerprint_code
+
+rng = random.Random(5)
+for _ in range(60):
+    n, scope = rng.randrange(2, 7), {"__name__": "mine"}
+    for at in range(n):
+        calls = [f"f{rng.randrange(n)}(x)," for _ in range(rng.randrange(4))]
+        exec(f"def f{at}(x): return [{' '.join(calls)} {at}, TABLE]", scope)
+    scope["TABLE"] = {scope[f"f{at}"] for at in range(n) if rng.random() < 0.3}
+    print(fingerprint_code(scope["f0"]))
+"""
+
+
+def test_functions_that_call_each_other_in_any_way_have_the_same_in_every_process() -> None:
+    """Names come out of sets, whose order is another in each process."""
+    seen = set()
+    for order in ("0", "1", "2", "3"):
+        program = subprocess.run(
+            [sys.executable, "-c", RANDOM_GRAPHS],
+            env={**os.environ, "PYTHONHASHSEED": order}, capture_output=True, check=True, timeout=250,
+        )  # fmt: skip
+        seen.add(program.stdout)
+    assert len(seen) == 1
+    assert len(set(seen.pop().split())) > 30

@@ -362,6 +362,23 @@ def test_what_hears_of_a_result_may_raise_anything(executor: Executor, tmp_path:
     assert list(executor.map(abs, range(5))) == list(range(5))
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_numbers_in_the_memory_that_tells_its_progress_may_be_any(executor: Executor, seed: int) -> None:
+    """What is to be skipped stands there, too: a worker that skips all it gets must not get it for ever."""
+
+    def task(x: int) -> int:
+        if x in (2, 7):
+            rng = random.Random(seed * N_ITEMS + x)
+            values = [rng.choice((0, -1, 1, 2**62, rng.randrange(-(2**63), 2**63))) for _ in range(5)]
+            for fd in range(3, 64):
+                with contextlib.suppress(OSError):
+                    if "evenload-place" in os.readlink(f"/proc/self/fd/{fd}"):
+                        os.pwrite(fd, struct.pack("5q", *values), 0)
+        return x
+
+    check(executor, task, seed)
+
+
 def test_a_worker_that_spoils_its_pipe_is_named_as_the_reason(executor: Executor) -> None:
     def task(x: int) -> int:
         if x == 3:

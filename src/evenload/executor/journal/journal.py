@@ -160,7 +160,8 @@ class Journal:
             written = self._segments.append(batch)
             self._index.add(written, {written[-1].segment: written[-1].stop})
         except (OSError, sqlite3.Error) as error:
-            self._failure = error if isinstance(error, OSError) else OSError(0, str(error))
+            # Not the error itself: its frames hold what was to be kept, and the run that wanted it.
+            self._failure = OSError(*error.args[:2]) if isinstance(error, OSError) else OSError(0, str(error))
             raise self._unwritable(self._failure) from error
         self._n_written = stop
 

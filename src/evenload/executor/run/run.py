@@ -202,7 +202,9 @@ class Run:
             self._sink.is_waiting_for_room = True
             return Rest(device, "results wait to be fetched", None)
         bundle = 1 if self.source.is_apart else self.bundle(device)
-        event = ins.DeviceFree(device, now, bundle, self.sizing.most_items(self.source), may_copy)
+        # A worker that dies takes with it what it has not sent: of what may not run again, one call at most.
+        most = self.sizing.most_items(self.source) if self.options.repeatable else 1
+        event = ins.DeviceFree(device, now, bundle, most, may_copy)
         (instruction,) = self._scheduler.handle(event)
         assert isinstance(instruction, Send | Rest)
         if isinstance(instruction, Send):

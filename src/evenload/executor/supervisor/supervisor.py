@@ -181,6 +181,7 @@ class Supervisor:
 
     def drop(self, worker: Worker, chunk: Any) -> None:
         """Have ``chunk`` and those before it skipped, as far as they are not begun."""
+        worker.last_dropped = max(worker.last_dropped, chunk.number)
         self._backend.drop(worker.number, chunk.number)
 
     def progress(self, worker: Worker) -> tuple[int, float]:
@@ -246,6 +247,9 @@ class Supervisor:
     def _on_answered(self, worker: Worker, message: Answered) -> None:
         if not worker.is_at(message.chunk):
             return self._end_for(worker, "results")
+        if message.answer.skipped is not None and message.chunk > worker.last_dropped:
+            # A task has written into the memory that says what to skip: it would skip all it gets.
+            self.kill(worker, "was killed as it skipped items that it was to run")
         worker.has_worked = True
         self._driver.answered(worker, worker.chunks.popleft(), message)
 

@@ -28,6 +28,7 @@ class Worker:
     leave_by_s  when it is killed, after it was told to leave
     why_killed  if that was told when it was killed
     stack       what it has said of where its threads are; None if it was not asked
+    last_dropped  the number of the last chunk that it was told to skip, if any
     """
 
     number: int
@@ -47,6 +48,7 @@ class Worker:
     leave_by_s: float | None = None
     why_killed: str = ""
     stack: list[str] | None = None
+    last_dropped: int = 0
 
     @property
     def is_idle(self) -> bool:
@@ -58,5 +60,5 @@ class Worker:
 
     @property
     def may_work(self) -> bool:
-        """It is idle, and was not told to leave."""
-        return self.is_idle and self.leave_by_s is None
+        """It is idle, was not told to leave, and is not being killed."""
+        return self.is_idle and self.leave_by_s is None and not self.why_killed

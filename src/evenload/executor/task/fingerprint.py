@@ -106,7 +106,9 @@ class _Walk:
         if kind is dict:
             return self._items(value)
         if kind is set or kind is frozenset:
-            return b"e" + _hash(*self._framed(sorted(map(self.encode, value))))
+            # By name first: what refers back to itself is encoded by the way that leads there.
+            named = sorted(value, key=_qualname) if self._is_code else value
+            return b"e" + _hash(*self._framed(sorted(map(self.encode, named))))
         array = _as_array(value)
         if array is not None:
             name, shape, raw = array
@@ -159,7 +161,8 @@ class _Walk:
                 cells.append(cell.cell_contents)
             except ValueError:  # a variable that has no value yet
                 cells.append(...)
-        used = {name: _plain(fn.__globals__[name]) for name in _names(fn.__code__) if name in fn.__globals__}
+        names = sorted(_names(fn.__code__))
+        used = {name: _plain(fn.__globals__[name]) for name in names if name in fn.__globals__}
         if (
             fn.__closure__ and "__class__" in fn.__code__.co_freevars
         ):  # super(): the class, which has this function
@@ -224,6 +227,10 @@ def _names(code: types.CodeType) -> set[str]:
         if isinstance(constant, types.CodeType):
             names |= _names(constant)
     return names
+
+
+def _qualname(value: Any) -> str:
+    return str(getattr(value, "__qualname__", ""))
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,7 @@ import contextlib
 import pickle
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -89,11 +89,11 @@ class Runner:
                 )
         self._one = _spread(self._call) if task.is_spread else self._call
 
-    def run(self, items: Sequence[Any], chunk: int, cell: ProgressCell, *, singly: bool = False) -> Answer:
+    def run(self, items: Iterable[Any], chunk: int, cell: ProgressCell, *, singly: bool = False) -> Answer:
         """Run the task on every item. An exception of one item is that item's failure.
 
         ``singly``: one item per batch, to find the one that brings the worker down. An item that could not be
-        unpickled is a Failure.
+        unpickled is a Failure. Items that are read one by one are given one by one.
         """
         start_s = time.monotonic()
         answer = Answer([], {}, start_s, start_s, 0.0)
@@ -102,7 +102,7 @@ class Runner:
         elif singly:
             self._run_each(self._call_one, items, chunk, cell, answer)
         else:
-            self._run_batches(items, chunk, cell, answer, self._task.batch)
+            self._run_batches(list(items), chunk, cell, answer, self._task.batch)
             answer.ceiling = self._ceiling if self._ceiling != self._task.batch else None
         cell.at(PACKING)
         answer.stop_s = time.monotonic()
@@ -118,7 +118,7 @@ class Runner:
                 close()
 
     def _run_each(
-        self, call: Callable, items: Sequence[Any], chunk: int, cell: ProgressCell, answer: Answer
+        self, call: Callable, items: Iterable[Any], chunk: int, cell: ProgressCell, answer: Answer
     ) -> None:
         at, is_dropped, values = cell.at, cell.is_dropped, answer.values
         for position, item in enumerate(items):

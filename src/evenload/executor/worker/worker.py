@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -171,13 +172,19 @@ class WorkerProcess:
 
     def _run_singly(self, frame: Frame) -> None:
         self._progress.begin(frame.chunk)
-        items = unpack_apart(unpack(frame), "input")
+        items = self._one_by_one(unpack(frame))
         answer = self._runners[frame.task].run(items, frame.chunk, self._progress, singly=True)
         self._leave_if_forked()
         answer.values = pack_apart(answer.values, "result")
         body, buffers = pack(_fields(answer))
         _flush()
         self.reply(protocol.DONE_SINGLY, frame.task, frame.chunk, body, buffers)
+
+    def _one_by_one(self, packed: Sequence[Any]) -> Iterator[Any]:
+        """Unpickle each item when it is due: one that ends this process then is known by its position."""
+        for position, one in enumerate(packed):
+            self._progress.at(position)
+            yield from unpack_apart([one], "input")
 
 
 def _pack_answer(answer: Answer) -> tuple[bytes, list]:
