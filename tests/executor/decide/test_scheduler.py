@@ -74,7 +74,10 @@ class World:
         if accident == "dies while packing":
             self.die(device, send.chunk, PACKING, False)
         elif accident == "is dropped":
-            self.note(self.scheduler.handle(ChunkAnswered(send.chunk, self.now, 0.0, (), skipped=0)), items)
+            n = len(items) // step // 2 * step  # of those, results are there
+            short = tuple(at for at in no_memory if at < n)
+            event = ChunkAnswered(send.chunk, self.now, 0.0, short, skipped=n)
+            self.note(self.scheduler.handle(event), items)
         else:
             event = ChunkAnswered(send.chunk, self.now, 1e-3, tuple(no_memory))
             self.note(self.scheduler.handle(event), items)

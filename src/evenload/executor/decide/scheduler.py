@@ -183,10 +183,13 @@ class Scheduler:
         sent = self._sent.pop(event.chunk, None)
         if sent is None:
             return []
-        if event.skipped is not None:
-            # It was dropped as others were faster; items that are still open run again.
-            self.dealer.failed(event.chunk, event.now, sent.units)
-            return []
+        if event.skipped is not None:  # it was dropped as others were faster: what is still open runs again
+            begun = set(range(event.skipped)).difference(event.no_memory, event.raised)
+            accepted = self._accept(sent, [at for at in sorted(begun) if sent.items[at] not in self.settled])
+            again = [unit for unit in sent.units if self._open_in(unit)]
+            self._partial.update(again if accepted else ())
+            self.dealer.failed(event.chunk, event.now, again)
+            return accepted
         retry = [p for p in event.no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)]
         again = [p for p in event.raised if self._may_try_again(sent.items[p])]
         if retry or again:
@@ -212,9 +215,7 @@ class Scheduler:
     def _accept(self, sent: HeldChunk, positions: list[int]) -> list[Instruction]:
         for position in positions:
             self.settled.add(sent.items[position], sent.items[position] + 1)
-        if not positions:
-            return []
-        return [Accept(sent.items, tuple(positions))]
+        return [Accept(sent.items, tuple(positions))] if positions else []
 
     def _may_retry_elsewhere(self, item: int, device: str) -> bool:
         may_run = self._repeatable and item not in self.settled
@@ -267,13 +268,11 @@ class Scheduler:
         return []
 
     def _give_up(self, chunk: int, now: float, items: list[int], why: str) -> list[Instruction]:
-        failed = self._fail(items, why)
         self.dealer.failed(chunk, now, ())
-        return failed
+        return self._fail(items, why)
 
     def _on_withdrawn(self, event: ChunkWithdrawn) -> list[Instruction]:
-        sent = self._sent.pop(event.chunk)
-        self._fail(self._open(sent.items), "withdrawn")
+        self._fail(self._open(self._sent.pop(event.chunk).items), "withdrawn")
         self.dealer.failed(event.chunk, event.now, ())
         return []
 
