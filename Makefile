@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/house tests/report tests/test_errors.py tests/test_events.py \
 	tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test check test-slow test-flower lint docs bench clean help
+.PHONY: demo test check test-slow chaos test-flower lint docs bench clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -23,6 +23,9 @@ check: $(STAMP)dev lint  ## The fast lane: style, types, layers, and the tests t
 
 test-slow: $(STAMP)dev  ## The suites that take minutes
 	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=2400
+
+chaos: $(STAMP)dev  ## Random programs under random faults, for CHAOS_MINUTES=10; CHAOS_SEED=7 repeats one
+	$(BIN)/python scripts/chaos.py $(if $(CHAOS_SEED),--seed $(CHAOS_SEED),--minutes $(or $(CHAOS_MINUTES),10))
 
 test-flower:  ## Flower's apps on our executor, in an environment of their own
 	$(PYTHON) -m venv .venv-flower

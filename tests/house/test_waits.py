@@ -36,6 +36,17 @@ SLEEPERS: dict[str, dict[str, str]] = {
     },
     "executor/worker/test_protocol_violations.py": {"behind_a_gate": "a task that waits for a file"},
     # moments and rates
+    "chaos/driver.py": {
+        "PhaseRun.act": "waits until so many results are there",
+        "pause": "a random pause, any will do",
+    },
+    "chaos/intruder.py": {
+        "sent": "waits, with a limit, until a signal shows",
+    },
+    "chaos/runner.py": {
+        "run_life": "looks, with a limit, at what a driver does",
+        "left_behind": "waits, with a limit, until no process is left",
+    },
     "dashboard/test_browser.py": {
         "test_twenty_pages_of_a_thousand_events_a_second": "a rate of events, which may be lower",
     },

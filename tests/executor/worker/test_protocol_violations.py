@@ -6,13 +6,13 @@ import os
 import random
 import struct
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chaos.deeds import DEEDS_BY_CHANCE, Bomb, InTheChild, Own
 
 from evenload.errors import EvenloadError, ResultNotSendable, TaskError, WorkerLost
 from evenload.executor import Executor
@@ -168,130 +168,9 @@ def test_a_length_that_cannot_be_is_not_waited_for() -> None:
 # --- what a task does -----------------------------------------------------------------------------
 
 
-def fork(then: Callable[[], Any], with_libc: bool = False) -> None:
-    """Let a forked child do ``then`` and go on as if it were the worker."""
-    pid = ctypes.CDLL(None).fork() if with_libc else os.fork()
-    if not pid:
-        then()
-        raise InTheChild
-    os.waitpid(pid, 0)
-
-
-class InTheChild(Exception):
-    pass
-
-
-class Bomb:
-    """An object whose unpickling raises something that is no Exception."""
-
-    def __init__(self, raises: type[BaseException]):
-        self.raises = raises
-
-    def __reduce__(self) -> tuple:
-        return explode, (self.raises,)
-
-
-def explode(raises: type[BaseException]) -> None:
-    raise raises("boom")
-
-
-class Own(BaseException):
-    pass
-
-
-class Unpicklable(Exception):
-    def __reduce__(self) -> Any:
-        sys.exit("no")
-
-    def __str__(self) -> str:
-        raise SystemExit
-
-
-def scribble(rng: random.Random) -> None:
-    """Write garbage into every descriptor there is, or some."""
-    share = rng.choice((0.2, 1.0))
-    for fd in range(3, 64):
-        if rng.random() < share:
-            with contextlib.suppress(OSError):
-                os.set_blocking(fd, False)
-            with contextlib.suppress(OSError):
-                os.write(fd, rng.randbytes(rng.choice((1, 8, 24, 100, 4096, 70_000))))
-
-
-def cut(rng: random.Random) -> None:
-    for fd in range(3, 64):
-        with contextlib.suppress(OSError):
-            os.ftruncate(fd, rng.choice((0, 1, 4096)))
-
-
-def close_some(rng: random.Random) -> None:
-    for fd in range(0, 64):
-        if rng.random() < 0.4:
-            with contextlib.suppress(OSError):
-                os.close(fd)
-
-
-def reopen(rng: random.Random) -> None:
-    os.closerange(3, 64)
-    for _ in range(rng.randrange(12)):
-        os.open(
-            rng.choice(("/dev/null", "/dev/zero", "/proc/self/stat")), os.O_RDWR if rng.random() < 0.3 else 0
-        )
-
-
-def mix_up(rng: random.Random) -> None:
-    fds = [rng.randrange(3, 16) for _ in range(2)]
-    with contextlib.suppress(OSError):
-        os.dup2(fds[0], fds[1])
-
-
-def leave_a_thread(rng: random.Random) -> None:
-    def forks() -> None:
-        if not os.fork():
-            sys.exit()
-
-    thread = threading.Thread(target=forks)
-    thread.start()
-    thread.join()
-
-
-def grandchild(rng: random.Random) -> None:
-    """A child in a session of its own goes on and floods the output."""
-    if not os.fork():
-        os.setsid()
-        with contextlib.suppress(OSError):
-            for _ in range(2000):
-                os.write(2, b"x" * 8000 + b"\n")
-        os._exit(0)
-
-
 def misbehave(rng: random.Random, x: int) -> Any:
-    deed = rng.choice(DEEDS)
-    value = deed(rng)
+    value = rng.choice(DEEDS_BY_CHANCE)(rng)
     return x if value is None else value
-
-
-DEEDS: list[Callable[[random.Random], Any]] = [
-    lambda rng: fork(lambda: None),
-    lambda rng: fork(lambda: None, with_libc=True),
-    lambda rng: fork(lambda: sys.exit(0)),
-    lambda rng: fork(lambda: scribble(rng)),
-    lambda rng: fork(lambda: os._exit(0)),
-    scribble,
-    scribble,
-    cut,
-    close_some,
-    reopen,
-    mix_up,
-    leave_a_thread,
-    grandchild,
-    lambda rng: os._exit(rng.randrange(256)),
-    lambda rng: sys.exit(rng.randrange(3)),
-    lambda rng: (_ for _ in ()).throw(Own()),
-    lambda rng: (_ for _ in ()).throw(Unpicklable()),
-    lambda rng: Bomb(rng.choice((SystemExit, KeyboardInterrupt, MemoryError, GeneratorExit, Own))),
-    lambda rng: [Bomb(SystemExit), Unpicklable()],
-]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
