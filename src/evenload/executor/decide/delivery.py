@@ -5,7 +5,7 @@ Order is restored only here: what a device does next never depends on the result
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 __all__ = ["Block", "Delivery"]
@@ -39,12 +39,15 @@ class Delivery:
 
     pump       called while the queue is empty, to make results in this thread (the inline backend); or None
     on_room    called when the receiver has taken results and the executor waits for room
+    is_over    the receiver has fetched the end
     """
 
     def __init__(self, ordered: bool, on_room: Callable[[], None], pump: Callable[[], None] | None):
         self._ordered = ordered
         self._on_room = on_room
-        self._pump = pump
+        self.pump = pump
+        self.is_over = False
+        self._on_news: Callable[[], None] | None = None
         self._queue: SimpleQueue[list[Block] | _End] = SimpleQueue()
         self._ready: list[Block] = []
         self._handed_over_s = 0.0
@@ -94,7 +97,7 @@ class Delivery:
             return due_s
         self._handed_over_s = now
         ready, self._ready = self._ready, []
-        self._queue.put(ready)
+        self._hand_over(ready)
         return None
 
     def skip_gaps(self) -> None:
@@ -106,25 +109,46 @@ class Delivery:
     def close(self, error: BaseException | None = None) -> None:
         """End the queue. ``error`` is raised to the receiver after the last result."""
         self.flush(float("inf"))
-        self._queue.put(_End(error))
+        self._hand_over(_End(error))
+
+    def listen(self, on_news: Callable[[], None] | None) -> None:
+        """Have ``on_news`` called, in the executor's thread, when there is something to fetch."""
+        self._on_news = on_news
 
     def blocks(self) -> Iterator[Block]:
         """Yield blocks as they come, until the end. Raises the error of ``close``."""
-        while True:
-            if self._pump is not None:
+        while not self.is_over:
+            if self.pump is not None:
                 while self._queue.empty():
-                    self._pump()
-            ready = self._queue.get()
-            if isinstance(ready, _End):
-                if ready.error is not None:
-                    raise ready.error
+                    self.pump()
+            yield from self._fetched(self._queue.get())
+
+    def blocks_there(self) -> Iterator[Block]:
+        """Yield the blocks that can be fetched without waiting. Raises the error of ``close``."""
+        while not self.is_over:
+            try:
+                ready = self._queue.get_nowait()
+            except Empty:
                 return
-            for block in ready:
-                self._n_taken += len(block)
-                self._n_taken_bytes += block.n_bytes
-                if self.is_waiting_for_room:
-                    self._on_room()
-                yield block
+            yield from self._fetched(ready)
+
+    def _fetched(self, ready: list[Block] | _End) -> Iterator[Block]:
+        if isinstance(ready, _End):
+            self.is_over = True
+            if ready.error is not None:
+                raise ready.error
+            return
+        for block in ready:
+            self._n_taken += len(block)
+            self._n_taken_bytes += block.n_bytes
+            if self.is_waiting_for_room:
+                self._on_room()
+            yield block
+
+    def _hand_over(self, ready: list[Block] | _End) -> None:
+        self._queue.put(ready)
+        if self._on_news is not None:
+            self._on_news()
 
     def _put_in_order(self, block: Block) -> None:
         if block.items[0] != self._next:

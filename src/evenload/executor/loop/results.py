@@ -1,6 +1,6 @@
 """What ``map`` returns: an iterator of results that is also the handle of the run."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from evenload.balance.policy import Policy, policy_from_name
@@ -17,6 +17,8 @@ R = TypeVar("R")
 class Results(Generic[R]):
     """The results of a map. Work begins with the first one asked for, and ends with the iterator.
 
+    In a coroutine, ``async for`` gives them without holding up the event loop.
+
     summary   how the run went, once it is over (None before): bound, ratio, imbalance, what each device did
     """
 
@@ -24,10 +26,11 @@ class Results(Generic[R]):
                  finish: Callable[[str], None], guard: ForkGuard):  # fmt: skip
         self._run, self._guard = run, guard
         self._engine = engine
-        self._begin: list[Callable[[], None]] = [begin]
-        self._finish: list[Callable[[str], None]] = [finish]
-        self._blocks = _blocks(run, delivery, self._begin, self._finish, guard)
+        self._course = _Course(run, begin, finish, guard)
+        self._blocks = _blocks(delivery, self._course, guard)
         self._values = _values(self._blocks, raises)
+        self._delivery, self._raises = delivery, raises
+        self._stream: AsyncGenerator[R, None] | None = None
 
     def __iter__(self) -> Iterator[R]:
         # Not self: a loop that is left must end the run, even while this handle lives on in a variable.
@@ -37,6 +40,28 @@ class Results(Generic[R]):
     def __next__(self) -> R:
         self._guard.check()
         return next(self._values)
+
+    def __aiter__(self) -> AsyncIterator[R]:
+        self._guard.check()
+        if self._stream is None:
+            from evenload.executor.loop.async_results import stream
+
+            course = self._course
+            self._stream = stream(self._delivery, course.begin, course.end, raises=self._raises)
+        return self._stream
+
+    async def __aenter__(self) -> "Results[R]":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """``close`` for a coroutine, which it does not hold up."""
+        if self._stream is not None:
+            await self._stream.aclose()
+        else:
+            self.close()
 
     def indexed(self) -> Iterator[tuple[int, Any]]:
         """(index, result) pairs, in the order asked for. Failed items give their TaskError."""
@@ -54,8 +79,8 @@ class Results(Generic[R]):
 
         Neither is called if it never begins. They must not hold on to this object, whose going ends the run.
         """
-        self._begin.insert(0, before)
-        self._finish.append(after)
+        self._course.before.insert(0, before)
+        self._course.after.append(after)
 
     def blocks(self) -> Iterator[Block]:
         """The results in the groups in which they came, with the device of each."""
@@ -93,18 +118,39 @@ class Results(Generic[R]):
         """Drop everything that is not delivered yet."""
         self._values.close()
         self._blocks.close()
+        self._course.end()  # if it is a coroutine that fetches them
 
 
-def _blocks(
-    run: Any,
-    delivery: Delivery,
-    begin: list[Callable[[], None]],
-    finish: list[Callable[[str], None]],
-    guard: ForkGuard,
-):
+class _Course:
+    """The beginning of a run and its end, each of which comes once at most.
+
+    before  called when it begins
+    after   called with its status when it ends
+    """
+
+    def __init__(self, run: Any, begin: Callable[[], None], finish: Callable[[str], None], guard: ForkGuard):
+        self._guard = guard
+        self.before: list[Callable[[], None]] = [begin]
+        self.after: list[Callable[[str], None]] = [finish]
+        self._run = run
+        self._is_begun = self._is_ended = False
+
+    def begin(self) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            for function in self.before:
+                function()
+
+    def end(self) -> None:
+        if self._is_begun and not (self._is_ended or self._guard.is_child):
+            self._is_ended = True
+            for function in self.after:
+                function(self._run.status)
+
+
+def _blocks(delivery: Delivery, course: _Course, guard: ForkGuard):
     try:
-        for start in begin:
-            start()
+        course.begin()
         blocks = delivery.blocks()
         while True:
             guard.check()  # nobody brings results to a forked child: it would wait for ever
@@ -113,8 +159,7 @@ def _blocks(
                 return
             yield block
     finally:
-        for end in finish if not guard.is_child else ():
-            end(run.status)
+        course.end()
 
 
 def _values(blocks: Any, raises: bool):
