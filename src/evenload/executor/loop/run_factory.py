@@ -71,6 +71,7 @@ class RunFactory:
             batch=options.batch,
             may_split=options.repeatable,
             is_spread=options.is_spread,
+            is_tidied=True,
             sends=is_threaded,
         )
         source = make_source(items, options.cost, self._engine.wake if is_threaded else None)
@@ -88,7 +89,7 @@ class RunFactory:
         from evenload.executor.run.calls import CallSource, FutureSink, run_call
 
         calls, is_threaded = CallSource(self._engine.call), self._engine.backend.is_threaded
-        task = self._tasks.prepare(run_call if is_threaded else _call_here, sends=is_threaded)
+        task = self._tasks.prepare(run_call if is_threaded else _call_here, is_tidied=True, sends=is_threaded)
         options = MapOptions(stage="submit", look_ahead=MOST_CALLS, is_policy_fixed=True)
         run = self._make(task, calls, FutureSink(calls), policy_from_name("pull"), options, devices, on_over)
         return run, calls

@@ -35,11 +35,13 @@ class Tasks:
         batch: int | None = None,
         may_split: bool = True,
         is_spread: bool = False,
+        is_tidied: bool = False,
         sends: bool = True,
     ) -> PreparedTask:
         """Return the task for ``fn`` with these options, the same one each time.
 
         is_spread  an item is a tuple of arguments
+        is_tidied  what an item changes of its process is put back before the next
         sends      it goes to another process
         Raises ConfigError if ``fn`` cannot be called, built or sent, or if ``batch`` is below 1.
         """
@@ -49,21 +51,24 @@ class Tasks:
             fn = Implementations(str(given), cpu, gpu)
         _check(fn, batch)
         pickled = pickle_callable(fn) if sends else (b"", [])
-        key = (_digest(pickled) if sends else id(given), batch, may_split, is_spread)
+        options = {"batch": batch, "may_split": may_split, "is_spread": is_spread, "is_tidied": is_tidied}
+        key = (_digest(pickled) if sends else id(given), *options.values())
         task = self._tasks.get(key)
         if task is None:
             self._n_tasks += 1
-            is_class = isinstance(fn, Implementations) or is_stateful(fn)
-            device_as = _device_parameter(fn) if is_class and not isinstance(fn, Implementations) else ""
-            name = str(given) if isinstance(fn, Implementations) else name_of(fn)
-            device_as = device_as if is_class else None
-            task = PreparedTask(
-                self._n_tasks, name, fn, pickled, is_class, device_as, batch, may_split, is_spread=is_spread
-            )
+            task = _described(self._n_tasks, given, fn, pickled, options)
             self._tasks[key] = task
             if len(self._tasks) > MOST_TASKS:
                 del self._tasks[next(iter(self._tasks))]
         return task
+
+
+def _described(number: int, given: Any, fn: Any, pickled: tuple[bytes, list], options: dict) -> PreparedTask:
+    if isinstance(fn, Implementations):
+        return PreparedTask(number, str(given), fn, pickled, True, "", **options)
+    is_class = is_stateful(fn)
+    device_as = _device_parameter(fn) if is_class else None
+    return PreparedTask(number, name_of(fn), fn, pickled, is_class, device_as, **options)
 
 
 def _implementation(fn: Any, sends: bool) -> Implementation | None:

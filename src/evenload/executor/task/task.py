@@ -10,14 +10,15 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from evenload.errors import ConfigError
 from evenload.executor.task.failure import Failure, is_memory_error
 from evenload.executor.transport.progress_cell import PACKING, ProgressCell
 
-__all__ = ["Answer", "PreparedTask", "Runner", "dump", "load"]
+__all__ = ["Answer", "PreparedTask", "Runner", "State", "dump", "load"]
 
+COMPARE_NS = 2_000_000  # after so long, all that items may have changed is compared before the next one
 N_GOOD = 20  # batches after which a slightly larger one is tried
 
 
@@ -32,6 +33,7 @@ class PreparedTask:
     may_split  a batch that failed may be tried again in parts
     ceiling    items per call that are known to fit into the memory of the device; None if not known
     is_spread  an item is a tuple of arguments; of a batch, the function gets a list for each argument
+    is_tidied  what an item changes of its process is put back before the next
     """
 
     id: int
@@ -44,6 +46,19 @@ class PreparedTask:
     may_split: bool = True
     ceiling: int | None = None
     is_spread: bool = False
+    is_tidied: bool = False
+
+
+class State(Protocol):
+    """The state of a worker's process, which items may change."""
+
+    def is_untouched(self) -> bool:
+        """Whether nothing seems to have been changed: fast, and not certain."""
+        ...
+
+    def restore(self) -> None:
+        """Put back what was changed."""
+        ...
 
 
 @dataclass(slots=True)
@@ -65,11 +80,21 @@ class Answer:
 class Runner:
     """A task built for one device."""
 
-    def __init__(self, task: PreparedTask, device: Callable[[], Any], *, inline: bool = False):
+    def __init__(
+        self,
+        task: PreparedTask,
+        device: Callable[[], Any],
+        *,
+        inline: bool = False,
+        state: State | None = None,
+    ):
         """Build the instance if the task is a class. Raises what its constructor raises.
 
-        ``inline``: exceptions are not pickled, and Ctrl-C is raised to the caller.
+        inline  exceptions are not pickled, and Ctrl-C is raised to the caller
+        state   of the process, to be restored between items if the task says so
         """
+        self._state = state if task.is_tidied else None
+        self._compare_ns = 0
         self._travels = not inline
         self._lets_through = (KeyboardInterrupt,) if inline else ()
         self._task = task
@@ -109,6 +134,15 @@ class Runner:
         answer.busy_s = answer.stop_s - start_s
         return answer
 
+    def tidy(self) -> None:
+        """Put back what the last item has changed of its process, and is known to have changed."""
+        if self._state is not None and not self._state.is_untouched():
+            self._restore(self._state)
+
+    def _restore(self, state: State) -> None:
+        state.restore()
+        self._compare_ns = time.monotonic_ns() + COMPARE_NS
+
     def close(self) -> None:
         """Close the instance, to free its memory. Raises what its ``close`` raises."""
         if self._task.is_class:
@@ -120,7 +154,7 @@ class Runner:
     def _run_each(
         self, call: Callable, items: Iterable[Any], chunk: int, cell: ProgressCell, answer: Answer
     ) -> None:
-        at, is_dropped, values = cell.at, cell.is_dropped, answer.values
+        at, is_dropped, values, state = cell.at, cell.is_dropped, answer.values, self._state
         for position, item in enumerate(items):
             if is_dropped(chunk):
                 answer.skipped = position
@@ -129,7 +163,10 @@ class Runner:
                 answer.failures[position] = item
                 values.append(None)
                 continue
-            at(position)
+            now = at(position)
+            if state is not None and (now > self._compare_ns or not state.is_untouched()):
+                self._restore(state)
+                at(position)
             try:
                 values.append(call(item))
             except self._lets_through:
@@ -151,6 +188,8 @@ class Runner:
             if cell.is_dropped(chunk):
                 answer.skipped = start
                 return
+            if self._state is not None:
+                self._restore(self._state)
             cell.at(start)
             try:
                 answer.values.extend(self._call_batch(items[start:stop]))
@@ -217,5 +256,6 @@ def load(spec: bytes, buffers: list | None, task_id: int) -> PreparedTask:
 def dump(task: PreparedTask) -> tuple[bytes, list]:
     """Write a task as a message for ``load``: bytes and buffers."""
     body, buffers = task.pickled
-    options = (task.is_class, task.device_as, task.batch, task.may_split, task.ceiling, task.is_spread)
+    options = (task.is_class, task.device_as, task.batch, task.may_split, task.ceiling)
+    options += (task.is_spread, task.is_tidied)
     return pickle.dumps((task.name, body, *options), protocol=5), buffers

@@ -43,10 +43,11 @@ class ProgressCell:
         self.cells[_SINCE] = time.monotonic_ns()
         self.cells[_CHUNK] = chunk
 
-    def at(self, item: int) -> None:
-        """Note that the item at this position of the chunk starts now."""
-        self.cells[_SINCE] = time.monotonic_ns()
+    def at(self, item: int) -> int:
+        """Note that the item at this position of the chunk starts now. Returns the time, in ns."""
+        self.cells[_SINCE] = now = time.monotonic_ns()
         self.cells[_ITEM] = item
+        return now
 
     def is_dropped(self, chunk: int) -> bool:
         """Whether the executor has asked to skip the rest of ``chunk``."""

@@ -8,7 +8,6 @@ It imports little, and no user code before the first ``LOAD``. It never outlives
 import contextlib
 import faulthandler
 import fcntl
-import io
 import os
 import select
 import signal
@@ -28,6 +27,7 @@ from evenload.executor.transport.pickling import mark_large, pack
 from evenload.executor.transport.progress_cell import ProgressCell
 from evenload.executor.transport.wire import Frame, Inbox, Outbox, unpack
 from evenload.executor.worker import protocol
+from evenload.executor.worker.process_state import ProcessState, open_stream
 
 __all__ = ["main"]
 
@@ -50,13 +50,14 @@ def main(
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the executor decides
     leave_with_parent(life_fd)
     faulthandler.enable(all_threads=False)
-    _open_streams()
+    # A forked worker's streams were made for what was open before, which may have been a file.
+    sys.stdout, sys.stderr = open_stream(1), open_stream(2)
     sys.modules["__main__"] = ModuleType("__main__")  # the user's __main__ arrives by value
     borrower, lender, common_fd = None, None, -1
     if arenas is not None:
         borrowed_fd, lent_fd, common_fd, budget_fd, cell = arenas
         borrower, lender = Borrower(borrowed_fd), Lender(lent_fd, MemoryBudget(budget_fd), cell)
-    worker = WorkerProcess(Outbox(outbox_fd, lender), ProgressCell(progress_fd))
+    worker = WorkerProcess(Outbox(outbox_fd, lender), ProgressCell(progress_fd), ProcessState())
     inbox = Inbox(inbox_fd, borrower, common_fd)
     for fd in (inbox_fd, outbox_fd, life_fd, progress_fd, *(arenas[:4] if arenas is not None else ())):
         with contextlib.suppress(OSError):
@@ -83,25 +84,16 @@ def _serve(worker: "WorkerProcess", inbox: Inbox) -> int:
     return 0
 
 
-def _open_streams() -> None:
-    """Make ``sys.stdout`` and ``sys.stderr`` for descriptors 1 and 2.
-
-    A forked worker's streams were made for what was open before, which may have been a file.
-    """
-    for name, fd in (("stdout", 1), ("stderr", 2)):
-        writer = io.BufferedWriter(io.FileIO(fd, "w", closefd=False))
-        setattr(sys, name, io.TextIOWrapper(writer, "utf-8", errors="backslashreplace", line_buffering=True))
-
-
 class WorkerProcess:
     """The process's state: its tasks, built for its device, and the pipe for its replies."""
 
-    def __init__(self, outbox: Outbox, progress: ProgressCell):
+    def __init__(self, outbox: Outbox, progress: ProgressCell, state: ProcessState):
         self.is_serving = True
         self._outbox = outbox
         self._progress = progress
         self._runners: dict[int, Runner] = {}
         self._pid = os.getpid()
+        self._state = state
 
     def fall_silent(self) -> None:
         """In a child that a task has forked: run no further item, and write nothing for the worker."""
@@ -139,11 +131,13 @@ class WorkerProcess:
         began_s = time.monotonic()
         try:
             task = load(bytes(frame.body), frame.buffers, frame.task)
-            self._runners[frame.task] = Runner(task, _device)
+            self._runners[frame.task] = Runner(task, _device, state=self._state)
         except BaseException as error:
+            self._state.restore()
             body, buffers = pack(Failure.of(error))
             self.reply(protocol.REFUSED, frame.task, body=body, buffers=buffers)
         else:
+            self._state.keep()
             self.reply(protocol.LOADED, frame.task, body=pack(time.monotonic() - began_s)[0])
 
     def _unload(self, task: int) -> None:
@@ -163,22 +157,26 @@ class WorkerProcess:
             body, _ = pack(Failure.of(error, "input"))
             return self.reply(protocol.SPOILT, task, chunk, body)
         frame.body, frame.buffers = b"", None
-        answer = self._runners[task].run(items, chunk, self._progress)
+        runner = self._runners[task]
+        answer = runner.run(items, chunk, self._progress)
         self._leave_if_forked()
         del items
         body, buffers = _pack_answer(answer)
         _flush()
         self.reply(protocol.DONE, task, chunk, body, buffers)
+        runner.tidy()
 
     def _run_singly(self, frame: Frame) -> None:
         self._progress.begin(frame.chunk)
         items = self._one_by_one(unpack(frame))
-        answer = self._runners[frame.task].run(items, frame.chunk, self._progress, singly=True)
+        runner = self._runners[frame.task]
+        answer = runner.run(items, frame.chunk, self._progress, singly=True)
         self._leave_if_forked()
         answer.values = pack_apart(answer.values, "result")
         body, buffers = pack(_fields(answer))
         _flush()
         self.reply(protocol.DONE_SINGLY, frame.task, frame.chunk, body, buffers)
+        runner.tidy()
 
     def _one_by_one(self, packed: Sequence[Any]) -> Iterator[Any]:
         """Unpickle each item when it is due: one that ends this process then is known by its position."""
