@@ -16,6 +16,10 @@ Four devices of speeds 1 : 2 : 4 : 8 in random order, 60 seconds of work in all,
 A second table is of fleets as they are bought: equal devices, or two generations of them, with lognormal
 items of sigma 0.3 (images of one model) and 1.0 (prompts), four seconds of work for each device.
 
+A third table is of sizes that are learned: *big*, and 60 items on 8 equal devices, whose costs go by one of
+their features but for some noise, or by none; what was learned then orders other items (a later program).
+`--learned` makes this table alone.
+
 No policy is told the costs; those that need speeds up front are told what their name says: the true speeds,
 or a score as a data sheet would give it (1 : 1.2 : 1.6 : 2.2).
 """
@@ -34,6 +38,7 @@ from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Factoring, Guided, Measured, Policy, Pull, Static
 from evenload.balance.scenario import draw_hints
 from evenload.balance.simulate import simulate
+from evenload.balance.sizes.size_learner import SizeLearner
 
 SPEEDS = (1.0, 2.0, 4.0, 8.0)
 SCORES = (1.0, 1.2, 1.6, 2.2)
@@ -163,7 +168,13 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=40)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--policies", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
+    parser.add_argument("--learned", action="store_true", help="only what learned sizes bring")
     options = parser.parse_args()
+    if options.learned:
+        learned = list(learned_rows(options.draws))
+        print_table(learned)
+        print("written to", record("schedule_simulation_learned", learned, draws=options.draws))
+        return
     workloads = options.workloads.split(",")
     names = options.policies
     rows = []
@@ -195,6 +206,46 @@ def fleet_rows(draws: int) -> Iterator[dict[str, object]]:
                 ]
                 row[f"{fleet}: {n_items}, {sigma}"] = round(statistics.mean(reached), 4)
         yield row
+
+
+def features_of(costs: list[float], noise: float | None, seed: int) -> list[dict[str, float]]:
+    """Items whose length tells their cost within ``noise``, or nothing (None); two features never do."""
+    chance = random.Random(seed + 77)
+    if noise is None:
+        lengths = [chance.lognormvariate(0, 1) for _ in costs]
+    else:
+        lengths = draw_hints(costs, noise, seed)
+    return [
+        {
+            "length": float(int(1000 * length)),
+            "steps": chance.choice([10.0, 20.0, 30.0]),
+            "position": float(at),
+        }
+        for at, length in enumerate(lengths)
+    ]
+
+
+def learned_rows(draws: int) -> Iterator[dict[str, object]]:
+    for workload in ("big", "8 equal: 60, 1.0"):
+        for noise in (0.0, 0.2, 0.5, None):
+            reached: dict[str, list[float]] = {
+                name: [] for name in ("in order", "first", "later in order", "later")
+            }
+            for seed in range(draws):
+                law = None
+                for program, at in (("", seed), ("later", seed + 1000)):
+                    costs, devices, _ = (
+                        draw("big", at) if workload == "big" else draw_fleet("8 equal", 60, 1.0, at)
+                    )
+                    learner = SizeLearner(law)
+                    features = features_of(costs, noise, at)
+                    plain = simulate(Measured(), devices, costs).ratio
+                    learned = simulate(Measured(), devices, costs, features=features, learner=learner).ratio
+                    reached[f"{program} in order".strip()].append(plain)
+                    reached[program or "first"].append(learned)
+                    law = learner.model
+            row: dict[str, object] = {"workload": workload, "noise": "no feature" if noise is None else noise}
+            yield row | {name: round(statistics.mean(ratios), 4) for name, ratios in reached.items()}
 
 
 if __name__ == "__main__":

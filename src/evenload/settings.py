@@ -70,6 +70,7 @@ SETTINGS = {
         Setting("start", "auto", "How worker processes start.", ("auto", "forkserver", "spawn")),
         Setting("policy", "measured", "How items are dealt: measured, pull, guided, factoring, static, ..."),
         Setting("warm_start", True, "Remember how fast functions ran, for the next program."),
+        Setting("learn_sizes", True, "Learn what items cost from what they are, and deal the longest first."),
         Setting("color", "auto", "Colour in the terminal.", ("auto", "always", "never")),
         Setting("progress", True, "Show progress while work runs."),
     )

@@ -9,10 +9,14 @@ from typing import Any
 
 from evenload.balance.dealing.deal import Counters, Deal, Decision
 from evenload.balance.dealing.dealer import Dealer
+from evenload.balance.dealing.learned_sizes import LearnedSizes
 from evenload.balance.fleet import ModelDevice, fluid_bound
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.balance.policy.estimate import Cost
+from evenload.balance.policy.in_flight import Indices
+from evenload.balance.sizes.size_learner import SizeLearner
+from evenload.balance.sizes.size_model import Features
 from evenload.errors import ConfigError
 
 __all__ = ["SimulatedSpan", "Simulation", "simulate"]
@@ -72,15 +76,18 @@ def simulate(
     uniform: bool = False,
     helpers: Collection[str] = (),
     shows_busy: bool = True,
+    features: Sequence[Features] | None = None,
+    learner: SizeLearner | None = None,
 ) -> Simulation:
     """Run ``costs`` (work per item) over ``devices`` as ``policy`` deals them.
 
     hints       [items] sizes that the policy knows; it never knows the true costs
+    features    [items] what the items are, from which ``learner`` learns their sizes
     shows_busy  whether workers report the seconds inside the user's function, as real ones do; otherwise
                 launches are part of the elapsed time
     Raises ConfigError on a negative cost or no device; as ``Dealer`` does on the rest.
     """
-    return _SimulatedRun(devices, costs, shows_busy).go(
+    return _SimulatedRun(devices, costs, shows_busy, features or ()).go(
         policy,
         hints,
         balancer,
@@ -89,13 +96,20 @@ def simulate(
         repeatable=repeatable,
         uniform=uniform,
         helpers=helpers,
+        learner=learner,
     )
 
 
 class _SimulatedRun:
     """A discrete-event run: events by time, devices that run chunks, and idle ones."""
 
-    def __init__(self, devices: Sequence[ModelDevice], costs: Sequence[float], shows_busy: bool):
+    def __init__(
+        self,
+        devices: Sequence[ModelDevice],
+        costs: Sequence[float],
+        shows_busy: bool,
+        features: Sequence[Features],
+    ):
         if not devices:
             raise ConfigError("there is no device to simulate", hint="give at least one")
         if any(not 0 <= cost < inf for cost in costs):
@@ -104,6 +118,7 @@ class _SimulatedRun:
         self.costs = costs
         self.prefix = list(accumulate(costs, initial=0.0))
         self.shows_busy = shows_busy
+        self.features = features
         self.events: list[tuple[float, int, str, str, int]] = []
         self.order = count()
         self.running: dict[int, tuple[Deal, float]] = {}
@@ -186,6 +201,8 @@ class _SimulatedRun:
         self._at(now + max(wait_s, balancer.interval_s), "tick")
 
     def _ask(self, now: float) -> None:
+        if self.dealer.sizes is not None:
+            self._describe(self.dealer.sizes, self.dealer.sizes.wanted())
         for device in self.dealer.fastest_first(self.idle):
             answer = self.dealer.next(device, now)
             if isinstance(answer, Deal):
@@ -197,10 +214,15 @@ class _SimulatedRun:
 
     def _start(self, deal: Deal, now: float) -> None:
         model = self.devices[deal.device]
+        if self.dealer.sizes is not None:
+            self._describe(self.dealer.sizes, deal.indices)
         self.running[deal.chunk] = deal, now
         stop = model.finish(now + model.launch_s, self._work(deal.indices))
         if stop < inf:
             self._at(stop, "done", deal.device, deal.chunk)
+
+    def _describe(self, sizes: LearnedSizes, indices: Indices) -> None:
+        sizes.describe({index: self.features[index] for index in indices})
 
     def _finish(self, chunk: int, now: float) -> None:
         deal, start = self.running.pop(chunk)

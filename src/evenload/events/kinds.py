@@ -68,11 +68,15 @@ class StageStarted:
 
 @dataclass(frozen=True, slots=True)
 class StageFinished:
-    """The end of a stage. ``bound_s``: the least seconds that any plan could have taken for its work."""
+    """The end of a stage. ``bound_s``: the least seconds that any plan could have taken for its work.
+
+    ``learned`` says what its items' times go by, if that was found: "time grows with the length of the item".
+    """
 
     t: float
     stage: str
     bound_s: float | None = None
+    learned: str = ""
 
 
 @dataclass(frozen=True, slots=True)

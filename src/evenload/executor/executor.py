@@ -104,7 +104,7 @@ class Executor:
         strict: bool = False,
         ordered: bool = True,
         batch: int | None = None,
-        cost: Callable[..., float] | Sequence[float] | None = None,
+        cost: Callable[..., float] | Sequence[float] | bool | None = None,
         on_error: str = "raise",
         policy: str | Policy | None = None,
         balancer: LoadBalancer | None = None,
@@ -128,7 +128,8 @@ class Executor:
         strict      refuse iterables that do not end together
         ordered     results in input order; False: as they are completed
         batch       call ``fn`` with lists of up to so many items; it returns a list as long
-        cost        size hints, one per item or a function of it: the longest are dealt first
+        cost        size hints, one per item or a function of it: the longest are dealt first. By default they
+                    are learned from what the items are; False: they are dealt in their order
         on_error    "raise" the first failed item's TaskError in its turn, or "return" it in its place
         balancer    moves queued items between devices, for ``policy="static..."``; see ``set_balancing``
         repeatable  False: no item is run twice, not even if a worker died with it

@@ -28,7 +28,7 @@ def map(  # the built-in's name on purpose: evenload.map
     policy: str | Policy = "measured",
     ordered: bool = True,
     batch: int | None = None,
-    cost: Callable[..., float] | Sequence[float] | None = None,
+    cost: Callable[..., float] | Sequence[float] | bool | None = None,
     on_error: str = "raise",
     backend: str | BackendSettings = "process",
     balancer: LoadBalancer | None = None,

@@ -64,6 +64,7 @@ class StageCount:
     start_s: float = float("inf")
     stop_s: float = 0.0
     is_finished: bool = False
+    learned: str = ""
     useful_s: dict[str, float] = field(default_factory=dict)
 
     def summary(self, name: str, devices: Iterable[str]) -> StageSummary:
@@ -83,6 +84,7 @@ class StageCount:
             ratio=bound.ratio(wall_s),
             imbalance=imbalance([self.useful_s.get(device, 0.0) for device in devices]),
             items_per_s=self.items.n_done / wall_s if wall_s > 0 else 0.0,
+            learned=self.learned,
         )
 
 

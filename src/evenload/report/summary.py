@@ -46,7 +46,7 @@ class DeviceSummary:
 class StageSummary:
     """One stage. ``wall_s``: from its first chunk's start to its last one's end; ``ratio``: over the bound.
 
-    ``bound_by`` says what sets the bound: "work" or "longest item".
+    ``bound_by`` says what sets the bound: "work" or "longest item". ``learned``: what its items' times go by.
     """
 
     stage: str
@@ -62,6 +62,7 @@ class StageSummary:
     ratio: float | None
     imbalance: float
     items_per_s: float
+    learned: str = ""
 
 
 @dataclass(frozen=True, slots=True)

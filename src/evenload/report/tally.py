@@ -99,7 +99,8 @@ class Tally:
         self._stage(event.stage).total = event.total
 
     def _on_stage_end(self, event: StageFinished) -> None:
-        self._stage(event.stage).is_finished = True
+        stage = self._stage(event.stage)
+        stage.is_finished, stage.learned = True, event.learned
 
     def _on_span(self, span: Span) -> None:
         stage, device = self._stage(span.stage), self._device(span.device)

@@ -2,9 +2,9 @@
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from math import inf
 
 __all__ = ["Backlog", "QueuedItem"]
@@ -82,6 +82,19 @@ class Backlog:
         there = here()
         return self.n - sum(item.is_kept_from(device, there) for item in self._returned)
 
+    @property
+    def n_unsized(self) -> int:
+        """Items without a size hint, returned ones aside."""
+        return sum(map(len, self._ranges))
+
+    def sized(self) -> list[int]:
+        """The items with a size hint, returned ones aside."""
+        return list(self._sizes)
+
+    def first_unsized(self, n: int) -> tuple[int, ...]:
+        """The first ``n`` items without a size hint, which stay here."""
+        return tuple(islice(chain.from_iterable(self._ranges), n))
+
     # --- in ---------------------------------------------------------------------------------------
 
     def add(self, index: int, cost: float | None = None) -> None:
@@ -118,6 +131,28 @@ class Backlog:
         else:
             self._ranges.appendleft(range(item.index, item.index + 1))
         self.n += 1
+
+    def resize(self, sizes: Mapping[int, float]) -> None:
+        """Give those items that are here, returned ones aside, other size hints, or their first."""
+        spans = tuple(self._ranges)
+        unsized = sorted(i for i in sizes if i not in self._sizes and any(i in span for span in spans))
+        self._remove_from_ranges(unsized)
+        self.n += len(unsized)
+        self._sizes.update(
+            (index, sizes[index]) for index in chain(tuple(self._sizes), unsized) if index in sizes
+        )
+        self._by_size = [(size, -index) for index, size in self._sizes.items()]
+        self._is_sorted = False
+        self._sized_work = sum(self._sizes.values())
+
+    def unsize(self) -> None:
+        """Forget all size hints: items are in input order again."""
+        indices = sorted(chain(self._sizes, *self._ranges))
+        self._sizes, self._by_size, self._sized_work = {}, [], 0.0
+        self.n -= len(indices)
+        self._ranges = deque()
+        for index in indices:
+            self.add_range(index, 1)
 
     # --- out --------------------------------------------------------------------------------------
 

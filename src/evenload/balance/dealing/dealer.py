@@ -1,11 +1,10 @@
-"""``Dealer``: decides which items a free device runs next, for the executor's scheduler and the simulator.
+"""``Dealer``: decides which items a free device runs next, for the scheduler and the simulator.
 
     add / close ──► Dealer.next(device, now) ──► Deal ──► done | failed | lost ──► ...
                                              └─► Wait
 
-It has no clock and does no I/O: ``now`` is an argument, in seconds of any origin. Every index that was added
-is dealt at least once and reported by ``done`` exactly once (unless it is forgotten), in any order of events.
-A decision takes O(devices) time.
+It has no clock and does no I/O: ``now`` is in seconds of any origin. Every index that was added is dealt at
+least once and reported by ``done`` once, or forgotten, in any order of events; in O(devices) a decision.
 """
 
 from collections import deque
@@ -14,12 +13,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from evenload.balance.dealing.deal import Counters, Deal, Decision, Wait
 from evenload.balance.dealing.device_states import DeviceStates
 from evenload.balance.dealing.item_pool import ItemPool
+from evenload.balance.dealing.learned_sizes import LearnedSizes
 from evenload.balance.dealing.queue_balancer import QueueBalancer
 from evenload.balance.migrate import LoadBalancer, Move
 from evenload.balance.policy import Ask, Copy, Hold, Policy, Pull, Static, Take, policy_from_name
 from evenload.balance.policy.device_state import DeviceState
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.policy.in_flight import ChunkInFlight, ChunksInFlight, Indices
+from evenload.balance.sizes.size_learner import SizeLearner
 from evenload.errors import ConfigError
 
 __all__ = ["Dealer"]
@@ -40,6 +41,7 @@ class Dealer:
     max_chunk   most items per chunk, for all devices or by device
     helpers     devices that are probably much slower than the others, such as CPU slots beside GPUs
     balancer    moves queued items between devices on ``tick``; only with ``Static``
+    learner     learns the sizes of items without hints, which ``sizes`` is told about
     log_size    how many of the latest decisions ``decisions`` keeps
 
     Raises ConfigError if a device is listed twice, a prior is below 0, a ceiling is below 1 or a partition
@@ -60,6 +62,7 @@ class Dealer:
         helpers: Collection[str] = (),
         balancer: LoadBalancer | None = None,
         log_size: int = 10_000,
+        learner: SizeLearner | None = None,
     ):
         self.repeatable = repeatable
         self.uniform = uniform
@@ -73,6 +76,7 @@ class Dealer:
             self._devices.set_ceiling(device, ceiling)
         self._pool = ItemPool()
         self._chunks = ChunksInFlight()
+        self.sizes = learner and LearnedSizes(learner, self._pool, self._chunks, self._devices)
         self._total: int | None = None
         self._is_closed = False
         self._n_unfinished = 0
@@ -144,7 +148,7 @@ class Dealer:
         """Take a chunk's results; returns the indices that it finished first, in its order.
 
         ``busy_s``: seconds inside the user's function; the rest of the elapsed time counts as launch cost.
-        A chunk that is not in flight (its worker was given up) finishes nothing: its answer must be dropped.
+        A chunk that is not in flight finishes nothing: drop its answer.
         """
         ended = self._end(chunk, now)
         if ended is None:
@@ -153,12 +157,13 @@ class Dealer:
         state.last_n = len(ended)
         if 1e-9 < ended.work < 1e12:  # outside, a size hint means nothing
             state.estimate.observe(ended.work, max(0.0, now - ended.began_s), busy_s)
-        is_duplicate = ended.is_duplicate
+        if self.sizes is not None:
+            self.sizes.observe(ended, max(0.0, now - ended.began_s), busy_s)
+        self.counters.n_duplicates_won += ended.is_duplicate and ended.n_unfinished > 0
         first = self._chunks.finish(ended)
         self._pool.finish(first)
         self._n_unfinished -= len(first)
         self.counters.n_done += len(first)
-        self.counters.n_duplicates_won += is_duplicate and bool(first)
         return first
 
     def failed(
@@ -183,10 +188,7 @@ class Dealer:
         self.forget(index for index in ended.indices if index not in again and index not in later)
 
     def lost(self, device: str, now: float, but: int = -1) -> tuple[Deal, ...]:
-        """Give up and return the chunks of a device whose worker died, ``but`` one if it is only stuck.
-
-        Requeue or forget their items.
-        """
+        """Give up a device's chunks, ``but`` one if it is only stuck: requeue or forget their items."""
         state = self._devices[device]
         state.is_up = False
         deals = []
@@ -339,7 +341,8 @@ class Dealer:
     def cost(self, device: str) -> Cost | None:
         """The cost of chunks on ``device``, measured or from its history; per average item."""
         cost = self._devices[device].estimate.cost
-        return cost and Cost(cost.launch_s, cost.per_item_s * self._pool.item_work)
+        work = 1.0 if self.sizes and self.sizes.model else self._pool.item_work
+        return cost and Cost(cost.launch_s, cost.per_item_s * work)
 
     # --- inside -----------------------------------------------------------------------------------
 

@@ -49,6 +49,13 @@ class DeviceStates:
             state.is_here, state.is_up, state.prior = True, False, _checked_prior(device, prior)
             state.is_helper = is_helper
 
+    def restate(self, device: str, samples: Iterable[tuple[float, float, float | None]]) -> None:
+        """Estimate the cost of a device anew; ``samples`` are as ``CostEstimate.observe`` takes them."""
+        state = self[device]
+        state.estimate = state.estimate.renewed()
+        for work, elapsed_s, busy_s in samples:
+            state.estimate.observe(work, elapsed_s, busy_s)
+
     def leave(self, device: str) -> None:
         """Mark a device as gone."""
         state = self[device]

@@ -42,6 +42,36 @@ class ItemPool:
         """Work of an average item: 1 without hints, and near to it with them."""
         return self._sum_of_hints / self._n_hints / self.unit if self._sum_of_hints else 1.0
 
+    @property
+    def n_sized(self) -> int:
+        """Items here with a size hint."""
+        return self._backlog.n_sized
+
+    @property
+    def n_unsized(self) -> int:
+        """Items here without one."""
+        return self._backlog.n_unsized
+
+    def sized(self) -> list[int]:
+        """The items here with a size hint."""
+        return self._backlog.sized()
+
+    def first_unsized(self, n: int) -> tuple[int, ...]:
+        """The first ``n`` items here without one."""
+        return self._backlog.first_unsized(n)
+
+    def resize(self, sizes: Mapping[int, float]) -> None:
+        """Give waiting items sizes in average items."""
+        self._backlog.resize(sizes)
+        self._unit = 1.0
+        self._n_hints, self._sum_of_hints = self._backlog.n_sized, self._backlog.sized_work
+
+    def unsize(self) -> None:
+        """Forget the sizes of all items."""
+        self._backlog.unsize()
+        self._sizes.clear()
+        self._unit, self._n_hints, self._sum_of_hints = None, 0, 0.0
+
     def __getitem__(self, device: str) -> Backlog:
         """The backlog that ``device`` takes from."""
         return self._backlog if self.queues is None else self.queues[device]

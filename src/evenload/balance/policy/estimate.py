@@ -93,6 +93,10 @@ class CostEstimate:
         self._shows_busy = False
         self._restart()
 
+    def renewed(self) -> "CostEstimate":
+        """One that has seen no sample."""
+        return CostEstimate(self._history, whole=self.whole)
+
     @property
     def cost(self) -> Cost | None:
         """The estimate now; None before the first sample, unless there is a history."""

@@ -55,6 +55,8 @@ def text_report(reading: "RunEvents", width: int | None = None) -> list[str]:
     for stage in durations.stages[:8]:
         bars = histogram_lines(durations.bins(stage), width, ascii_only=ascii_only)
         lines += [f"{_plain(stage)}: seconds per item, and how many took so long", *bars, ""]
+    learned = [f"learned of {stage.stage}: {stage.learned}" for stage in summary.stages if stage.learned]
+    lines += [_plain(line) for line in learned[:MAX_ROWS]]
     lines += _failures(summary)
     return lines if lines[-1] else lines[:-1]
 

@@ -41,9 +41,9 @@ class Record:
         if self._log is not None:
             self._log.emit(StageStarted(self._now(), stage, total))
 
-    def stage_finished(self, stage: str, bound_s: float | None) -> None:
+    def stage_finished(self, stage: str, bound_s: float | None, learned: str = "") -> None:
         if self._log is not None:
-            self._log.emit(StageFinished(self._now(), stage, bound_s))
+            self._log.emit(StageFinished(self._now(), stage, bound_s, learned))
 
     def worker_started(self, device: str, worker: str, pid: int | None, startup_s: float) -> None:
         if self._log is not None:

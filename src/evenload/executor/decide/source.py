@@ -286,11 +286,15 @@ def _from_list(hints: Iterator[float]) -> Callable[[Any], float]:
     return cost
 
 
-def make_source(items: Iterable[Any], cost: Cost, on_news: Callable[[], None] | None) -> Source:
+def make_source(items: Iterable[Any], cost: Cost | bool, on_news: Callable[[], None] | None) -> Source:
     """Make the source for ``items``; ``on_news`` is None if no thread may run beside the caller.
 
     Raises ConfigError if ``items`` cannot be iterated or the hints do not fit, and whatever ``cost`` raises.
     """
+    if cost is False:
+        cost = None
+    if cost is True:
+        raise ConfigError("cost=True says no size", hint="leave it out to have sizes learned, or give hints")
     if type(items) in (list, tuple, range):
         return ListSource(items, cost)  # type: ignore[arg-type]
     if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):

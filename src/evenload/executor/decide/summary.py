@@ -33,6 +33,7 @@ class Summary:
     limit           what sets the bound: "work" or "longest item"
     imbalance       most busy seconds of a device over the mean: 1.0 is even
     retries         items that were run again, by cause: died (with a worker), overtime, memory, spoilt
+    learned         what the items' times were found to go by; "" if nothing was found, or was looked for
     restored        of the items, those that an earlier run had done: their results came from the journal
     """
 
@@ -51,6 +52,7 @@ class Summary:
     workers_lost: int = 0
     restored: int = 0
     retries: dict[str, int] = field(default_factory=dict)
+    learned: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": 1, **asdict(self)}
@@ -74,6 +76,8 @@ class Summary:
             text += f" ({self.startup_s:.2g} s to start)"
         if self.ratio_to_bound is not None:
             text += f"; the work took {self.ratio_to_bound:.2f}x the least possible, {self.bound_s:.3g} s"
+        if self.learned:
+            text += f"; {self.learned}"
         return text
 
 
@@ -114,6 +118,7 @@ class RunTally:
         n_duplicates: int = 0,
         n_workers_lost: int = 0,
         retries: Mapping[str, int] | None = None,
+        learned: str = "",
     ) -> Summary:
         """Make the summary of a run of ``total`` items in ``wall_s``, of which ``startup_s`` to start."""
         bound, shares = self._work.bound(), self._shares.values()
@@ -133,6 +138,7 @@ class RunTally:
             workers_lost=n_workers_lost,
             restored=n_restored,
             retries=dict(retries or {}),
+            learned=learned,
         )
 
     def _device_shares(self, wall_s: float, speeds: Mapping[str, float]) -> dict[str, DeviceShare]:

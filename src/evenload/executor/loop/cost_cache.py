@@ -22,6 +22,7 @@ from typing import Any
 
 from evenload._private_files import read_own, write_own
 from evenload.balance.policy.estimate import Cost
+from evenload.balance.sizes.size_model import MOST_FEATURES, SizeModel
 from evenload.devices import Device
 from evenload.errors import printable
 
@@ -30,6 +31,7 @@ __all__ = ["CostCache", "Learned", "size_bucket", "user_cache"]
 FORMAT = 1
 MOST_ENTRIES = 1000
 MOST_BYTES = 4 * 1024 * 1024  # a longer file is not ours
+MOST_POWER, MOST_NAME = 100.0, 200  # of a law of sizes that makes sense
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,21 @@ class CostCache:
         if learned.cost is not None:
             entry |= {"launch_s": learned.cost.launch_s, "per_item_s": learned.cost.per_item_s}
         self._new[_key(function, size, device)] = entry
+
+    def known_law(self, function: str, batch: int | None) -> SizeModel | None:
+        """What is known of the sizes of the items of ``function``."""
+        if self._entries is None:
+            self._entries = self._read()
+        return _law(self._entries.get(f"{function} sizes {batch or 0}"))
+
+    def learn_law(self, function: str, batch: int | None, law: SizeModel) -> None:
+        self._new[f"{function} sizes {batch or 0}"] = {
+            "at": round(time.time()),
+            "powers": dict(law.powers),
+            "constant": law.constant,
+            "error": law.error,
+            "n_items": law.n_items,
+        }
 
     def save(self) -> None:
         """Add what was learned to the file, beside what others have written meanwhile. Raises no OSError."""
@@ -112,6 +129,21 @@ def size_bucket(first: Any, costs: Sequence[float] | None, batch: int | None) ->
 def _key(function: str, size: str, device: Device) -> str:
     name = device.uuid or f"{platform.node()} {device.name} {device.threads}"
     return f"{function} {size} {device.id} {name}"
+
+
+def _law(entry: Any) -> SizeModel | None:
+    """None if there is none, or it makes no sense."""
+    try:
+        powers = {str(name): float(power) for name, power in entry["powers"].items()}
+        law = SizeModel(powers, float(entry["constant"]), float(entry["error"]), int(entry["n_items"]))
+    except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
+        return None
+    numbers = (*powers.values(), law.constant)
+    is_bounded = all(-MOST_POWER <= number <= MOST_POWER for number in numbers) and 0 <= law.error < 10
+    names_are_short = 0 < len(powers) <= MOST_FEATURES and all(
+        len(name) <= MOST_NAME and name.isprintable() for name in powers
+    )
+    return law if is_bounded and names_are_short else None
 
 
 def _learned(entry: Any) -> Learned | None:

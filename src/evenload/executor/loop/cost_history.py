@@ -3,6 +3,8 @@
 from collections.abc import Mapping, MutableMapping
 
 from evenload.balance.policy.estimate import Cost
+from evenload.balance.sizes.size_learner import SizeLearner
+from evenload.balance.sizes.size_model import SizeModel
 from evenload.devices import DevicePool
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.source import Source
@@ -28,8 +30,11 @@ class CostHistory:
         self._ceilings = ceilings
         self._record = record
         self._costs: dict[int, dict[str, Cost]] = {}
+        self._laws: dict[int, SizeModel] = {}
         self._prints: dict[int, str] = {}
-        is_kept = is_kept and bool(resolve().warm_start)
+        settings = resolve()
+        self._learns_sizes = bool(settings.learn_sizes)
+        is_kept = is_kept and bool(settings.warm_start)
         self._cache = CostCache(user_cache() / "learned.json") if is_kept else None
 
     def of(
@@ -58,9 +63,22 @@ class CostHistory:
                 self._ceilings.setdefault((task.id, device), learned.ceiling)
         return {device: one.cost for device, one in known.items() if one.cost is not None}
 
+    def learner_of(self, task: PreparedTask) -> SizeLearner | None:
+        """A learner that knows what is known of the sizes of the items; None if none are to be learned."""
+        if not self._learns_sizes:
+            return None
+        law = self._laws.get(task.id)
+        if law is None and self._cache is not None and self._cache.path.exists():
+            law = self._cache.known_law(self._print_of(task), task.batch)
+        return SizeLearner(law)
+
     def learn(self, run: Run, summary: Summary, devices: DevicePool) -> None:
         """Keep what a finished run has measured."""
         self._costs[run.task.id] = run.costs()
+        if run.law is not None:
+            self._laws[run.task.id] = run.law
+            if self._cache is not None and run.error is None:
+                self._cache.learn_law(self._print_of(run.task), run.task.batch, run.law)
         if self._cache is None or run.size is None or run.error is not None:
             return
         for device, cost in run.costs(least_measured=2).items():

@@ -6,7 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from evenload.balance.dealing.dealer import Dealer
-from evenload.balance.policy import Policy, Static, policy_from_name
+from evenload.balance.policy import Measured, Policy, Static, policy_from_name
+from evenload.balance.sizes.size_learner import SizeLearner
 from evenload.devices import DevicePool
 from evenload.errors import ConfigError
 from evenload.executor.decide.delivery import Delivery
@@ -17,8 +18,9 @@ from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.engine import Engine
 from evenload.executor.loop.membership import helpers
 from evenload.executor.run.columns import spread
+from evenload.executor.run.item_describer import ItemDescriber
 from evenload.executor.run.map_options import MapOptions
-from evenload.executor.run.run import Run
+from evenload.executor.run.run import LOOK_AHEAD_BYTES, Run
 from evenload.executor.run.sink import Sink
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.prepare import Tasks
@@ -120,16 +122,34 @@ class RunFactory:
             max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
             helpers=helpers(devices),
             balancer=options.balancer,
+            learner=self._learner(task, source, policy, options),
         )
         dealer.set_balancing(self._is_balancing)
         scheduler = self._scheduler(dealer, task, options, devices)
         journal = None
         if options.journal is not None and isinstance(sink, Delivery):
             sink = journal = self._journal_before(sink, source, options, fn)
+        describer = self._describer(dealer, source, sink, task, options)
         return Run(
             task, source, dealer, scheduler, sink, self._record, options, list(devices.ids),
-            journal=journal, on_over=on_over, size=size,
+            journal=journal, on_over=on_over, size=size, describer=describer,
         )  # fmt: skip
+
+    def _learner(
+        self, task: PreparedTask, source: Source, policy: Policy, options: MapOptions
+    ) -> SizeLearner | None:
+        """A learner of sizes where these are not given, and the policy deals by them."""
+        may_learn = options.cost is None and not source.is_apart and isinstance(policy, Measured)
+        return self._costs.learner_of(task) if may_learn else None
+
+    def _describer(
+        self, dealer: Dealer, source: Source, sink: Sink, task: PreparedTask, options: MapOptions
+    ) -> ItemDescriber | None:
+        if dealer.sizes is None:
+            return None
+        limit = options.look_ahead_bytes or LOOK_AHEAD_BYTES
+        may_thread = self._engine.backend.is_threaded
+        return ItemDescriber(dealer.sizes, source, sink, task.batch or 1, limit, may_thread=may_thread)
 
     def _scheduler(
         self, dealer: Dealer, task: PreparedTask, options: MapOptions, devices: DevicePool

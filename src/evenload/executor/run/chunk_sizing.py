@@ -8,6 +8,7 @@ __all__ = ["CHUNK_BYTES", "ChunkSizing"]
 
 TINY_S = 0.0005  # of work at most is sent together
 MOST_TOGETHER = 32
+WORTH_ORDERING_S = 0.001  # to look at an item takes microseconds
 FORGET = 0.9
 LARGE_ITEM_BYTES = 64 * 1024
 CHUNK_BYTES = 16 * 1024 * 1024
@@ -52,6 +53,11 @@ class ChunkSizing:
     def counted(self, n_items: int, busy_s: float) -> None:
         """Results of a chunk were the first of theirs."""
         self.longest_s = max(self.longest_s, busy_s / n_items)
+
+    @property
+    def is_worth_ordering(self) -> bool:
+        """Whether items take so long, as far as is known, that it pays to look at what they are."""
+        return max(self._item_s.values(), default=math.inf) >= WORTH_ORDERING_S
 
     def n_together(self, device: str, n_units: int) -> int:
         """How many chunks of ``n_units`` calls should go to ``device`` at once.

@@ -23,7 +23,7 @@ class MapOptions:
 
     ordered: bool = True
     batch: int | None = None
-    cost: Callable[[Any], float] | Sequence[float] | None = None
+    cost: Callable[[Any], float] | Sequence[float] | bool | None = None
     on_error: str = "raise"
     policy: str | Policy | None = None
     balancer: LoadBalancer | None = None

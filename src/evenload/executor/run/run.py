@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from evenload.balance.dealing.dealer import Dealer
 from evenload.balance.policy import Policy, Pull
 from evenload.balance.policy.estimate import Cost
+from evenload.balance.sizes.size_model import SizeModel
 from evenload.errors import NoUsableDevice, TaskError
 from evenload.executor.decide import instruction as ins
 from evenload.executor.decide.delivery import Block
@@ -20,6 +21,7 @@ from evenload.executor.decide.source import Source
 from evenload.executor.decide.summary import Summary
 from evenload.executor.run.chunk_sizing import ChunkSizing
 from evenload.executor.run.feeder import Feeder
+from evenload.executor.run.item_describer import ItemDescriber
 from evenload.executor.run.lost_items import error_of_lost_item
 from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run_account import RunAccount
@@ -63,6 +65,7 @@ class Run:
         journal: "JournalSink | None" = None,
         on_over: "Callable[[Run], None]" = lambda run: None,
         size: str | None = None,
+        describer: ItemDescriber | None = None,
     ):
         self.task, self.source, self.options = task, source, options
         self.devices = set(devices)
@@ -71,6 +74,7 @@ class Run:
         self.error: BaseException | None = None
         self.summary: Summary | None = None
         self.sizing = ChunkSizing(task.batch or 1)
+        self._describer = describer
         self._dealer, self._scheduler, self._sink, self._on_over = dealer, scheduler, sink, on_over
         self._account = RunAccount(record, options.stage, devices)
         self._look_ahead_bytes = options.look_ahead_bytes or LOOK_AHEAD_BYTES
@@ -122,6 +126,11 @@ class Run:
     @property
     def has_balancer(self) -> bool:
         return self.options.balancer is not None
+
+    @property
+    def law(self) -> SizeModel | None:
+        """What was learned of the sizes of its items, if that is of use."""
+        return None if self._dealer.sizes is None else self._dealer.sizes.model
 
     @property
     def policy(self) -> Policy:
@@ -195,6 +204,8 @@ class Run:
         """Let the scheduler have what is there, as far as results may pile up."""
         while not self.is_over and self._feeder.feed(len(self.devices)):
             pass
+        if self._describer is not None and not self.is_over:
+            self._describer.refresh()
 
     def deal(self, device: str, now: float, *, may_copy: bool = True) -> Send | Rest:
         """The next chunk for ``device``, or why there is none now; ``may_copy``: or one that another has."""
@@ -233,6 +244,8 @@ class Run:
         items = self.source.take(send.items)
         if self.journal is not None:
             self.journal.before(send.items, items)
+        if self._describer is not None and self.sizing.is_worth_ordering:
+            self._describer.sent(send.items, items)
         return items
 
     def flush(self, now: float) -> float | None:
@@ -247,6 +260,8 @@ class Run:
         raised: tuple[int, ...] = ()
         if self.options.retries:
             raised = tuple(at for at, failure in answer.failures.items() if failure.kind == "raised")
+        if self._describer is not None:
+            self._describer.answered(chunk.send.items, has_failures=bool(answer.failures))
         event = ins.ChunkAnswered(chunk.send.chunk, now, answer.busy_s, no_memory, answer.skipped, raised)
         instructions = self._scheduler.handle(event)
         self._count(chunk, device, answer, instructions)
@@ -317,12 +332,16 @@ class Run:
         self.error = error
         try:
             self.source.close()
+            if self._describer is not None:
+                self._describer.close()
             now = time.monotonic()
             startup_s = (now if self._first_sent_s is None else self._first_sent_s) - self._began_s
             if self.journal is not None:
                 self._account.count_journal(self.journal.n_known, self.journal.what_is_lost())
             wall_s, retries = now - self._began_s, self._scheduler.retries
-            self.summary = self._account.close(self._scheduler.settled.n, wall_s, startup_s, retries)
+            self.summary = self._account.close(
+                self._scheduler.settled.n, wall_s, startup_s, retries, str(self.law or "")
+            )
             self._on_over(self)
         finally:
             self._sink.close(error)

@@ -30,7 +30,9 @@ class RunAccount:
     def begin(self, total: int | None) -> None:
         self._record.stage_started(self._stage, total)
 
-    def close(self, n_items: int, wall_s: float, startup_s: float, retries: Mapping[str, int]) -> Summary:
+    def close(
+        self, n_items: int, wall_s: float, startup_s: float, retries: Mapping[str, int], learned: str
+    ) -> Summary:
         """The run is over, and every one of ``n_items`` has its fate."""
         summary = self._tally.summarise(
             n_items,
@@ -41,8 +43,9 @@ class RunAccount:
             n_duplicates=self.n_duplicates,
             n_workers_lost=self._n_workers_lost,
             retries=retries,
+            learned=learned,
         )
-        self._record.stage_finished(self._stage, summary.bound_s or None)
+        self._record.stage_finished(self._stage, summary.bound_s or None, learned)
         return summary
 
     def answered(self, chunk: SentChunk[Any], device: str, answer: Answer, *, n_first: int) -> None:

@@ -1,0 +1,1 @@
+"""Sizes that nobody gave: what an item costs, learned from what it is."""
