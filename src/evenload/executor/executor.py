@@ -118,6 +118,7 @@ class Executor:
         shared: Mapping[str, Any] | None = None,
         journal: str | os.PathLike | None = None,
         on_change: str = "refuse",
+        fresh: bool | int = False,
     ) -> Results[R]:
         """Run ``fn`` on every item over all devices; iterate over what this returns to get the results.
 
@@ -144,12 +145,14 @@ class Executor:
                     in them are sent once, and may be written to by each worker for itself
         journal     a folder: results are on disk there before they are given, and are not made again
         on_change   if ``fn``, or an item, is another than the journal's: "refuse", or "rerun" what changed
+        fresh       True: each item gets a worker process that has run none before; a number: workers are
+                    renewed after so many items (with ``batch``, after the call that reaches it)
         Raises ConfigError or UnknownName at once. Items are read as needed, an iterator in a thread of its
         own; if reading raises, what was read is finished and delivered first.
         """
         options = MapOptions(
             ordered, batch, cost, on_error, policy, balancer, repeatable, timeout_s, retries, look_ahead,
-            look_ahead_bytes, total, stage, shared, journal, on_change,
+            look_ahead_bytes, total, stage, shared, journal, on_change, fresh,
         )  # fmt: skip
         if more:
             items, options = as_items((items, *more), options, strict=strict)

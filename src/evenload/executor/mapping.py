@@ -47,6 +47,7 @@ def map(  # the built-in's name on purpose: evenload.map
     stage: str = "map",
     journal: str | os.PathLike | None = None,
     on_change: str = "refuse",
+    fresh: bool | int = False,
 ) -> Results[Any]:
     """Run ``fn`` on every item over all devices; iterate over what this returns to get the results in order.
 
@@ -69,7 +70,7 @@ def map(  # the built-in's name on purpose: evenload.map
     )
     options = MapOptions(
         ordered, batch, cost, on_error, None, balancer, repeatable, timeout_s, retries, look_ahead,
-        look_ahead_bytes, total, stage, shared, journal, on_change,
+        look_ahead_bytes, total, stage, shared, journal, on_change, fresh,
     )  # fmt: skip
     if more:
         items, options = as_items((items, *more), options, strict=strict)

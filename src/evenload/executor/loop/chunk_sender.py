@@ -51,6 +51,11 @@ class ChunkSender:
         for run in runs:
             if run.is_over or slot.id not in run.devices:
                 continue
+            if run.n_more_items(worker.n_items) == 0:
+                if run.has_work():
+                    self._supervisor.retire(worker, now)
+                    return None
+                continue
             if run.task.id not in worker.tasks:
                 if run.has_work():
                     self._load(worker, run.task, runs)
@@ -83,7 +88,9 @@ class ChunkSender:
     def _deal_from(self, run: Run, slot: DeviceSlot, worker: Worker, now: float, may_copy: bool) -> bool:
         """Send a chunk of ``run``, if it has one for this device; a copy only if no other run has items."""
         while not run.is_stopping and not run.is_over:
-            instruction = run.deal(slot.id, now, may_copy=may_copy)
+            most = run.n_more_items(worker.n_items)
+            may_copy = may_copy and (most is None or not worker.n_items)  # a copy is as long as its chunk
+            instruction = run.deal(slot.id, now, may_copy=may_copy, most=most)
             if isinstance(instruction, Send):
                 if self._send(slot, worker, run, instruction, now):
                     return True
@@ -126,6 +133,7 @@ class ChunkSender:
         except self._faults as error:  # the items cannot be pickled
             run.spoilt(chunk, slot.id, Failure.of(error, "input"), is_run=False, now=now)
             return False
+        worker.n_items += len(items)
         run.sizing.sent(n_bytes)
         chunk.is_tiny = run.bundle(slot.id) > 1
         if run.options.timeout_s is not None:

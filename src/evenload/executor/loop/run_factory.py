@@ -66,6 +66,10 @@ class RunFactory:
         if options.balancer is not None and not isinstance(policy, Static):
             raise ConfigError("a balancer moves queued items, and only policy 'static' queues any")
         is_threaded = self._engine.backend.is_threaded
+        if options.fresh is not False and not is_threaded:
+            raise ConfigError(
+                "fresh has no meaning inline: there are no workers to renew", hint="leave it out"
+            )
         if options.shared:
             fn = fn.bind(options.shared) if isinstance(fn, HybridTask) else partial(fn, **options.shared)
         task = self._tasks.prepare(

@@ -37,6 +37,7 @@ class MapOptions:
     shared: Mapping[str, Any] | None = None
     journal: str | os.PathLike | None = None
     on_change: str = "refuse"
+    fresh: bool | int = False
     is_policy_fixed: bool = False
     is_spread: bool = False
 
@@ -51,6 +52,8 @@ class MapOptions:
         _check_count("look_ahead", self.look_ahead, 1)
         _check_count("look_ahead_bytes", self.look_ahead_bytes, 1)
         _check_count("total", self.total, 0)
+        if self.fresh is not False:
+            _check_count("fresh", 0 if self.fresh is None else self.fresh, 1)
 
 
 def _check_count(name: str, n: Any, least: int) -> None:

@@ -207,14 +207,19 @@ class Run:
         if self._describer is not None and not self.is_over:
             self._describer.refresh()
 
-    def deal(self, device: str, now: float, *, may_copy: bool = True) -> Send | Rest:
-        """The next chunk for ``device``, or why there is none now; ``may_copy``: or one that another has."""
+    def deal(self, device: str, now: float, *, may_copy: bool = True, most: int | None = None) -> Send | Rest:
+        """The next chunk for ``device``, or why there is none now.
+
+        may_copy  or one that another has
+        most      items in it, None without limit
+        """
         if self._sink.n_ready_bytes >= self._look_ahead_bytes:
             self._sink.is_waiting_for_room = True
             return Rest(device, "results wait to be fetched", None)
         bundle = 1 if self.source.is_apart else self.bundle(device)
         # A worker that dies takes with it what it has not sent: of what may not run again, one call at most.
-        most = self.sizing.most_items(self.source) if self.options.repeatable else 1
+        fits = self.sizing.most_items(self.source) if self.options.repeatable else 1
+        most = min((n for n in (most, fits) if n is not None), default=None)
         event = ins.DeviceFree(device, now, bundle, most, may_copy)
         (instruction,) = self._scheduler.handle(event)
         assert isinstance(instruction, Send | Rest)
@@ -225,6 +230,11 @@ class Run:
             self._account.n_duplicates += instruction.duplicate
         return instruction
 
+    def n_more_items(self, n_items: int) -> int | None:
+        """How many items a worker may still run that was sent ``n_items``; None if there is no limit."""
+        fresh = self.options.fresh
+        return None if fresh is False else max(0, int(fresh) - n_items)
+
     def bundle(self, device: str) -> int:
         """How many chunks should go to ``device`` together, and as many wait there.
 
@@ -232,7 +242,7 @@ class Run:
         what waits there might have to be taken back.
         """
         policy = self._dealer.policy
-        if not (isinstance(policy, Pull) and self.options.repeatable):
+        if not (isinstance(policy, Pull) and self.options.repeatable) or self.options.fresh is not False:
             return 1
         return self.sizing.n_together(device, policy.chunk)
 

@@ -23,6 +23,7 @@ class Worker:
     tasks       the tasks that are built there
     loading     the task that is being built
     chunks      what it was sent and has not answered, in order: the driver's own values, with a ``number``
+    n_items     items that it was sent
     has_worked  it has begun or answered a chunk
     is_removed  it is killed with what it runs, because its device is to go at once
     leave_by_s  when it is killed, after it was told to leave
@@ -38,6 +39,7 @@ class Worker:
     device: Device
     startup_s: float = 0.0
     pid: int | None = None
+    n_items: int = 0
     is_up: bool = False
     is_ready: bool = False
     has_worked: bool = False
