@@ -83,6 +83,12 @@ BUILTIN_STAGES = {
         f"{_STAGES}.torch_module:TorchModule", needs_model=False, columns={"input": "path"}, code=("module",)
     ),
     "function": BuiltinStage(f"{_STAGES}.function:Function", needs_model=False, code=("function",)),
+    "openai": BuiltinStage(
+        f"{_STAGES}.openai:OpenAI",
+        needs_model=False,
+        columns={"images": ()},
+        templates={"prompt": (), "system": ()},
+    ),
     "command": BuiltinStage(f"{_STAGES}.command:Command", needs_model=False, templates={"run": ()}),
 }
 

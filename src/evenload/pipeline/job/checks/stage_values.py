@@ -68,6 +68,9 @@ def _given_names(stage: "StageSpec", folder: Path) -> ReturnedNames:
         return ReturnedNames(frozenset(kind.outputs), is_all=True)
     if stage.kind == "torch_module":
         return ReturnedNames(frozenset([str(params.get("output", "output"))]), is_all=True)
+    if stage.kind == "openai":
+        names = frozenset([str(params.get("output", "answer"))])
+        return ReturnedNames() if params.get("reads_json") else ReturnedNames(names, is_all=True)
     if stage.kind == "command":
         files = params.get("files")
         names = frozenset(map(str, files)) if isinstance(files, dict) else frozenset[str]()

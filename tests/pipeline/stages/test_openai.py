@@ -1,0 +1,231 @@
+"""The stage that asks a server, against a real one on this machine that misbehaves in every usual way."""
+
+import base64
+import json
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from evenload.errors import ConfigError, EvenloadError, SpecError
+from evenload.pipeline import Pipeline
+from evenload.pipeline.stage import Item, StageContext
+from evenload.pipeline.stages.openai import FIRST_PAUSE_S, LONGEST_PAUSE_S, OpenAI, pause_s
+
+KEY = "sk-secret-0123456789"
+
+
+class Server(ThreadingHTTPServer):
+    """Answers chat completions; the first word of a prompt says how it misbehaves before it does."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server_address[1]}/v1"
+        self.seen: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.n_asked: Counter[str] = Counter()
+        self.lock = threading.Lock()
+        self.n_now = self.most_at_once = 0
+        self.together = threading.Barrier(1)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass  # a client that left
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        server = self.server
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        content = body["messages"][-1]["content"]
+        text = content if isinstance(content, str) else content[-1]["text"]
+        with server.lock:
+            server.n_now += 1
+            server.most_at_once = max(server.most_at_once, server.n_now)
+            server.seen.append({"path": self.path, **body})
+            server.keys.append(self.headers["Authorization"])
+            server.n_asked[text] += 1
+            n = server.n_asked[text]
+        server.together.wait(60)
+        with server.lock:
+            server.n_now -= 1
+        self.answer(text, n)
+
+    def answer(self, text: str, n: int) -> None:
+        how = text.partition(" ")[0]
+        if how == "busy" and n < 3:
+            return self.say(429, {"error": "slow down"}, {"Retry-After": "0"})
+        if how == "broken" and n < 2:
+            return self.say(503, {"error": "loading"})
+        if how == "cut" and n < 3:
+            return self.connection.close()
+        if how == "half" and n < 2:
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'{"cho')
+            return self.connection.close()
+        if how == "wrong":
+            return self.say(400, {"error": f"no such model; your key is {self.headers['Authorization']}"})
+        if how == "moved":
+            return self.say(307, {}, {"Location": "http://127.0.0.1:9/elsewhere"})
+        if how == "silent":
+            return self.say(200, {"choices": [{"message": {"content": None, "refusal": "no"}}]})
+        said = '{"rating": 7, "why": "sharp"}' if how == "json" else f"answer to {text}"
+        return self.say(200, {"choices": [{"message": {"role": "assistant", "content": said}}]})
+
+    def say(self, code: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(code)
+        for name, value in {**(headers or {}), "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("TEST_KEY", KEY)
+    monkeypatch.setenv("no_proxy", "*")
+    running = Server()
+    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield running
+    running.shutdown()
+    thread.join()
+    running.server_close()
+
+
+def ask(server: Server, text: str, **more: Any) -> Any:
+    device = SimpleNamespace(id="cpu:0", torch="cpu")
+    options = {"url": server.url, "model": "m", "prompt": "{text}", "api_key_env": "TEST_KEY"}
+    stage = OpenAI(StageContext("ask", device, Path()), **(options | more))
+    stage._sleep = lambda seconds: None
+    try:
+        return stage({"text": text}, Item(0, "a", seed=2**33 + 5))
+    finally:
+        stage.close()
+
+
+@pytest.mark.parametrize(("how", "n"), [("plain", 1), ("busy", 3), ("broken", 2), ("cut", 3), ("half", 2)])
+def test_it_asks_until_there_is_an_answer(server: Server, how: str, n: int) -> None:
+    answer = ask(server, f"{how} one", system="Be brief.", body={"temperature": 0})
+    assert answer == {"answer": f"answer to {how} one"}
+    assert server.n_asked[f"{how} one"] == n
+    first = server.seen[0]
+    assert first["path"] == "/v1/chat/completions"
+    assert (first["model"], first["seed"], first["temperature"]) == ("m", 5, 0)
+    assert first["messages"][0] == {"role": "system", "content": "Be brief."}
+    assert set(server.keys) == {f"Bearer {KEY}"}
+
+
+def test_an_answer_may_be_an_object_of_outputs(server: Server) -> None:
+    assert ask(server, "json", reads_json=True) == {"rating": 7, "why": "sharp"}
+    with pytest.raises(EvenloadError, match="not JSON"):
+        ask(server, "plain", reads_json=True)
+
+
+@pytest.mark.parametrize(
+    ("how", "match"), [("wrong", "answered 400"), ("moved", "answered 307"), ("silent", "gave no text")]
+)
+def test_what_is_no_use_to_try_again_is_told_at_once_and_without_the_key(
+    server: Server, how: str, match: str
+) -> None:
+    with pytest.raises(EvenloadError, match=match) as caught:
+        ask(server, how)
+    assert server.n_asked[how] == 1
+    assert KEY not in f"{caught.value} {caught.value.hint}"
+
+
+def test_a_server_that_stays_away_is_told_after_the_last_attempt(server: Server) -> None:
+    with pytest.raises(EvenloadError, match="2 times"):
+        ask(server, "cut", retries=1)
+    assert server.n_asked["cut"] == 2
+
+
+def test_pictures_are_sent_before_the_prompt(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"\x89PNG")
+    stage = OpenAI(
+        StageContext("ask", SimpleNamespace(id="cpu:0", torch="cpu"), Path()),
+        url=server.url + "/", model="m", prompt="what is it?", images=["path"],
+    )  # fmt: skip
+    stage({"path": str(tmp_path / "a.png")}, Item(0, "a"))
+    picture, text = server.seen[0]["messages"][0]["content"]
+    assert text == {"type": "text", "text": "what is it?"}
+    assert picture["image_url"]["url"].startswith("data:image/png;base64,")
+    assert base64.b64decode(picture["image_url"]["url"].partition(",")[2]) == b"\x89PNG"
+    stage.close()
+
+
+def test_a_batch_is_asked_together_and_never_more_than_allowed(server: Server) -> None:
+    server.together = threading.Barrier(3)  # nobody is answered before three have asked
+    stage = OpenAI(
+        StageContext("ask", SimpleNamespace(id="cpu:0", torch="cpu"), Path()),
+        url=server.url, model="m", prompt="{text}", concurrency=3,
+    )  # fmt: skip
+    answers = stage.batch([{"text": f"t{n}"} for n in range(9)], [Item(n, str(n)) for n in range(9)])
+    stage.close()
+    assert answers == [{"answer": f"answer to t{n}"} for n in range(9)]
+    assert server.most_at_once == 3
+
+
+@given(st.integers(0, 2000), st.none() | st.floats(0, 1e9), st.floats(0, 1))
+def test_pauses_grow_to_a_limit_and_are_what_the_server_asks_for(
+    attempt: int, wanted_s: float | None, chance: float
+) -> None:
+    pause = pause_s(attempt, wanted_s, chance)
+    assert FIRST_PAUSE_S / 2 <= pause <= LONGEST_PAUSE_S
+    assert pause >= min(wanted_s or 0.0, LONGEST_PAUSE_S)
+    assert pause_s(attempt + 1, wanted_s, chance) >= pause
+
+
+@pytest.mark.parametrize("url", ["localhost:8000", "ftp://host/v1", "http://", "http://me:pw@host/v1"])
+def test_an_address_that_is_none_or_holds_a_password_is_refused(url: str) -> None:
+    device = SimpleNamespace(id="cpu:0", torch="cpu")
+    with pytest.raises(ConfigError, match="url") as caught:
+        OpenAI(StageContext("ask", device, Path()), url=url, model="m", prompt="p")
+    assert "pw" not in str(caught.value)
+
+
+def test_a_whole_run_leaves_the_key_nowhere(server: Server, tmp_path: Path) -> None:
+    rows = [
+        {"id": f"r{n}", "text": text} for n, text in enumerate(["plain a", "busy b", "wrong c", "broken d"])
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "job.yaml").write_text(
+        f"""\
+version: 1
+job: {{name: ask, inputs: {{jsonl: rows.jsonl}}, out: run}}
+devices: cpu*1
+stages:
+  - name: ask
+    kind: openai
+    params: {{url: {server.url}, model: m, prompt: "{{text}}", api_key_env: TEST_KEY, output: said}}
+    batch: 4
+    batch_changes_bits: allow
+    timeout_s: 600
+"""
+    )
+    result = Pipeline.from_yaml(tmp_path / "job.yaml").run(backend="inline")
+    assert [one.outputs.get("said") for one in result] == [
+        "answer to plain a", "answer to busy b", None, "answer to broken d"
+    ]  # fmt: skip
+    assert set(server.keys) == {f"Bearer {KEY}"}
+    for file in (tmp_path / "run").rglob("*"):
+        assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
+    (tmp_path / "job.yaml").write_text((tmp_path / "job.yaml").read_text().replace("{text}", "{txt}"))
+    with pytest.raises(SpecError, match="'txt' is no column"):
+        Pipeline.from_yaml(tmp_path / "job.yaml")
