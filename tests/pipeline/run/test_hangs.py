@@ -18,6 +18,7 @@ from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.dispatch import hang_watch
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, TimeLimit
 from evenload.pipeline.planning.job_plan import PlannedJob
+from evenload.pipeline.run.workers import slow_workers
 
 STAGES = """
 import ctypes, threading, time
@@ -68,6 +69,13 @@ stages:
   - {name: weigh, target: 'stages.py:Weigh'}
 report: {html: false, trace: false}
 """
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine, a stack comes, and comes whole."""
+    monkeypatch.setattr(slow_workers, "STACK_WAIT_S", 90.0)
+    monkeypatch.setattr(slow_workers, "SETTLED_S", 1.0)
 
 
 @pytest.fixture

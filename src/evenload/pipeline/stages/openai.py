@@ -109,6 +109,7 @@ class OpenAI:
 
     def _ask(self, body: bytes) -> bytes:
         """Send the request until there is an answer. Raises EvenloadError with what was said last."""
+        why = ""
         for attempt in range(self._retries + 1):
             try:
                 return self._send(body)
@@ -168,7 +169,7 @@ _HINTS = {
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect is an answer like any other: the key goes to no other server."""
 
-    def redirect_request(self, *args: Any) -> None:
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:
         return None
 
 

@@ -19,6 +19,7 @@ from evenload.pipeline.dispatch.item_flow import StageTask
 __all__ = ["SlowWorkers"]
 
 STACK_WAIT_S = 2.0  # for the stack of a worker; then it is told, or ended, without
+SETTLED_S = 0.4  # without another line of a stack, it is whole
 MOST_LINES = 12
 MOST_NAMES = 5
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
@@ -33,10 +34,11 @@ OWN_FRAMES = (
 
 @dataclass(slots=True)
 class _StackRequest:
-    """A stack that was asked for: when, and how many lines of it had come at the last look."""
+    """A stack that was asked for: when, how many lines of it have come, and since when there are so many."""
 
     since_s: float
     n_lines: int = 0
+    changed_s: float = 0.0
 
 
 class SlowWorkers:
@@ -112,8 +114,9 @@ class SlowWorkers:
             self._supervisor.ask_stack(worker)
             return None
         lines = worker.stack or []
-        is_whole = bool(lines) and len(lines) == request.n_lines
-        request.n_lines = len(lines)
+        if len(lines) != request.n_lines:
+            request.n_lines, request.changed_s = len(lines), now
+        is_whole = bool(lines) and now - request.changed_s >= SETTLED_S
         if not is_whole and now - request.since_s < STACK_WAIT_S:
             return None
         del self._requests[worker.number]
