@@ -154,19 +154,19 @@ class Runner:
     def _run_each(
         self, call: Callable, items: Iterable[Any], chunk: int, cell: ProgressCell, answer: Answer
     ) -> None:
-        at, is_dropped, values, state = cell.at, cell.is_dropped, answer.values, self._state
+        enter, values, state = cell.enter, answer.values, self._state
         for position, item in enumerate(items):
-            if is_dropped(chunk):
+            now = enter(chunk, position)
+            if not now:
                 answer.skipped = position
                 return
             if type(item) is Failure:
                 answer.failures[position] = item
                 values.append(None)
                 continue
-            now = at(position)
             if state is not None and (now > self._compare_ns or not state.is_untouched()):
                 self._restore(state)
-                at(position)
+                enter(chunk, position)
             try:
                 values.append(call(item))
             except self._lets_through:

@@ -20,6 +20,7 @@ MOST_CHUNK = 2**63 - 1
 
 _SINCE, _CHUNK, _ITEM, _DROP, _SENT = range(5)
 _BYTES = 5 * 8
+_clock = time.monotonic_ns
 
 
 def make_progress_file() -> int:
@@ -43,10 +44,21 @@ class ProgressCell:
         self.cells[_SINCE] = time.monotonic_ns()
         self.cells[_CHUNK] = chunk
 
-    def at(self, item: int) -> int:
-        """Note that the item at this position of the chunk starts now. Returns the time, in ns."""
-        self.cells[_SINCE] = now = time.monotonic_ns()
+    def at(self, item: int) -> None:
+        """Note that the item at this position of the chunk starts now."""
+        self.cells[_SINCE] = time.monotonic_ns()
         self.cells[_ITEM] = item
+
+    def enter(self, chunk: int, item: int) -> int:
+        """Note as ``at`` does, unless the rest of ``chunk`` is to be skipped: one call, as items may be tiny.
+
+        Returns the time in ns, 0 if it is to be skipped.
+        """
+        cells = self.cells
+        if cells[_DROP] >= chunk:
+            return 0
+        cells[_SINCE] = now = _clock()
+        cells[_ITEM] = item
         return now
 
     def is_dropped(self, chunk: int) -> bool:

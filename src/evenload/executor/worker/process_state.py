@@ -40,6 +40,9 @@ class ProcessState:
             self._watch(os, name)
         for name in ("signal", "pthread_sigmask", "setitimer", "alarm"):
             self._watch(signal, name)
+        self._watch(sys, "setrecursionlimit")
+        for name in ("disable", "enable"):
+            self._watch(gc, name)
         self._watched: set[str] = set()
         self._watch(os, "close", lambda fd: fd in STANDARD)
         self._watch(os, "dup2", lambda fd, fd2, inheritable=True: fd2 in STANDARD)
@@ -67,8 +70,6 @@ class ProcessState:
             not self._is_touched
             and (sys.stdin, sys.stdout, sys.stderr) == self._streams
             and sys.path == self._path
-            and sys.getrecursionlimit() == self._limit
-            and gc.isenabled() is self._collects
         )
 
     def restore(self) -> None:
@@ -86,9 +87,9 @@ class ProcessState:
         for fd, saved, file in zip(STANDARD, self._saved_fds, self._files, strict=True):
             if saved >= 0 and _file(fd) != file:
                 os.dup2(saved, fd)
-        self._is_touched = False
         if not self.is_untouched():
             self._restore_interpreter()
+        self._is_touched = False
         self._watch_libraries()
 
     def _restore_interpreter(self) -> None:
