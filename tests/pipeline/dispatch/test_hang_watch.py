@@ -229,6 +229,17 @@ def test_a_stopped_program_takes_nobodys_time() -> None:
     assert isinstance(watch.look(5008.0, [group], 0)[0], EndWorker)
 
 
+def test_saved_files_that_nobody_is_told_of_wait_as_well() -> None:
+    """A worker tells of them when it answers, which one that hangs never does."""
+    for saving in (set(), {StageTask(0, 0)}):
+        group = DeviceGroup("d0", ("d0",), state="up", running={StageTask(0, 1): 0.0}, saving=saving)
+        watch = HangWatch(known_s={0: 1.0})
+        found = [one for now in range(0, 80, 4) for one in watch.look(float(now), [group], 0)]
+        ends = [one for one in found if isinstance(one, EndWorker)]
+        assert bool(ends) == bool(saving)
+        assert all(one.later == (StageTask(0, 1),) for one in ends)
+
+
 def test_a_load_that_takes_long_is_named() -> None:
     group = DeviceGroup("d0", ("d0",), state="up", loading=1)
     watch = HangWatch()
