@@ -137,6 +137,45 @@ def test_large_bytes_stay_out_of_the_pickle() -> None:
     assert pickle.loads(body, buffers=buffers) == [b"x" * 100_000, bytearray(100_000), b"small"]
 
 
+def test_an_array_is_copied_once_on_its_way_there_and_once_on_its_way_back(monkeypatch: Any) -> None:
+    """From where the sender has it straight into the shared memory where the receiver reads it."""
+    from evenload.executor.transport import arena
+
+    copied: list[int] = []
+    copy = arena._copy
+
+    def noted(buffer: memoryview, *where: Any) -> None:
+        copied.append(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
+        copy(buffer, *where)
+
+    def in_worker(array: Any) -> tuple[list[int], int, Any]:
+        """The addresses copied for the last result, that of this one, and this result."""
+        import numpy
+
+        from evenload.executor.transport import arena as there
+
+        seen = vars(there).setdefault("seen_by_test", [])
+        if not seen:
+            seen.append(None)
+            before = there._copy
+            there._copy = lambda buffer, *where: (
+                seen.append(numpy.frombuffer(buffer, numpy.uint8).__array_interface__["data"][0]),
+                before(buffer, *where),
+            )
+        copies, result = seen[1:], array + 1
+        del seen[1:]
+        return copies, result.__array_interface__["data"][0], result
+
+    monkeypatch.setattr(arena, "_copy", noted)
+    arrays = [np.full(2**20, n, np.float64) for n in range(4)]  # 8 MB each
+    with Executor("cpu*1", echo=False) as executor:
+        results = list(executor.map(in_worker, arrays, policy="pull"))
+    assert copied == [array.__array_interface__["data"][0] for array in arrays]
+    sent = [address for _, address, _ in results]
+    assert [copies for copies, _, _ in results[1:]] == [[address] for address in sent[:-1]]
+    assert [int(result[0]) for _, _, result in results] == [1, 2, 3, 4]
+
+
 def test_nothing_is_copied_where_it_arrives() -> None:
     with Line() as line:
         array = np.arange(N_LARGE * 4, dtype=np.float64)
