@@ -8,7 +8,7 @@ from typing import Any
 
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["MapOptions"]
 
@@ -43,12 +43,14 @@ class MapOptions:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "return"):
-            raise ConfigError(f"on_error={self.on_error!r} is unknown", hint="use 'raise' or 'return'")
+            raise ConfigError(f"on_error={quoted(self.on_error)} is unknown", hint="use 'raise' or 'return'")
         _check_count("retries", self.retries, 0)
         if self.retries and not self.repeatable:
             raise ConfigError("retries would run items twice, which repeatable=False forbids")
         if self.timeout_s is not None and not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s={self.timeout_s} leaves no time", hint="give seconds, or None")
+            raise ConfigError(
+                f"timeout_s={quoted(self.timeout_s)} leaves no time", hint="give seconds, or None"
+            )
         _check_count("look_ahead", self.look_ahead, 1)
         _check_count("look_ahead_bytes", self.look_ahead_bytes, 1)
         _check_count("total", self.total, 0)
@@ -59,5 +61,5 @@ class MapOptions:
 def _check_count(name: str, n: Any, least: int) -> None:
     if n is not None and (not isinstance(n, Integral) or n < least):
         raise ConfigError(
-            f"{name}={n!r} is not a whole number of at least {least}", hint="give one, or leave it out"
+            f"{name}={quoted(n)} is not a whole number of at least {least}", hint="give one, or leave it out"
         )
