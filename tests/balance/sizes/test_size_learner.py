@@ -5,7 +5,7 @@ from math import exp, isfinite, log
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload.balance.dealing.dealer import Dealer
@@ -112,6 +112,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
         max_size=30,
     )
 )
+@example([("a", [{"x": 1.7e308}, {"x": 1.7e308}], 1.0), ("a", [{"x": 1.0}], 2.0)] * 15)
 def test_whatever_items_are_sizes_are_finite(measured):
     learner = SizeLearner()
     for device, items, item_s in measured:

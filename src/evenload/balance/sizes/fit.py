@@ -6,7 +6,7 @@ leverage).
 """
 
 from collections.abc import Sequence
-from math import exp, log
+from math import exp, isfinite, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,4 +110,7 @@ def _law(samples: Samples, chosen: list[int], powers: Array, residual: Array, er
 
 
 def _mean_level(items: Sequence[Features], name: str) -> float:
-    return level(sum(item.get(name, 0.0) for item in items) / len(items))
+    values = [item.get(name, 0.0) for item in items]
+    if isfinite(total := sum(values)):
+        return level(total / len(values))
+    return level(sum(value / 2 / len(values) for value in values))  # beyond all floats: half is as good
