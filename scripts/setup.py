@@ -90,9 +90,20 @@ SNARKJS = NpmStep(
     without="no snarkjs, so nobody else checks our proofs (npm install --no-save snarkjs@0.7.6)",
 )
 
+SOLC = NpmStep(
+    package="solc",
+    version="0.8.37",
+    without="no Solidity compiler, so the contracts that verify proofs are not run",
+)
+EVM = NpmStep(
+    package="@ethereumjs/evm",
+    version="10.1.3",
+    without="no EVM, so the contracts that verify proofs are not run",
+)
+
 PURPOSES = {
     "demo": Purpose(("yaml", "rich", "torch", "pictures", "nvidia"), ("demo",)),
-    "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM), (SNARKJS,)),
+    "dev": Purpose(("all",), ("dev",), (VULKAN, CHROMIUM), (SNARKJS, SOLC, EVM)),
     "bench": Purpose(("all",), ("dev", "bench"), (VULKAN, CHROMIUM), (SNARKJS,)),
 }
 
@@ -116,8 +127,7 @@ def main(argv: list[str]) -> int:
     install(purpose)
     for step in purpose.system:
         provide(step)
-    for package in purpose.npm:
-        provide_npm(package)
+    provide_npm(purpose.npm)
     for done in implied_by(argv[0]):
         (VENV / f".ready-{done}").touch()
     return 0
@@ -185,23 +195,24 @@ def provide(step: SystemStep) -> None:
     print(f"  hint: sudo apt-get install {' '.join(step.packages)}")
 
 
-def provide_npm(step: NpmStep) -> None:
-    """Install an npm package where there is npm; say what is missing where there is not."""
-    if step.is_there():
+def provide_npm(steps: tuple[NpmStep, ...]) -> None:
+    """Install npm packages where there is npm; say what is missing where there is not."""
+    if all(step.is_there() for step in steps):
         return
-    wanted, npm, why = f"{step.package}@{step.version}", shutil.which("npm"), "there is no npm"
+    # In one call: npm removes what another call has installed without saving it.
+    wanted, npm, why = [f"{step.package}@{step.version}" for step in steps], shutil.which("npm"), "no npm"
     if npm:
         options = ["--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts"]
-        print("npm install", wanted, flush=True)
+        print("npm install", *wanted, flush=True)
         try:
-            subprocess.run([npm, "install", *options, wanted], cwd=ROOT, capture_output=True, timeout=300)
+            subprocess.run([npm, "install", *options, *wanted], cwd=ROOT, capture_output=True, timeout=300)
         except (OSError, subprocess.TimeoutExpired) as error:
             why = str(error)
         else:
             why = "npm could not install it"
-        if step.is_there():
-            return
-    print(f"note: {why}: {step.without}")
+    for step in steps:
+        if not step.is_there():
+            print(f"note: {why}: {step.without}")
 
 
 if __name__ == "__main__":

@@ -44,6 +44,10 @@ def test_from_circuit_to_verified_proof(tmp_path):
     run("zk", "vkey", key, "-o", tmp_path / "v.json")
     assert run("verify", tmp_path / "v.json", *files).return_value == 0
     assert json.loads(run("zk", "vkey", key).stdout) == json.loads((tmp_path / "v.json").read_text())
+    contract = run("zk", "solidity", key, "--name", "Members", "-o", tmp_path / "Members.sol")
+    assert contract.exception is None
+    assert "contract Members {" in (tmp_path / "Members.sol").read_text()
+    assert run("zk", "solidity", tmp_path / "v.json").stdout.startswith("// SPDX")
 
 
 @pytest.mark.parametrize("name", ["public8", "boundary64", "boundary65", "dup_points"])

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from evenload.zk.groth16 import Proof, VerificationKey
     from evenload.zk.verifier import Verifier
 
-__all__ = ["verify"]
+__all__ = ["read_key", "verify"]
 
 
 @click.command()
@@ -34,7 +34,7 @@ def verify(key: Path, files: tuple[Path, ...], as_json: bool) -> int:
             f"{len(files)} files are no pairs; the last is {quoted(str(files[-1]))}",
             hint="give the public inputs and the proof of each: PUBLIC PROOF PUBLIC PROOF ...",
         )
-    verifier = Verifier(_key(key))
+    verifier = Verifier(read_key(key))
     pairs = list(zip(files[::2], files[1::2], strict=True))
     if len(pairs) == 1:
         why_not = verifier.why_not(*_statement(*pairs[0]))
@@ -56,7 +56,8 @@ def _verdict(why_not: str | None) -> str:
     return "valid" if why_not is None else f"not valid: {why_not}"
 
 
-def _key(path: Path) -> "VerificationKey":
+def read_key(path: Path) -> "VerificationKey":
+    """The verification key of a vkey.json or a .zkey. Raises FormatError, OSError."""
     from evenload._bounded_json import read_json_file
     from evenload.zk.groth16 import VerificationKey
 

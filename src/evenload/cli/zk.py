@@ -17,7 +17,7 @@ __all__ = ["zk"]
 
 @click.group()
 def zk() -> None:
-    """Groth16 keys and circuits: info, vkey, devsetup, circuit."""
+    """Groth16 keys and circuits: info, vkey, solidity, devsetup, circuit."""
 
 
 @zk.command()
@@ -76,6 +76,23 @@ def vkey(zkey: Path, out: Path | None) -> int:
         out.write_text(text, encoding="utf-8")
     else:
         click.echo(text)
+    return 0
+
+
+@zk.command()
+@click.argument("key", type=PATH)
+@click.option("--name", default="Groth16Verifier", show_default=True, help="What the contract is called.")
+@click.option("-o", "--out", type=PATH, help="Write here instead of to stdout.")
+def solidity(key: Path, name: str, out: Path | None) -> int:
+    """Write a contract that verifies proofs of KEY (vkey.json or a .zkey), with snarkjs's calldata."""
+    from evenload.cli.verify import read_key
+    from evenload.zk.solidity import verifier_contract
+
+    text = verifier_contract(read_key(key), name)
+    if out:
+        out.write_text(text, encoding="utf-8")
+    else:
+        click.echo(text, nl=False)
     return 0
 
 
