@@ -30,6 +30,7 @@ def main() -> None:
     parser.add_argument("--faults", type=int, help="go on until so many have happened")
     parser.add_argument("--first", type=int, default=int(time.time()), help="the first seed")
     parser.add_argument("--keep", type=Path, default=Path("chaos-kept"), help="where evidence is kept")
+    parser.add_argument("--go-on", action="store_true", help="do not stop at a violation")
     parser.add_argument("--record", action="store_true", help="write the counts as a result")
     options = parser.parse_args()
     began = time.monotonic()
@@ -51,7 +52,7 @@ def many(options: argparse.Namespace, began: float) -> list[Outcome]:
     while time.monotonic() < end and n_faults < (options.faults or float("inf")):
         outcomes.append(told(run_program(options.first + len(outcomes), options.keep)))
         n_faults += outcomes[-1].faults.total()
-        if outcomes[-1].violations:
+        if outcomes[-1].violations and not options.go_on:
             break
     return outcomes
 

@@ -194,7 +194,11 @@ def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
     is_drained = "act: drain at once" in names(seen)
     n_outside = sum("kill worker" in did for did in seen.hurt.values())
     if not seen.is_repeatable:
-        in_a_batch = seen.batch and any(did & {*DEADLY, *STRAY} for did in hurt)
+        # A batch is one call: what ends its worker while it is run, or read, takes it as a whole.
+        kills = {*DEADLY, *STRAY}
+        in_a_batch = seen.batch and (
+            any(did & kills for did in hurt) or "item kills as it is read" in names(seen)
+        )
         may_not_have_said = n_outside and not seen.touched(item)
         if n_by_others or is_drained or in_a_batch or may_not_have_said:
             return ""
