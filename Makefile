@@ -25,7 +25,7 @@ test-slow: $(STAMP)dev  ## The suites that take minutes
 	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=2400
 
 chaos: $(STAMP)dev  ## Random programs under random faults, for CHAOS_MINUTES=10; CHAOS_SEED=7 repeats one
-	$(BIN)/python scripts/chaos.py $(if $(CHAOS_SEED),--seed $(CHAOS_SEED),--minutes $(or $(CHAOS_MINUTES),10))
+	$(BIN)/python scripts/run_chaos.py $(if $(CHAOS_SEED),--seed $(CHAOS_SEED),--minutes $(or $(CHAOS_MINUTES),10))
 
 test-flower:  ## Flower's apps on our executor, in an environment of their own
 	$(PYTHON) -m venv .venv-flower

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos.deeds import DEEDS_BY_CHANCE, Bomb, InTheChild, Own
+from chaos.deeds import DEEDS_BY_CHANCE, Bomb, InTheChild, Own, scribble
 
 from evenload.errors import EvenloadError, ResultNotSendable, TaskError, WorkerLost
 from evenload.executor import Executor
@@ -256,6 +256,30 @@ def test_numbers_in_the_memory_that_tells_its_progress_may_be_any(executor: Exec
         return x
 
     check(executor, task, seed)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:4])
+def test_a_constant_that_all_workers_share_is_damaged_by_none(executor: Executor, seed: int) -> None:
+    numpy = pytest.importorskip("numpy")
+    constant = numpy.arange(200_000)
+
+    class Task:
+        def __init__(self, constant: Any):
+            self.constant = constant
+
+        def __call__(self, x: int) -> int:
+            rng = random.Random(seed * N_ITEMS + x)
+            if x % 3 == 1:
+                scribble(rng)
+                for fd in range(3, 64):  # also behind the header of an arena
+                    with contextlib.suppress(OSError):
+                        os.pwrite(fd, rng.randbytes(100_000), 2 * 2**20)
+            return x if int(self.constant.sum()) == 19_999_900_000 else -1
+
+    values = list(executor.map(Task, range(N_ITEMS), on_error="return", shared={"constant": constant}))
+    wrong = [(x, v) for x, v in enumerate(values) if v != x and not isinstance(v, BaseException)]
+    assert not wrong, f"seed {seed}"
+    assert int(constant.sum()) == 19_999_900_000
 
 
 def test_a_worker_that_spoils_its_pipe_is_named_as_the_reason(executor: Executor) -> None:

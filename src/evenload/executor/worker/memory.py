@@ -15,6 +15,7 @@ from evenload.executor.transport.arena import (
     MemoryBudget,
     Piece,
     make_arena_file,
+    read_only,
     usable_memory,
 )
 from evenload.executor.transport.pickling import OUT_OF_BAND_BYTES
@@ -143,10 +144,14 @@ class SharedMemory:
         if self._budget is None:
             budget = MemoryBudget.new(self.limit)
             try:
-                self._common_fd = make_arena_file("common", self.limit)
-                cell = budget.open_cell()
-                assert cell is not None
-                self._common = Lender(self._common_fd, budget, cell)
+                fd = make_arena_file("common", self.limit)
+                try:
+                    cell = budget.open_cell()
+                    assert cell is not None
+                    self._common = Lender(fd, budget, cell)
+                    self._common_fd = read_only(fd)
+                finally:
+                    os.close(fd)
             except (OSError, ValueError):
                 os.close(budget.fd)
                 raise

@@ -1,8 +1,8 @@
 """Run random programs under random faults, and hold evenload to its promises after each.
 
-    python scripts/chaos.py --minutes 10            programs of new seeds; stops at the first violation
-    python scripts/chaos.py --seed 7                one program again, as a violation asks for
-    python scripts/chaos.py --first 1000 --faults 10000 --record
+    python scripts/run_chaos.py --minutes 10            programs of new seeds; stops at the first violation
+    python scripts/run_chaos.py --seed 7                one program again, as a violation asks for
+    python scripts/run_chaos.py --first 1000 --faults 10000 --record
 
 A program is drawn from its seed alone; when a signal comes from outside depends on the machine, too, so a
 rare violation may need several repetitions. ``--record`` writes the counts to
@@ -10,7 +10,8 @@ rare violation may need several repetitions. ``--record`` writes the counts to
 """
 
 import argparse
-import os
+import json
+import shlex
 import sys
 import time
 from collections import Counter
@@ -72,7 +73,7 @@ def write(outcomes: list[Outcome], faults: Counter[str], wall_s: float) -> None:
     from record import record
 
     rows = [{"fault": name, "happened": n} for name, n in sorted(faults.items())]
-    record(
+    path = record(
         "chaos",
         rows,
         n_programs=len(outcomes),
@@ -80,10 +81,14 @@ def write(outcomes: list[Outcome], faults: Counter[str], wall_s: float) -> None:
         n_faults=faults.total(),
         n_tasks=sum(outcome.n_items for outcome in outcomes),
         n_drivers=sum(outcome.n_lives for outcome in outcomes),
-        seeds_with_violations=[outcome.seed for outcome in outcomes if outcome.violations],
-        wall_s=round(wall_s),
-        load=os.getloadavg(),
+        violations={outcome.seed: outcome.violations for outcome in outcomes if outcome.violations},
+        seconds=round(wall_s),
     )
+    page = json.loads(path.read_text(encoding="utf-8"))
+    page["command"] = shlex.join(["python", "scripts/run_chaos.py", *sys.argv[1:]])
+    path.unlink()  # counts are the same beside others: a busy machine disturbs nothing
+    text = json.dumps(page, indent=1, ensure_ascii=False) + "\n"
+    path.with_name("chaos.json").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
