@@ -126,7 +126,7 @@ def twice(seen: Seen, attempt: Attempt) -> Iterator[str]:
     for item, n in Counter(item for item, _ in attempt.got if item >= 0).items():
         if n > 1:
             yield f"item {item} was delivered {n} times, or changed after it was"
-    order = [item for item, _ in attempt.got]
+    order = [item for item, _ in attempt.got if item >= 0]
     if seen.phase.ordered and seen.phase.kind == "map" and order != sorted(order):
         yield f"results came out of order: {order}"
 

@@ -97,8 +97,16 @@ class Sharing(Each):
 
     def __call__(self, given: Any) -> Any:
         if digest(self.constant) != digest(constant_of(self.number)):
-            note("input", self.number, -1, "the constant")
+            note("input", self.number, -1, f"the constant: {difference(self.constant, self.number)}")
         return super().__call__(given)
+
+
+def difference(constant: Any, number: int) -> str:
+    """Where a constant is damaged, and by what."""
+    import numpy as np
+
+    (wrong,) = np.nonzero(constant != constant_of(number))
+    return f"{len(wrong)} bytes from {wrong[:1]} to {wrong[-1:]}, such as {bytes(constant[wrong[:8]])!r}"
 
 
 def constant_of(number: int) -> Any:

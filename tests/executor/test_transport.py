@@ -458,3 +458,31 @@ def test_tiny_items_share_messages_and_others_do_not(monkeypatch: pytest.MonkeyP
 def test_items_that_differ_are_judged_by_the_long_ones() -> None:
     sizes = sizes_of("pull", [0.05 if at % 20 == 0 else 0.0 for at in range(400)])
     assert max(sizes[3:]) <= 4
+
+
+def test_a_worker_that_gets_no_shared_memory_gets_constants_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One had it, so constants lie there; the next is refused some by the system, and must not read zeros."""
+    from evenload.executor.worker import memory
+
+    real = memory.make_arena_file
+    constant = np.arange(400_000)
+
+    def check(x: int, constant: np.ndarray) -> int:
+        if x == 3:
+            os._exit(5)
+        return int(constant.sum())
+
+    with Executor("cpu*1", echo=False, max_worker_deaths=1) as executor:
+        first = executor.map(check, [0], shared={"constant": constant})
+        assert list(first) == [int(constant.sum())]
+
+        def refuse(name: str, limit: int) -> int:
+            raise OSError(27, "File too large")
+
+        monkeypatch.setattr(memory, "make_arena_file", refuse)
+        results = executor.map(check, range(6), shared={"constant": constant}, on_error="return")
+        values = list(results)
+        monkeypatch.setattr(memory, "make_arena_file", real)
+    assert [value for x, value in enumerate(values) if x != 3] == [int(constant.sum())] * 5

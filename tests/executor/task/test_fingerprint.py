@@ -1,8 +1,10 @@
 """Fingerprints: the same in every process for the same thing, and another for another."""
 
+import copy
 import dataclasses
 import functools
 import os
+import pickle
 import subprocess
 import sys
 import textwrap
@@ -202,6 +204,21 @@ def test_values_closed_over_count() -> None:
     assert fingerprint_code(make(np.ones(3))) != fingerprint_code(make(np.zeros(3)))
     assert fingerprint_code(functools.partial(max, 1)) != fingerprint_code(functools.partial(max, 2))
     assert fingerprint_code(abs) != fingerprint_code(len)
+
+
+class Pickled:
+    """Pickling an instance leaves a mark in the class (``__slotnames__``)."""
+
+    def __init__(self, x: int = 1):
+        self.x = x
+
+
+def test_what_was_done_with_a_class_before_is_no_part_of_its_code() -> None:
+    before = fingerprint_code(Pickled)
+    assert pickle.loads(pickle.dumps(Pickled())).x == 1
+    copy.deepcopy(Pickled())
+    isinstance(3, Pickled)
+    assert fingerprint_code(Pickled) == before
 
 
 RANDOM_GRAPHS = """

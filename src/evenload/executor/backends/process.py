@@ -136,7 +136,7 @@ class ProcessBackend:
         child = self._children[worker]
         if not child.is_unsent:
             self._unsent.append(child)
-        if frame.kind == protocol.LOAD and frame.buffers:
+        if frame.kind == protocol.LOAD and frame.buffers and child.has_arenas:
             frame.buffers = self._memory.share(frame.task, frame.buffers)
         child.send(frame)
 

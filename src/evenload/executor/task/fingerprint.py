@@ -31,7 +31,7 @@ PLAIN = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozense
 NO_MATTER = {
     "__abstractmethods__", "__annotations__", "__dataclass_fields__", "__dataclass_params__", "__dict__",
     "__doc__", "__firstlineno__", "__module__", "__orig_bases__", "__parameters__", "__qualname__",
-    "__static_attributes__", "__weakref__", "_abc_impl",
+    "__slotnames__", "__static_attributes__", "__weakref__", "_abc_impl",
 }  # fmt: skip
 
 

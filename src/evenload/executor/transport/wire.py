@@ -290,6 +290,8 @@ class Inbox:
         if not piece.slot:
             return bytearray(piece.n)
         if piece.slot & COMMON:
+            if self._common_fd < 0:  # mapping it would give zeros
+                raise ProtocolViolation("a frame names memory that is not there")
             return open_copy(self._common_fd, piece)
         if self._borrower is None or not self._borrower.is_open_to(piece):
             raise ProtocolViolation("a frame names memory that it was not lent")

@@ -39,6 +39,7 @@ class Child:
     read             makes a message of its number, its process id and a frame that it has sent
     chunks           the chunks that it holds, in the order in which they were sent
     is_unsent        ``flush`` has something to send
+    has_arenas       it reads shared memory, that of all workers too; the system may have refused it
     can_tell_death   a file descriptor tells of its death; if not, ``check`` must be called now and then
     """
 
@@ -66,7 +67,7 @@ class Child:
         self._on_end = on_end
         self._memory = memory
         self._read = read
-        self.is_unsent = False
+        self.is_unsent = self.has_arenas = False
         self._is_doomed = False
         self._is_writing = False
         self._has_large_pipes = False
@@ -93,6 +94,7 @@ class Child:
         their_life, _ = self._pipe(theirs, they_read=True)
         passed = (their_in, their_out, their_life, cell_fd)
         arenas = self._memory.open()
+        self.has_arenas = arenas is not None
         if arenas is not None:
             theirs.extend(arenas.own)
         else:
