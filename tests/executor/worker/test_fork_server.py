@@ -17,7 +17,7 @@ from evenload.devices import DevicePool, worker_environment
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor import Executor
 from evenload.executor.backends.process import ProcessBackend
-from evenload.executor.task.messages import Up
+from evenload.executor.task.messages import Gone, Up
 from evenload.executor.worker.fork_server import can_fork, imports_of
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Linux only")
@@ -234,4 +234,29 @@ def test_a_worker_may_speak_before_the_server_has_told_of_it(until: Callable[...
     )
     assert seen().index("_on_frames") < seen().index("_on_status")
     assert any(isinstance(message, Up) for message in backend.poll(5.0))
+    backend.close(1.0)
+
+
+def test_a_worker_that_has_ended_may_be_spoken_to_until_its_end_is_taken_in(
+    until: Callable[..., None],
+) -> None:
+    """Messages that came before its end, in the same poll, have others told to drop what it ran."""
+    backend, messages = ProcessBackend(), []
+    pool = DevicePool.find("cpu*1")
+    (device,) = pool
+    backend.start(1, device, pool, worker_environment(device, pool))
+
+    def has(kind: type) -> bool:
+        messages.extend(backend.poll(0.1))
+        return any(isinstance(message, kind) for message in messages)
+
+    until(lambda: has(Up), "it is up")
+    backend.kill(1)
+    until(lambda: has(Gone), "it has ended")
+    backend.drop(1, 1)
+    backend.kill(1)
+    backend.show_stack(1)
+    backend.unload(1, 1)
+    assert backend.position(1)[1] == 0.0
+    assert not backend.poll(0.0)
     backend.close(1.0)

@@ -21,6 +21,7 @@ from evenload.executor.task.item_packing import pack_apart
 from evenload.executor.task.messages import Loaded, Message
 from evenload.executor.task.task import PreparedTask, dump
 from evenload.executor.transport.pickling import mark_large, pack
+from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.executor.transport.wire import Frame
 from evenload.executor.worker import protocol
 from evenload.executor.worker.child import Child
@@ -133,7 +134,9 @@ class ProcessBackend:
 
     def forward(self, worker: int, frame: Frame) -> None:
         """Send a frame as it is, with the next ``poll``."""
-        child = self._children[worker]
+        child = self._children.get(worker)
+        if child is None:
+            return  # it has ended, which a message says that is not taken in yet; so below
         if not child.is_unsent:
             self._unsent.append(child)
         if frame.kind == protocol.LOAD and frame.buffers and child.has_arenas:
@@ -141,19 +144,22 @@ class ProcessBackend:
         child.send(frame)
 
     def drop(self, worker: int, chunk: int) -> None:
-        self._children[worker].cell.drop(chunk)
+        if worker in self._children:
+            self._children[worker].cell.drop(chunk)
 
     def position(self, worker: int) -> tuple[int, float]:
-        return self._children[worker].position()
+        return self._children[worker].position() if worker in self._children else (NOT_BEGUN, 0.0)
 
     def stop(self, worker: int) -> None:
         self.forward(worker, Frame(protocol.STOP))
 
     def kill(self, worker: int) -> None:
-        self._children[worker].kill()
+        if worker in self._children:
+            self._children[worker].kill()
 
     def show_stack(self, worker: int) -> None:
-        self._children[worker].show_stack()
+        if worker in self._children:
+            self._children[worker].show_stack()
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         for child in self._unsent:

@@ -126,7 +126,7 @@ class RayBackend:
         return frame.n_bytes
 
     def drop(self, worker: int, chunk: int) -> None:
-        self._workers[worker].channel.write(ActorCommand("drop", (worker, chunk)))
+        self._tell(worker, ActorCommand("drop", (worker, chunk)))
 
     def position(self, worker: int) -> tuple[int, float]:
         """Ask all actors at once, as the caller is about to ask for the other workers, too."""
@@ -151,13 +151,15 @@ class RayBackend:
         self._send(worker, Frame(protocol.STOP))
 
     def kill(self, worker: int) -> None:
-        remote = self._workers[worker]
+        remote = self._workers.get(worker)
+        if remote is None:
+            return
         remote.channel.write(ActorCommand("kill", (worker,)))
         until = time.monotonic() + KILL_S
         remote.kill_until_s = until if remote.kill_until_s is None else min(remote.kill_until_s, until)
 
     def show_stack(self, worker: int) -> None:
-        self._workers[worker].channel.write(ActorCommand("show_stack", (worker,)))
+        self._tell(worker, ActorCommand("show_stack", (worker,)))
 
     def poll(self, timeout_s: float | None) -> list[Message]:
         self._positions.clear()
@@ -209,7 +211,12 @@ class RayBackend:
         return self._cluster
 
     def _send(self, worker: int, frame: Frame) -> None:
-        self._workers[worker].channel.write(ActorCommand("send", (RayFrame.of(worker, None, frame),)))
+        self._tell(worker, ActorCommand("send", (RayFrame.of(worker, None, frame),)))
+
+    def _tell(self, worker: int, command: ActorCommand) -> None:
+        """Write to the worker's actor, unless it has ended, which a message says that is not taken in yet."""
+        if worker in self._workers:
+            self._workers[worker].channel.write(command)
 
     def _take(self, timeout_s: float | None) -> None:
         """Wait for replies, then read all that have arrived."""
