@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from evenload.devices import Telemetry
-from evenload.errors import ConfigError, MissingExtra, NoUsableDevice, SpecError
+from evenload.errors import ConfigError, MissingExtra, NoUsableDevice, SpecError, UnknownName
 from evenload.events import (
     DeviceSample,
     Event,
@@ -328,17 +328,41 @@ def test_a_second_run_in_a_folder_takes_nothing_away_from_the_first(job: Path) -
     assert not being_written.exists()
 
 
-def test_a_changed_job_is_refused_and_says_what_was_changed(job: Path) -> None:
+def notes_of(seen: list[Event]) -> str:
+    return "\n".join(event.text for event in seen if isinstance(event, Note))
+
+
+def test_of_a_changed_job_only_what_the_change_concerns_is_done(job: Path) -> None:
     run(job)
-    with pytest.raises(ConfigError) as caught:
-        run(job, "brighten.by=0.5", "job.seed=6")
-    assert "job.seed: 5, now 6" in caught.value.message
-    assert "stages.brighten.params: by None, now 0.5" in caught.value.message
-    assert "--fresh" in str(caught.value)
-    (job.parent / "stages.py").write_text(STAGES + "\n")
-    with pytest.raises(ConfigError, match="brighten: its source was changed"):
+    seen: list[Event] = []
+    result = run(job, "brighten.by=0.5", sinks=[seen.append])
+    assert result.n_restored == 0
+    assert outputs_of(result.folder) == outputs_of(run(job, "brighten.by=0.5", out="other").folder)
+    text = (job.parent / "stages.py").read_text()
+    (job.parent / "stages.py").write_text(text + "\n\n# a comment, and code that no stage uses\nunused = 3\n")
+    assert run(job, "brighten.by=0.5").n_restored == 12
+    (job.parent / "stages.py").write_text(text.replace("class Mean:", "class Mean:\n    more = 1"))
+    seen.clear()
+    assert run(job, "brighten.by=0.5", sinks=[seen.append]).n_restored == 6
+    assert "brighten: 6 of 6 kept; mean: 6 to do, since `stages.py` changed" in notes_of(seen)
+
+
+def test_results_that_do_not_say_what_made_them_are_refused(job: Path) -> None:
+    folder = run(job).folder
+    facts = json.loads((folder / "journal/journal.json").read_text())
+    (folder / "journal/journal.json").write_text(json.dumps({**facts, "fingerprint": {"stages": "brighten"}}))
+    with pytest.raises(ConfigError, match="of an earlier version") as caught:
         run(job)
-    assert run(job, "job.seed=6", fresh=True).status == "done"
+    assert "--fresh" in str(caught.value)
+    assert run(job, fresh=True).status == "done"
+
+
+def test_stages_that_are_asked_for_are_done_again(job: Path) -> None:
+    assert run(job).n_restored == 0
+    assert run(job, fresh=["mean"]).n_restored == 6
+    assert run(job, fresh=["brighten"]).n_restored == 6  # its pictures are the same, and so are their means
+    with pytest.raises(UnknownName, match="unknown stage 'maen'"):
+        run(job, fresh=["maen"])
 
 
 def test_what_is_new_or_changed_or_damaged_is_done_and_nothing_else(job: Path) -> None:

@@ -106,7 +106,15 @@ class MultiDeviceImageEdit:
             if not pictures:
                 return []
             folder = Path(out).resolve() if out is not None else Path(scratch) / "run"
-            edited = self._edit(folder, pictures, texts, seed, call, keeps_errors=on_error == "return")
+            edited = self._edit(
+                folder,
+                pictures,
+                texts,
+                seed,
+                call,
+                keeps_errors=on_error == "return",
+                is_kept=out is not None,
+            )
         failures = [one for one in edited if isinstance(one, Exception)]
         if failures and on_error == "raise":
             raise failures[0]
@@ -133,6 +141,7 @@ class MultiDeviceImageEdit:
         call: dict[str, Any],
         *,
         keeps_errors: bool,
+        is_kept: bool,
     ) -> list[Any]:
         """Edit the pictures; with ``keeps_errors`` one that cannot be read has its error in its place."""
         require("pydantic", extra="yaml", why="checking the job")
@@ -157,7 +166,8 @@ class MultiDeviceImageEdit:
         spec = spec_of(self._document(seed, call), "batch_edit")
         for note in settings_without_effect(spec):
             warnings.warn(plain(note), stacklevel=4)
-        job = ResidentJob(spec, items, Path(self._model["path"]).parent, self._plans)
+        home = Path(self._model["path"]).parent
+        job = ResidentJob(spec, items, home, self._plans, is_kept=is_kept)
         result = job.run(out=folder, backend=self._workers, sinks=self._sinks)
         if result.status == "interrupted":
             raise KeyboardInterrupt

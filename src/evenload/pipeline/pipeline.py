@@ -11,7 +11,7 @@ Failures belong to their item: it goes no further, the others do. Whatever ends 
 import contextlib
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from evenload.devices import DevicePool
 from evenload.errors import ConfigError, UnknownName
 from evenload.events import Event, EventFile, json_text, read_events
 from evenload.executor.backends import BACKENDS, BackendSettings
+from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_flow import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
 from evenload.pipeline.job.model_files import check_models
@@ -36,7 +37,9 @@ from evenload.pipeline.store.run_folder import RunFolder
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.planning.job_plan import PlannedJob
+    from evenload.pipeline.reuse.decision import StageReuse
     from evenload.pipeline.run.session import JobSession
+    from evenload.pipeline.store.kept_results import ReuseSettings
 
 __all__ = ["ItemResult", "Pipeline", "PipelineResult"]
 
@@ -101,11 +104,13 @@ class Pipeline:
         policy: str | None = None,
         backend: str = "process",
         out: str | Path | None = None,
+        fresh: bool | Collection[str] = False,
+        cache: str | Path | None = None,
     ) -> Preview:
-        """What ``run`` would do with the same arguments; starts nothing.
+        """What ``run`` would do with the same arguments, and what it would not do again; starts nothing.
 
-        Raises FormatError if a file of weights is damaged, NoUsableDevice if models landed on the CPU, and
-        what selecting the devices raises.
+        Raises ConfigError if ``fresh`` names no stage, FormatError if a file of weights is damaged,
+        NoUsableDevice if models landed on the CPU, and what selecting the devices raises.
         """
         policy = policy or self.spec.schedule.policy
         from evenload.pipeline.planning.job_problem import stage_weight_bytes
@@ -121,6 +126,8 @@ class Pipeline:
             PlannedStage(s.name, s.target, stage_weight_bytes(s, self.folder), dict(s.outputs))
             for s in self.spec.stages
         )
+        folder = Path(out).resolve() if out is not None else self.out
+        kept = [] if fresh is True else self._kept(folder, cache, fresh or ())
         return Preview(
             job=self.spec.job.name,
             n_items=len(self.items),
@@ -130,8 +137,16 @@ class Pipeline:
             backend=backend,
             devices=found,
             stages=stages,
-            out=Path(out).resolve() if out is not None else self.out,
+            out=folder,
+            kept=tuple(one.to_json() for one in kept),
+            reuse="; ".join(one.to_text() for one in kept),
         )
+
+    def _kept(self, folder: Path, cache: str | Path | None, fresh: Collection[str]) -> "list[StageReuse]":
+        from evenload.pipeline.store.reuse_preview import preview_reuse
+
+        with self._reusing(cache, fresh) as reuse:
+            return preview_reuse(self.spec, self.items, reuse, folder)
 
     def run(
         self,
@@ -140,9 +155,10 @@ class Pipeline:
         policy: str | None = None,
         backend: str | BackendSettings = "process",
         out: str | Path | None = None,
-        fresh: bool = False,
+        fresh: bool | Collection[str] = False,
         retry_failed: bool = False,
         skip: Iterable[str] = (),
+        cache: str | Path | None = None,
         report: str | Path | None = None,
         sinks: Iterable[Callable[[Event], None]] = (),
         sample_s: float = 1.0,
@@ -150,22 +166,23 @@ class Pipeline:
         """Run the job, or go on with it, and write its run folder.
 
         devices, policy   win over those of the job file
-        out               the run folder; results of the same job in it are kept, and only the rest is done
-        fresh             take an earlier run in the folder away
+        out               the run folder; results in it that are still the job's are kept, the rest is done
+        fresh             take an earlier run in the folder away, or do these stages again
         retry_failed      try items again that failed in an earlier run
         skip              ids of items that are left out; a later run does them
+        cache             a folder in which runs of any job keep results for each other; wins over the job's
         report            write the report here, not into the run folder
         sinks             get every event as it happens
         sample_s          seconds from one look at the devices' load and memory to the next
 
-        Raises ConfigError if no item has an id of ``skip``, the folder holds something else or results of
-        another job (and says what was changed), or the report has no place; FormatError if a model's folder
-        is not whole; NoUsableDevice if no device can run a stage (what earlier stages gave is written first),
-        or models landed on the CPU; EvenloadError if the disk is full. Failed items raise nothing: see
-        ``PipelineResult.failures``.
+        Raises ConfigError if no item has an id of ``skip``, ``fresh`` names no stage, the folder holds
+        something else, others may write to the cache, or the report has no place; FormatError if a model's
+        folder is not whole; NoUsableDevice if no device can run a stage (what earlier stages gave is written
+        first), or models landed on the CPU; EvenloadError if the disk is full. Failed items raise nothing:
+        see ``PipelineResult.failures``.
         """
         from evenload.pipeline.run.session import JobSession
-        from evenload.pipeline.store.ledger import Ledger, fingerprint_of
+        from evenload.pipeline.store.ledger import Ledger
 
         policy = policy or self.spec.schedule.policy
         _check_names(policy, backend)
@@ -175,32 +192,47 @@ class Pipeline:
             _check_place(Path(report))
         check_models(self.spec, self.folder)
         use = self.spec.devices.use if devices is None else devices
+        again = () if isinstance(fresh, bool) else tuple(fresh)
         with DevicePool.discover() as machine, Interrupts() as interrupts:
             pool = machine.select(use)
             refuse_cpu(self.spec, pool, use)
-            folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh)
-            with contextlib.closing(
-                Ledger.open(folder.path, fingerprint_of(self.spec, self.folder))
-            ) as ledger:
-                folder.sweep()
-                folder.write_text("config.yaml", self._config())
-                folder.write_text("job.json", json.dumps({"schema": 1, "folder": str(self.folder)}) + "\n")
-                with EventFile(folder.file("events.jsonl")) as file:
-                    session = JobSession(
-                        self.spec,
-                        self.items,
-                        self.folder,
-                        folder,
-                        ledger,
-                        [file, *sinks],
-                        may_use_cpu=may_use_cpu(use),
-                        retries_failed=retry_failed,
-                        skipped=skipped,
-                    )
-                    session.go(pool, lambda: self._planned(pool, folder), policy, backend, sample_s)
-                    interrupts.hold()
-                    session.finish()
-                return self._write(session, folder, report, session.lost_events(file))
+            with self._reusing(cache, again, retry_failed) as reuse:
+                folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh is True)
+                with contextlib.closing(Ledger.open(folder.path)) as ledger:
+                    folder.sweep()
+                    folder.write_text("config.yaml", self._config())
+                    folder.begin(self.folder, self._made_of(reuse))
+                    with EventFile(folder.file("events.jsonl")) as file:
+                        session = JobSession(
+                            self.spec,
+                            self.items,
+                            self.folder,
+                            folder,
+                            ledger,
+                            [file, *sinks],
+                            reuse=reuse,
+                            may_use_cpu=may_use_cpu(use),
+                            skipped=skipped,
+                        )
+                        session.go(pool, lambda: self._planned(pool, folder), policy, backend, sample_s)
+                        interrupts.hold()
+                        session.finish()
+                    return self._write(session, folder, report, session.lost_events(file))
+
+    def _reusing(
+        self, cache: str | Path | None, fresh: Iterable[str] = (), retry_failed: bool = False
+    ) -> "contextlib.AbstractContextManager[ReuseSettings]":
+        from evenload.pipeline.store.reuse_settings import reuse_settings
+
+        return reuse_settings(
+            self.spec, self.folder, cache=cache, fresh=tuple(fresh), retries_failed=retry_failed
+        )
+
+    def _made_of(self, reuse: "ReuseSettings") -> str:
+        """Digest what the events of a run are about: its stages, and who goes through them."""
+        rules = [(stage.name, stage.when, stage.samples, str(stage.best)) for stage in self.spec.stages]
+        made = [[one.digest for one in reuse.identities], rules, self.spec.job.seed]
+        return digest_of(json_text(made).encode("utf-8", "replace"))
 
     def _planned(self, pool: DevicePool, folder: RunFolder) -> "PlannedJob":
         """By the job's mode, what fits into the memory that is free now, and what is known of times."""

@@ -1,5 +1,7 @@
 """A job whose models stay in the workers from one run to the next: planned once, for all models at a time."""
 
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from evenload.devices import DevicePool
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.stage import Item
+    from evenload.pipeline.store.kept_results import ReuseSettings
     from evenload.pipeline.store.run_folder import RunFolder
 
 __all__ = ["ResidentJob"]
@@ -21,14 +24,30 @@ class ResidentJob(Pipeline):
     """A job whose models stay in the workers from one run to the next.
 
     ``plans`` is filled by the first run on a pool of devices and read by the others: in those the memory
-    that is free no longer says what fits, because the models are there already.
+    that is free no longer says what fits, because the models are there already. ``is_kept``: its results
+    are there for a later run; else nobody asks what made them.
     """
 
     def __init__(
-        self, spec: "JobSpec", items: "list[tuple[Item, dict[str, Any]]]", folder: Path, plans: dict[Any, Any]
+        self,
+        spec: "JobSpec",
+        items: "list[tuple[Item, dict[str, Any]]]",
+        folder: Path,
+        plans: dict[Any, Any],
+        *,
+        is_kept: bool = True,
     ):
         super().__init__(spec, items, folder)
-        self._plans = plans
+        self._plans, self._is_kept = plans, is_kept
+
+    def _reusing(
+        self, cache: str | Path | None, fresh: Iterable[str] = (), retry_failed: bool = False
+    ) -> "AbstractContextManager[ReuseSettings]":
+        if self._is_kept:
+            return super()._reusing(cache, fresh, retry_failed)
+        from evenload.pipeline.store.reuse_settings import no_reuse
+
+        return no_reuse(self.spec, self.folder)  # weights need not be read to be known again
 
     def _planned(self, pool: "DevicePool", folder: "RunFolder") -> Any:
         devices = tuple(device.id for device in pool)

@@ -110,8 +110,9 @@ def check(job: Path, n: int) -> None:
     assert not list((job.parent / "run" / "outputs").rglob("*.tmp"))
     fingerprint = json.loads((job.parent / "run/journal/journal.json").read_text())["fingerprint"]
     with Journal.open(job.parent / "run" / "journal", fingerprint) as journal:
-        assert len(journal) == 2 * n
-        assert all(LedgerEntry.from_bytes(journal.done(key) or b"") for key in list(journal.keys()))
+        results = [key for key in journal.keys() if not key.startswith("made-of:")]  # noqa: SIM118 (no mapping)
+        assert len(results) == 2 * n
+        assert all(LedgerEntry.from_bytes(journal.done(key) or b"") for key in results)
 
 
 @pytest.mark.parametrize("mode", ["swap", "data_parallel"])

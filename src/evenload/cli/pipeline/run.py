@@ -1,7 +1,7 @@
 """``evenload run job.yaml``: a folder of things through stages of models, over every device."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run"]
 
+_ALL = "\0"  # what stands for --fresh without a stage
+
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
@@ -37,7 +39,8 @@ class RunRequest:
     backend: str
     out: Path | None
     resume: bool
-    fresh: bool
+    fresh: tuple[str, ...]
+    cache: Path | None
     report: Path | None
     changes: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -56,9 +59,17 @@ class RunRequest:
             raise click.UsageError("Missing argument 'JOB': the path of a job file (YAML).")
         if self.resume and self.fresh:
             raise click.UsageError("--resume and --fresh exclude each other.")
+        if _ALL in self.fresh and len(self.fresh) > 1:
+            raise click.UsageError("--fresh alone does all stages again; name those that you mean.")
         more = {"job.seed": self.seed, "schedule.policy": self.policy}
         changes = [f"{key}={value}" for key, value in more.items() if value is not None]
         return Pipeline.from_yaml(self.job, (*self.changes, *changes))
+
+    @property
+    def done_again(self) -> bool | list[str]:
+        """What ``--fresh`` asks for: everything, or some stages."""
+        named = [name.strip() for text in self.fresh for name in text.split(",") if name.strip()]
+        return True if _ALL in self.fresh else named
 
 
 @click.command()
@@ -68,7 +79,16 @@ class RunRequest:
 @click.option("--backend", default="process", show_default=True, help="process | inline (to debug with).")
 @click.option("-o", "--out", type=PATH, help="The run folder; wins over the job file.")
 @click.option("--resume", is_flag=True, help="Go on with the run in the folder; that is the default.")
-@click.option("--fresh", "--overwrite", is_flag=True, help="Take an earlier run in the run folder away.")
+@click.option(
+    "--fresh",
+    "--overwrite",
+    is_flag=False,
+    flag_value=_ALL,
+    multiple=True,
+    metavar="[STAGE,...]",
+    help="Do these stages again; without a name, take all of an earlier run away.",
+)
+@click.option("--cache", type=PATH, help="Share results with other runs through this folder.")
 @click.option("--report", type=PATH, help="Write the report here, too.")
 @set_option
 @skip_option
@@ -93,11 +113,20 @@ def run(request: RunRequest, monitors: Monitors) -> int:
 
         click.echo(json.dumps(json_schema(), indent=2))
         return 0
+    if request.job is None and request.fresh:
+        *named, last = request.fresh  # in `run --fresh job.yaml` it is no stage
+        request = replace(request, job=Path(last), fresh=(*named, _ALL)) if last != _ALL else request
     pipeline = request.pipeline()
     for note in () if request.quiet else pipeline.spec.notes:
         click.echo(f"warning: {note}", err=True)
     if request.dry_run:
-        plan = pipeline.plan(request.devices, backend=request.backend, out=request.out)
+        plan = pipeline.plan(
+            request.devices,
+            backend=request.backend,
+            out=request.out,
+            fresh=request.done_again,
+            cache=request.cache,
+        )
         click.echo(json.dumps(plan.to_json(), indent=2) if request.as_json else plan.to_text())
         return 0
     return _run(pipeline, request, monitors).exit_code
@@ -118,8 +147,9 @@ def _run(pipeline: "Pipeline", request: RunRequest, monitors: Monitors) -> "Pipe
                 request.devices,
                 backend=request.backend,
                 out=request.out,
-                fresh=request.fresh,
+                fresh=request.done_again,
                 skip=request.skipped,
+                cache=request.cache,
                 report=request.report,
                 sinks=[progress, *sinks],
             )

@@ -78,6 +78,7 @@ class Strand:
     spent_s   seconds that these took
     fate      open | done | failed | filtered (no condition met) | not chosen (others were better) | skipped
     ended_in  the stage that it ended in, unless it came through
+    files     of the outputs that are files: bytes, digest and more, as the ledger has them
     """
 
     number: int
@@ -90,6 +91,7 @@ class Strand:
     fate: str = "open"
     error: ItemFailure | None = None
     ended_in: str | None = None
+    files: dict[str, list] = field(default_factory=dict)
 
 
 class ItemFlow:
@@ -165,12 +167,19 @@ class ItemFlow:
             return TimeLimit(left_s, text)
         return None if rule.timeout_s is None else TimeLimit(rule.timeout_s, f"{rule.timeout_s:g} s")
 
-    def done(self, task: StageTask, outputs: Mapping[str, Any], seconds: float = 0.0) -> list[StageTask]:
-        """The task gave ``outputs`` after ``seconds``; returns what may run because of it."""
+    def done(
+        self,
+        task: StageTask,
+        outputs: Mapping[str, Any],
+        seconds: float = 0.0,
+        files: Mapping[str, list] | None = None,
+    ) -> list[StageTask]:
+        """The task gave ``outputs`` after ``seconds``; ``files`` are those of them that are files."""
         strand = self.strands[task.strand]
         assert strand.fate == "open", strand
         assert strand.n_stages == task.stage, (strand, task)
         strand.outputs.update(outputs)
+        strand.files.update(files or {})
         strand.n_stages += 1
         strand.spent_s += seconds
         return self._left(strand, task.stage)
@@ -216,7 +225,10 @@ class ItemFlow:
             for sample in range(1, rule.samples):
                 seed = item_seed(self._seed, strand.item.id, sample)
                 item = Item(strand.item.index, strand.item.id, seed, strand.item.group)
-                self._add(strand.at, sample, item, dict(strand.outputs), strand.n_stages, strand.spent_s)
+                twin = self._add(
+                    strand.at, sample, item, dict(strand.outputs), strand.n_stages, strand.spent_s
+                )
+                twin.files.update(strand.files)
             return [StageTask(strand.n_stages, number) for number in self.strands_of[strand.at]]
         return [StageTask(strand.n_stages, strand.number)]
 

@@ -63,7 +63,7 @@ class OrderOutcome:
                   batch that it was in did not fit)
     outputs       small values as they are, files as paths relative to the run folder
     files         output -> [bytes, digest]
-    reads         what the stage has read for them, see ``stage_reads``
+    reads         what the stage has read for them, see ``stage_reads``; None if nobody knows
     start_s       by ``time.monotonic``, the same clock in all processes of a machine; saving left out
     peak_bytes    most memory that was ever taken here: of the GPU, or of the process on the CPU
     must_replace  memory did not come back: this process should not go on
@@ -77,7 +77,7 @@ class OrderOutcome:
     task: StageTask | None = None
     outputs: dict[str, Any] = field(default_factory=dict)
     files: dict[str, list] = field(default_factory=dict)
-    reads: tuple[str, ...] = ()
+    reads: tuple[str, ...] | None = None
     error: tuple[str, str, str] = ("", "", "")
     start_s: float = 0.0
     stop_s: float = 0.0

@@ -187,8 +187,8 @@ def apply_change(document: dict[str, Any], change: str) -> Place:
 
 
 def _expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
-    """Expand ``devices: cpu*4`` to ``devices: {use: cpu*4}``, and ``schedule: pull`` to its policy."""
-    for section, key in (("devices", "use"), ("schedule", "policy")):
+    """Expand ``devices: cpu*4`` to ``devices: {use: cpu*4}``; so for a ``schedule`` and a ``cache``."""
+    for section, key in (("devices", "use"), ("schedule", "policy"), ("cache", "folder")):
         if isinstance(document.get(section), str | int) and not isinstance(document[section], bool):
             document = {**document, section: {key: document[section]}}
     return document

@@ -12,6 +12,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from evenload.pipeline.job.section import Fault, Faults, Name, Section, one_line
 from evenload.pipeline.job.spec_inputs import InputsSection, JobSection
 from evenload.pipeline.job.spec_settings import (
+    CacheSection,
     DevicesSection,
     ErrorsSection,
     Mode,
@@ -31,6 +32,7 @@ from evenload.pipeline.job.spec_stage import (
 __all__ = [
     "LOSSY",
     "BestSection",
+    "CacheSection",
     "DevicesSection",
     "ErrorsSection",
     "EstimateSection",
@@ -59,6 +61,8 @@ class JobSpec(Section):
     stages: tuple[StageSpec, ...]
     """What each item goes through, one after the other."""
     schedule: ScheduleSection = ScheduleSection()
+    cache: CacheSection | None = None
+    """Where runs of any job keep results for each other; by default each run folder is on its own."""
     errors: ErrorsSection = ErrorsSection()
     report: ReportSection = ReportSection()
     _notes: tuple[str, ...] = PrivateAttr(default=())

@@ -10,7 +10,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from evenload.errors import ConfigError
 from evenload.pipeline.job.section import Section, Size, located, one_line
 
-__all__ = ["DevicesSection", "ErrorsSection", "Mode", "ReportSection", "ScheduleSection"]
+__all__ = ["CacheSection", "DevicesSection", "ErrorsSection", "Mode", "ReportSection", "ScheduleSection"]
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Mode = Literal["auto", "single", "data_parallel", "model_parallel", "stage_parallel", "swap"]
@@ -79,6 +79,15 @@ class ErrorsSection(Section):
         "other_device",
     )
     """What is tried, in this order, when a device runs out of memory."""
+
+
+class CacheSection(Section):
+    """The section ``cache``; ``cache: ~/results`` is short for ``cache: {folder: ~/results}``."""
+
+    folder: str = Field(min_length=1)
+    """A folder, relative to the job file, in which runs of any job keep results for each other."""
+    limit: Size = 50 * 2**30
+    """What was not used for the longest time goes when the folder holds more than this, such as 50GiB."""
 
 
 class ReportSection(Section):

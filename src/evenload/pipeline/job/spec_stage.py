@@ -1,5 +1,6 @@
 """One entry of ``stages`` in a job file. Needs pydantic (extra ``yaml``)."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
@@ -12,7 +13,16 @@ from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folde
 from evenload.pipeline.model.model_size import find_model, is_hub_name
 from evenload.pipeline.target import check_arguments, locate_target
 
-__all__ = ["LOSSY", "BestSection", "EstimateSection", "FitName", "ModelSection", "OutputType", "StageSpec"]
+__all__ = [
+    "LOSSY",
+    "BestSection",
+    "EstimateSection",
+    "FitName",
+    "ModelSection",
+    "OutputType",
+    "StageSpec",
+    "sampled_stages",
+]
 
 OutputType = Literal["png", "npy", "txt", "safetensors", "number", "text", "boolean"]
 FitName = Literal["whole", "layer_split", "resident_stream", "fp8", "nf4"]
@@ -186,3 +196,15 @@ class StageSpec(Section):
         if self.kind in BUILTIN_STAGES and BUILTIN_STAGES[self.kind].needs_model and self.model is None:
             raise Faults([(("model",), f"is required for kind {self.kind}: give at least {{path: ...}}")])
         return self
+
+
+def sampled_stages(stages: Sequence[StageSpec]) -> set[int]:
+    """Stages that an item's samples go through one by one."""
+    sampled, is_open = set(), False
+    for number, stage in enumerate(stages):
+        is_open |= stage.samples > 1
+        if is_open:
+            sampled.add(number)
+        if stage.best is not None:
+            is_open = stage.best.n > 1 and is_open
+    return sampled

@@ -1,6 +1,7 @@
 """What a run would do, said before it does anything: items, stages, devices, bytes of weights as stored."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,11 @@ class PlannedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Each stage runs over all devices, one stage after the other; each device holds one copy of it."""
+    """Each stage runs over all devices, one stage after the other; each device holds one copy of it.
+
+    kept   what is there already of each stage, and why the rest is not; [] if nothing is
+    reuse  the same in words
+    """
 
     job: str
     n_items: int
@@ -45,6 +50,8 @@ class Preview:
     devices: tuple[PlannedDevice, ...]
     stages: tuple[PlannedStage, ...]
     out: Path
+    kept: tuple[Mapping[str, Any], ...] = ()
+    reuse: str = ""
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **asdict(self), "out": str(self.out)}
@@ -66,6 +73,8 @@ class Preview:
             memory = "" if device.memory_bytes is None else f", {_size(device.memory_bytes)}"
             lines.append(f"  device   {device.id}  {device.name} (score {device.score:.0f}{memory})")
         lines.append(f"  results  {self.out}")
+        if self.reuse:
+            lines.append(f"  kept     {self.reuse}")
         return "\n".join(lines)
 
 

@@ -20,10 +20,10 @@ from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
 from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.run.outcome_reader import EndedTask
-from evenload.pipeline.stage import Item
 from evenload.pipeline.store.full_disk import HINT, says_full
 from evenload.pipeline.store.group_commit import StageResult
-from evenload.pipeline.store.ledger import Ledger, LedgerEntry, digest_inputs, digest_result
+from evenload.pipeline.store.kept_results import KeptResults
+from evenload.pipeline.store.ledger import Ledger, LedgerEntry
 from evenload.pipeline.store.run_folder import RunFolder
 
 __all__ = ["ResultRecorder"]
@@ -39,33 +39,39 @@ class ResultRecorder:
         self,
         spec: JobSpec,
         flow: ItemFlow,
-        items: Sequence[tuple[Item, Mapping[str, Any]]],
         run_folder: RunFolder,
         ledger: Ledger,
+        kept: KeptResults,
         log: EventLog,
-        *,
-        retries_failed: bool = False,
     ):
         self.n_restored = 0
         self._spec, self._flow, self._log = spec, flow, log
-        self._run_folder, self._ledger = run_folder, ledger
-        self._retries_failed = retries_failed
-        self._digests: dict[int, str] = {}  # strand -> digest of all that its next result is made of
-        self._inputs_digests = [digest_inputs(inputs, item.seed) for item, inputs in items]
-        self._told: dict[tuple[str, str], bool] = {}
+        self._run_folder, self._ledger, self._kept = run_folder, ledger, kept
+        self._told: dict[tuple[str, str], Mapping[str, Any] | None] = {}
         self._n_untold: Counter[int] = Counter()  # strand -> its results that the disk does not have yet
         self._refused: list[Strand] = []  # failed between stages, and not told yet
         self._n_refused = 0
+        self._adopted: list[StageResult] = []  # from another folder, and not in this one's ledger yet
 
     def restore(self, tasks: list[StageTask]) -> list[StageTask]:
-        """Take what is on disk already; returns the tasks that are left."""
-        if self._run_folder.is_resumed:
-            self._told = self._told_already()
-            tasks = sorted(self._without_kept(tasks), key=lambda task: (task.stage, task.strand))
-            for text in self._ledger.notes:
-                self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
+        """Take what is there already; returns the tasks that are left."""
+        self._ledger.keep_facts({one.digest: one.facts for one in self._kept.settings.identities})
+        if self._kept.settings.fresh:
+            self._ledger.forget(self._kept.settings.fresh)
+        self._told = self._told_already()
+        tasks = sorted(self._without_kept(tasks), key=lambda task: (task.stage, task.strand))
+        adopted = self.take_adopted()
+        self._ledger.keep((one.stage, one.strand, one.kept) for one in adopted)
+        self.tell(adopted)
+        for text in self._kept.notes:
+            self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
         self._tell_refused()
         return tasks
+
+    def take_adopted(self) -> list[StageResult]:
+        """Results of other run folders that the ledger is to keep, too."""
+        adopted, self._adopted = self._adopted, []
+        return adopted
 
     def results_of(self, ended: Sequence[EndedTask]) -> tuple[list[StageResult], EvenloadError | None]:
         """What is to be kept of these, and an error if the disk of a worker takes no more."""
@@ -104,8 +110,8 @@ class ResultRecorder:
             error, name = strand.error, self._flow.name_of(strand)
             if self._n_untold[strand.number]:
                 waiting.append(strand)
-            elif error is not None and self._told.get((error.stage, name)) is not False:
-                self._told[error.stage, name] = False
+            elif error is not None and self._told.get((error.stage, name), {}) is not None:
+                self._told[error.stage, name] = None
                 self._log.emit(
                     ItemFailed(
                         self._log.now(), error.stage, strand.number, name, error.type, error.message, "", ""
@@ -119,28 +125,23 @@ class ResultRecorder:
             result.strand.fate, result.strand.error = "open", None
             for name in result.kept.outputs:
                 result.strand.outputs.pop(name, None)
+                result.strand.files.pop(name, None)
 
     def _without_kept(self, tasks: list[StageTask]) -> list[StageTask]:
-        """``tasks``, and what follows from them, without those whose results are on disk."""
-        if not self._run_folder.is_resumed:
+        """``tasks``, and what follows from them, without those whose results are there."""
+        if not self._kept.has_any:
             return tasks
         left: list[StageTask] = []
         restored: list[list[int]] = [[] for _ in self._spec.stages]
         todo = list(reversed(tasks))
         while todo:
             task = todo.pop()
-            strand = self._flow.strands[task.strand]
-            stage = self._spec.stages[task.stage].name
-            kept = self._ledger.find(stage, strand, self._digest_of(strand))
-            if kept is None or (kept.error is not None and self._retries_failed):
+            found = self._kept.find(task)
+            if found is None:
                 left.append(task)
                 continue
             restored[task.stage].append(task.strand)
-            key, more = (stage, self._flow.name_of(strand)), self._advance(task, kept)
-            if self._told.get(key) is not (strand.error is None or strand.error.stage != stage):
-                self._tell(task, kept)
-                self._told[key] = kept.error is None
-            todo += reversed(more)
+            todo += reversed(self._take_over(task, found.entry, is_new=found.is_new))
         for stage, strands in zip(self._spec.stages, restored, strict=True):
             if strands:
                 self._log.emit(
@@ -149,42 +150,56 @@ class ResultRecorder:
         self.n_restored += sum(map(len, restored))
         return left
 
-    def _digest_of(self, strand: Strand) -> str:
-        return self._digests.setdefault(strand.number, self._inputs_digests[strand.at])
+    def _take_over(self, task: StageTask, kept: LedgerEntry, *, is_new: bool) -> list[StageTask]:
+        """Go on from a result that is there; one that is told already is not told again."""
+        strand, stage = self._flow.strands[task.strand], self._spec.stages[task.stage].name
+        more = self._advance(task, kept)
+        if is_new:
+            self._n_untold[task.strand] += 1
+            self._adopted.append(StageResult(task, stage, strand, kept))
+            return more
+        key = stage, self._flow.name_of(strand)
+        if not self._is_told(key, kept, strand):
+            self._tell(task, kept)
+            self._told[key] = None if kept.error is not None else kept.outputs
+        return more
 
-    def _told_already(self) -> dict[tuple[str, str], bool]:
-        """Stage and item -> was it done? By what earlier sessions have said last in events.jsonl."""
+    def _is_told(self, key: tuple[str, str], kept: LedgerEntry, strand: Strand) -> bool:
+        """Was this told last of the item in this stage?"""
+        if key not in self._told:
+            return False
+        was = self._told[key]
+        if kept.error is not None or (strand.error is not None and strand.error.stage == key[0]):
+            return was is None
+        return was is not None and all(was.get(name) == value for name, value in kept.outputs.items())
+
+    def _told_already(self) -> dict[tuple[str, str], Mapping[str, Any] | None]:
+        """Stage and item -> the outputs, None if it failed, that earlier sessions have told last."""
         with contextlib.suppress(OSError):
             return {
-                (event.stage, event.item): isinstance(event, ItemFinished)
+                (event.stage, event.item): event.outputs if isinstance(event, ItemFinished) else None
                 for event in read_events(self._run_folder.path)
                 if isinstance(event, ItemFinished | ItemFailed)
             }
         return {}
 
     def _kept_of(self, one: EndedTask) -> LedgerEntry:
-        strand, outcome = self._flow.strands[one.task.strand], one.outcome
-        digest, seconds = self._digest_of(strand), outcome.stop_s - outcome.start_s
+        outcome, seconds = one.outcome, one.outcome.stop_s - one.outcome.start_s
+        identity = self._kept.settings.identities[one.task.stage].digest
+        reads = self._kept.reads_of(one.task, outcome.reads)
         if outcome.kind == "done":
-            return LedgerEntry(digest, outcome.outputs, outcome.files, None, seconds, one.device)
+            return LedgerEntry(identity, reads, outcome.outputs, outcome.files, None, seconds, one.device)
         kind, text, traceback = outcome.error
         if says_full(text):
             raise EvenloadError(f"the disk of {self._run_folder.path} takes no more: {text}", hint=HINT)
         stage = self._spec.stages[one.task.stage].name
-        return LedgerEntry(
-            digest, error=ItemFailure(stage, kind, text, traceback), seconds=seconds, device=one.device
-        )
+        error = ItemFailure(stage, kind, text, traceback)
+        return LedgerEntry(identity, reads, error=error, seconds=seconds, device=one.device)
 
     def _advance(self, task: StageTask, kept: LedgerEntry) -> list[StageTask]:
-        strand = self._flow.strands[task.strand]
         if kept.error is not None:
             return self._flow.failed(task, kept.error)
-        made = digest_result(self._digest_of(strand), kept)
-        tasks = self._flow.done(task, kept.outputs, kept.seconds)
-        for one in tasks if len(tasks) > 1 else ():
-            self._digests.setdefault(one.strand, made)  # samples of it, unless they have come farther
-        self._digests[task.strand] = made
-        return tasks
+        return self._flow.done(task, kept.outputs, kept.seconds, kept.files)
 
     def _tell(self, task: StageTask, kept: LedgerEntry) -> None:
         strand, stage = self._flow.strands[task.strand], self._spec.stages[task.stage].name

@@ -61,6 +61,7 @@ class RunLoop:
         results, fault = recorder.results_of(ended)
         parts.commit.put(results)
         parts.dispatcher.add(recorder.advance(results))
+        parts.commit.put(recorder.take_adopted())
         self.has_failed = self.has_failed or self._must_stop(results)
         recorder.tell(parts.commit.taken())
         if fault is not None:

@@ -23,7 +23,8 @@ from evenload.pipeline.run.snapshot import described
 from evenload.pipeline.run.stage_driver import StageDriver
 from evenload.pipeline.run.stage_inputs import StageInputs, stage_setups
 from evenload.pipeline.store.group_commit import GroupCommit
-from evenload.pipeline.store.ledger import Ledger
+from evenload.pipeline.store.kept_results import ReuseSettings
+from evenload.pipeline.store.ledger import Ledger, LedgerEntry
 from evenload.pipeline.worker.parking import parking_budget
 
 __all__ = ["RunContext", "RunParts", "build_parts"]
@@ -40,6 +41,12 @@ class RunContext:
     ledger: Ledger
     log: EventLog
     may_use_cpu: bool
+    reuse: ReuseSettings
+
+    def share(self, kept: LedgerEntry) -> None:
+        """Put a result into the cache that run folders share, if there is one."""
+        if self.reuse.cache is not None:
+            self.reuse.cache.keep(kept, self.run_folder, (str(self.run_folder), str(self.folder)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,8 @@ def build_parts(
     inputs = StageInputs(spec, context.flow, context.run_folder, log)
     dispatcher = _dispatcher(spec, planned, holds=policy.startswith("measured"))
     dispatcher.add(tasks, {task.strand: inputs.size_of(task) for task in tasks})
-    setups = stage_setups(spec, context.folder, context.run_folder, may_use_cpu=context.may_use_cpu)
+    sources = [identity.sources for identity in context.reuse.identities]
+    setups = stage_setups(spec, context.folder, context.run_folder, sources, may_use_cpu=context.may_use_cpu)
     park_bytes = parking_budget(free_host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
     reached = make_backend(backend)
     driver = StageDriver(
@@ -88,7 +96,7 @@ def build_parts(
         dispatcher,
         driver,
         inputs,
-        GroupCommit(context.ledger, reached.wake),
+        GroupCommit(context.ledger, reached.wake, context.share),
         DeviceChanges(driver, context.flow),
         QueueLengths(log, dispatcher, names),
         ItemCounts(log, context.flow),

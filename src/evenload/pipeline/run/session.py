@@ -18,15 +18,17 @@ from evenload.executor.backends import BackendSettings
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.dispatch.results import ItemResult
 from evenload.pipeline.job.spec import JobSpec
+from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.job_plan import PlannedJob
+from evenload.pipeline.reuse.decision import reuse_text
 from evenload.pipeline.run.item_rows import headline_of, item_rows
 from evenload.pipeline.run.result_recorder import ResultRecorder
 from evenload.pipeline.run.run_events import ItemCounts, planned_event
 from evenload.pipeline.run.run_loop import RunLoop
 from evenload.pipeline.run.run_parts import RunContext, build_parts
-from evenload.pipeline.run.stage_inputs import sampled_stages
 from evenload.pipeline.stage import Item
+from evenload.pipeline.store.kept_results import KeptResults, ReuseSettings
 from evenload.pipeline.store.ledger import Ledger
 from evenload.pipeline.store.run_folder import RunFolder
 
@@ -52,8 +54,8 @@ class JobSession:
         ledger: Ledger,
         sinks: Iterable[Callable[[Event], None]],
         *,
+        reuse: ReuseSettings,
         may_use_cpu: bool = True,
-        retries_failed: bool = False,
         skipped: Collection[str] = (),
     ):
         self.status = "done"
@@ -68,11 +70,10 @@ class JobSession:
         self._flow = ItemFlow(rules, items, spec.job.seed, timeout_s=limit_s, skipped=skipped)
         self._log = EventLog(*sinks)
         self._context = RunContext(
-            spec, job_folder, run_folder.path, self._flow, ledger, self._log, may_use_cpu
+            spec, job_folder, run_folder.path, self._flow, ledger, self._log, may_use_cpu, reuse
         )
-        self._recorder = ResultRecorder(
-            spec, self._flow, items, run_folder, ledger, self._log, retries_failed=retries_failed
-        )
+        self._kept = KeptResults(spec, self._flow, reuse, ledger, run_folder.path)
+        self._recorder = ResultRecorder(spec, self._flow, run_folder, ledger, self._kept, self._log)
 
     @property
     def n_restored(self) -> int:
@@ -97,6 +98,7 @@ class JobSession:
         self._announce(pool, policy, backend)
         try:
             tasks = self._recorder.restore(self._flow.begin())
+            self._tell_reuse()
             if tasks:
                 planned = make_plan()
                 self.plan = planned.plan
@@ -122,8 +124,13 @@ class JobSession:
             "sort": spec.report.sort,
         }
         log.emit(RunStarted(log.now(), spec.job.name, time.time(), self._n_expected(), pool.facts(), facts))
-        for text in spec.notes:
+        for text in (*spec.notes, *self._context.reuse.notes):
             log.emit(Note(log.now(), "warning", "job", text))
+
+    def _tell_reuse(self) -> None:
+        """Say what is kept, and why the rest is not."""
+        if any(stage.n_kept for stage in self._kept.reuse):
+            self._log.emit(Note(self._log.now(), "info", "pipeline", reuse_text(self._kept.reuse)))
 
     def _n_expected(self) -> int:
         """How many strands go through the last stage if none ends before."""
@@ -163,6 +170,9 @@ class JobSession:
         try:
             loop.go()
         finally:
+            cache = self._context.reuse.cache
+            for text in cache.faults if cache is not None else ():
+                self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
             self.status = "failed" if loop.has_failed else "timed out" if loop.is_late else self.status
             self.measured = loop.measured()
             self._compare(self._log.now() - began)

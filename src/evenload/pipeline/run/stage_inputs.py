@@ -9,11 +9,12 @@ from evenload.events import EventLog, StageFinished, StageStarted
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
 from evenload.pipeline.job.spec import JobSpec, StageSpec
+from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.stage import ModelFolder, StageSetup
 from evenload.pipeline.target import locate_target
 from evenload.pipeline.worker.stage_host import run_folder_path
 
-__all__ = ["StageInputs", "sampled_stages", "stage_setups"]
+__all__ = ["StageInputs", "stage_setups"]
 
 
 class StageInputs:
@@ -55,13 +56,28 @@ class StageInputs:
         self._log.emit(StageStarted(self._log.now(), self._spec.stages[stage].name, total))
 
 
-def stage_setups(spec: JobSpec, job_folder: Path, run_folder: Path, *, may_use_cpu: bool) -> list[StageSetup]:
-    """What a worker builds each stage from."""
-    return [_setup(spec, stage, job_folder, run_folder, may_use_cpu) for stage in spec.stages]
+def stage_setups(
+    spec: JobSpec,
+    job_folder: Path,
+    run_folder: Path,
+    sources: Sequence[tuple[tuple[str, str], ...]],
+    *,
+    may_use_cpu: bool,
+) -> list[StageSetup]:
+    """What a worker builds each stage from. ``sources``: of each, files of its code and their digests."""
+    return [
+        _setup(spec, stage, job_folder, run_folder, files, may_use_cpu)
+        for stage, files in zip(spec.stages, sources, strict=True)
+    ]
 
 
 def _setup(
-    spec: JobSpec, stage: StageSpec, job_folder: Path, run_folder: Path, may_use_cpu: bool
+    spec: JobSpec,
+    stage: StageSpec,
+    job_folder: Path,
+    run_folder: Path,
+    sources: tuple[tuple[str, str], ...],
+    may_use_cpu: bool,
 ) -> StageSetup:
     model = stage.model
     return StageSetup(
@@ -78,16 +94,5 @@ def _setup(
         may_use_cpu=may_use_cpu,
         python=stage.python,
         may_change_bits=stage.batch_changes_bits == "allow",
+        sources=sources,
     )
-
-
-def sampled_stages(stages: Sequence[StageSpec]) -> set[int]:
-    """Stages that an item's samples go through one by one."""
-    sampled, is_open = set(), False
-    for number, stage in enumerate(stages):
-        is_open |= stage.samples > 1
-        if is_open:
-            sampled.add(number)
-        if stage.best is not None:
-            is_open = stage.best.n > 1 and is_open
-    return sampled

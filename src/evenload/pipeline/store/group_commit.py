@@ -30,10 +30,16 @@ class GroupCommit:
     order in which they were put.
 
     ``wake`` is called from a thread when something was committed; ``taken`` raises what the disk says.
+    ``share`` is called there with each result that the disk has.
     """
 
-    def __init__(self, ledger: Ledger, wake: Callable[[], None]):
-        self._ledger, self._wake = ledger, wake
+    def __init__(
+        self,
+        ledger: Ledger,
+        wake: Callable[[], None],
+        share: Callable[[LedgerEntry], None] | None = None,
+    ):
+        self._ledger, self._wake, self._share = ledger, wake, share
         self._todo: queue.SimpleQueue[Sequence[StageResult] | None] = queue.SimpleQueue()
         self._there: queue.SimpleQueue[Sequence[StageResult]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -85,3 +91,6 @@ class GroupCommit:
         except Exception as error:
             self._fault = error
         self._wake()
+        if self._share is not None and self._fault is None:
+            for result in results:
+                self._share(result.kept)

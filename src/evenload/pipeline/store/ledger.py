@@ -1,18 +1,19 @@
 """Keep each item's result of each stage on disk, so that a run can go on from wherever it ended.
 
-    ledger = Ledger.open(run_folder, fingerprint_of(spec, job_folder))
-    ledger.find(stage, strand, digest) -> LedgerEntry | None   None: it has to be done
-    ledger.keep([...])                                         returns when the disk has them
+    ledger = Ledger.open(run_folder)
+    ledger.find(stage, strand) -> LedgerEntry | None       what an earlier run has left, whatever its job was
+    ledger.fault_of(entry)                                 "" if its files are there, whole and unchanged
+    ledger.keep([...])                                     returns when the disk has them
 
-A result counts if its files are there, whole and unchanged. The fingerprint holds all of the job that decides
-the results; with another one the ledger is refused, and the message says what was changed.
+An entry says what made it: the stage's identity, and a digest of each thing that it read. Whether that is
+still what would be computed is not decided here.
 """
 
 import errno
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,23 +26,27 @@ from evenload.pipeline.dispatch.item_failure import ItemFailure
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import Strand
-    from evenload.pipeline.job.spec import JobSpec, StageSpec
 
-__all__ = ["Ledger", "LedgerEntry", "digest_inputs", "digest_result", "fingerprint_of"]
+__all__ = ["Ledger", "LedgerEntry"]
 
 FOLDER = "journal"
 MOST_FACTS_BYTES = 1 << 28
+_FINGERPRINT = {"results": "2"}  # each entry says what made it
+_IDENTITY = "made-of:"
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerEntry:
     """One result in the ledger: outputs and the files among them, or the error with which the item ended.
 
-    digest   of the inputs that the result was made from
-    seconds  that it took, on ``device``
+    identity  digest of what made it beside what it read
+    reads     what the stage has read for it, with a digest of each; None if that cannot be compared
+    files     output -> bytes, digest; once it is written also time of change and inode
+    seconds   that it took, on ``device``
     """
 
-    digest: str
+    identity: str
+    reads: Mapping[str, str] | None = None
     outputs: dict[str, Any] = field(default_factory=dict)
     files: dict[str, list] = field(default_factory=dict)
     error: ItemFailure | None = None
@@ -49,7 +54,7 @@ class LedgerEntry:
     device: str = ""
 
     def to_bytes(self) -> bytes:
-        row = {"digest": self.digest, "outputs": self.outputs, "files": self.files}
+        row = {"identity": self.identity, "reads": self.reads, "outputs": self.outputs, "files": self.files}
         row |= {"seconds": round(self.seconds, 6), "device": self.device}
         if self.error is not None:
             row["error"] = self.error.to_json() | {"traceback": self.error.traceback}
@@ -57,79 +62,116 @@ class LedgerEntry:
 
     @classmethod
     def from_bytes(cls, payload: bytes) -> "LedgerEntry | None":
-        """Read an entry; None for one that another version has written."""
+        """Read an entry; None for one that was taken back, or that another version has written."""
         try:
             row = json.loads(payload)
             error = row.pop("error", None)
             return cls(**row, error=ItemFailure(**error) if error else None)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, AttributeError):
             return None
 
 
 class Ledger:
-    """The finished results of a run, on disk.
-
-    ``notes``: files that were found damaged and will be made again, one sentence each.
-    """
+    """The finished results of a run, on disk. ``folder``: of the run."""
 
     def __init__(self, folder: Path, journal: Journal):
-        self.notes: list[str] = []
-        self._folder = folder
+        self.folder = folder
         self._journal = journal
         self._known = frozenset(journal.keys())
+        self._said: set[str] = set()
 
     @classmethod
-    def open(cls, run_folder: Path, fingerprint: Mapping[str, str]) -> "Ledger":
+    def open(cls, run_folder: Path) -> "Ledger":
         """Open the ledger of a run folder, or begin one.
 
-        Raises ConfigError if another job made its results, or if another process works in the folder.
+        Raises ConfigError if an earlier version made its results, or if another process works in the folder.
         """
         path = run_folder / FOLDER
-        changes = _changes(path, fingerprint)
         is_empty = not any(path.glob("segment-*"))
-        if changes and not is_empty:
-            lines = "".join(f"\n  {change}" for change in changes[:20])
+        if not is_empty and _fingerprint(path) not in (None, _FINGERPRINT):
             raise ConfigError(
-                f"{run_folder} holds results of another job than this one:{lines}",
+                f"{run_folder} holds results of an earlier version, which do not say what made them",
                 hint="--fresh does everything again, -o FOLDER keeps both",
             )
-        on_change = "rerun" if is_empty else "refuse"
-        return cls(run_folder, Journal.open(path, fingerprint, on_change=on_change))
+        return cls(run_folder, Journal.open(path, _FINGERPRINT, on_change="rerun" if is_empty else "refuse"))
 
-    def find(self, stage: str, strand: "Strand", digest: str) -> LedgerEntry | None:
-        """Return the result of an earlier run, if it was made from the same inputs. Errors count too.
+    @property
+    def is_empty(self) -> bool:
+        """Whether it had nothing when it was opened."""
+        return not self._known
+
+    def find(self, stage: str, strand: "Strand") -> LedgerEntry | None:
+        """Return the result that an earlier run has kept last for this stage and item. Errors count too.
 
         Only entries from before the ledger was opened are looked up, so that nobody waits for a writer.
         """
         key = key_of(stage, strand)
         payload = self._journal.done(key) if key in self._known else None
-        entry = LedgerEntry.from_bytes(payload) if payload is not None else None
-        if entry is None or entry.digest != digest:
-            return None
-        for name, (n_bytes, content_digest) in entry.files.items():
-            fault = self._fault_of(str(entry.outputs.get(name)), n_bytes, content_digest)
-            if fault:
-                self.notes.append(f"{entry.outputs.get(name)} {fault}: it is made again")
-                return None
-        return entry
+        return LedgerEntry.from_bytes(payload) if payload is not None else None
 
-    def _fault_of(self, relative: str, n_bytes: int, content_digest: str) -> str:
+    def facts_of(self, identity: str) -> dict[str, str] | None:
+        """Return what a stage's identity stood for; None if nobody knows."""
+        key = _IDENTITY + identity
+        payload = self._journal.done(key) if key in self._known else None
         try:
-            content = read_plain(self._folder / relative, n_bytes)
-        except OSError as error:
-            is_longer = error.errno == errno.EFBIG
-            return "is not what was written" if is_longer else f"cannot be read ({error.strerror})"
-        is_whole = len(content) == n_bytes and digest_of(content) == content_digest
-        return "" if is_whole else "is not what was written"
+            return json.loads(payload) if payload is not None else None
+        except ValueError:
+            return None
+
+    def fault_of(self, entry: LedgerEntry) -> str:
+        """Say which file of an entry is not what was written; "" if all are.
+
+        A file with the time of change and the inode that it had is not read again.
+        """
+        for name, (n_bytes, digest, *was) in entry.files.items():
+            relative = str(entry.outputs.get(name))
+            try:
+                status = (self.folder / relative).stat()
+                if was and [status.st_size, status.st_mtime_ns, status.st_ino] == [n_bytes, *was]:
+                    continue
+                content = read_plain(self.folder / relative, n_bytes)
+            except OSError as error:
+                is_longer = error.errno == errno.EFBIG
+                said = "is not what was written" if is_longer else f"cannot be read ({error.strerror})"
+                return f"{relative} {said}"
+            if len(content) != n_bytes or digest_of(content) != digest:
+                return f"{relative} is not what was written"
+        return ""
 
     def keep(self, results: Iterable[tuple[str, "Strand", LedgerEntry]]) -> None:
         """Write results; returns when they are on disk. Raises EvenloadError if the disk is full."""
         self._journal.record_many(
-            [(key_of(stage, strand), entry.to_bytes()) for stage, strand, entry in results]
+            [(key_of(stage, strand), self._timed(entry).to_bytes()) for stage, strand, entry in results]
+        )
+
+    def keep_facts(self, facts: Mapping[str, Mapping[str, str]]) -> None:
+        """Write what identities stand for, by their digests, so that a later run can say what has changed."""
+        new = {
+            _IDENTITY + digest: one for digest, one in facts.items() if _IDENTITY + digest not in self._known
+        }
+        if new:
+            self._journal.record_many([(key, json_text(one).encode()) for key, one in new.items()])
+
+    def forget(self, stages: Iterable[str]) -> None:
+        """Take all results of these stages back, so that no later run finds them either."""
+        begins = tuple(f"{stage}/" for stage in stages)
+        self._journal.record_many(
+            [(key, b"null") for key in self._known if begins and key.startswith(begins)]
         )
 
     def close(self) -> None:
         self._journal.close()
+
+    def _timed(self, entry: LedgerEntry) -> LedgerEntry:
+        """Note the times of the entry's files, which the workers have written."""
+        files = {}
+        for name, (n_bytes, digest, *_) in entry.files.items():
+            try:
+                status = (self.folder / str(entry.outputs[name])).stat()
+            except OSError:
+                return entry
+            files[name] = [n_bytes, digest, status.st_mtime_ns, status.st_ino]
+        return replace(entry, files=files) if files else entry
 
 
 def key_of(stage: str, strand: "Strand") -> str:
@@ -138,89 +180,8 @@ def key_of(stage: str, strand: "Strand") -> str:
     return f"{stage}/{strand.sample}/{name}"
 
 
-def digest_inputs(values: Mapping[str, Any], seed: int) -> str:
-    """Digest an item's own columns and seed; of a file also its size and when it was changed."""
-    seen: list[Any] = [seed]
-    for name, value in sorted(values.items()):
-        seen.append([name, value])
-        if isinstance(value, str) and value.startswith("/"):
-            try:
-                status = Path(value).stat()
-                seen.append([status.st_size, status.st_mtime_ns])
-            except (OSError, ValueError):
-                seen.append(None)
-    return _digest_json(seen)
-
-
-def digest_result(before: str, entry: LedgerEntry) -> str:
-    """Digest what the next stage's result is made from: this stage's inputs and its result."""
-    seen = [before, entry.outputs, entry.files]
-    return _digest_json(seen)
-
-
-def _digest_json(value: Any) -> str:
-    return digest_of(json_text(value).encode("utf-8", "backslashreplace"))
-
-
-def fingerprint_of(spec: "JobSpec", job_folder: Path) -> dict[str, str]:
-    """Collect everything in a job that decides its results; devices and schedule do not."""
-    made = {"job.seed": str(spec.job.seed), "stages": " ".join(stage.name for stage in spec.stages)}
-    for stage in spec.stages:
-        made |= {f"stages.{stage.name}.{name}": text for name, text in _of_stage(stage, job_folder).items()}
-    return made
-
-
-def _of_stage(stage: "StageSpec", job_folder: Path) -> dict[str, str]:
-    values = stage.model_dump(mode="json")
-    keys = ("target", "params", "call", "outputs", "samples", "when", "best", "python")
-    texts = {name: json_text(values.get(name)) for name in keys}
-    if stage.batch_changes_bits == "allow":  # else a batch makes no difference
-        texts["batch"] = json_text(stage.batch)
-    texts["source"] = _source_digest(stage.target, job_folder)
-    lossy = [name for name in stage.fit if name in ("fp8", "nf4")]
-    texts["fit"] = json_text(lossy)
-    if stage.model is not None:
-        texts["model"] = json_text([stage.model.path, stage.model.dtype, stage.model.components])
-        texts["weights"] = _weights_digest(job_folder / stage.model.path)
-    return texts
-
-
-def _source_digest(target: str, job_folder: Path) -> str:
-    module, _, _ = target.rpartition(":")
-    file = job_folder / module
-    return digest_of(file.read_bytes()) if module.endswith(".py") and file.is_file() else ""
-
-
-def _weights_digest(folder: Path) -> str:
-    """Digest names and sizes of the weights; reading 58 GB would take minutes."""
-    if not folder.is_dir():
-        return ""
-    files = sorted(path for path in folder.rglob("*") if path.suffix in (".safetensors", ".bin", ".json"))
-    seen = [[str(path.relative_to(folder)), path.stat().st_size] for path in files if path.is_file()]
-    return digest_of(json_text(seen).encode())
-
-
-def _changes(path: Path, fingerprint: Mapping[str, str]) -> list[str]:
-    """Return how the job differs from the one that made the results in ``path``, one line each."""
+def _fingerprint(path: Path) -> Any:
     try:
-        was = json.loads(read_plain(path / "journal.json", MOST_FACTS_BYTES))["fingerprint"]
-        assert isinstance(was, dict)
-    except (OSError, ValueError, KeyError, AssertionError):
-        return []
-    if was.get("stages") != fingerprint.get("stages"):
-        return [f"stages: {was.get('stages')}, now {fingerprint.get('stages')}"]
-    return [_change(name, was.get(name), now) for name, now in fingerprint.items() if was.get(name) != now]
-
-
-def _change(name: str, was: str | None, now: str) -> str:
-    if name.endswith((".source", ".weights")):
-        return f"{name.rpartition('.')[0]}: its {name.rpartition('.')[2]} was changed"
-    try:
-        before, after = json.loads(was or "null"), json.loads(now)
-    except ValueError:
-        before, after = was, now
-    if isinstance(before, dict) and isinstance(after, dict):
-        keys = [key for key in {**before, **after} if before.get(key) != after.get(key)]
-        parts = [f"{key} {before.get(key)!r}, now {after.get(key)!r}" for key in keys]
-        return f"{name}: {'; '.join(parts)}"
-    return f"{name}: {before!r}, now {after!r}"
+        return json.loads(read_plain(path / "journal.json", MOST_FACTS_BYTES))["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

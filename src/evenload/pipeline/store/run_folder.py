@@ -11,6 +11,7 @@ report.html, trace.json
 """
 
 import fcntl
+import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping
@@ -72,6 +73,21 @@ class RunFolder:
         except OSError as error:
             raise _unwritable(path, error) from error
         return cls(path, is_resumed=bool(present) and not fresh)
+
+    def begin(self, job_folder: Path, made_of: str) -> None:
+        """Note whose job this is. The events of another one, which are none of this one's, are taken away.
+
+        made_of  digest of the job's stages and items
+        """
+        try:
+            was = json.loads(self.file("job.json").read_bytes())["made_of"]
+        except (OSError, ValueError, KeyError, TypeError):
+            was = None
+        if was != made_of:
+            self.file("events.jsonl").unlink(missing_ok=True)
+        self.write_text(
+            "job.json", json_text({"schema": 1, "folder": str(job_folder), "made_of": made_of}) + "\n"
+        )
 
     def sweep(self) -> None:
         """Remove files that were half written when a worker was killed.

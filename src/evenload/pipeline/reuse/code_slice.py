@@ -1,0 +1,184 @@
+"""The part of a module that a class or function depends on: pure, source text in, syntax out.
+
+    module = ModuleSlice(text)
+    module.take("Draw")           what Draw uses of the module, directly or not, is part of the slice now
+    module.parts                  the statements of the slice, without comments, layout and line numbers
+    module.imports                what they import
+
+An edit outside of the slice changes no result. What cannot be told from the source is part of every slice:
+statements that call, loop or branch, decorated definitions. A module that looks itself up by name (globals,
+exec, __subclasses__, ...) is one part.
+"""
+
+import ast
+from collections.abc import Iterator
+from typing import NamedTuple
+
+__all__ = ["ImportedName", "ModuleSlice"]
+
+# Who uses one of these may reach any name of the module, or any module of the folder.
+_LOOKUPS = frozenset(
+    [
+        "globals",
+        "locals",
+        "vars",
+        "exec",
+        "eval",
+        "compile",
+        "__import__",
+        "__subclasses__",
+        "__init_subclass__",
+        "modules",
+        "inspect",
+    ]
+)
+_IMPORTERS = frozenset(["import_module", "__import__", "run_path", "run_module", "spec_from_file_location"])
+_ACTIONS = (ast.Call, ast.Await, ast.Yield, ast.YieldFrom, ast.NamedExpr)
+
+
+class ImportedName(NamedTuple):
+    """One name that a module imports: ``name`` of ``module`` ("" for the module itself, "*" for all names).
+
+    level  number of leading dots
+    """
+
+    module: str
+    level: int
+    name: str
+
+
+class ModuleSlice:
+    """A part of one module that grows as names are taken. Raises SyntaxError or ValueError for no Python.
+
+    imports_anything  it may import modules that the source does not name
+    """
+
+    def __init__(self, text: str | bytes):
+        self._body = [one for node in ast.parse(text).body for one in _one_by_one(node)]
+        used = {name for node in self._body for name in _words(node)}
+        self.imports_anything = bool(used & _IMPORTERS)
+        self._is_whole = bool(used & _LOOKUPS) or any(
+            one.name == "*" for node in self._body for one in _imports(node)
+        )
+        self._statements: dict[str, list[int]] = {}  # name -> statements that bind it
+        self._taken: set[int] = set()
+        self._todo: list[int] = []
+        for at, node in enumerate(self._body):
+            for name in _bound(node):
+                self._statements.setdefault(name, []).append(at)
+        for at, node in enumerate(self._body):
+            if self._is_whole or _acts(node):
+                self._take(at)
+        self._settle()
+
+    def has(self, name: str) -> bool:
+        """Return whether a statement of the module binds ``name``."""
+        return name in self._statements
+
+    def take(self, name: str) -> None:
+        """Make ``name``, and all that it uses, part of the slice; the whole module if it binds no such."""
+        for at in self._statements.get(name, range(len(self._body))):
+            self._take(at)
+        self._settle()
+
+    def take_all(self) -> None:
+        """Make the slice the whole module."""
+        for at in range(len(self._body)):
+            self._take(at)
+        self._settle()
+
+    @property
+    def parts(self) -> list[str]:
+        """The statements of the slice in their order, as texts of their syntax."""
+        return [ast.dump(self._body[at]) for at in sorted(self._taken)]
+
+    @property
+    def imports(self) -> list[ImportedName]:
+        """All that the slice imports, also inside functions."""
+        return [one for at in sorted(self._taken) for one in _imports(self._body[at])]
+
+    @property
+    def loaded(self) -> list[str]:
+        """Modules that are imported with this one, whether the slice uses them or not."""
+        return [one.module for node in self._body for one in _imports_at_once(node) if not one.level]
+
+    def _take(self, at: int) -> None:
+        if at not in self._taken:
+            self._taken.add(at)
+            self._todo.append(at)
+
+    def _settle(self) -> None:
+        while self._todo:
+            for name in _words(self._body[self._todo.pop()]):
+                for at in self._statements.get(name, ()):
+                    self._take(at)
+
+
+def _one_by_one(node: ast.stmt) -> Iterator[ast.stmt]:
+    """Yield an import of several names as one import for each."""
+    if isinstance(node, ast.Import):
+        yield from (ast.Import([alias]) for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (ast.ImportFrom(node.module, [alias], node.level) for alias in node.names)
+    else:
+        yield node
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    """Yield every name that a statement may look up: names, attributes, and texts that could be names."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Attribute):
+            yield part.attr
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.isidentifier():
+            yield part.value
+        elif isinstance(part, ast.ImportFrom | ast.Import):
+            yield from (alias.name.rpartition(".")[2] for alias in part.names)
+
+
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement of a module binds there."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+        return
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store | ast.Del):
+            yield part.id
+        elif isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield part.name
+        elif isinstance(part, ast.Import | ast.ImportFrom):
+            for alias in part.names:
+                yield alias.asname or alias.name.partition(".")[0]
+
+
+def _acts(node: ast.stmt) -> bool:
+    """Return whether a statement may do more than bind its names."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return False
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return bool(node.decorator_list) or bool(getattr(node, "keywords", ()))
+    if isinstance(node, ast.Expr):
+        return not isinstance(node.value, ast.Constant)
+    if not isinstance(node, ast.Assign | ast.AnnAssign):
+        return True
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    is_plain = all(isinstance(target, ast.Name) for target in targets)
+    return not is_plain or any(isinstance(part, _ACTIONS) for part in ast.walk(node))
+
+
+def _imports_at_once(node: ast.AST) -> Iterator[ImportedName]:
+    """Yield what a statement imports when the module is: not what its functions do when they are called."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from _imports(node)
+    elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+        for part in ast.iter_child_nodes(node):
+            yield from _imports_at_once(part)
+
+
+def _imports(node: ast.AST) -> Iterator[ImportedName]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Import):
+            yield from (ImportedName(alias.name, 0, "") for alias in part.names)
+        elif isinstance(part, ast.ImportFrom):
+            yield from (ImportedName(part.module or "", part.level, alias.name) for alias in part.names)

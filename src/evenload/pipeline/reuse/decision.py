@@ -1,0 +1,91 @@
+"""Whether a result that is there is still what would be computed, and why not, in words: pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenload.pipeline.reuse.stage_identity import change_of
+
+__all__ = ["StageReuse", "reuse_text", "why_not_kept"]
+
+_SHOWN_REASONS = 2
+
+
+def why_not_kept(
+    facts: Mapping[str, str],
+    was: Mapping[str, str] | None,
+    reads: Mapping[str, str] | None,
+    now: Mapping[str, str] | None,
+) -> str:
+    """Return why a result is not what would be computed now; "" if it is.
+
+    facts, was  what makes the stage's results now, and what made this one
+    reads, now  digests of what was read for it, and of the same things now; None if they cannot be compared
+    """
+    if was is not facts and (changed := change_of(was, facts)):
+        return changed
+    if reads is None:
+        return "it read what cannot be compared with another run's"
+    if now is None:
+        return "what it read is being changed"
+    names = [name for name, digest in reads.items() if now.get(name) != digest]
+    return f"{', '.join(_shown(name) for name in names[:3])} changed" if names else ""
+
+
+def _shown(read: str) -> str:
+    kind, _, name = read.partition(":")
+    if kind in ("value", "file"):
+        return f"`{name}`"
+    return {
+        "job:seed": "the job's seed",
+        "item:seed": "the seed",
+        "item:index": "the place among the items",
+        "names": "the columns",
+        "values": "a column",
+    }.get(read, f"the item's {name}")
+
+
+@dataclass(slots=True)
+class StageReuse:
+    """How much of a stage is there already. ``n_cached``: of ``n_kept``, those from the shared cache.
+
+    n_after  tasks that may come once earlier stages have done theirs
+    why      reason -> results that are to do because of it
+    """
+
+    name: str
+    n_kept: int = 0
+    n_cached: int = 0
+    n_todo: int = 0
+    n_after: int = 0
+    why: Counter[str] = field(default_factory=Counter)
+
+    def to_text(self) -> str:
+        """For example "score: 300 to do, since `questions` changed"."""
+        said = []
+        if self.n_kept:
+            source = f" ({self.n_cached} from the cache)" if self.n_cached else ""
+            said.append(f"{self.n_kept} of {self.n_kept + self.n_todo} kept{source}")
+        if self.n_todo:
+            reasons = [why for why, _ in self.why.most_common(_SHOWN_REASONS) if why]
+            since = f", since {'; '.join(reasons)}" if reasons else ""
+            said.append(f"{self.n_todo} to do{since}")
+        if self.n_after:
+            said.append(f"up to {self.n_after} more after the stages before")
+        return f"{self.name}: {', '.join(said) or 'nothing to do'}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "stage": self.name,
+            "n_kept": self.n_kept,
+            "n_from_cache": self.n_cached,
+            "n_to_do": self.n_todo,
+            "n_after": self.n_after,
+            "why": dict(self.why),
+        }
+
+
+def reuse_text(stages: Iterable[StageReuse]) -> str:
+    """All stages on one line."""
+    return "; ".join(stage.to_text() for stage in stages)

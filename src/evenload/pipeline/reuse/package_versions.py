@@ -1,0 +1,79 @@
+"""The versions of the packages that a stage's results depend on, in this environment or in another one."""
+
+import functools
+import importlib.metadata
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+__all__ = ["MODEL_PACKAGES", "environment_of", "versions_of"]
+
+# Who uses one of these may use any of them: models are loaded by names in their config files.
+MODEL_PACKAGES = frozenset(
+    [
+        "torch",
+        "torchvision",
+        "diffusers",
+        "transformers",
+        "accelerate",
+        "safetensors",
+        "tokenizers",
+        "bitsandbytes",
+        "jax",
+        "tensorflow",
+    ]
+)
+_PLAIN_PACKAGES = frozenset(("numpy", "PIL"))
+_PROJECTS = {
+    "PIL": "pillow",
+    "cv2": "opencv-python",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+    "skimage": "scikit-image",
+}
+
+
+def versions_of(packages: Iterable[str]) -> dict[str, str]:
+    """Return the installed version of each package by the name it is imported by, and of Python.
+
+    With any package that may use models, all of those that models come from.
+    """
+    names = set(packages)
+    if names - _PLAIN_PACKAGES:
+        names |= MODEL_PACKAGES
+    found = {name: version for name in sorted(names) if (version := _version(name)) is not None}
+    return {"python": f"{sys.version_info.major}.{sys.version_info.minor}", **found}
+
+
+@functools.cache
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(_PROJECTS.get(name, name))
+    except importlib.metadata.PackageNotFoundError:
+        others = [] if name in MODEL_PACKAGES else _projects().get(name, [])
+        return importlib.metadata.version(others[0]) if others else None
+
+
+@functools.cache
+def _projects() -> dict[str, list[str]]:
+    """Return the projects that each importable name is from; takes a second where much is installed."""
+    return {name: list(projects) for name, projects in importlib.metadata.packages_distributions().items()}
+
+
+def environment_of(python: str, folder: Path) -> dict[str, str]:
+    """Return what is installed beside the interpreter ``python``: its packages' names with versions, sorted.
+
+    Nothing is started. The interpreter's own file counts too.
+    """
+    program = folder / python
+    found = {"interpreter": str(program.resolve())}
+    try:
+        status = program.resolve().stat()
+        found["interpreter"] += f" {status.st_size} {status.st_mtime_ns}"
+    except OSError:
+        return found
+    home = program.absolute().parents[1]
+    names = sorted(
+        one.name for lib in ("lib", "lib64") for one in home.glob(f"{lib}/python*/*-packages/*-info")
+    )
+    return {**found, "packages": " ".join(dict.fromkeys(names))}

@@ -1,0 +1,77 @@
+"""Keep a cache of results below its limit: those that were not used for the longest time go first."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["CachedSize", "evict", "to_evict"]
+
+_GOAL = 0.9  # of the limit, so that the next result does not evict again
+_ABANDONED_S = 3600.0  # a file that is in no result after that is of a run that was killed
+
+
+class CachedSize(NamedTuple):
+    """The size of one result: ``used_s``, when it was last used; None if its entry was never written."""
+
+    key: str
+    n_bytes: int
+    used_s: float | None
+    changed_s: float
+
+
+def to_evict(sizes: Sequence[CachedSize], limit_bytes: int, now_s: float) -> list[str]:
+    """Return the keys of results that are to go: abandoned, or the least recently used if it is full."""
+    gone = [one.key for one in sizes if one.used_s is None and one.changed_s < now_s - _ABANDONED_S]
+    whole = sorted((one for one in sizes if one.used_s is not None), key=lambda one: one.used_s or 0.0)
+    n_bytes = sum(one.n_bytes for one in whole)
+    if n_bytes > limit_bytes:
+        for one in whole:
+            if n_bytes <= _GOAL * limit_bytes:
+                break
+            gone.append(one.key)
+            n_bytes -= one.n_bytes
+    return gone
+
+
+def evict(folder: Path, limit_bytes: int) -> None:
+    """Bring the cache below its limit, unless another run is just at it. Raises no OSError."""
+    with contextlib.suppress(OSError), _locked(folder / "lock"):
+        sizes, files = _sizes(folder / "results")
+        for key in to_evict(sizes, limit_bytes, time.time()):
+            for path in sorted(files[key], key=lambda path: path.suffix != ".json"):  # its entry first
+                path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Enclose what one run does at a time. Raises BlockingIOError while another does it."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _sizes(folder: Path) -> tuple[list[CachedSize], dict[str, list[Path]]]:
+    files: dict[str, list[Path]] = {}
+    n_bytes: dict[str, int] = {}
+    used: dict[str, float] = {}
+    changed: dict[str, float] = {}
+    for part in folder.iterdir():
+        for one in os.scandir(part):
+            key = one.name.partition(".")[0]
+            try:
+                status = one.stat(follow_symlinks=False)
+            except OSError:
+                continue
+            files.setdefault(key, []).append(Path(one.path))
+            n_bytes[key] = n_bytes.get(key, 0) + max(status.st_size, 512 * status.st_blocks)
+            changed[key] = max(changed.get(key, 0.0), status.st_ctime)
+            if one.name == f"{key}.json":
+                used[key] = status.st_mtime
+    return [CachedSize(key, n_bytes[key], used.get(key), changed[key]) for key in files], files

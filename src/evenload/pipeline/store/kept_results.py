@@ -1,0 +1,186 @@
+"""Look up what is there already of a job: in its run folder, and in the cache that folders share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenload.pipeline.artifacts import output_path
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
+from evenload.pipeline.job.spec_stage import sampled_stages
+from evenload.pipeline.reuse.content_digests import ContentDigests
+from evenload.pipeline.reuse.decision import StageReuse, why_not_kept
+from evenload.pipeline.reuse.read_digests import ALL_READS, JobFacts, TaskValues, digest_reads
+from evenload.pipeline.reuse.stage_identity import StageIdentity
+from evenload.pipeline.store.ledger import Ledger, LedgerEntry
+from evenload.pipeline.store.result_cache import ResultCache, link_file
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import JobSpec
+
+__all__ = ["FoundResult", "KeptResults", "ReuseSettings"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseSettings:
+    """What a run may take over.
+
+    identities      of its stages, in order
+    cache           results that run folders share; None: only those of its own
+    fresh           stages that are done again
+    retries_failed  items that failed are tried again
+    notes           sentences for the user
+    """
+
+    job: JobFacts
+    identities: Sequence[StageIdentity]
+    digests: ContentDigests
+    cache: ResultCache | None = None
+    fresh: frozenset[str] = frozenset()
+    retries_failed: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundResult:
+    """A result that is there. ``is_new``: the run folder's ledger does not have it yet."""
+
+    entry: LedgerEntry
+    is_new: bool = False
+
+
+@dataclass(slots=True)
+class KeptResults:
+    """The results that a run need not compute.
+
+    ledger  None if there is no run folder yet
+    notes   files that were found damaged and will be made again, one sentence each
+    reuse   how much of each stage was there, in order
+    """
+
+    spec: "JobSpec"
+    flow: ItemFlow
+    settings: ReuseSettings
+    ledger: Ledger | None
+    run_folder: Path
+    is_dry: bool = False
+    notes: list[str] = field(default_factory=list)
+    reuse: list[StageReuse] = field(init=False)
+    _sampled: set[int] = field(init=False)
+    _was: dict[str, Mapping[str, str] | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.reuse = [StageReuse(stage.name) for stage in self.spec.stages]
+        self._sampled = sampled_stages(self.spec.stages)
+        self._was = {one.digest: one.facts for one in self.settings.identities}
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is anything to look through."""
+        return self.settings.cache is not None or (self.ledger is not None and not self.ledger.is_empty)
+
+    def find(self, task: StageTask) -> FoundResult | None:
+        """Return the result of a task that is what would be computed now; None if it is to be done."""
+        strand, stage = self.flow.strands[task.strand], self.spec.stages[task.stage]
+        reuse = self.reuse[task.stage]
+        why = "it is asked for" if stage.name in self.settings.fresh else ""
+        if not why:
+            found, why = self._in_ledger(task, strand)
+            found = found or self._in_cache(task, strand)
+            if found is not None:
+                reuse.n_kept += 1
+                return found
+        elif self.settings.cache is not None:
+            self._drop_from_cache(task, strand)
+        reuse.n_todo += 1
+        reuse.why[why] += 1
+        return None
+
+    def reads_of(self, task: StageTask, names: Sequence[str] | None) -> dict[str, str] | None:
+        """Return digests of what a task has read (None: nobody knows what, so of all that it was given).
+
+        None if they cannot be compared with another run's.
+        """
+        job, digests = self.settings.job, self.settings.digests
+        return digest_reads(
+            ALL_READS if names is None else names, self._values(self.flow.strands[task.strand]), job, digests
+        )
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _values(self, strand: Strand) -> TaskValues:
+        return TaskValues(strand.item, self.flow.inputs[strand.at], strand.outputs, strand.files)
+
+    def _in_ledger(self, task: StageTask, strand: Strand) -> tuple[FoundResult | None, str]:
+        name = self.spec.stages[task.stage].name
+        entry = self.ledger.find(name, strand) if self.ledger is not None else None
+        if entry is None or self.ledger is None:
+            return None, ""
+        identity = self.settings.identities[task.stage]
+        now = self.reads_of(task, list(entry.reads)) if entry.reads is not None else None
+        why = why_not_kept(identity.facts, self._facts(entry.identity), entry.reads, now)
+        if not why and entry.error is not None and self.settings.retries_failed:
+            why = "it failed"
+        why = why or self._clash(entry, strand)
+        if why:
+            return None, why
+        fault = self.ledger.fault_of(entry)
+        if fault:
+            self.notes.append(f"{fault}: it is made again")
+            return None, fault
+        places = self._places(task, entry)
+        if all(entry.outputs[output] == place for output, place in places.items()):
+            return FoundResult(entry), ""
+        if not self.is_dry:  # the same result has another place: an item has samples now, or none
+            for output, place in places.items():
+                link_file(self.run_folder / str(entry.outputs[output]), self.run_folder / place)
+        return FoundResult(replace(entry, outputs={**entry.outputs, **places}), is_new=True), ""
+
+    def _facts(self, identity: str) -> Mapping[str, str] | None:
+        if identity not in self._was:
+            self._was[identity] = self.ledger.facts_of(identity) if self.ledger is not None else None
+        return self._was[identity]
+
+    def _clash(self, entry: LedgerEntry, strand: Strand) -> str:
+        """An output must not have the name of something that the item has already; the stage says so."""
+        taken = sorted(entry.outputs.keys() & (self.flow.inputs[strand.at].keys() | strand.outputs.keys()))
+        return f"the item has `{taken[0]}` already" if taken else ""
+
+    def _places(self, task: StageTask, entry: LedgerEntry) -> dict[str, str]:
+        """Where a result's files belong now."""
+        stage, strand = self.spec.stages[task.stage], self.flow.strands[task.strand]
+        sample = f"sample-{strand.sample}/" if task.stage in self._sampled else ""
+        return {
+            name: output_path(stage.name, stage.outputs, name, strand.item.id, sample)
+            for name in entry.files
+            if name in stage.outputs
+        }
+
+    def _in_cache(self, task: StageTask, strand: Strand) -> FoundResult | None:
+        cache, identity = self.settings.cache, self.settings.identities[task.stage]
+        if cache is None:
+            return None
+        found = cache.find(identity.digest, lambda names: self.reads_of(task, names))
+        if found is None or found.outputs.keys() & (
+            self.flow.inputs[strand.at].keys() | strand.outputs.keys()
+        ):
+            return None
+        places = self._places(task, LedgerEntry("", None, {}, found.files))
+        if self.is_dry:
+            entry: LedgerEntry | None = LedgerEntry("", None, {**found.outputs, **places}, found.files)
+        else:
+            entry = cache.take(found, places, self.run_folder)
+        if entry is None:
+            return None
+        self.reuse[task.stage].n_cached += 1
+        return FoundResult(entry, is_new=True)
+
+    def _drop_from_cache(self, task: StageTask, strand: Strand) -> None:
+        cache, identity = self.settings.cache, self.settings.identities[task.stage]
+        found = (
+            cache.find(identity.digest, lambda names: self.reads_of(task, names))
+            if cache is not None
+            else None
+        )
+        if cache is not None and found is not None and not self.is_dry:
+            cache.drop(found.key)

@@ -1,0 +1,70 @@
+"""Say beforehand how much of a job is there already, and why the rest is not. Nothing is started."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenload.errors import ConfigError
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.job.spec_stage import sampled_stages
+from evenload.pipeline.reuse.decision import StageReuse
+from evenload.pipeline.stage import Item
+from evenload.pipeline.store.kept_results import KeptResults, ReuseSettings
+from evenload.pipeline.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import JobSpec
+
+__all__ = ["preview_reuse"]
+
+
+def preview_reuse(
+    spec: "JobSpec",
+    items: Iterable[tuple[Item, Mapping[str, Any]]],
+    settings: ReuseSettings,
+    run_folder: Path,
+) -> list[StageReuse]:
+    """Return how much of each stage is in the run folder or the cache.
+
+    [] if there is nothing to look through, or another process works in the folder.
+    """
+    flow = ItemFlow([StageRule.of(stage) for stage in spec.stages], list(items), spec.job.seed)
+    with contextlib.ExitStack() as stack:
+        ledger = None
+        if any((run_folder / "journal").glob("segment-*")):
+            try:
+                ledger = stack.enter_context(contextlib.closing(Ledger.open(run_folder)))
+            except ConfigError:
+                return []
+        kept = KeptResults(spec, flow, settings, ledger, run_folder, is_dry=True)
+        if not kept.has_any:
+            return []
+        todo, left = flow.begin(), []
+        while todo:
+            task = todo.pop()
+            found = kept.find(task)
+            if found is None:
+                left.append(task)
+            elif found.entry.error is not None:
+                todo += flow.failed(task, found.entry.error)
+            else:
+                todo += flow.done(task, found.entry.outputs, files=found.entry.files)
+    _count_after(spec, flow, left, kept.reuse)
+    return kept.reuse
+
+
+def _count_after(spec: "JobSpec", flow: ItemFlow, left: Iterable[StageTask], reuse: list[StageReuse]) -> None:
+    """Add to each stage the most tasks that may come to it from those that are to be done before."""
+    sampled = sampled_stages(spec.stages)
+    stuck = Counter((task.stage, flow.strands[task.strand].at) for task in left)
+    reached: dict[int, dict[int, int]] = {}  # stage -> item -> tasks
+    for (stage, at), n_strands in stuck.items():
+        n_here = n_strands
+        for later in range(stage + 1, len(spec.stages)):
+            n_here = max(n_here, spec.stages[later].samples) if later in sampled else 1
+            most = reached.setdefault(later, {})
+            most[at] = max(most.get(at, 0), n_here)
+    for stage, most in reached.items():
+        reuse[stage].n_after = sum(most.values())
