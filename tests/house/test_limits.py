@@ -25,6 +25,8 @@ LONG_FUNCTIONS: dict[str, str] = {
     "executor/mapping.py:map": "documented arguments",
     "moe/search/plan.py:place": "documented arguments",
     "pipeline/pipeline.py:run": "documented arguments",
+    "pipeline/pipeline.py:plan": "documented arguments",
+    "pipeline/batch_edit.py:batch_edit": "documented arguments",
     # kernels: a call costs registers, or the compiler wants one body
     "balance/flow/kernels/even.py:even_out": "one kernel over layers, with its arrays named once",
     "balance/flow/kernels/waves.py:wave_pass": "one inlined pass over a level, with its state in registers",

@@ -112,8 +112,8 @@ class MultiDeviceImageEdit:
                 texts,
                 seed,
                 call,
-                keeps_errors=on_error == "return",
-                is_kept=out is not None,
+                on_error == "return",
+                out is not None,
             )
         failures = [one for one in edited if isinstance(one, Exception)]
         if failures and on_error == "raise":
@@ -139,7 +139,6 @@ class MultiDeviceImageEdit:
         texts: Sequence[str],
         seed: int,
         call: dict[str, Any],
-        *,
         keeps_errors: bool,
         is_kept: bool,
     ) -> list[Any]:
@@ -166,8 +165,7 @@ class MultiDeviceImageEdit:
         spec = spec_of(self._document(seed, call), "batch_edit")
         for note in settings_without_effect(spec):
             warnings.warn(plain(note), stacklevel=4)
-        home = Path(self._model["path"]).parent
-        job = ResidentJob(spec, items, home, self._plans, is_kept=is_kept)
+        job = ResidentJob(spec, items, Path(self._model["path"]).parent, self._plans, is_kept=is_kept)
         result = job.run(out=folder, backend=self._workers, sinks=self._sinks)
         if result.status == "interrupted":
             raise KeyboardInterrupt

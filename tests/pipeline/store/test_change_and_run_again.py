@@ -1,7 +1,8 @@
 """Tests that a job edited again and again in one folder gives what it gives in an empty one, with less work.
 
 Random jobs of cheap stages, random edits: parameters, code of the stage and of what it imports, files,
-inputs, seeds, samples, stages that come, go and change places. Runs are broken off, and folders share a cache.
+inputs, seeds, samples, stages that come, go and change places. Runs are broken off,
+and folders share a cache.
 """
 
 import json

@@ -19,7 +19,7 @@ ALL_READS = ("item:group", "item:id", "item:index", "item:seed", "job:seed", "na
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What all tasks of a run share. ``began_ns``: when it began, by the system's clock."""
+    """The facts that all tasks of a run share. ``began_ns``: when it began, by the system's clock."""
 
     seed: int
     folder: Path
@@ -28,7 +28,7 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class TaskValues:
-    """What a stage is given for one task.
+    """The values that a stage is given for one task.
 
     inputs  the item's own columns
     made    outputs of the stages before; of a file its path relative to the run folder

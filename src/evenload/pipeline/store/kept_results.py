@@ -23,7 +23,7 @@ __all__ = ["FoundResult", "KeptResults", "ReuseSettings"]
 
 @dataclass(frozen=True, slots=True)
 class ReuseSettings:
-    """What a run may take over.
+    """The sources that a run may take results from.
 
     identities      of its stages, in order
     cache           results that run folders share; None: only those of its own
