@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from evenload import errors
-from evenload._plain_text import escaped_json, plain
+from evenload._plain_text import escaped_json, plain, shortened
 from evenload._terminal import PlainStream, log_of, own_codes, plain_console, plain_streams, print_line
 from evenload.events import json_text
 
@@ -184,3 +184,18 @@ def test_errors_are_plain_text(text, more):
         errors.GangError(text, rank=0, device=more, remote_traceback=more),
     ):
         assert obeyed(str(error)) == set()
+
+
+@given(st.text(max_size=3000) | st.lists(words.map("".join), max_size=300).map("\n".join))
+@example("x" * 9999)
+@example("x y " * 9999)
+@example("line\n" * 9999)
+def test_a_message_is_as_long_as_a_person_reads(text):
+    short = shortened(text)
+    assert len(short) <= 6_000
+    assert max(map(len, short.split()), default=0) <= 200
+    assert max(map(len, short.split("\n"))) <= 1_000
+    if len(text) <= 200 or short == text:
+        assert short == text
+    else:
+        assert "…" in short or "more ..." in short

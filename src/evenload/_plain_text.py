@@ -6,7 +6,13 @@ fill its clipboard (OSC 52), or turn the direction of what follows (bidi overrid
 
 import re
 
-__all__ = ["escaped_json", "plain"]
+__all__ = ["escaped_json", "plain", "shortened"]
+
+# Of a message: longer ones are somebody's input, whatever code it came through.
+MOST_WORD = 200
+MOST_LINE = 1_000
+MOST_LINES = 100
+MOST_CHARACTERS = 6_000
 
 # C0 but for tab and newline, DEL and C1; separators of lines; embeddings, overrides and isolates of
 # direction; interlinear marks; halves of surrogate pairs, one of which may stand for a byte 0x9b.
@@ -15,6 +21,7 @@ _OBEYED = _C0 + "\x7f-\x9f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff"
 # Colours alone, which logs are full of: a longer sequence could begin in one stranger's word and end in
 # another's, and take ours between them with it.
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*+m")
+_LONG_WORD = re.compile(rf"\S{{{MOST_WORD + 1},}}+")
 _UNSEEN = re.compile(f"[{_OBEYED}]")
 _ESCAPED = re.compile(f"[{_OBEYED.removeprefix(_C0)}]")
 
@@ -27,6 +34,30 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return _UNSEEN.sub("?", _COLOUR.sub("", text.replace("\r\n", "\n")))
+
+
+def shortened(text: str) -> str:
+    """Return a message with its overlong words, lines and lists of lines cut in their middle.
+
+    At most ``MOST_CHARACTERS`` are left. A message that a person reads comes back as it is.
+    """
+    if len(text) <= MOST_WORD:
+        return text
+    lines = text.split("\n")
+    if len(lines) > MOST_LINES:
+        head, tail = MOST_LINES * 3 // 4, MOST_LINES // 4
+        lines = [*lines[:head], f"  ... {len(lines) - head - tail} more ...", *lines[-tail:]]
+    # Words are looked at in what may be left of a line, as the time grows with the length times that of a word.
+    kept = (_LONG_WORD.sub(lambda word: _cut(word[0], MOST_WORD), _cut(one, 10 * MOST_LINE)) for one in lines)
+    whole = "\n".join(_cut(one, MOST_LINE) for one in kept)
+    return _cut(whole, MOST_CHARACTERS)
+
+
+def _cut(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    return f"{text[: most - tail - 1]}…{text[-tail:]}"
 
 
 def escaped_json(text: str) -> str:

@@ -20,6 +20,7 @@ EvenloadError
 
 Each message says what was given and why it is refused; ``hint`` says what to do instead. What
 strangers wrote is shown by ``quoted`` and ``printable``: a short piece of it, without control characters.
+What they miss is cut: no word, line or list of a message is longer than a person reads.
 """
 
 import difflib
@@ -27,7 +28,7 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from evenload._plain_text import plain
+from evenload._plain_text import plain, shortened
 
 __all__ = [
     "ArgumentFailed",
@@ -95,9 +96,10 @@ class EvenloadError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str | None = None):
+        message = shortened(message)
         super().__init__(message)
         self.message = message
-        self.hint = hint
+        self.hint = None if hint is None else shortened(hint)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exceptions with keyword-only arguments do not survive pickling by themselves.

@@ -11,7 +11,7 @@ import re
 from itertools import pairwise
 
 from evenload.balance.fleet import ModelDevice
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["MOST_DEVICES", "MOST_ITEMS", "draw_costs", "draw_hints", "parse_fleet"]
 
@@ -19,7 +19,8 @@ MOST_DEVICES = 1024
 MOST_ITEMS = 1_000_000
 _NUMBER = r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?"
 _GROUP = re.compile(
-    rf"(?P<n>\d+)(?:x(?P<speed>{_NUMBER}))?(?P<changes>(?:@{_NUMBER}:{_NUMBER})*)(?:!(?P<dies>{_NUMBER}))?",
+    r"(?P<n>\d{1,9})"
+    rf"(?:x(?P<speed>{_NUMBER}))?(?P<changes>(?:@{_NUMBER}:{_NUMBER})*)(?:!(?P<dies>{_NUMBER}))?",
     re.IGNORECASE,
 )
 _CHANGE = re.compile(rf"@({_NUMBER}):({_NUMBER})", re.IGNORECASE)
@@ -41,20 +42,20 @@ def parse_fleet(text: str, *, launch_s: float = 0.0) -> list[ModelDevice]:
     for part in (piece.strip() for piece in text.split(",")):
         match = _GROUP.fullmatch(part)
         if match is None:
-            raise ConfigError(f"{part!r} is not a group of devices", hint=_FLEET_HINT)
+            raise ConfigError(f"{quoted(part)} is not a group of devices", hint=_FLEET_HINT)
         n_devices = int(match["n"])
         if len(devices) + n_devices > MOST_DEVICES:
-            raise ConfigError(f"{text!r} is more than {MOST_DEVICES} devices")
+            raise ConfigError(f"{quoted(text)} is more than {MOST_DEVICES} devices")
         profile = tuple((float(at), float(speed)) for at, speed in _CHANGE.findall(match["changes"]))
         if any(later <= sooner for (sooner, _), (later, _) in pairwise(profile)):
-            raise ConfigError(f"{part!r}: changes of speed are not in order of time", hint=_FLEET_HINT)
+            raise ConfigError(f"{quoted(part)}: changes of speed are not in order of time", hint=_FLEET_HINT)
         speed = float(match["speed"] or 1)
         dies_s = float(match["dies"]) if match["dies"] else None
         devices += [
             ModelDevice(f"d{len(devices) + at}", speed, profile, launch_s, dies_s) for at in range(n_devices)
         ]
     if not devices:
-        raise ConfigError(f"{text!r} is no device", hint=_FLEET_HINT)
+        raise ConfigError(f"{quoted(text)} is no device", hint=_FLEET_HINT)
     return devices
 
 
@@ -70,9 +71,9 @@ def draw_costs(text: str, n_items: int, seed: int) -> list[float]:
     try:
         numbers = [float(number) for number in arguments or [kind]]
     except ValueError:
-        raise ConfigError(f"{text!r} says no cost", hint=_COST_HINT) from None
+        raise ConfigError(f"{quoted(text)} says no cost", hint=_COST_HINT) from None
     if not all(0 <= number < math.inf for number in numbers):
-        raise ConfigError(f"{text!r}: a number is below zero or not finite", hint=_COST_HINT)
+        raise ConfigError(f"{quoted(text)}: a number is below zero or not finite", hint=_COST_HINT)
     chance = random.Random(seed)
     if not arguments:
         return numbers * n_items
@@ -83,7 +84,7 @@ def draw_costs(text: str, n_items: int, seed: int) -> list[float]:
         return [mean * chance.lognormvariate(-sigma * sigma / 2, sigma) for _ in range(n_items)]
     if kind == "exponential" and len(numbers) == 1 and numbers[0] > 0:
         return [chance.expovariate(1 / numbers[0]) for _ in range(n_items)]
-    raise ConfigError(f"{text!r} says no cost", hint=_COST_HINT)
+    raise ConfigError(f"{quoted(text)} says no cost", hint=_COST_HINT)
 
 
 def draw_hints(costs: list[float], error: float, seed: int) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from evenload._plain_text import shortened
 from evenload._terminal import plain_streams
 from evenload._version import __version__
 from evenload.errors import EvenloadError, UnknownName
@@ -132,6 +133,7 @@ def _exit_code(argv: list[str] | None) -> int:
         _complain(error.message, error.hint)
         code = error.exit_code
     except click.ClickException as error:
+        error.message = shortened(error.message)
         error.show()
         code = 2
     except (KeyboardInterrupt, click.Abort):
@@ -139,16 +141,14 @@ def _exit_code(argv: list[str] | None) -> int:
         code = 130
     except (ReaderLeft, BrokenPipeError):
         code = 0  # nothing to say, nobody to say it to
-    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            _complain(f"the output cannot be written: {error.strerror}", "make room, or write it elsewhere")
+            return 1
         if error.filename is None:
             raise
-        _complain(f"{error.filename}: {error.strerror}", "check the path, and that you may read or write it")
+        _complain(shortened(f"{error.filename}: {error.strerror}"), "check the path, and that you may use it")
         code = 2
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        _complain(f"the output cannot be written: {error.strerror}", "make room, or write it elsewhere")
-        code = 1
     return code if isinstance(code, int) else 0
 
 

@@ -33,7 +33,9 @@ GRADES = {
 }
 STREAMS = 4  # of a GPU, unless a number is asked for
 _SHORT = {"serial": "inline/eager", "merged": "inline/merged"}
-_PATTERN = re.compile(r"(?:(?P<outer>[a-z]+)(?:\*(?P<workers>\d+))?/)?(?P<inner>[a-z-]+)(?::(?P<chunk>\d+))?")
+_PATTERN = re.compile(
+    r"(?:(?P<outer>[a-z]+)(?:\*(?P<workers>\d{1,9}))?/)?(?P<inner>[a-z-]+)(?::(?P<chunk>\d{1,9}))?"
+)
 
 
 @dataclass(frozen=True, slots=True)

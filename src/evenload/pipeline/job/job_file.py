@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from evenload.errors import ConfigError, SpecError
+from evenload.errors import ConfigError, SpecError, printable, quoted
 from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
 from evenload.pipeline.job.checks.names import find_name_faults
 from evenload.pipeline.job.inputs import Items, find_items
@@ -108,7 +108,7 @@ def _parse(text: str, folder: Path | None, source: str, changes: Iterable[str]) 
     document = _expand_shorthand(document)
     options: dict[Place, str] = {}
     for change in changes:
-        options[apply_change(document, change)] = f"--set {change}"
+        options[apply_change(document, change)] = f"--set {printable(change)}"
     document = _expand_shorthand(document)
     document, notes, older_faults = convert_older_keys(document)
     faults += older_faults
@@ -160,10 +160,12 @@ def apply_change(document: dict[str, Any], change: str) -> Place:
     key, equals, text = change.partition("=")
     parts = key.strip().split(".")
     if not equals or not all(parts):
-        raise ConfigError(f"--set {change!r} is not key=value", hint="write for example --set job.seed=7")
-    value, _, faults = parse_yaml(text, f"--set {key}")
+        raise ConfigError(
+            f"--set {quoted(change)} is not key=value", hint="write for example --set job.seed=7"
+        )
+    value, _, faults = parse_yaml(text, f"--set {printable(key)}")
     if faults:
-        raise SpecError(f"--set {key}", [(_dotted(place), fault) for place, fault in faults])
+        raise SpecError(f"--set {printable(key)}", [(_dotted(place), fault) for place, fault in faults])
     listed = document.get("stages")
     named = [stage for stage in listed if isinstance(stage, dict)] if isinstance(listed, list) else []
     stages = {str(stage.get("name")): stage for stage in named}
@@ -175,13 +177,15 @@ def apply_change(document: dict[str, Any], change: str) -> Place:
     if parts[0] == "stages" and len(parts) > 2:
         if parts[1] not in stages:
             known = ", ".join(stages) or "none"
-            raise ConfigError(f"--set {key}: there is no stage {parts[1]!r}", hint=f"stages: {known}")
+            raise ConfigError(
+                f"--set {printable(key)}: there is no stage {quoted(parts[1])}", hint=f"stages: {known}"
+            )
         section, parts = stages[parts[1]], parts[2:]
         above = ("stages", next(at for at, one in enumerate(listed or ()) if one is section))
     for part in parts[:-1]:
         section = section.setdefault(part, {}) if isinstance(section, dict) else None
     if not isinstance(section, dict):
-        raise ConfigError(f"--set {key}: {parts[-2]!r} is not a section of the job file")
+        raise ConfigError(f"--set {printable(key)}: {quoted(parts[-2])} is not a section of the job file")
     section[parts[-1]] = value
     return (*above, *parts)
 
