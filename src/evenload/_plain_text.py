@@ -47,7 +47,7 @@ def shortened(text: str) -> str:
     if len(lines) > MOST_LINES:
         head, tail = MOST_LINES * 3 // 4, MOST_LINES // 4
         lines = [*lines[:head], f"  ... {len(lines) - head - tail} more ...", *lines[-tail:]]
-    # Words are looked at in what may be left of a line, as the time grows with the length times that of a word.
+    # Lines are cut first: the time for words is their number times the square of their length.
     kept = (_LONG_WORD.sub(lambda word: _cut(word[0], MOST_WORD), _cut(one, 10 * MOST_LINE)) for one in lines)
     whole = "\n".join(_cut(one, MOST_LINE) for one in kept)
     return _cut(whole, MOST_CHARACTERS)
