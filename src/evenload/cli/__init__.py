@@ -1,6 +1,7 @@
 """The commands, one small file each, loaded only when they are called."""
 
 import errno
+import io
 import os
 import sys
 from typing import Any
@@ -133,8 +134,9 @@ def _exit_code(argv: list[str] | None) -> int:
         _complain(error.message, error.hint)
         code = error.exit_code
     except click.ClickException as error:
-        error.message = shortened(error.message)
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        click.echo(shortened(shown.getvalue()), nl=False, err=True)
         code = 2
     except (KeyboardInterrupt, click.Abort):
         _complain("interrupted", None)
