@@ -195,7 +195,7 @@ def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
     n_outside = sum("kill worker" in did for did in seen.hurt.values())
     if not seen.is_repeatable:
         # A batch is one call: what ends its worker while it is run, or read, takes it as a whole.
-        kills = {*DEADLY, *STRAY}
+        kills = {*DEADLY, *STRAY, *WAITS}
         in_a_batch = seen.batch and (
             any(did & kills for did in hurt) or "item kills as it is read" in names(seen)
         )
