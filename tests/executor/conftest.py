@@ -20,9 +20,10 @@ LIMIT_S = 200.0
 
 
 @pytest.fixture(scope="session")
-def ray_cluster() -> Iterator[str]:
-    """A Ray cluster of this machine alone, which this process is connected to. Gives its address."""
+def ray_head() -> Iterator[Any]:
+    """A Ray cluster of this machine alone, which this process is connected to. Others may join it."""
     import ray
+    from ray.cluster_utils import Cluster
 
     folder = tempfile.mkdtemp(prefix="el", dir="/tmp")
     patch = pytest.MonkeyPatch()
@@ -33,21 +34,53 @@ def ray_cluster() -> Iterator[str]:
         "num_cpus": 16,
         "num_gpus": 2,  # in Ray's books, whatever there is
         "include_dashboard": False,
-        "log_to_driver": False,
-        "logging_level": "ERROR",
         "object_store_memory": 512 * 2**20,
-        "_temp_dir": folder,
+        "temp_dir": folder,
     }
     with warnings.catch_warnings():
         try:
-            context = ray.init(**options)
+            cluster = Cluster(initialize_head=True, head_node_args=options)
         except Exception:  # its processes have 30 s to start: more cannot be asked for
-            ray.shutdown()
-            context = ray.init(**options)
-    yield context.address_info["address"]
+            cluster = Cluster(initialize_head=True, head_node_args=options)
+        ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
+    yield cluster
     ray.shutdown()
+    cluster.shutdown()
     patch.undo()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def ray_cluster(ray_head: Any) -> str:
+    """The address of a Ray cluster of this machine, which this process is connected to."""
+    return ray_head.address
+
+
+@pytest.fixture
+def machines(ray_head: Any, until: Callable[..., None]) -> Iterator["Machines"]:
+    """More machines (Ray nodes, here) that join the cluster and are killed; none is left after the test."""
+    import ray
+
+    joined = Machines(ray_head)
+    yield joined
+    for name in tuple(joined.nodes):
+        joined.kill(name)
+    until(lambda: sum(node["Alive"] for node in ray.nodes()) == 1, "the cluster is this machine alone")
+
+
+class Machines:
+    """Machines beside the cluster's first, by name."""
+
+    def __init__(self, cluster: Any):
+        self.nodes: dict[str, Any] = {}
+        self._cluster = cluster
+
+    def join(self, name: str, n_cpus: int = 2) -> None:
+        memory = {"object_store_memory": 80 * 2**20}
+        self.nodes[name] = self._cluster.add_node(num_cpus=n_cpus, node_name=name, **memory)
+
+    def kill(self, name: str) -> None:
+        self._cluster.remove_node(self.nodes.pop(name), allow_graceful=False)
 
 
 @pytest.fixture(scope="module", params=["inline", "process", "ray"])

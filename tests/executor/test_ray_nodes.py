@@ -4,7 +4,7 @@ import pytest
 
 from evenload.devices import Device
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName
-from evenload.executor.backends.ray.nodes import Node, NodeDevices, choose_on, name_nodes
+from evenload.executor.backends.ray.nodes import Node, NodeDevices, choose_on, machines_in, name_nodes
 
 GB = 10**9
 
@@ -114,3 +114,32 @@ def test_names_are_made_unique_and_this_machine_has_none() -> None:
     ]
     found = [(node.name, node.ray_id, node.n_cpus, node.n_gpus) for node in name_nodes(entries, "2")]
     assert found == [("", "2", 4.0, 1.0), ("10.0.0.1", "1", 0.0, 0.0), ("10.0.0.1-2", "3", 2.0, 0.0)]
+
+
+def test_names_stay_with_their_machines_while_others_come_and_go() -> None:
+    def entry(ray_id: str) -> dict:
+        return {"NodeID": ray_id, "NodeName": "west", "Resources": {"CPU": 1.0}}
+
+    here = {"NodeID": "0", "NodeName": "head", "Resources": {}}
+    first = name_nodes([here, entry("a"), entry("b")], "0")
+    assert {node.ray_id: node.name for node in first} == {"0": "", "a": "west", "b": "west-2"}
+    later = name_nodes([here, entry("b"), entry("c")], "0", first)
+    assert {node.ray_id: node.name for node in later} == {"0": "", "b": "west-2", "c": "west"}
+    assert next(node for node in later if node.ray_id == "b") is first[2], "what is known of it is kept"
+
+
+@pytest.mark.parametrize(
+    ("spec", "names"),
+    [
+        ("west/cpu*1", {"west"}),
+        ("west/cuda:0,1, east/cpu", {"west", "east"}),
+        (["west/cuda", gpu(0, "a")], {"west", ""}),
+        ("west/cuda:0,cpu", None),
+        ("all", None),
+        (2, None),
+        (None, None),
+        ([], None),
+    ],
+)
+def test_only_machines_that_a_spec_concerns_are_asked(spec, names) -> None:
+    assert machines_in(spec) == names

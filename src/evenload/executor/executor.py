@@ -12,7 +12,7 @@ from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices import Device, DevicePool
 from evenload.devices.fork_guard import ForkGuard
-from evenload.errors import ConfigError, ExecutorClosed
+from evenload.errors import ConfigError, ExecutorClosed, NoUsableDevice
 from evenload.events import EventLog
 from evenload.executor.backends import BackendSettings, WorkerOptions, make_backend
 from evenload.executor.decide.record import Record
@@ -20,7 +20,7 @@ from evenload.executor.loop.cost_history import CostHistory
 from evenload.executor.loop.engine import Engine
 from evenload.executor.loop.engine_thread import EngineThread
 from evenload.executor.loop.results import Results
-from evenload.executor.loop.roster import Roster
+from evenload.executor.loop.roster import Roster, check_follow
 from evenload.executor.loop.run_factory import RunFactory
 from evenload.executor.loop.stats import Stats
 from evenload.executor.run.columns import as_items
@@ -53,6 +53,7 @@ class Executor:
                        settings say: a quarter of the memory
     start              how worker processes are started: "forkserver" or "spawn"; by default what the settings
                        say: the first where it is safe
+    follow             take in what ``devices`` means of machines that join the cluster (``backend="ray"``)
     Raises UnknownName, ConfigError or NoUsableDevice. Use it in a ``with`` block, or call ``close``.
     """
 
@@ -67,27 +68,30 @@ class Executor:
         max_worker_deaths: int = 2,
         shared_memory_limit: int | str | None = None,
         start: str | None = None,
+        follow: bool = False,
     ):
         if max_worker_deaths < 1:
             raise ConfigError(f"max_worker_deaths={max_worker_deaths} would give up every item", hint="use 2")
         self._backend = backend
         self._policy = policy_from_name(policy)
         reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
+        if follow:
+            check_follow(devices, reached)
         pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
         self._guard = ForkGuard("this executor", "make an executor of the child's own")
-        self._roster = Roster(pool, reached)
         self._record = Record(events, echo)
         self._engine = Engine(pool, reached, self._record)
         self._is_threaded = self._engine.backend.is_threaded
         self._costs = CostHistory(self._engine.ceilings, self._record, is_kept=self._is_threaded)
         self._runs = RunFactory(self._engine, self._record, self._costs, max_worker_deaths)
+        self._roster = Roster(pool, self._engine, self._record, devices if follow else None)
         self._stats = Stats()
         self._lock = threading.RLock()
-        self._changing = threading.RLock()  # held, before ``_lock``, by whoever changes the devices
         self._calls: CallSource | None = None
         self._is_closing = False
         self._thread = EngineThread(self._engine)
         self._finalizer = weakref.finalize(self, self._thread.shut_down)
+        self._roster.watch()
 
     @property
     def devices(self) -> DevicePool:
@@ -173,7 +177,7 @@ class Executor:
         policy = self._policy if options.policy is None else policy_from_name(options.policy)
         if options.timeout_s is not None and not self._is_threaded:
             self._record.note("warning", "timeout_s has no effect inline: nobody could interrupt the task")
-        pool = self.devices if devices is None else devices  # one snapshot for all that the run is made of
+        pool = self._present() if devices is None else devices  # one snapshot for all that the run is made of
         run, delivery = self._runs.make_map(fn, items, options, policy, pool, partial(self._learn, pool))
         return Results(
             run,
@@ -224,10 +228,7 @@ class Executor:
         or ConfigError if no device would be left.
         """
         self._check_open()
-        with self._changing, self._lock:
-            self._check_open()
-            self._roster.drain(devices)
-            self._engine.call(partial(self._engine.drain, devices, at_once))
+        self._roster.drain(devices, at_once)
 
     def pause(self) -> None:
         """Begin nothing more until ``resume``; chunks that run come to their end. Twice is as once.
@@ -264,13 +265,7 @@ class Executor:
         name: ``cpu`` and ``all`` mean devices that may be there, too.
         """
         self._check_open()
-        with self._changing:
-            came = self._roster.newcomers(devices)
-            with self._lock:
-                self._check_open()
-                self._roster.enter(came)
-                self._engine.call(partial(self._engine.add, came))
-        return tuple(device.id for device in came)
+        return self._roster.add(devices)
 
     def gang(
         self,
@@ -362,10 +357,18 @@ class Executor:
             self._engine.call(partial(self._engine.begin, run))
 
     def _open_calls(self) -> "CallSource":
-        pool = self.devices
+        pool = self._present()
         run, calls = self._runs.make_calls(pool, partial(self._learn, pool))
         self._begin(run)
         return calls
+
+    def _present(self) -> DevicePool:
+        """The devices of now. Raises NoUsableDevice if all were lost with their machines."""
+        pool = self.devices
+        if not len(pool):
+            hint = "`add` devices of machines that are there, or make the executor with follow=True"
+            raise NoUsableDevice("every device was lost with its machine", hint=hint)
+        return pool
 
     def _learn(self, pool: DevicePool, run: Run) -> None:
         """Keep what a finished run has measured, for the next one of the same task."""

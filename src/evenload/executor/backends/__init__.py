@@ -1,7 +1,7 @@
 """Backends: how the executor reaches workers. One file each, chosen by name and imported on first use."""
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,7 +11,7 @@ from evenload.errors import ConfigError, UnknownName
 from evenload.executor.task.messages import Message
 from evenload.executor.task.task import PreparedTask
 
-__all__ = ["BACKENDS", "Backend", "BackendSettings", "WorkerOptions", "make_backend"]
+__all__ = ["BACKENDS", "Backend", "BackendSettings", "Machines", "WorkerOptions", "make_backend"]
 
 BACKENDS = {
     "inline": "evenload.executor.backends.inline:InlineBackend",
@@ -103,6 +103,23 @@ class Backend(Protocol):
 
         Returns the last messages.
         """
+        ...
+
+
+@runtime_checkable
+class Machines(Protocol):
+    """A backend over machines that come and go. These methods are for any thread."""
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call ``changed``, in a thread of its own, whenever a machine has come or gone, until ``close``."""
+        ...
+
+    def lost(self, devices: Iterable[Device]) -> tuple[str, ...]:
+        """Return the ids of those whose machine is there no more."""
+        ...
+
+    def arrivals(self, spec: Spec) -> tuple[Device, ...]:
+        """Select what ``spec`` means of the machines that have come since devices were last asked for."""
         ...
 
 

@@ -15,9 +15,9 @@ __all__ = ["DeviceSlot"]
 class DeviceSlot:
     """A device with the environment of its workers, which come and go while the slot stays.
 
-    refusals     why a task cannot be built here, by the task's number
-    rest         why and since when the device was last left without work
-    is_draining  it gets nothing more
+    refusals      why a task cannot be built here, by the task's number
+    rest          why and since when the device was last left without work
+    why_draining  why it gets nothing more; "" if it does
     """
 
     id: str
@@ -26,11 +26,15 @@ class DeviceSlot:
     back_off: BackOff = field(default_factory=BackOff)
     refusals: dict[int, str] = field(default_factory=dict)
     rest: tuple[str, float] | None = None
-    is_draining: bool = False
+    why_draining: str = ""
 
     @classmethod
     def of(cls, device: Device, pool: DevicePool) -> "DeviceSlot":
         return cls(device.id, device, worker_environment(device, pool))
+
+    @property
+    def is_draining(self) -> bool:
+        return bool(self.why_draining)
 
     def may_start(self, now: float) -> bool:
         """Unless it has a worker."""
@@ -38,7 +42,7 @@ class DeviceSlot:
 
     def reopen(self) -> None:
         """The device takes part again, whatever was wrong before."""
-        self.is_draining = False
+        self.why_draining = ""
         self.back_off.forgive()
         self.refusals.clear()
 

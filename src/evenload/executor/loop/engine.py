@@ -103,7 +103,12 @@ class Engine:
 
     def drain(self, ids: Sequence[str], at_once: bool) -> None:
         """These take part no more; see ``Executor.drain``."""
-        self._membership.drain(ids, tuple(self.runs), at_once)
+        self._membership.drain(ids, tuple(self.runs), at_once, "it was drained")
+
+    def lose(self, ids: Sequence[str]) -> None:
+        """The machines of these are there no more."""
+        self._record.note("warning", f"{', '.join(ids)}: lost with the machine, which has left the cluster")
+        self._membership.drain(ids, tuple(self.runs), True, "its machine has left the cluster")
 
     def pause(self, on: bool) -> None:
         """Deal nothing more until it is switched off again; what runs comes to its end."""

@@ -36,13 +36,13 @@ class Membership:
             for run in runs:
                 self._join(run, device.id, now)
 
-    def drain(self, ids: Sequence[str], runs: Sequence[Run], at_once: bool) -> None:
+    def drain(self, ids: Sequence[str], runs: Sequence[Run], at_once: bool, why: str) -> None:
         """These get nothing more. Their workers end what they have, or (``at_once``) are killed with it."""
         now = time.monotonic()
         for device in ids:
-            self.slots[device].is_draining = True
+            self.slots[device].why_draining = why
             for run in runs:
-                run.leave(device, "it was drained", now)
+                run.leave(device, why, now)
             worker = self._supervisor.workers.get(device)
             if at_once and worker is not None:
                 self._supervisor.remove(worker)
@@ -56,7 +56,7 @@ class Membership:
                 self._join(run, slot.id, now)
         for slot in self.slots.values():  # last, as a run ends when its last device leaves
             if slot.is_draining:
-                run.leave(slot.id, "it was drained", now)
+                run.leave(slot.id, slot.why_draining, now)
 
     def start_workers(self) -> None:
         """One on every device that has none."""

@@ -1,47 +1,91 @@
 """The devices of an executor as its callers see them: which take part, and which did before."""
 
+import threading
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from evenload.devices import Device, DevicePool
-from evenload.errors import ConfigError
-from evenload.executor.backends import Backend
+from evenload.errors import ConfigError, EvenloadError, quoted
+from evenload.executor.backends import Backend, Machines
+from evenload.executor.decide.record import Record
+from evenload.executor.loop.engine import Engine
 
-__all__ = ["Roster"]
+__all__ = ["Roster", "check_follow"]
 
 
 class Roster:
-    """A list of the devices that take part. Whoever changes it holds the executor's lock for that.
+    """A list of the devices that take part, for any thread: what changes it tells ``engine``.
 
-    pool  those that take part; another value after each change, so that a run's snapshot stays as it is
+    One change is made at a time. It may have to wait for machines to answer; nobody else waits meanwhile.
+
+    pool     those that take part; another value after each change, so that a run's snapshot stays as it is
+    follows  what is taken in of machines that join; None: nothing
     """
 
-    def __init__(self, pool: DevicePool, backend: Backend):
+    def __init__(self, pool: DevicePool, engine: Engine, record: Record, follows: Any):
         self.pool = pool
-        self._backend = backend
+        self._engine, self._backend, self._record = engine, engine.backend, record
+        self._follows = follows
         self._drained: dict[str, Device] = {}
+        self._lock = threading.RLock()
 
-    def drain(self, ids: Sequence[str]) -> None:
-        """Take these off the list. Raises UnknownName, or ConfigError if none would be left."""
-        leaving = {device: self.pool.device(device) for device in ids}
-        kept = [device for device in self.pool if device.id not in leaving]
-        if not kept:
-            raise ConfigError(
-                f"nobody would work without {', '.join(leaving)}",
-                hint="add another device first, or close the executor",
-            )
-        self._drained |= leaving
-        self.pool = self.pool.with_devices(kept)
+    def drain(self, ids: Sequence[str], at_once: bool) -> None:
+        """Take these off the list; see ``Executor.drain``."""
+        with self._lock:
+            leaving = {device: self.pool.device(device) for device in ids}
+            kept = [device for device in self.pool if device.id not in leaving]
+            if not kept:
+                raise ConfigError(
+                    f"nobody would work without {', '.join(leaving)}",
+                    hint="add another device first, or close the executor",
+                )
+            self._drained |= leaving
+            self.pool = self.pool.with_devices(kept)
+            self._engine.call(partial(self._engine.drain, ids, at_once))
 
-    def enter(self, devices: Iterable[Device]) -> None:
-        """Put these on the list. Raises ConfigError if one is on it."""
-        came = tuple(devices)
-        self._refuse_present(device.id for device in came)
-        self.pool = self.pool.with_devices([*self.pool, *came])
+    def add(self, spec: Any) -> tuple[str, ...]:
+        """Put what ``spec`` means on the list; see ``Executor.add``."""
+        with self._lock:
+            self._drop_lost()
+            came = self._newcomers(spec)
+            self._enter(came)
+        return tuple(device.id for device in came)
 
-    def newcomers(self, spec: Any) -> tuple[Device, ...]:
-        """Return the devices that ``spec`` means, to be entered; see ``Executor.add``. Asks the backend."""
+    def watch(self) -> None:
+        """Have the list follow the machines of the backend, if these come and go."""
+        if isinstance(self._backend, Machines):
+            self._backend.watch(self._update)
+
+    def _update(self) -> None:
+        """Machines have come or gone: so do their devices."""
+        with self._lock:
+            try:
+                self._drop_lost()
+                if self._follows is not None and isinstance(self._backend, Machines):
+                    came = self._backend.arrivals(self._follows)
+                    self._enter([device for device in came if device.id not in self.pool])
+            except EvenloadError as error:
+                self._record.note("warning", f"machines that came or went: {error.message}")
+
+    def _enter(self, devices: Sequence[Device]) -> None:
+        if devices:
+            self.pool = self.pool.with_devices([*self.pool, *devices])
+            self._engine.call(partial(self._engine.add, devices))
+
+    def _drop_lost(self) -> None:
+        """Forget devices, drained ones too, whose machine has left. The list may get empty."""
+        if not isinstance(self._backend, Machines):
+            return
+        lost = self._backend.lost([*self.pool, *self._drained.values()])
+        if lost:
+            self._drained = {name: one for name, one in self._drained.items() if name not in lost}
+            self.pool = self.pool.with_devices([device for device in self.pool if device.id not in lost])
+            self._engine.call(partial(self._engine.lose, lost))
+
+    def _newcomers(self, spec: Any) -> tuple[Device, ...]:
+        """Return the devices that ``spec`` means, of the backend; none may be on the list."""
         if isinstance(spec, DevicePool):
             return self._unlisted(spec)
         names = _names(spec)
@@ -76,6 +120,14 @@ class Roster:
                 f"{', '.join(present)} {verb} part already",
                 hint="`executor.devices` says who does; cpu*1 is one more CPU slot",
             )
+
+
+def check_follow(spec: Any, backend: Backend) -> None:
+    """Raises ConfigError if no machine can join ``backend`` that ``spec`` means."""
+    if not isinstance(backend, Machines):
+        raise ConfigError("follow=True, but no machine ever joins this one", hint="use backend='ray'")
+    if isinstance(spec, int | DevicePool) or (isinstance(spec, str) and spec.strip().isdigit()):
+        raise ConfigError(f"follow=True, but devices={quoted(spec)} is complete", hint="use 'all'")
 
 
 def _names(spec: Any) -> list[str | Device]:

@@ -9,18 +9,19 @@ restarts an actor: the engine decides what a lost worker means.
 
 import queue
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from evenload._optional import require
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, EvenloadError
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, RayFrame
 from evenload.executor.backends.ray.channel import ActorChannel
 from evenload.executor.backends.ray.cluster import Cluster
+from evenload.executor.backends.ray.node_watch import NodeWatch
 from evenload.executor.task.item_packing import pack_apart
 from evenload.executor.task.messages import Answered, Gone, Message
 from evenload.executor.task.task import PreparedTask, dump
@@ -88,22 +89,41 @@ class RayBackend:
         self._arrived: queue.SimpleQueue[tuple[ActorChannel, int, Any] | None] = queue.SimpleQueue()
         self._messages: list[Message] = []
         self._positions: dict[int, Any] = {}
+        self._watch: NodeWatch | None = None
 
     @property
     def host(self) -> str:
         return self._ray.util.get_node_ip_address()
 
     def devices(self, spec: Spec) -> DevicePool:
+        is_first = self._cluster is None
         try:
             return self._connected().devices(spec)
         except BaseException:
-            self.close(0.0)
+            if is_first:  # nobody else uses the connection
+                self.close(0.0)
             raise
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call ``changed``, in a thread of its own, whenever a machine has come or gone; see ``Machines``."""
+        if self._watch is None:
+            self._watch = NodeWatch(self._connected().refresh, changed)
+
+    def lost(self, devices: Iterable[Device]) -> tuple[str, ...]:
+        return self._connected().lost(devices)
+
+    def arrivals(self, spec: Spec) -> tuple[Device, ...]:
+        return self._connected().arrivals(spec)
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         channel = self._channels.get(device.id)
         if channel is None or channel.is_lost:
-            actor = self._connected().actor(device)
+            try:
+                actor = self._connected().actor(device)
+            except EvenloadError:
+                raise
+            except Exception as error:  # whatever Ray refuses, such as a runtime_env
+                raise OSError(str(error).strip().splitlines()[0] if str(error) else repr(error)) from error
             channel = self._channels[device.id] = ActorChannel(
                 device, actor, self._arrived, time.monotonic() + self._start_s
             )
@@ -176,6 +196,8 @@ class RayBackend:
 
     def close(self, grace_s: float) -> list[Message]:
         messages: list[Message] = []
+        if self._watch is not None:
+            self._watch.close()
         for channel in self._channels.values():
             channel.write(ActorCommand("close", (grace_s,)))
         until = time.monotonic() + grace_s + KILL_S

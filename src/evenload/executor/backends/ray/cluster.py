@@ -5,19 +5,21 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec, families
-from evenload.errors import ConfigError, NoUsableDevice
+from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted
 from evenload.executor.backends import WorkerOptions
 from evenload.executor.backends.ray.actor import WorkerActor
-from evenload.executor.backends.ray.nodes import Node, choose_on, list_devices, name_nodes
+from evenload.executor.backends.ray.address import check_answers, find_address
+from evenload.executor.backends.ray.nodes import Node, choose_on, list_devices, machines_in, name_nodes
 
 __all__ = ["Cluster"]
 
+JOIN_S = 10.0  # for a cluster to answer at its address
 PROBE_S = 120.0  # for a machine to list its devices; its first process has to start
 CLAIM_S = 60.0  # for an actor to start on a GPU that Ray lists as free
 RELEASE_S = 2.0  # for Ray to list a GPU as free after its last user has ended
@@ -35,13 +37,16 @@ class RayConnection:
     def join(self, ray: Any, address: str | None) -> None:
         with self._lock:
             if not ray.is_initialized():
+                found = find_address(address, ray._private.utils.get_ray_address_file(None))
+                if found is not None:
+                    check_answers(found, JOIN_S)  # Ray itself would try for minutes, without a word
                 try:
                     ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
                 except (ConnectionError, ValueError, RuntimeError) as error:
-                    where = address or os.environ.get("RAY_ADDRESS") or "this machine"
+                    where = f"{found.text}, from {found.source}" if found else "this machine"
                     raise ConfigError(
                         f"no Ray cluster at {where}: {error}",
-                        hint="`ray status` there says whether it runs; `ray start --head` starts one",
+                        hint=found.remedy if found else "`ray start --head` starts one",
                     ) from error
                 self._is_ours, self._n_users = True, 0
             elif address not in (None, "auto", ray.get_runtime_context().gcs_address):
@@ -86,8 +91,12 @@ class Cluster:
         self._options = options
         self._is_joined = True
         self._claims: dict[str, Any] = {}  # actors that already hold a GPU, by device
+        self._homes: dict[str, str] = {}  # Ray's ids of the machines of devices that were selected
+        self._nodes: dict[str, Node] = {}
+        self._met: set[str] = set()  # Ray's ids of machines whose devices were selected from, or left
+        self._lock = threading.RLock()  # of the nodes: devices are asked for by any thread
         _CONNECTION.join(ray, address)
-        self._nodes = self._find_nodes()
+        self.refresh()
 
     def leave(self) -> None:
         if self._is_joined:
@@ -96,16 +105,71 @@ class Cluster:
                 self._ray.kill(actor)
             _CONNECTION.leave(self._ray)
 
+    def refresh(self) -> frozenset[str]:
+        """Look which machines are there; returns Ray's ids of them. Raises RuntimeError after ``leave``."""
+        if not (self._is_joined and self._ray.is_initialized()):
+            raise RuntimeError("the cluster was left")
+        here = self._ray.get_runtime_context().get_node_id()
+        alive = [entry for entry in self._ray.nodes() if entry["Alive"]]
+        with self._lock:
+            self._nodes = {node.name: node for node in name_nodes(alive, here, self._nodes.values())}
+        return frozenset(entry["NodeID"] for entry in alive)
+
     def devices(self, spec: Spec) -> DevicePool:
         """Select the devices of the cluster that ``spec`` means; see ``nodes.choose_on``."""
-        self._ask_nodes()
-        wanted = families(spec) if not (isinstance(spec, str) and "/" in spec) else None
+        self.refresh()
+        with self._lock:
+            named = machines_in(spec)
+            asked = [name for name in self._nodes if named is None or name in named]
+            self._met |= {node.ray_id for node in self._nodes.values()}
+        return self._select(spec, asked)
+
+    def arrivals(self, spec: Spec) -> tuple[Device, ...]:
+        """Select what ``spec`` means of the machines that have come since it was last asked for devices."""
+        self.refresh()
+        with self._lock:
+            new = {name for name, node in self._nodes.items() if node.ray_id not in self._met}
+            self._met |= {self._nodes[name].ray_id for name in new}
+        if not new:
+            return ()
+        try:
+            return tuple(device for device in self._select(spec, new) if device.node in new)
+        except (NoUsableDevice, UnknownName):  # what is meant is not among them
+            return ()
+
+    def lost(self, devices: Iterable[Device]) -> tuple[str, ...]:
+        """Return the ids of those whose machine is there no more."""
+        alive = self.refresh()
+        with self._lock:
+            ids = {device.id: self._homes.get(device.id) for device in devices if device.node}
+            known = {node.name for node in self._nodes.values()}
+        gone = {device for device, home in ids.items() if home is not None and home not in alive}
+        gone |= {
+            device for device, home in ids.items() if home is None and device.rpartition("/")[0] not in known
+        }
+        return tuple(sorted(gone))
+
+    def _select(self, spec: Spec, asked: Collection[str]) -> DevicePool:
+        """Select, after the machines ``asked`` have listed their devices anew."""
+        self._ask_nodes(asked)
+        wanted = families(spec) if machines_in(spec) is None else None
+        claimed_before = set(self._claims)
         if self._reserve and (wanted is None or wanted != {"cpu"}):
-            self._claim_gpus()
-        pool = choose_on(list(self._nodes.values()), spec, self._min_free_bytes)
-        for device in set(self._claims) - set(pool.ids):
-            self._ray.kill(self._claims.pop(device))
+            self._claim_gpus(asked)
+        with self._lock:
+            nodes = dict(self._nodes)
+        try:
+            pool = choose_on(list(nodes.values()), spec, self._min_free_bytes)
+        except BaseException:
+            self._give_back(set(self._claims) - claimed_before)
+            raise
+        self._give_back(set(self._claims) - claimed_before - set(pool.ids))
+        self._homes |= {device.id: nodes[device.node].ray_id for device in pool if device.node in nodes}
         return pool
+
+    def _give_back(self, devices: Iterable[str]) -> None:
+        for device in devices:
+            self._ray.kill(self._claims.pop(device))
 
     def actor(self, device: Device) -> Any:
         """Make an actor for ``device`` on its machine. It may take a while to start; see ``needs``."""
@@ -127,16 +191,18 @@ class Cluster:
         return (device.threads or 1, 0) if device.family == "cpu" else (0, 1)
 
     def _start_actor(self, node: str, n_cpus: float, n_gpus: int) -> Any:
-        if node not in self._nodes:
+        found = self._nodes.get(node)
+        if found is None:
+            known = ", ".join(name or "this one" for name in self._nodes)
             raise NoUsableDevice(
-                f"{node!r} is no machine of this cluster", hint=f"its machines: {', '.join(self._nodes)}"
+                f"{quoted(node)} is no machine of this cluster, or no more", hint=f"its machines: {known}"
             )
         options = {
             "num_cpus": n_cpus,
             "num_gpus": n_gpus,
             "max_restarts": 0,
             "max_concurrency": THREADS_OF_ACTOR,
-            "scheduling_strategy": self._on(self._nodes[node]),
+            "scheduling_strategy": self._on(found),
             "runtime_env": self._runtime_env,
         }
         path = [entry or os.getcwd() for entry in sys.path]
@@ -147,29 +213,31 @@ class Cluster:
 
         return NodeAffinitySchedulingStrategy(node.ray_id, soft=False)
 
-    def _find_nodes(self) -> dict[str, Node]:
-        """Return the machines that are alive, by their name in device ids: "" for this one."""
-        here = self._ray.get_runtime_context().get_node_id()
-        alive = [entry for entry in self._ray.nodes() if entry["Alive"]]
-        return {node.name: node for node in name_nodes(alive, here)}
+    def _learn(self, name: str, ray_id: str, **facts: Any) -> None:
+        """Note ``facts`` of a machine, unless it has left meanwhile."""
+        with self._lock:
+            node = self._nodes.get(name)
+            if node is not None and node.ray_id == ray_id:
+                self._nodes[name] = replace(node, **facts)
 
-    def _ask_nodes(self) -> None:
-        """Have each machine list its devices, all at the same time."""
+    def _ask_nodes(self, names: Collection[str]) -> None:
+        """Have these machines list their devices, all at the same time."""
+        nodes = {name: node for name, node in self._nodes.items() if name in names}
         probe = self._ray.remote(list_devices)
         asked = {
             name: probe.options(
                 num_cpus=0, max_retries=0, scheduling_strategy=self._on(node), runtime_env=self._runtime_env
             ).remote()
-            for name, node in self._nodes.items()
+            for name, node in nodes.items()
         }
-        self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=PROBE_S)
+        if asked:
+            self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=PROBE_S)
         for name, answer in asked.items():
-            node = self._nodes[name]
             try:
-                self._nodes[name] = replace(node, found=self._ray.get(answer, timeout=0))
+                self._learn(name, nodes[name].ray_id, found=self._ray.get(answer, timeout=0))
             except self._ray.exceptions.RayError as error:
                 reason = str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
-                self._nodes[name] = replace(node, no_answer=reason)
+                self._learn(name, nodes[name].ray_id, no_answer=reason)
 
     def _n_free_gpus(self, n_most: int) -> int:
         """Return how many GPUs are free. Ray's count is late: it may still have users that just ended."""
@@ -180,10 +248,11 @@ class Cluster:
                 return n_free
             time.sleep(0.1)
 
-    def _claim_gpus(self) -> None:
+    def _claim_gpus(self, names: Collection[str]) -> None:
         """Start an actor on each GPU that Ray lists as free, to learn which they are, and keep them."""
         held: dict[Any, tuple[str, Any]] = {}
-        wanted = {name: int(node.n_gpus) for name, node in self._nodes.items() if node.accelerators}
+        nodes = {name: node for name, node in self._nodes.items() if name in names}
+        wanted = {name: int(node.n_gpus) for name, node in nodes.items() if node.accelerators}
         n_free = self._n_free_gpus(sum(wanted.values()))
         for name, n in wanted.items() if n_free else ():
             for _ in range(n):
@@ -191,15 +260,15 @@ class Cluster:
                 held[actor.hello.remote()] = (name, actor)
         n_likely = min(len(held), n_free)
         ready = self._ray.wait(list(held), num_returns=n_likely, timeout=CLAIM_S)[0] if n_likely else []
-        given: dict[str, set[str]] = {name: set() for name in self._nodes}
+        given: dict[str, set[str]] = {name: set() for name in nodes}
         for answer, (name, actor) in held.items():
             device = None
             if answer in ready:
-                device = self._nodes[name].accelerator_of(self._ray.get(answer)["gpus"])
+                device = nodes[name].accelerator_of(self._ray.get(answer)["gpus"])
             if device is None:
                 self._ray.kill(actor)
                 continue
             self._claims[device.id] = actor
             given[name].add(device.id)
-        for name, node in self._nodes.items():
-            self._nodes[name] = replace(node, given=frozenset(given[name]))
+        for name, node in nodes.items():
+            self._learn(name, node.ray_id, given=frozenset(given[name]))

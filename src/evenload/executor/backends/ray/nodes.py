@@ -3,7 +3,7 @@
 spec  = count | term ("," term)*      a term as in ``devices.selection``, or "machine/term" for one machine
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -78,13 +78,20 @@ def list_devices() -> NodeDevices:
         return NodeDevices(tuple(pool), pool.reports, free_bytes, os.environ.get("CUDA_VISIBLE_DEVICES"))
 
 
-def name_nodes(alive: Sequence[Mapping[str, Any]], here: str) -> list[Node]:
-    """Make nodes from Ray's list: this machine first, with unique names."""
-    nodes: list[Node] = []
-    taken: set[str] = set()
+def name_nodes(alive: Sequence[Mapping[str, Any]], here: str, known: Iterable[Node] = ()) -> list[Node]:
+    """Make nodes from Ray's list: this machine first, with unique names.
+
+    known  nodes that were named before: those that are still there stay as they are
+    """
+    ids = {entry["NodeID"] for entry in alive}
+    nodes = [node for node in known if node.ray_id in ids]
+    named = {node.ray_id for node in nodes}
+    taken = {node.name for node in nodes}
     for entry in sorted(
         alive, key=lambda entry: (entry["NodeID"] != here, entry["NodeName"], entry["NodeID"])
     ):
+        if entry["NodeID"] in named:
+            continue
         name, n = entry["NodeName"].replace("/", "-"), 1
         while name in taken:
             n += 1
@@ -95,6 +102,21 @@ def name_nodes(alive: Sequence[Mapping[str, Any]], here: str) -> list[Node]:
         has = entry["Resources"]
         nodes.append(Node(name, entry["NodeID"], has.get("CPU", 0.0), has.get("GPU", 0.0)))
     return nodes
+
+
+def machines_in(spec: Spec) -> frozenset[str] | None:
+    """Return the machines that ``spec`` names; None if a part of it is meant for all, or it is no spec."""
+    entries = [spec] if isinstance(spec, str | Device) else spec if isinstance(spec, Sequence) else []
+    names: set[str] = set()
+    for entry in entries:
+        for term in entry.split(",") if isinstance(entry, str) else (entry,):
+            if isinstance(term, Device):
+                names.add(term.node)
+            elif isinstance(term, str) and "/" in term:
+                names.add(term.strip().rpartition("/")[0])
+            elif not (isinstance(term, str) and term.strip().isdigit() and names):
+                return None
+    return frozenset(names) or None
 
 
 def choose_on(nodes: Sequence[Node], spec: Spec, min_free_bytes: int = 0) -> DevicePool:
