@@ -306,8 +306,8 @@ TWO_NODES = """
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_two_nodes_share_the_work_and_one_may_die(tmp_path: Path) -> None:
-    program = start(tmp_path, TWO_NODES)
+def test_two_nodes_share_the_work_and_one_may_die(tmp_path: Path, popen: Callable) -> None:
+    program = start(popen, tmp_path, TWO_NODES)
     output, errors = finish(program, 1100)
     assert output.splitlines()[-1:] == ["OK 0"], errors[-4000:]
 
