@@ -184,6 +184,7 @@ def test_a_job_is_told_through_its_folder(
         (tmp_path / "control" / "x.ask").write_text("[1, 2")
         until((tmp_path / "control" / "x.answer").exists, "it is answered")
         assert "cannot be understood" in (tmp_path / "control" / "x.answer").read_text()
+        (tmp_path / "control" / "x.answer").unlink()  # whoever asked takes it
     assert os.listdir(tmp_path / "control") == []
     with pytest.raises(ConfigError, match="no job runs in"):
         ask(tmp_path, "list")

@@ -128,7 +128,7 @@ class Control:
             raise ConfigError("its items cannot be stopped one by one", hint="end its program with Ctrl-C")
         elif action != "list":
             raise ConfigError(
-                f"unknown action {action!r}", hint="use drain, add, pause, resume, stop or list"
+                f"unknown action {quoted(action)}", hint="use drain, add, pause, resume, stop or list"
             )
         is_paused = action == "pause" or (action != "resume" and self._target.is_paused)
         return {"done": devices, "devices": list(self._target.devices.ids), "is_paused": is_paused}
