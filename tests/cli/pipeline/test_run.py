@@ -145,18 +145,18 @@ def test_no_job_and_a_job_that_is_not_there(tmp_path: Path, capsys: pytest.Captu
     assert "cannot read" in err
 
 
-def test_a_second_run_goes_on_and_another_job_is_refused(
+def test_a_second_run_goes_on_and_does_what_is_asked_for_again(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ("--backend", "inline", "-q")
     assert evenload(capsys, job, *options)[0] == 0
     code, out, _ = evenload(capsys, job, *options, "--json", "--resume")
     assert (code, json.loads(out)["n_restored"]) == (0, json.loads(out)["total"])
-    code, _, err = evenload(capsys, job, *options, "--seed", "77")
-    assert code == 2
-    assert "job.seed: " in err
-    assert "--fresh" in err
-    assert evenload(capsys, job, *options, "--seed", "77", "--fresh")[0] == 0
+    code, out, _ = evenload(capsys, job, *options, "--json", "--fresh", "double")
+    assert (code, json.loads(out)["n_restored"]) == (0, 0)
+    assert evenload(capsys, job, *options, "--dry-run", "--fresh", "doubel")[0] == 2
+    assert "since it is asked for" in evenload(capsys, job, "--dry-run", "--fresh", "double")[1]
+    assert evenload(capsys, "--fresh", job, *options)[0] == 0
     assert evenload(capsys, job, *options, "--resume", "--fresh")[0] == 2
 
 

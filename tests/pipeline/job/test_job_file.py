@@ -247,6 +247,7 @@ def test_schema_describes_every_key() -> None:
         "devices",
         "stages",
         "schedule",
+        "cache",
         "errors",
         "report",
     }
