@@ -231,3 +231,17 @@ def test_a_result_of_three_gigabytes(executor: Executor) -> None:
     got = run(executor, lambda x: __import__("numpy").ones(3 * 2**30, dtype="u1"))
     assert got.nbytes == 3 * 2**30
     assert got[-1] == 1
+
+
+@pytest.mark.parametrize("moved_s", [-1e9, 1e9, float("nan"), float("-inf")])
+def test_an_item_that_moves_its_process_s_clock_moves_no_figure(executor: Executor, moved_s: float) -> None:
+    def task(x: int) -> int:
+        if x == BAD:
+            now = time.monotonic()
+            time.monotonic = lambda: now + moved_s  # as a test that freezes the time, and forgets to end it
+        return x
+
+    run = executor.map(task, range(N), fresh=6)
+    assert list(run) == list(range(N))
+    assert all(0 <= share.busy_s <= run.summary.wall_s for share in run.summary.devices.values())
+    assert list(executor.map(abs, range(N))) == list(range(N))

@@ -1,5 +1,7 @@
 """Items come when they are wanted, once, and what goes wrong in reading is kept for later."""
 
+import itertools
+import math
 import threading
 from collections import deque
 
@@ -8,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
-from evenload.executor.decide.source import IteratorSource, ListSource, ThreadedSource, make_source
+from evenload.executor.decide.source import (
+    IteratorSource,
+    ListSource,
+    ThreadedSource,
+    make_source,
+    rough_bytes,
+)
+from evenload.executor.loop.cost_cache import size_bucket
 
 
 def wait_for(source: ThreadedSource, event: threading.Event, n: int) -> None:
@@ -150,3 +159,55 @@ def test_size_hints_that_are_neither_numbers_nor_a_function() -> None:
     for items in ([1], iter([1])):
         with pytest.raises(ConfigError, match="cost is a int"):
             make_source(items, 3, None)  # type: ignore[arg-type]
+
+
+def lying(answers: dict[str, object]) -> object:
+    """An object of whose class some methods and properties answer so; an exception is raised."""
+
+    def member(answer: object) -> object:
+        def tell(self: object, *_: object) -> object:
+            if isinstance(answer, BaseException):
+                raise answer
+            return answer
+
+        return tell
+
+    members = {
+        name: member(answer) if name.startswith("__") else property(member(answer))  # type: ignore[arg-type]
+        for name, answer in answers.items()
+    }
+    return type("Lying", (), members)()
+
+
+ANSWERS = st.sampled_from(
+    [-1, 1 << 80, 7.5, "many", None, math.nan, True, SystemExit(3), ValueError(), 1 << 62]
+)
+
+
+@given(st.dictionaries(st.sampled_from(["nbytes", "shape", "size", "__len__", "__getattr__"]), ANSWERS))
+def test_items_that_lie_about_their_size_are_as_good_as_any(answers: dict[str, object]) -> None:
+    item = lying(answers)
+    for value in (item, [item, b"abc"], {"a": item}):
+        assert 0 <= rough_bytes(value) < 1 << 62
+        assert size_bucket(value, None, None).startswith("0 ")
+
+
+@given(ANSWERS)
+def test_a_length_that_cannot_be_is_no_length(answer: object) -> None:
+    class Loader:
+        def __iter__(self):
+            return iter("abc")
+
+        def __len__(self):
+            if isinstance(answer, Exception):
+                raise answer
+            return 2.5 if isinstance(answer, BaseException) else answer
+
+    source = make_source(Loader(), None, None)
+    source.want(5)
+    assert source.take(range(3)) == ["a", "b", "c"]
+
+
+def test_hints_without_an_end_are_too_many() -> None:
+    with pytest.raises(ConfigError, match="at least 3 size hints for 2 items"):
+        make_source([1, 2], itertools.count(), None)  # type: ignore[arg-type]

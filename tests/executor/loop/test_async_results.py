@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import evenload
-from evenload.errors import ExecutorClosed, TaskError
+from evenload.errors import ConfigError, ExecutorClosed, TaskError
 from evenload.executor import Executor
 
 
@@ -160,3 +160,26 @@ def test_a_map_that_is_closed_ends_the_coroutine_that_fetches(threaded: str) -> 
             await gathered(executor.map(abs, [1]))
 
     asyncio.run(main())
+
+
+def test_no_result_is_lost_between_one_way_to_read_and_the_other() -> None:
+    async def read_on(results: Any) -> None:
+        with pytest.raises(ConfigError, match="in the same way"):
+            async for _ in results:
+                pass
+
+    async def begin(results: Any) -> int:
+        async for result in results:
+            return result
+        raise AssertionError
+
+    with Executor("cpu", backend="inline") as executor:
+        results = executor.map(abs, range(9))
+        assert next(results) == 0
+        asyncio.run(read_on(results))
+        assert list(results) == list(range(1, 9))
+        results = executor.map(abs, range(9))
+        assert asyncio.run(begin(results)) == 0
+        for read in (next, list, lambda results: list(results.indexed())):
+            with pytest.raises(ConfigError, match="in the same way"):
+                read(results)

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import random
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -193,3 +194,66 @@ def test_arguments_nested_too_deep_fail_their_call_only() -> None:
             deep = [deep]
         assert isinstance(executor.submit(len, deep).exception(100), ConfigError)
         assert executor.submit(abs, -2).result(100) == 2
+
+
+@pytest.fixture(scope="module")
+def workers() -> Iterator[Executor]:
+    with Executor("cpu", echo=False) as workers:
+        yield workers
+
+
+HOOKS = ("result", "exception", "cancelled", "add_done_callback", "__hash__", "__eq__")
+
+
+class OddFuture(Future):
+    """A future of which one method raises."""
+
+    broken = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == object.__getattribute__(self, "broken"):
+            raise SystemExit(name)
+        return super().__getattribute__(name)
+
+
+class OddKey:
+    """A key of a dict that can be hashed a few times only."""
+
+    def __init__(self, n: int):
+        self.n = n
+
+    def __hash__(self) -> int:
+        self.n -= 1
+        if self.n < 0:
+            raise SystemExit("no more")
+        return 1
+
+
+class OddError(Exception):
+    @property
+    def args(self) -> Any:
+        raise SystemExit("no arguments")
+
+    __str__ = __repr__ = lambda self: 1 // 0
+
+
+class OddValue:
+    """A value that does not tell its class."""
+
+    @property
+    def __class__(self) -> Any:
+        raise SystemExit("no class")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_arguments_with_code_of_their_own_fail_their_call_and_no_other(workers: Executor, seed: int) -> None:
+    dice = random.Random(seed)
+    odd, failing, done = OddFuture(), Future[int](), Future[int]()
+    odd.broken = dice.choice(HOOKS)
+    failing.set_exception(OddError())
+    done.set_result(2)
+    argument = [odd, failing, {OddKey(dice.randint(1, 3)): done}, OddValue(), [odd, done]][seed % 5]
+    call = workers.submit(total, 0, False, argument)
+    odd.set_result(2)
+    assert not concurrent.futures.wait([call], 60).not_done
+    assert workers.submit(total, 1, False, [done]).result(60) == 3

@@ -3,6 +3,8 @@
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from evenload.errors import ResourceExhausted, ResultNotSendable, TaskError
 from evenload.executor.task.failure import MOST_TEXT, Failure, is_memory_error
@@ -109,3 +111,35 @@ def test_the_error_of_a_real_allocator_is_recognised() -> None:
     with pytest.raises(RuntimeError) as refused:
         torch.empty(2**60, dtype=torch.uint8)
     assert is_memory_error(refused.value)
+
+
+TOLD = (
+    "args",
+    "__class__",
+    "__traceback__",
+    "__notes__",
+    "__cause__",
+    "__dict__",
+    "__reduce_ex__",
+    "__str__",
+)
+
+
+@given(st.sets(st.sampled_from(TOLD)), st.sampled_from([SystemExit, RuntimeError, KeyboardInterrupt]))
+def test_an_exception_that_tells_nothing_is_told_all_the_same(names: set[str], kind: type) -> None:
+    class Reticent(RuntimeError):
+        def __getattribute__(self, name: str) -> object:
+            if name in names:
+                raise kind(name)
+            return super().__getattribute__(name)
+
+    try:
+        raise Reticent("why")
+    except Reticent as error:
+        failure = Failure.of(error)
+    assert (failure.type_name, failure.kind) == ("Reticent", "raised")
+    assert isinstance(failure.to_error(3, "cpu:0"), TaskError)
+
+
+def test_a_text_of_any_length_is_cut() -> None:
+    assert len(Failure.of(ValueError("x" * 10_000_000)).message) < 30_000

@@ -1,13 +1,22 @@
 """Sources of a run's items: a list, or an iterator that is read as needed."""
 
+import itertools
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
-__all__ = ["IteratorSource", "ListSource", "Source", "ThreadedSource", "make_source", "rough_bytes"]
+__all__ = [
+    "IteratorSource",
+    "ListSource",
+    "Source",
+    "ThreadedSource",
+    "array_bytes",
+    "make_source",
+    "rough_bytes",
+]
 
 Cost = Callable[[Any], float] | Sequence[float] | None
 Indices = range | tuple[int, ...]
@@ -70,10 +79,12 @@ class ListSource(Source):
         self.n_ready = self.total = len(self._items)
         if cost is not None:
             hints = map(cost, self._items) if callable(cost) else _iterate(cost)
-            self._costs = [_checked(hint, index) for index, hint in enumerate(hints)]
+            few = itertools.islice(hints, len(self._items) + 1)  # they may have no end
+            self._costs = [_checked(hint, index) for index, hint in enumerate(few)]
         if self._costs is not None and len(self._costs) != self.total:
+            n_hints = _n_hints(cost, len(self._costs))
             raise ConfigError(
-                f"{len(self._costs)} size hints for {self.total} items",
+                f"{n_hints} size hints for {self.total} items",
                 hint="give one cost per item, or a function",
             )
 
@@ -96,7 +107,7 @@ class IteratorSource(Source):
 
     def __init__(self, items: Iterable[Any], cost: Cost = None):
         self._iterator: Iterator[Any] = iter(items)
-        self.total = len(items) if hasattr(items, "__len__") else None  # type: ignore[arg-type]
+        self.total = _length(items)
         if cost is None or callable(cost):
             self._cost = cost
         else:
@@ -236,6 +247,7 @@ class ThreadedSource(IteratorSource):
 
 
 GONE: Any = object()
+MOST_BYTES = 1 << 60
 
 
 def rough_bytes(item: Any) -> int:
@@ -243,12 +255,29 @@ def rough_bytes(item: Any) -> int:
     parts = item.values() if type(item) is dict else item if type(item) in (list, tuple) else (item,)
     if len(parts) > 64:
         return 0
-    return sum(len(part) if isinstance(part, bytes) else _array_bytes(part) for part in parts)
+    return sum(len(part) if type(part) is bytes else array_bytes(part) for part in parts)
 
 
-def _array_bytes(part: Any) -> int:
-    n_bytes = getattr(part, "nbytes", 0)
-    return n_bytes if isinstance(n_bytes, int) else 0
+def array_bytes(part: Any) -> int:
+    """The bytes of an array or a tensor; 0 for anything else, also for one that does not say or lies."""
+    try:
+        n_bytes = getattr(part, "nbytes", 0)
+    except (Exception, SystemExit):  # a property of anybody's class
+        return 0
+    return n_bytes if type(n_bytes) is int and 0 <= n_bytes < MOST_BYTES else 0
+
+
+def _length(items: Iterable[Any]) -> int | None:
+    """How many items there are, if they say so: a data loader over a stream has a length that raises."""
+    try:
+        return len(items)  # type: ignore[arg-type]
+    except Exception:
+        return None
+
+
+def _n_hints(cost: Any, n_read: int) -> str:
+    n_hints = _length(cost)
+    return f"at least {n_read}" if n_hints is None else str(n_hints)
 
 
 def _checked(hint: Any, index: int) -> float:
@@ -259,7 +288,7 @@ def _checked(hint: Any, index: int) -> float:
         size = math.nan
     if not 0 <= size <= MOST_COST:
         raise ConfigError(
-            f"the size hint of item {index} is {hint!r}, not a number from 0 to {MOST_COST:g}",
+            f"the size hint of item {index} is {quoted(hint)}, not a number from 0 to {MOST_COST:g}",
             hint="give its size in any unit, the same for all items",
         )
     return size

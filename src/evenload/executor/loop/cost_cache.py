@@ -25,6 +25,7 @@ from evenload.balance.policy.estimate import Cost
 from evenload.balance.sizes.size_model import MOST_FEATURES, SizeModel
 from evenload.devices import Device
 from evenload.errors import printable
+from evenload.executor.decide.source import array_bytes
 
 __all__ = ["CostCache", "Learned", "size_bucket", "user_cache"]
 
@@ -119,9 +120,7 @@ def size_bucket(first: Any, costs: Sequence[float] | None, batch: int | None) ->
     first   one of the items, for its bytes or length
     costs   size hints of some of them, if there are any
     """
-    size = getattr(first, "nbytes", None)
-    if not isinstance(size, int):
-        size = len(first) if isinstance(first, str | bytes | list | tuple | dict) else 0
+    size = len(first) if type(first) in (str, bytes, list, tuple, dict) else array_bytes(first)
     hint = sum(costs) / len(costs) if costs else 0.0
     return f"{batch or 0} {int(math.log2(size + 1))} {int(math.log2(hint)) if hint > 0 else '-'}"
 

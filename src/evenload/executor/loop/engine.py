@@ -260,12 +260,14 @@ class Engine:
 
     def answered(self, worker: Worker, chunk: Sent, message: Answered) -> None:
         run = chunk.run
+        now = time.monotonic()
+        message.answer.bound_times(chunk.dealt_s, now)
         self._membership.pool.task_finished(worker.slot, message.answer.busy_s)
         if run.task.batch is not None:
             self._sender.remember_ceiling(run.task, worker.slot, message.answer.ceiling)
         if not run.is_over:
             try:
-                run.answered(chunk, worker.slot, message, time.monotonic())
+                run.answered(chunk, worker.slot, message, now)
                 if run.has_duplicates:
                     self._sender.drop_superseded(run)
             except self._faults as error:

@@ -1,5 +1,6 @@
 """What ``map`` returns: an iterator of results that is also the handle of the run."""
 
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any, Generic, TypeVar
 
@@ -34,15 +35,20 @@ class Results(Generic[R]):
 
     def __iter__(self) -> Iterator[R]:
         # Not self: a loop that is left must end the run, even while this handle lives on in a variable.
-        self._guard.check()
+        self._check_reader()
         return self._values
 
     def __next__(self) -> R:
-        self._guard.check()
+        self._check_reader()
         return next(self._values)
 
     def __aiter__(self) -> AsyncIterator[R]:
         self._guard.check()
+        if inspect.getgeneratorstate(self._blocks) in (inspect.GEN_SUSPENDED, inspect.GEN_RUNNING):
+            raise ConfigError(
+                "some of these results were read without async, and others have been fetched with them",
+                hint="read the rest in the same way",
+            )
         if self._stream is None:
             from evenload.executor.loop.async_results import stream
 
@@ -65,9 +71,17 @@ class Results(Generic[R]):
 
     def indexed(self) -> Iterator[tuple[int, Any]]:
         """(index, result) pairs, in the order asked for. Failed items give their TaskError."""
-        self._guard.check()
+        self._check_reader()
         for block in self._blocks:
             yield from zip(block.items, block.values, strict=True)
+
+    def _check_reader(self) -> None:
+        self._guard.check()
+        if self._stream is not None:
+            raise ConfigError(
+                "these results are read with async, and some have been fetched there",
+                hint="read the rest in the same way",
+            )
 
     @property
     def status(self) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from evenload.errors import ConfigError, ExecutorClosed
+from evenload.errors import ConfigError, ExecutorClosed, quoted
 from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.source import Source
 from evenload.executor.run.dependencies import error_of_argument, futures_in, with_results
@@ -78,6 +78,12 @@ class CallSource(Source):
         """
         if self.why_over is not None:
             return _fail(future, self.why_over)
+        try:
+            self._await_arguments(call, future)
+        except (Exception, SystemExit) as error:
+            self._refuse(call, future, error)
+
+    def _await_arguments(self, call: "Call", future: Future) -> None:
         arguments = futures_in(call.arguments)
         if not arguments:
             return self._take_in(call, future)
@@ -94,6 +100,12 @@ class CallSource(Source):
         waiting = self._waiting.get(future)
         if waiting is None:
             return
+        try:
+            self._count_down(waiting, future, done)
+        except (Exception, SystemExit) as error:
+            self._refuse(waiting.call, future, error)
+
+    def _count_down(self, waiting: _Waiting, future: Future, done: Future) -> None:
         waiting.n_missing -= 1
         if future.done() or done.cancelled():
             _cancel(future)
@@ -107,6 +119,18 @@ class CallSource(Source):
             except RecursionError:
                 name = waiting.call.name
                 _fail(future, ConfigError(f"the arguments of {name} are nested too deep for futures in them"))
+            self._forget(future)
+
+    def _refuse(self, call: "Call", future: Future, error: BaseException) -> None:
+        """Its arguments cannot be read: their own code raises, or somebody changes them meanwhile."""
+        if not future.done():
+            refusal = ConfigError(
+                f"the arguments of {call.name} cannot be read: {type(error).__name__}: {quoted(error)}",
+                hint="leave lists and dicts as they are until the call has begun, and give ordinary futures",
+            )
+            refusal.__cause__ = error
+            _fail(future, refusal)
+        if future in self._waiting:
             self._forget(future)
 
     def _forget(self, future: Future) -> None:

@@ -59,7 +59,7 @@ class _Walk:
             parts = _PARTS[type(container)](container)
             inner = []
             for part in parts:
-                if isinstance(part, Future):
+                if issubclass(type(part), Future):  # isinstance would ask the part
                     self.futures[id(part)] = part
                 elif type(part) not in _PARTS:
                     continue
@@ -87,7 +87,7 @@ class _Filled:
         self._copies: dict[int, Any] = {}
 
     def fill(self, value: Any) -> Any:
-        if isinstance(value, Future):
+        if issubclass(type(value), Future):
             return value.result()
         if type(value) not in _PARTS or id(value) not in self._holders:
             return value

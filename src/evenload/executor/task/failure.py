@@ -77,9 +77,10 @@ def is_memory_error(error: BaseException) -> bool:
 
     torch has a class for CUDA and ROCm; for MPS, the host's allocator, cuBLAS, cuDNN and XLA the text tells.
     """
-    if isinstance(error, MemoryError | ResourceExhausted) or type(error).__name__ == "OutOfMemoryError":
+    kind = type(error)  # isinstance would ask the error itself, whose code is anybody's
+    if issubclass(kind, MemoryError | ResourceExhausted) or kind.__name__ == "OutOfMemoryError":
         return True
-    if not isinstance(error, RuntimeError):
+    if not issubclass(kind, RuntimeError):
         return False
     said = _text(error)
     return any(phrase in said for phrase in NO_MEMORY)
@@ -87,7 +88,8 @@ def is_memory_error(error: BaseException) -> bool:
 
 def _text(error: BaseException) -> str:
     try:
-        return str(error)
+        text = str(error)
+        return text if len(text) <= MOST_TEXT else text[:MOST_TEXT] + "..."
     except BaseException as broken:
         return f"<its text cannot be made: {type(broken).__name__}>"
 
@@ -95,8 +97,11 @@ def _text(error: BaseException) -> str:
 def _traceback(error: BaseException) -> str:
     import traceback
 
-    frames = error.__traceback__.tb_next if error.__traceback__ else None
-    text = "".join(traceback.format_exception(type(error), error, frames))
+    try:
+        frames = error.__traceback__.tb_next if error.__traceback__ else None
+        text = "".join(traceback.format_exception(type(error), error, frames))
+    except BaseException as broken:
+        return f"<its traceback cannot be made: {type(broken).__name__}>"
     return text if len(text) <= MOST_TEXT else "...\n" + text[-MOST_TEXT:]
 
 

@@ -5,6 +5,7 @@ or inline.
 """
 
 import contextlib
+import math
 import pickle
 import sys
 import time
@@ -19,6 +20,7 @@ from evenload.executor.transport.progress_cell import PACKING, ProgressCell
 __all__ = ["Answer", "PreparedTask", "Runner", "State", "dump", "load"]
 
 COMPARE_NS = 2_000_000  # after so long, all that items may have changed is compared before the next one
+MOST_S = 1e8  # of a chunk, three years
 N_GOOD = 20  # batches after which a slightly larger one is tried
 
 
@@ -75,6 +77,14 @@ class Answer:
     busy_s: float
     ceiling: int | None = None
     skipped: int | None = None
+
+    def bound_times(self, dealt_s: float, now_s: float) -> None:
+        """Where its times cannot be, have them be those of dealing it and now.
+
+        A task may have moved the clock of its process: tests freeze it.
+        """
+        if not (0 <= self.busy_s <= MOST_S and math.isfinite(self.start_s + self.stop_s)):
+            self.start_s, self.stop_s, self.busy_s = dealt_s, now_s, now_s - dealt_s
 
 
 class Runner:
