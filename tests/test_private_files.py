@@ -328,5 +328,10 @@ def test_settings(plant, thing, place, tmp_path):
             resolve({})
 
 
-def test_the_tests_leave_no_thread_that_waits_for_a_pipe():
-    assert [one.name for one in threading.enumerate() if "evenload" in one.name] == []
+@pytest.fixture(scope="module", autouse=True)
+def no_thread_waits_for_a_pipe():
+    """Fails this file if a thread of ours is left that was not there before."""
+    before = set(threading.enumerate())
+    yield
+    left = set(threading.enumerate()) - before
+    assert [one.name for one in left if "evenload" in one.name] == []

@@ -6,11 +6,13 @@ written to that file. A block behind ``<!-- not run: reason -->`` is left out.
 """
 
 import doctest
+import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,9 +97,22 @@ def run_in_order(blocks: list[Block], page: Path, folder: Path) -> None:
             compare(block, printed, page)
 
 
+@functools.cache
+def ray_folder() -> tempfile.TemporaryDirectory:
+    """Where Ray notes its cluster, so that pages side by side do not join each other's. Sockets want it short."""
+    return tempfile.TemporaryDirectory(prefix="el", dir="/tmp", ignore_cleanup_errors=True)
+
+
 def environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "110", "PYTHONWARNINGS": "error"}
+    return {
+        **os.environ,
+        "PATH": path,
+        "RAY_TMPDIR": ray_folder().name,
+        "NO_COLOR": "1",
+        "COLUMNS": "110",
+        "PYTHONWARNINGS": "error",
+    }
 
 
 def run_python(blocks: list[Block], page: Path, folder: Path) -> list[str]:

@@ -173,7 +173,7 @@ def test_what_is_no_replay_is_said(tmp_path, capsys, text):
     with pytest.raises(SystemExit) as ended:
         main(["dash", str(tmp_path / "x.json")])
     assert ended.value.code == 2
-    assert "x.json is no JSON" in (err := capsys.readouterr().err) or "no replay" in err
+    assert "x.json: not JSON" in (err := capsys.readouterr().err) or "no replay" in err
 
 
 def test_a_merkle_root_with_a_page(tmp_path):

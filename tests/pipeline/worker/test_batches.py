@@ -119,15 +119,15 @@ def test_a_batch_that_changes_bits_is_the_last_and_its_results_are_not_taken(job
     assert any("one by one: a batch gives other bytes" in text for text in notes)
 
 
-def test_whoever_takes_other_bits_gets_batches_unchecked_and_another_fingerprint(job: Path) -> None:
+def test_whoever_takes_other_bits_gets_batches_unchecked_and_another_size_is_done_anew(job: Path) -> None:
     allow = "stages.s.batch_changes_bits=allow"
     result = run(job, allow, target="Rounds")
     assert calls(job) == [4] * 6
     assert [row.outputs["double"] for row in result][3] == 6 + 1e-9
-    from evenload.errors import ConfigError
-
-    with pytest.raises(ConfigError, match=r"stages\.s\.batch"):
-        run(job, allow, "stages.s.batch=2", target="Rounds")
+    run(job, allow, target="Rounds")
+    assert calls(job) == []
+    run(job, allow, "stages.s.batch=2", target="Rounds")
+    assert calls(job) == [2] * 12
 
 
 def test_a_stage_without_batches_runs_item_by_item_and_it_is_said(job: Path) -> None:
