@@ -99,7 +99,7 @@ def run_in_order(blocks: list[Block], page: Path, folder: Path) -> None:
 
 @functools.cache
 def ray_folder() -> tempfile.TemporaryDirectory:
-    """Where Ray notes its cluster, so that pages side by side do not join each other's. Sockets want it short."""
+    """Where Ray notes its cluster: pages side by side must not join each other's. Sockets want it short."""
     return tempfile.TemporaryDirectory(prefix="el", dir="/tmp", ignore_cleanup_errors=True)
 
 
