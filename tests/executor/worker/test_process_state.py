@@ -13,6 +13,16 @@ import pytest
 
 from evenload.executor import Executor
 
+
+class Incomparable:
+    def __eq__(self, other: object) -> bool:
+        raise SystemExit("not comparable")
+
+    @property
+    def closed(self) -> bool:
+        raise SystemExit("not to be asked")
+
+
 LEAKS: dict[str, Callable[[], Any]] = {
     "a variable": lambda: os.environ.update(LEAKED="1"),
     "no variables": lambda: os.environ.clear(),
@@ -35,6 +45,13 @@ LEAKS: dict[str, Callable[[], Any]] = {
     "a path": lambda: sys.path.insert(0, "/nowhere"),
     "no path": lambda: sys.path.clear(),
     "deep recursion": lambda: sys.setrecursionlimit(12_345),
+    "a path of nothing": lambda: setattr(sys, "path", None),
+    "a path that cannot be compared": lambda: sys.path.__setitem__(0, Incomparable()),
+    "no list of paths": lambda: delattr(sys, "path"),
+    "an environment replaced": lambda: setattr(os, "environ", {}),
+    "stdout deleted": lambda: delattr(sys, "stdout"),
+    "stdout that cannot be asked": lambda: setattr(sys, "stdout", Incomparable()),
+    "hardly any recursion": lambda: sys.setrecursionlimit(60),
     "nothing": lambda: None,
     "an error": lambda: 1 / 0,
 }

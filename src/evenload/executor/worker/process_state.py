@@ -36,6 +36,7 @@ class ProcessState:
 
     def __init__(self) -> None:
         self._is_touched = False
+        self._set_limit, self._set_umask = sys.setrecursionlimit, os.umask
         for name in ("chdir", "fchdir", "putenv", "unsetenv", "umask"):
             self._watch(os, name)
         for name in ("signal", "pthread_sigmask", "setitimer", "alarm"):
@@ -60,46 +61,69 @@ class ProcessState:
         self._watch_libraries()
         self._kept = {name: read() for name, (read, _) in _PIECES.items()}
         self._streams = sys.stdin, sys.stdout, sys.stderr
-        self._path = list(sys.path)
+        self._path_list, self._path = sys.path, list(sys.path)
+        self._environ = os.environ
         self._limit, self._collects = sys.getrecursionlimit(), gc.isenabled()
         self._is_touched = False
 
     def is_untouched(self) -> bool:
         """Whether nothing seems to have been changed: fast, and not certain."""
-        return (
-            not self._is_touched
-            and (sys.stdin, sys.stdout, sys.stderr) == self._streams
-            and sys.path == self._path
-        )
+        stdin, stdout, stderr = self._streams
+        try:
+            return (
+                not self._is_touched
+                and sys.stdout is stdout
+                and sys.stderr is stderr
+                and sys.stdin is stdin
+                and os.environ is self._environ
+                and sys.path is self._path_list
+                and sys.path == self._path
+            )
+        except (Exception, SystemExit):  # one was deleted, or a path is an object that cannot be compared
+            return False
 
     def restore(self) -> None:
-        """Put back what was changed, as far as that is possible."""
+        """Put back what was changed, as far as that is possible. Never raises: the next item would pay."""
+        for put_back in (
+            self._restore_interpreter,  # first: its recursion limit is needed here
+            self._restore_pieces,
+            self._restore_umask,
+            self._restore_descriptors,
+            self._watch_libraries,
+        ):
+            with contextlib.suppress(Exception, SystemExit):
+                put_back()
+        self._is_touched = False
+
+    def _restore_pieces(self) -> None:
         for name, (read, write) in _PIECES.items():
             if self._is_touched or name in _UNWATCHED:
-                with contextlib.suppress(Exception):  # what cannot be put back stays
+                with contextlib.suppress(Exception, SystemExit):  # what cannot be put back stays
                     now, kept = read(), self._kept[name]
                     if now != kept:
                         write(now, kept)
-        if self._is_touched:
-            os.umask(
-                self._umask
-            )  # only then: between asking and setting, threads would make files with another
+
+    def _restore_umask(self) -> None:
+        if self._is_touched:  # only then: between asking and setting, threads would make files with another
+            self._set_umask(self._umask)
+
+    def _restore_descriptors(self) -> None:
         for fd, saved, file in zip(STANDARD, self._saved_fds, self._files, strict=True):
             if saved >= 0 and _file(fd) != file:
                 os.dup2(saved, fd)
-        if not self.is_untouched():
-            self._restore_interpreter()
-        self._is_touched = False
-        self._watch_libraries()
 
     def _restore_interpreter(self) -> None:
+        if self.is_untouched():
+            return
+        self._set_limit(self._limit)
+        os.environ = self._environ  # noqa: B003  it may have been replaced; what it holds is put back later
+        self._path_list[:] = self._path
+        sys.path = self._path_list
         sys.stdin, sys.stdout, sys.stderr = self._streams
         for name, fd in (("stdout", 1), ("stderr", 2)):
             if getattr(sys, name).closed:  # with a wrapper of the item's around what is below
                 setattr(sys, name, open_stream(fd))
         self._streams = sys.stdin, sys.stdout, sys.stderr
-        sys.path[:] = self._path
-        sys.setrecursionlimit(self._limit)
         (gc.enable if self._collects else gc.disable)()
 
     def _watch_libraries(self) -> None:
