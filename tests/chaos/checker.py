@@ -244,8 +244,9 @@ def run_again(seen: Seen) -> Iterator[str]:
             counts.clear()
         yield from (f"item {item} began {n} times" for item, n in counts.items() if n > 1)
     if seen.phase.journal and seen.number < BESIDE:
-        safe = {item: attempt.life for attempt in reversed(seen.attempts) for item, told in attempt.got
-                if told.startswith("= ")}  # fmt: skip
+        # A full disk is mounted by the driver, and what is on it goes with a driver that is killed.
+        lasting = [one for one in reversed(seen.attempts) if one.over or seen.phase.disk != "full"]
+        safe = {item: one.life for one in lasting for item, told in one.got if told.startswith("= ")}
         for line in seen.began:
             if line.item in safe and line.life > safe[line.item]:
                 yield f"item {line.item} was given in life {safe[line.item]} and made again in {line.life}"
