@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.ready-
 
-PURE := tests/balance tests/devices tests/house tests/report tests/test_errors.py tests/test_events.py \
+PURE := tests/balance tests/devices tests/house tests/report tests/events tests/test_errors.py \
 	tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test check test-slow chaos test-flower lint docs bench clean help
+.PHONY: demo test check pure test-slow chaos test-flower lint docs bench clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -18,8 +18,11 @@ test: $(STAMP)dev lint  ## Every check: style, types, layers, tests, docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	$(BIN)/pytest --numprocesses 3 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra
 
-check: $(STAMP)dev lint  ## The fast lane: style, types, layers, and the tests that start nothing
-	$(BIN)/pytest --numprocesses 2 -q $(PURE)
+check: $(STAMP)dev  ## The fast lane: style, types, layers, and the tests that start nothing
+	$(MAKE) --jobs 2 --output-sync lint pure
+
+pure: $(STAMP)dev
+	$(BIN)/pytest -q $(PURE)
 
 test-slow: $(STAMP)dev  ## The suites that take minutes
 	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=2400
