@@ -37,10 +37,11 @@ def _clocks() -> tuple[float, float, float]:
 START, LOAD_BEFORE = _clocks(), os.getloadavg()
 
 
-def record(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> Path:
+def record(name: str, rows: Sequence[Mapping[str, Any]], *, is_of_speed: bool = True, **extra: Any) -> Path:
     """Print ``rows`` as a table; write them, ``extra`` facts, machine, load, versions, date and command.
 
-    Children count as this process's own once they have ended.
+    Children count as this process's own once they have ended. Counts that do not depend on the machine's
+    leisure are not ``is_of_speed``: others may have run beside them.
     """
     print_table(rows)
     wall_s, busy_s, own_s = (now - then for now, then in zip(_clocks(), START, strict=True))
@@ -65,7 +66,7 @@ def record(name: str, rows: Sequence[Mapping[str, Any]], **extra: Any) -> Path:
         "command": shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]]),
     }
     RESULTS.mkdir(exist_ok=True)
-    is_disturbed = others > MOST_OF_OTHERS
+    is_disturbed = is_of_speed and others > MOST_OF_OTHERS
     path = RESULTS / f"{name}{'.disturbed' if is_disturbed else ''}.json"
     if is_disturbed:
         print(

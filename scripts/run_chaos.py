@@ -76,6 +76,7 @@ def write(outcomes: list[Outcome], faults: Counter[str], wall_s: float) -> None:
     path = record(
         "chaos",
         rows,
+        is_of_speed=False,
         n_programs=len(outcomes),
         first_seed=outcomes[0].seed,
         n_faults=faults.total(),
@@ -86,9 +87,7 @@ def write(outcomes: list[Outcome], faults: Counter[str], wall_s: float) -> None:
     )
     page = json.loads(path.read_text(encoding="utf-8"))
     page["command"] = shlex.join(["python", "scripts/run_chaos.py", *sys.argv[1:]])
-    path.unlink()  # counts are the same beside others: a busy machine disturbs nothing
-    text = json.dumps(page, indent=1, ensure_ascii=False) + "\n"
-    path.with_name("chaos.json").write_text(text, encoding="utf-8")
+    path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
