@@ -16,7 +16,7 @@ demo: $(STAMP)demo  ## Restore and score real pictures over every device of this
 
 test: $(STAMP)dev lint  ## Every check: style, types, layers, tests, docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
-	$(BIN)/pytest --numprocesses 3 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra
+	$(BIN)/pytest --numprocesses 4 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra
 
 check: $(STAMP)dev  ## The fast lane: style, types, layers, and the tests that start nothing
 	$(MAKE) --jobs 2 --output-sync lint pure

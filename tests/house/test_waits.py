@@ -119,3 +119,9 @@ def test_a_task_is_told_by_its_place(source: str, is_task: bool) -> None:
 def test_no_page_is_waited_for_by_the_clock() -> None:
     word = "wait_for_" + "timeout"
     assert [path.name for path in TESTS.rglob("*.py") if word in path.read_text(encoding="utf-8")] == []
+
+
+def test_no_click_is_forced() -> None:
+    """A forced click goes where the button was, and nobody hears that it was missed: press a key instead."""
+    word = "click(" + "force"
+    assert [path.name for path in TESTS.rglob("*.py") if word in path.read_text(encoding="utf-8")] == []
