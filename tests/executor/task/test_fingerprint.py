@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +248,10 @@ def test_functions_that_call_each_other_in_any_way_have_the_same_in_every_proces
         seen.add(program.stdout)
     assert len(seen) == 1
     assert len(set(seen.pop().split())) > 30
+
+
+def test_a_library_that_another_thread_still_imports_is_passed_over(monkeypatch) -> None:
+    """Found by chance: a map began while a thread was at importing numpy."""
+    for name in ("numpy", "torch"):
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    assert fingerprint([1, "x", (2.5, None)])

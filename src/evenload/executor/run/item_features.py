@@ -64,7 +64,7 @@ def _describe(value: Any, name: str, features: dict[str, float], reads_files: bo
 def _elements(value: Any) -> int | None:
     kind = type(value)
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
-    if numpy is not None and kind is numpy.ndarray:
+    if numpy is not None and kind is getattr(numpy, "ndarray", None):
         return value.size
     if torch is not None and kind is getattr(torch, "Tensor", None):
         return math.prod(value.shape)

@@ -210,11 +210,13 @@ def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
     name = "numpy"
     if isinstance(value, bytearray | memoryview):
         return type(value).__name__, (), memoryview(bytes(value))
-    if torch is not None and type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_sparse:
+    # While another thread imports one, it is there without its names.
+    has_torch, has_numpy = hasattr(torch, "nn"), hasattr(numpy, "ascontiguousarray")
+    if has_torch and type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_sparse:
         name, shape = f"torch {value.dtype}", tuple(value.shape)
         value = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         return name, shape, memoryview(value)
-    if numpy is None or type(value) is not numpy.ndarray or value.dtype.hasobject:
+    if not has_numpy or type(value) is not numpy.ndarray or value.dtype.hasobject:
         return None
     name = f"numpy {value.dtype.str if value.dtype.names is None else value.dtype.descr}"
     return name, value.shape, memoryview(numpy.ascontiguousarray(value).reshape(-1).view("u1"))
