@@ -211,12 +211,12 @@ def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
     if isinstance(value, bytearray | memoryview):
         return type(value).__name__, (), memoryview(bytes(value))
     # While another thread imports one, it is there without its names.
-    has_torch, has_numpy = hasattr(torch, "nn"), hasattr(numpy, "ascontiguousarray")
-    if has_torch and type(value) in (torch.Tensor, torch.nn.Parameter) and not value.is_sparse:
+    tensors = (torch.Tensor, torch.nn.Parameter) if torch is not None and hasattr(torch, "nn") else ()
+    if torch is not None and type(value) in tensors and not value.is_sparse:
         name, shape = f"torch {value.dtype}", tuple(value.shape)
         value = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         return name, shape, memoryview(value)
-    if not has_numpy or type(value) is not numpy.ndarray or value.dtype.hasobject:
+    if numpy is None or type(value) is not getattr(numpy, "ndarray", None) or value.dtype.hasobject:
         return None
     name = f"numpy {value.dtype.str if value.dtype.names is None else value.dtype.descr}"
     return name, value.shape, memoryview(numpy.ascontiguousarray(value).reshape(-1).view("u1"))
