@@ -122,7 +122,7 @@ class RunFactory:
             priors={device: devices.score(device) for device in devices.ids},
             history=costs,
             is_hearsay=is_hearsay,
-            repeatable=options.repeatable,
+            repeatable=options.repeatable and self._engine.backend.is_threaded,  # a copy inline gains nothing
             max_chunk=None if options.repeatable else 1,  # a crash then leaves one item in doubt, not a chunk
             helpers=helpers(devices),
             balancer=options.balancer,
