@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evenload.errors import ConfigError
+from evenload.pipeline.stage_graph import StageGraph, chain
 
 __all__ = ["PlanDevice", "PlanStage", "Problem", "Weights"]
 
@@ -86,6 +87,7 @@ class Problem:
                    the bytes that travel are not known
     in_flight      items at once on devices that share layers; None: one for each device
     done           tasks done already of each stage
+    needs          of each stage, the stages it takes from, by number; () for a chain
     """
 
     stages: tuple[PlanStage, ...]
@@ -97,9 +99,14 @@ class Problem:
     hop_share: float = 0.007
     in_flight: int | None = None
     done: tuple[int, ...] = field(default=())
+    needs: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         check(self)
+
+    @property
+    def graph(self) -> StageGraph:
+        return StageGraph(self.needs) if self.needs else chain(len(self.stages))
 
     @property
     def work_s(self) -> float:
@@ -140,6 +147,11 @@ def check(problem: Problem) -> None:
         raise ConfigError(said, hint="give one above 0 for each item")
     if problem.done and len(problem.done) != len(problem.stages):
         raise ConfigError(f"{len(problem.done)} counts of done tasks for {len(problem.stages)} stages")
+    needs = problem.needs
+    if needs and (
+        len(needs) != len(problem.stages) or any(n >= s for s, some in enumerate(needs) for n in some)
+    ):
+        raise ConfigError(f"needs {list(needs)}", hint="give a list for each stage, of stages before it")
 
 
 _POSITIVE = "give numbers above 0"

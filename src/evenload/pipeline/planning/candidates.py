@@ -201,11 +201,15 @@ def _fill(
     holds = {device.id: frozenset(device.holds) for device in problem.devices}
     used_s = {device.id: device.ready_s for device in problem.devices}
     busy: set[str] = set()
-    lead_s = 0.0
+    least_s = [min(option.item_s for option in layout) for layout in layouts]
+    graph = problem.graph
+    first_s = [0.0 if graph.needs[n] else min(o.load_s for o in layout) for n, layout in enumerate(layouts)]
+    leads = graph.longest_before([first + least for first, least in zip(first_s, least_s, strict=True)])
+    tails = graph.longest_after(least_s)
     phases: list[CandidatePhase] = []
     for number, layout in enumerate(layouts):
-        tail_s = sum(min(option.item_s for option in later) for later in layouts[number + 1 :])
-        end_s = deadline_s - tail_s
+        # In a run that is under way there is something to do for every stage.
+        lead_s, end_s = 0.0 if any(problem.done) else leads[number], deadline_s - tails[number]
         ordered = _in_order(layout, busy, fast_first, holds)
         options = [option for option in ordered if may_change or not busy.intersection(option.devices)]
         phase = _fill_phase(problem, options, problem.n_left(number), (lead_s, end_s), used_s, holds)
@@ -213,9 +217,6 @@ def _fill(
             return None
         busy |= {device for unit in phase for device in unit.option.devices}
         busy = busy if not may_change else {device for device in busy if used_s[device] < end_s}
-        if not any(problem.done):  # in a run that is under way there is something to do for every stage
-            first_load_s = min(o.load_s for o in layout) if number == 0 else 0.0
-            lead_s += first_load_s + min(o.item_s for o in layout)
         phases.append(phase)
     return _without_last_limits(phases)
 

@@ -7,6 +7,9 @@ works for at most
 
     window(A) = T - tail(A) - max(sum of loads in A, head(A)).
 
+In a graph of stages, head and tail of a stage are the longest ways to it and from it; those of A are the
+least of its stages'.
+
 By linear programming duality, T is too short if there are prices for the stages' tasks such that all devices
 together earn less than all tasks are worth, each with the best set A and the best whole numbers of tasks in
 its window. We take the prices that solve the problem in fractions of tasks: a task of stage s is worth its
@@ -93,24 +96,25 @@ class _Bound:
     def __init__(self, problem: Problem, costs: Sequence[_Cost], left: Sequence[int]):
         self.problem, self.costs, self.left = problem, costs, left
         self.ready = [device.ready_s for device in problem.devices]
-        is_fresh = not any(problem.done)
+        graph = problem.graph
         passes = [cost.shortest_s / max(cost.speeds) for cost in costs]
-        first = costs[0].load_s + min(self.ready) if is_fresh else 0.0
-        self.head = [first + sum(passes[:s]) if is_fresh and s else 0.0 for s in range(len(costs))]
-        self.tail = [sum(p for p, c in zip(passes[s + 1 :], costs[s + 1 :], strict=True) if c.n_left)
-                     for s in range(len(costs))]  # fmt: skip
+        first = [0.0 if needs else cost.load_s + min(self.ready)
+                 for cost, needs in zip(costs, graph.needs, strict=True)]  # fmt: skip
+        leads = [lead + seconds for lead, seconds in zip(first, passes, strict=True)]
+        self.head = [0.0] * len(costs) if any(problem.done) else graph.longest_before(leads)
+        self.tail = graph.longest_after([p if c.n_left else 0.0 for p, c in zip(passes, costs, strict=True)])
         most = min(3, len(left))
         self.sets = [a for size in range(1, most + 1) for a in combinations(left, size)]
 
     def path_s(self) -> float:
-        """Return the seconds that one item takes through all stages on the fastest devices."""
+        """Return the seconds of an item on its longest way through the stages, on the fastest devices."""
         costs, lead = self.costs, [max(head, c.load_s) for head, c in zip(self.head, self.costs, strict=True)]
         return max(lead[s] + costs[s].longest_s / max(costs[s].speeds) + self.tail[s] for s in self.left)
 
     def window(self, a: Sequence[int], t: float) -> float:
         """Return the seconds that a device which loads the stages ``a`` can work until ``t``."""
         loads = sum(self.costs[s].load_s for s in a)
-        return max(0.0, t - self.tail[a[-1]] - max(loads, self.head[a[0]]))
+        return max(0.0, t - min(self.tail[s] for s in a) - max(loads, min(self.head[s] for s in a)))
 
     def widest(self, t: float) -> dict[int, float]:
         """Return the widest window for each stage that has tasks left."""

@@ -8,7 +8,6 @@ sees the future.
 """
 
 import heapq
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -100,12 +99,18 @@ class _PlanSimulation:
         self.order = 0
         self.waiting: set[int] = set()
         self.result = SimulatedPlan(math.inf)
-        self.n_arrived = [[0] * problem.n_items for _ in range(n_stages)] if self._fans_in() else None
-
-    def _fans_in(self) -> bool:
-        """Return whether a stage has fewer tasks than the one before: only the best samples go on."""
-        counts = [stage.n_tasks for stage in self.problem.stages]
-        return any(after < before for before, after in itertools.pairwise(counts))
+        self.graph = problem.graph
+        self.n_arrived = {
+            (need, stage): [0] * problem.n_items
+            for stage, needs in enumerate(self.graph.needs)
+            for need in needs
+            if problem.stages[stage].n_tasks < problem.stages[need].n_tasks
+        }
+        self.n_missing = {  # of each task of a join, the needs that are not there
+            stage: [len(needs)] * (problem.stages[stage].n_tasks * problem.n_items)
+            for stage, needs in enumerate(self.graph.needs)
+            if len(needs) > 1
+        }
 
     def _add_workers(self, number: int, phase: CandidatePhase, index: dict[str, int]) -> None:
         here: dict[tuple[str, ...], _SimulatedWorker] = {}
@@ -161,13 +166,14 @@ class _PlanSimulation:
         """Queue the tasks that can begin at once: those not done whose earlier stages are."""
         stages = self.problem.stages
         for number in range(len(stages)):
-            first = stages[number].n_tasks * self.problem.n_items - self.n_left[number]
-            if number == 0:
-                last = stages[0].n_tasks * self.problem.n_items
-            else:
-                before = stages[number - 1]
-                n_done = before.n_tasks * self.problem.n_items - self.n_left[number - 1]
-                last = n_done * stages[number].n_tasks // before.n_tasks
+            n_all = stages[number].n_tasks * self.problem.n_items
+            first, last = n_all - self.n_left[number], n_all
+            for need in self.graph.needs[number]:
+                n_done = stages[need].n_tasks * self.problem.n_items - self.n_left[need]
+                n_reached = n_done * stages[number].n_tasks // stages[need].n_tasks
+                last = min(last, n_reached)
+                for task in range(n_reached if number in self.n_missing else 0):
+                    self.n_missing[number][task] -= 1
             self.ready[number] = [(-self._size(number, task), task) for task in range(first, last)]
             heapq.heapify(self.ready[number])
 
@@ -306,24 +312,27 @@ class _PlanSimulation:
         worker.end_s.remove(now)
         self.n_unfinished -= 1
         self.waiting.add(worker.number)
-        if stage + 1 < len(self.ready):
-            for following in self._following(stage, task):
-                heapq.heappush(self.ready[stage + 1], (-self._size(stage + 1, following), following))
+        for later in self.graph.next[stage]:
+            missing = self.n_missing.get(later)
+            for following in self._following(stage, task, later):
+                if missing is not None:
+                    missing[following] -= 1
+                if missing is None or not missing[following]:
+                    heapq.heappush(self.ready[later], (-self._size(later, following), following))
 
-    def _following(self, stage: int, task: int) -> range:
-        """Return the tasks of the next stage that can begin now.
+    def _following(self, stage: int, task: int, later: int) -> range:
+        """Return the tasks of the stage ``later`` for which ``task`` was the last of what they need of it.
 
         A sample follows what it is made of; the best of an item's samples follow once all are done.
         """
-        before, after = self.problem.stages[stage].n_tasks, self.problem.stages[stage + 1].n_tasks
+        before, after = self.problem.stages[stage].n_tasks, self.problem.stages[later].n_tasks
         item = task // before
         if after >= before:
             width = after // before
             return range(task * width, (task + 1) * width)
-        assert self.n_arrived is not None
-        self.n_arrived[stage][item] += 1
-        is_last = self.n_arrived[stage][item] == before
-        return range(item * after, (item + 1) * after) if is_last else range(0)
+        arrived = self.n_arrived[stage, later]
+        arrived[item] += 1
+        return range(item * after, (item + 1) * after) if arrived[item] == before else range(0)
 
     def _release(self, worker: _SimulatedWorker, now: float) -> None:
         self.waiting.discard(worker.number)

@@ -1,0 +1,77 @@
+"""Which stages each stage of a job takes from: a graph in which a stage comes after what it needs."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["StageGraph", "chain"]
+
+
+@dataclass(frozen=True)
+class StageGraph:
+    """The needs of each stage by number, each of them smaller than the stage's own.
+
+    A chain is the graph in which each stage needs the one before it.
+    """
+
+    needs: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        assert all(0 <= need < stage for stage, needs in enumerate(self.needs) for need in needs)
+
+    def __len__(self) -> int:
+        return len(self.needs)
+
+    @functools.cached_property
+    def next(self) -> tuple[tuple[int, ...], ...]:
+        """Of each stage, those that need it themselves."""
+        stages = range(len(self.needs))
+        return tuple(tuple(later for later in stages if stage in self.needs[later]) for stage in stages)
+
+    @functools.cached_property
+    def before(self) -> tuple[frozenset[int], ...]:
+        """Of each stage, all that it needs, itself or through others."""
+        found: list[frozenset[int]] = []
+        for needs in self.needs:
+            found.append(frozenset(needs).union(*(found[need] for need in needs)))
+        return tuple(found)
+
+    @functools.cached_property
+    def after(self) -> tuple[frozenset[int], ...]:
+        """Of each stage, all that need it, themselves or through others."""
+        stages = range(len(self.needs))
+        return tuple(frozenset(s for s in stages if stage in self.before[s]) for stage in stages)
+
+    @functools.cached_property
+    def ends(self) -> frozenset[int]:
+        """Stages that nobody needs."""
+        return frozenset(stage for stage, later in enumerate(self.next) if not later)
+
+    @functools.cached_property
+    def is_chain(self) -> bool:
+        return self == chain(len(self.needs))
+
+    def beside(self, stage: int) -> frozenset[int]:
+        """Return the stages that neither come before ``stage`` nor after it."""
+        related = self.before[stage] | self.after[stage] | {stage}
+        return frozenset(range(len(self.needs))) - related
+
+    def longest_before(self, lengths: Sequence[float]) -> list[float]:
+        """Return for each stage the longest sum of ``lengths`` on a way to it, without its own."""
+        found: list[float] = []
+        for needs in self.needs:
+            found.append(max((found[need] + lengths[need] for need in needs), default=0.0))
+        return found
+
+    def longest_after(self, lengths: Sequence[float]) -> list[float]:
+        """Return for each stage the longest sum of ``lengths`` on a way from it, without its own."""
+        found = [0.0] * len(self.needs)
+        for stage in reversed(range(len(self.needs))):
+            found[stage] = max((found[later] + lengths[later] for later in self.next[stage]), default=0.0)
+        return found
+
+
+@functools.cache
+def chain(n_stages: int) -> StageGraph:
+    """Return the graph in which each stage needs the one before it."""
+    return StageGraph(tuple((stage - 1,) if stage else () for stage in range(n_stages)))
