@@ -14,7 +14,7 @@ from evenload.balance import partition
 from evenload.devices.device import Device
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted
 
-__all__ = ["MAX_DEFAULT_SLOTS", "MAX_SLOTS", "Spec", "choose", "split_cpu"]
+__all__ = ["MAX_DEFAULT_SLOTS", "MAX_SLOTS", "Spec", "check_spec", "choose", "split_cpu"]
 
 # CPU slots of "all" on a machine without accelerators; each is a process that may hold a model.
 MAX_DEFAULT_SLOTS = 8
@@ -25,6 +25,8 @@ MAX_SLOTS = 1024
 FAMILIES = ("cuda", "mps", "wgpu")
 # Families that a task written for a framework can use; a wgpu device runs only kernels written for it.
 NATIVE = frozenset({"cuda", "mps"})
+
+_ASK = "ask for at least 1, or for 'all'"
 
 Spec = str | int | Sequence["str | int | Device"] | Device
 
@@ -79,6 +81,15 @@ def choose(devices: Sequence[Device], spec: Spec, best_first: Sequence[Device]) 
     return tuple(chosen)
 
 
+def check_spec(spec: Spec) -> None:
+    """Raise ConfigError for a spec that means nothing on any machine."""
+    n_wanted = _as_number(spec)
+    if n_wanted is None:
+        _parts(spec)
+    elif n_wanted < 1:
+        raise ConfigError(f"{n_wanted} devices cannot do anything", hint=_ASK)
+
+
 def split_cpu(cpu: Device, n_slots: int, *, n_reserved: int = 0) -> tuple[Device, ...]:
     """Split ``cpu`` into slots "cpu:0" .. that share its threads and memory, less ``n_reserved`` cores.
 
@@ -122,7 +133,7 @@ def _native(devices: Iterable[Device]) -> list[Device]:
 
 def _best(devices: Sequence[Device], best_first: Sequence[Device], n: int) -> tuple[Device, ...]:
     if n < 1:
-        raise ConfigError(f"{n} devices cannot do anything", hint="ask for at least 1, or for 'all'")
+        raise ConfigError(f"{n} devices cannot do anything", hint=_ASK)
     slots = [device for device in best_first if device.family == "cpu"]
     best = _native(best_first) or (slots if len(slots) >= n > 1 else [])
     if not best:

@@ -26,6 +26,7 @@ from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_flow import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
+from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
 from evenload.pipeline.planning.preview import PlannedDevice, PlannedStage, Preview, count_groups
 from evenload.pipeline.run.cpu_guard import may_use_cpu, refuse_cpu
@@ -109,8 +110,9 @@ class Pipeline:
     ) -> Preview:
         """What ``run`` would do with the same arguments, and what it would not do again; starts nothing.
 
-        Raises ConfigError if ``fresh`` names no stage, FormatError if a file of weights is damaged,
-        NoUsableDevice if models landed on the CPU, and what selecting the devices raises.
+        Raises ConfigError if ``fresh`` names no stage, or a stage a device that takes no part, FormatError if
+        a file of weights is damaged, NoUsableDevice if models landed on the CPU, and what selecting the
+        devices raises.
         """
         policy = policy or self.spec.schedule.policy
         from evenload.pipeline.planning.job_problem import stage_weight_bytes
@@ -121,9 +123,12 @@ class Pipeline:
         with DevicePool.discover() as machine:
             pool = machine.select(use)
             refuse_cpu(self.spec, pool, use)
+            barred_stages(self.spec, pool.ids)
             found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
         stages = tuple(
-            PlannedStage(s.name, s.target, stage_weight_bytes(s, self.folder), dict(s.outputs))
+            PlannedStage(
+                s.name, s.target, stage_weight_bytes(s, self.folder), dict(s.outputs), str(s.devices or "")
+            )
             for s in self.spec.stages
         )
         folder = Path(out).resolve() if out is not None else self.out
@@ -175,11 +180,11 @@ class Pipeline:
         sinks             get every event as it happens
         sample_s          seconds from one look at the devices' load and memory to the next
 
-        Raises ConfigError if no item has an id of ``skip``, ``fresh`` names no stage, the folder holds
-        something else, others may write to the cache, or the report has no place; FormatError if a model's
-        folder is not whole; NoUsableDevice if no device can run a stage (what earlier stages gave is written
-        first), or models landed on the CPU; EvenloadError if the disk is full. Failed items raise nothing:
-        see ``PipelineResult.failures``.
+        Raises ConfigError if no item has an id of ``skip``, ``fresh`` names no stage, a stage is to run on a
+        device that takes no part, the folder holds something else, others may write to the cache, or the
+        report has no place; FormatError if a model's folder is not whole; NoUsableDevice if no device can run
+        a stage (what earlier stages gave is written first), or models landed on the CPU; EvenloadError if the
+        disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
         """
         from evenload.pipeline.run.session import JobSession
         from evenload.pipeline.store.ledger import Ledger
@@ -196,6 +201,7 @@ class Pipeline:
         with DevicePool.discover() as machine, Interrupts() as interrupts:
             pool = machine.select(use)
             refuse_cpu(self.spec, pool, use)
+            barred_stages(self.spec, pool.ids)
             with self._reusing(cache, again, retry_failed) as reuse:
                 folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh is True)
                 with contextlib.closing(Ledger.open(folder.path)) as ledger:

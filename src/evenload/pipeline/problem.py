@@ -65,6 +65,7 @@ class PlanDevice:
     holds           stages whose model is loaded already
     ready_s         seconds until it is free to begin
     returns         stages whose model is parked in host memory, and the seconds to bring it back
+    barred          stages that may not run on it
     """
 
     id: str
@@ -74,6 +75,7 @@ class PlanDevice:
     holds: tuple[str, ...] = ()
     ready_s: float = 0.0
     returns: tuple[tuple[str, float], ...] = ()
+    barred: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

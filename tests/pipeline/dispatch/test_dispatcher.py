@@ -161,6 +161,39 @@ def test_every_task_ends_exactly_once_whatever_dies(
     assert p_death > 0 or not played.given_up
 
 
+@given(
+    st.integers(1, 20), st.integers(2, 5), st.integers(0, 10**6), st.sampled_from([0.0, 0.1]), st.booleans()
+)  # fmt: skip
+@settings(deadline=None, max_examples=100)
+def test_no_stage_runs_where_it_may_not_whoever_is_idle_lost_or_new(
+    n_items, n_devices, seed, p_death, joins
+) -> None:
+    rng = random.Random(seed)
+    devices = [f"d{at}" for at in range(n_devices)]
+    barred = {device: frozenset(s for s in (0, 1) if rng.random() < 0.5) for device in devices}
+    free = rng.choice(devices)
+    barred[free] = frozenset()
+    units = [
+        tuple(Unit((device,), name) for device in devices if stage not in barred[device])
+        for stage, name in enumerate(STAGES)
+    ]
+    phases = tuple(Phase(some, (name,)) for some, name in zip(units, STAGES, strict=True))
+    dispatcher = Dispatcher(phases, STAGES, barred=barred)
+    played = Fleet(dispatcher, flow(n_items), rng=rng, p_death=p_death, load_s=rng.random())
+    if joins:
+        barred["new"] = frozenset([rng.choice([0, 1])])
+        dispatcher.join("new", barred["new"])
+    try:
+        played.go()
+    except AssertionError as error:
+        if "stuck" not in str(error):
+            raise
+        assert p_death > 0
+    assert not any(task.stage in barred[group] for group, task, _ in played.ran)
+    assert not any(stage in barred[group] for group, stage in played.loads)
+    assert all(group.barred == barred[group.id] for group in dispatcher.view().groups)
+
+
 def test_each_device_changes_its_model_once_and_nobody_waits_for_the_slowest() -> None:
     played = fleet("swap", 40, 4, item_s={"d0": 1.0, "d1": 1.0, "d2": 1.0, "d3": 3.0})
     played.go()
@@ -250,7 +283,7 @@ def test_what_is_computed_is_not_lost_with_its_worker() -> None:
     dispatcher.decide(0.0)
     dispatcher.answered("d0")
     dispatcher.made("d0", StageTask(0, 0), 1.0)
-    assert (dispatcher.n_running, dispatcher.is_over(0)) == (1, False)
+    assert (dispatcher.n_running, 0 in dispatcher.view().over) == (1, False)
     assert isinstance(dispatcher.decide(1.0)[0], RunTasks)
     assert not dispatcher.lost("d0", 2.0, "was killed")
     assert sorted(dispatcher.waiting) == [StageTask(0, 0), StageTask(0, 1)]

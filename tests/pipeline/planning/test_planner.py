@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from evenload.pipeline.planning.simulate_plan import simulate_phases
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 
 GIB = 2**30
+SPLIT = Weights(1, 1, 8)
 seconds = st.sampled_from([0.1, 1.0, 2.5, 4.0, 10.0])
 loads = st.sampled_from([0.0, 1.0, 5.0, 20.0])
 speeds = st.sampled_from([0.25, 0.5, 1.0])
@@ -143,6 +145,43 @@ def test_every_mode_is_that_mode_or_says_why_not(problem: Problem, mode: str) ->
     assert plan.makespan_s is not None
     assert plan.makespan_s >= make_plan(problem, effort=0).makespan_s * (1 - 1e-9)  # type: ignore[operator]
     check_complete(problem, plan)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=problems, mode=st.sampled_from(["auto", *MODES]), seed=st.integers(0, 10**6))
+def test_no_stage_is_planned_where_it_may_not_run(problem: Problem, mode: str, seed: int) -> None:
+    rng, names = random.Random(seed), [stage.name for stage in problem.stages]
+    devices = tuple(
+        replace(device, barred=frozenset(name for name in names if rng.random() < 0.4))
+        for device in problem.devices
+    )
+    problem = replace(
+        problem, stages=tuple(replace(s, weights=SPLIT) for s in problem.stages), devices=devices
+    )
+    problem = replace(problem, stages=tuple(replace(s, fits=PlanStage("", 1.0).fits) for s in problem.stages))
+    can_run = all(any(name not in device.barred for device in devices) for name in names)
+    plan, refused = planned(problem, mode)
+    if plan is None:
+        assert refused is not None
+        assert refused.hint
+        assert mode != "auto" or not can_run
+        assert can_run or "may run on" in refused.message
+        return
+    barred = {device.id: device.barred for device in devices}
+    units = [unit for phase in plan.phases for unit in phase.units]
+    assert not any(unit.stage in barred[device] for unit in units for device in unit.devices)
+    assert plan.makespan_s is not None
+    assert plan.makespan_s >= least_time(problem) * (1 - 1e-9)
+    check_complete(problem, plan)
+
+
+@settings(max_examples=25, deadline=None)
+@given(problem=problems, seed=st.integers(0, 10**6))
+def test_a_device_that_may_run_nothing_is_as_good_as_none(problem: Problem, seed: int) -> None:
+    names = frozenset(stage.name for stage in problem.stages)
+    more = replace(problem, devices=(*problem.devices, PlanDevice("more", 1.0, barred=names)))
+    assert least_time(more) == pytest.approx(least_time(problem))
+    assert make_plan(more, effort=0).makespan_s == pytest.approx(make_plan(problem, effort=0).makespan_s)
 
 
 @settings(max_examples=30, deadline=None)

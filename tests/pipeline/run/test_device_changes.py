@@ -60,3 +60,55 @@ def test_devices_leave_and_come_back(tmp_path: Path, until: Callable[..., None])
     assert [row.outputs["napped"] for row in results[0]] == list(range(80))
     with pytest.raises(ConfigError, match="no job runs"):
         ask(tmp_path / "run", "list")
+
+
+PLACED = """\
+version: 1
+job: {name: placed, inputs: {jsonl: rows.jsonl}, out: run}
+devices: cpu*2
+stages:
+  - {name: where, target: 'placed.py:Where', devices: 'cpu:1'}
+  - {name: again, target: 'placed.py:Again'}
+report: {html: false, trace: false}
+"""
+WHERE = """
+import time
+from pathlib import Path
+IS_OPEN = Path({is_open!r})
+class Where:
+    def __init__(self, context):
+        self.device = context.device.id
+    def __call__(self, inputs, item):
+        while item.index and not IS_OPEN.exists():
+            time.sleep(0.02)
+        return {{"where": self.device}}
+class Again(Where):
+    def __call__(self, inputs, item):
+        return {{"again": self.device}}
+"""
+
+
+def test_a_stage_runs_only_where_the_job_says_and_its_last_device_stays(tmp_path: Path, until) -> None:
+    is_open, seen, results = tmp_path / "open", [], []
+    (tmp_path / "placed.py").write_text(WHERE.format(is_open=str(is_open)))
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "{at}"}}\n' for at in range(12)))
+    (tmp_path / "job.yaml").write_text(PLACED)
+    pipeline = Pipeline.from_yaml(tmp_path / "job.yaml")
+    with pytest.raises(ConfigError, match=r"stages\[0\].devices \(line 5\): 'cpu:1' is not among"):
+        pipeline.run("cpu*1")
+    with pytest.raises(ConfigError, match="not among"):
+        pipeline.plan("cpu*1")
+    assert not (tmp_path / "run").exists(), "nothing is begun"
+    assert "weights unknown on each of cpu:1" in pipeline.plan().to_text()
+    run = threading.Thread(target=lambda: results.append(pipeline.run(sinks=[seen.append])))
+    run.start()
+    try:
+        until(lambda: any(isinstance(event, Span) for event in seen), "a task has ended")
+        with pytest.raises(ConfigError, match="'where' may run on no other device"):
+            ask(tmp_path / "run", "drain", ["cpu:1"])
+        assert ask(tmp_path / "run", "add", ["cpu*3"])
+    finally:
+        is_open.touch()
+        run.join(250)
+    assert results[0].status == "done"
+    assert {row.outputs["where"] for row in results[0]} == {"cpu:1"}

@@ -26,7 +26,7 @@ def add_help(groups: Mapping[str, DeviceGroup], free: Mapping[str, int], turn: i
         has, room = {assignment.stage for assignment in group.assignments}, free.get(group.devices[0])
         for stage, fit in fits.items():
             needed = fit.device2bytes[0] if fit.device2bytes else 0
-            if stage not in has and (room is None or needed <= room):
+            if stage not in has | group.barred and (room is None or needed <= room):
                 group.assignments.append(Assignment(turn, stage, group.lowered.get(stage, fit), is_help=True))
 
 

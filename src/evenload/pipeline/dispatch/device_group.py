@@ -34,6 +34,7 @@ class DeviceGroup:
     lowered     stage -> its fit, where memory ran out with the planned one
     refused     stage -> why it cannot be built here
     n_taken     stage -> tasks that were taken since the plan was made
+    barred      stages that may not run here
     """
 
     id: str
@@ -56,6 +57,7 @@ class DeviceGroup:
     n_taken: dict[int, int] = field(default_factory=dict)
     back_off: BackOff = field(default_factory=BackOff)
     is_draining: bool = False
+    barred: frozenset[int] = frozenset()
 
     @property
     def is_working(self) -> bool:

@@ -31,6 +31,7 @@ class GroupView:
     n_timed: Mapping[int, int]
     total_s: Mapping[int, float]
     n_taken: Mapping[int, int]
+    barred: frozenset[int]
 
     @classmethod
     def of(cls, group: DeviceGroup) -> "GroupView":
@@ -48,6 +49,7 @@ class GroupView:
             dict(group.n_timed),
             dict(group.total_s),
             dict(group.n_taken),
+            group.barred,
         )
 
 

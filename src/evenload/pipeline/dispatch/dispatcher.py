@@ -38,6 +38,7 @@ class Dispatcher:
     item_s    stage -> seconds for an item and to load, as far as known before
     load_s
     batch     stage -> most items in one call
+    barred    device -> stages that may not run on it
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Dispatcher:
         item_s: Mapping[int, float] | None = None,
         load_s: Mapping[int, float] | None = None,
         batch: Mapping[int, int] | None = None,
+        barred: Mapping[str, Collection[int]] | None = None,
     ):
         self._state = FleetState(stages, item_s or {}, load_s or {}, batch or {})
         self._chooser = WorkChooser(self._state, queue, holds)
@@ -60,7 +62,7 @@ class Dispatcher:
         self.drained: set[str] = set()
         self._fits, self._oom = fits or {}, tuple(oom)
         self._suspects = Suspects()
-        self._free = free or {}
+        self._free, self._barred = free or {}, dict(barred or {})
         self.follow(phases)
 
     def follow(self, phases: Sequence[Phase], taken: Mapping[str, Mapping[int, int]] | None = None) -> None:
@@ -85,9 +87,9 @@ class Dispatcher:
     def _group(self, devices: tuple[str, ...]) -> DeviceGroup:
         name = "+".join(devices)
         if name not in self.groups:
-            self.groups[name] = DeviceGroup(
-                name, devices, is_draining=bool(self.drained.intersection(devices))
-            )
+            barred = frozenset[int]().union(*(self._barred.get(one, ()) for one in devices))
+            is_draining = bool(self.drained.intersection(devices))
+            self.groups[name] = DeviceGroup(name, devices, is_draining=is_draining, barred=barred)
         return self.groups[name]
 
     # --- tasks ------------------------------------------------------------------------------------
@@ -209,10 +211,6 @@ class Dispatcher:
     def n_running(self) -> int:
         """Tasks that a worker has; their results are not known yet."""
         return self._state.n_running
-
-    def is_over(self, stage: int) -> bool:
-        """Is nothing left of it, and will nothing come?"""
-        return self._state.is_over(stage)
 
     def batch_of(self, group_id: str, stage: int) -> int:
         """Most items in one call there."""
@@ -385,7 +383,7 @@ class Dispatcher:
             if device in group.devices:
                 group.is_draining = True
 
-    def join(self, device: str) -> None:
+    def join(self, device: str, barred: Collection[int] = ()) -> None:
         """``device`` comes back after a drain, or is new: then it does what others of one device do."""
         self.drained.discard(device)
         known = [group for group in self.groups.values() if device in group.devices]
@@ -395,5 +393,6 @@ class Dispatcher:
                 group.state = "off"
                 group.back_off.forgive()
         if not known:
+            self._barred[device] = barred
             self._group((device,))
             add_help(self.groups, self._free, 2 * self._state.n_phases)

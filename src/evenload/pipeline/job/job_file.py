@@ -4,15 +4,16 @@ Needs pydantic and PyYAML (extra ``yaml``).
 """
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from evenload.errors import ConfigError, SpecError, printable, quoted
 from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
 from evenload.pipeline.job.checks.names import find_name_faults
+from evenload.pipeline.job.checks.origins import Origins, dotted
 from evenload.pipeline.job.inputs import Items, find_items
 from evenload.pipeline.job.older_keys import convert_older_keys
 from evenload.pipeline.job.spec import Faults, JobSpec
@@ -70,37 +71,22 @@ def parse_spec(
     with_inputs: bool = True,
 ) -> JobSpec:
     """Check the text of a job file; relative paths in it belong to ``folder``. Raises SpecError."""
-    return _parse(text, folder if with_inputs else None, source, changes)[0]
+    return _parse(text, folder if with_inputs else None, source, changes)
 
 
 def parse_job(text: str, folder: Path, source: str, changes: Iterable[str] = ()) -> tuple[JobSpec, Items]:
     """Check the text of a job file as ``load_job`` does."""
-    spec, origins = _parse(text, folder, source, changes)
+    spec = _parse(text, folder, source, changes)
     items, faults = find_items(spec.job.inputs, folder, spec.job.seed)
     if not faults:
         columns = {name for _, values in items for name in values}
         faults = find_name_faults(spec, columns, folder)
     if faults:
-        raise SpecError(source, _in_order(faults, origins))
+        raise spec.origins.error(faults)
     return spec, items
 
 
-class _Origins(NamedTuple):
-    """Where each place of a job was written: its line in the file, or the option that set it."""
-
-    lines: Mapping[Place, int] = {}
-    options: Mapping[Place, str] = {}
-
-    def of(self, place: Place, fault: str) -> tuple[int, str]:
-        """Return the line (0 for none) of ``place`` and how it is named; ``fault`` is said of it."""
-        for at, option in self.options.items():
-            if place[: len(at)] == at or (at[: len(place)] == place and repr(at[-1]) in fault):
-                return 0, option
-        line = _line_of(place, self.lines)
-        return line, f"line {line}" if line else ""
-
-
-def _parse(text: str, folder: Path | None, source: str, changes: Iterable[str]) -> tuple[JobSpec, _Origins]:
+def _parse(text: str, folder: Path | None, source: str, changes: Iterable[str]) -> JobSpec:
     """Check the text of a job file; without ``folder``, what it refers to is not looked up."""
     document, lines, faults = parse_yaml(text, source)
     if not isinstance(document, dict):
@@ -117,11 +103,11 @@ def _parse(text: str, folder: Path | None, source: str, changes: Iterable[str]) 
     except ValidationError as error:
         faults += [fault for part in error.errors() for fault in _explain(part)]
         spec = None
-    origins = _Origins(lines, options)
+    origins = Origins(source, lines, options)
     if faults or spec is None:
-        raise SpecError(source, _in_order(faults, origins))
-    spec._notes = (*notes, *settings_without_effect(spec))
-    return spec, origins
+        raise origins.error(faults)
+    spec._notes, spec._origins = (*notes, *settings_without_effect(spec)), origins
+    return spec
 
 
 def spec_of(document: Mapping[str, Any], source: str) -> JobSpec:
@@ -130,19 +116,7 @@ def spec_of(document: Mapping[str, Any], source: str) -> JobSpec:
         return JobSpec.model_validate(document, context={"folder": None})
     except ValidationError as error:
         faults = [fault for part in error.errors() for fault in _explain(part)]
-        raise SpecError(source, _in_order(faults, _Origins())) from error
-
-
-def _in_order(faults: Sequence[tuple[Place, str]], origins: _Origins) -> list[tuple[str, str]]:
-    """Sort faults by line; one that several places share through a YAML anchor comes once."""
-    located = sorted((*origins.of(place, text), _dotted(place), text) for place, text in faults)
-    shared: dict[tuple[str, str], list[str]] = {}
-    for _, origin, place, text in located:
-        shared.setdefault((origin, text), []).append(place)
-    return [
-        (f"{', '.join(places)} ({origin})" if origin else ", ".join(places), text)
-        for (origin, text), places in shared.items()
-    ]
+        raise Origins(source).error(faults) from error
 
 
 def json_schema() -> dict[str, Any]:
@@ -165,7 +139,7 @@ def apply_change(document: dict[str, Any], change: str) -> Place:
         )
     value, _, faults = parse_yaml(text, f"--set {printable(key)}")
     if faults:
-        raise SpecError(f"--set {printable(key)}", [(_dotted(place), fault) for place, fault in faults])
+        raise SpecError(f"--set {printable(key)}", [(dotted(place), fault) for place, fault in faults])
     listed = document.get("stages")
     named = [stage for stage in listed if isinstance(stage, dict)] if isinstance(listed, list) else []
     stages = {str(stage.get("name")): stage for stage in named}
@@ -235,20 +209,6 @@ def _known_keys(place: Place) -> list[str]:
         if get_args(model):
             model = next(a for a in get_args(model) if isinstance(a, type) and issubclass(a, BaseModel))
     return list(model.model_fields)
-
-
-def _dotted(place: Place) -> str:
-    return (
-        "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-        or "(file)"
-    )
-
-
-def _line_of(place: Place, lines: Mapping[Place, int]) -> int:
-    """Return the line of a place, or of the nearest place above it that the file has; 0 for none."""
-    while place and place not in lines:
-        place = place[:-1]
-    return lines.get(place, 0)
 
 
 def spec_text(spec: JobSpec) -> str:

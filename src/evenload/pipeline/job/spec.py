@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
+from evenload.pipeline.job.checks.origins import Origins
 from evenload.pipeline.job.section import Fault, Faults, Name, Section, one_line
 from evenload.pipeline.job.spec_inputs import InputsSection, JobSection
 from evenload.pipeline.job.spec_settings import (
@@ -66,6 +67,12 @@ class JobSpec(Section):
     errors: ErrorsSection = ErrorsSection()
     report: ReportSection = ReportSection()
     _notes: tuple[str, ...] = PrivateAttr(default=())
+    _origins: Origins = PrivateAttr(default=Origins())
+
+    @property
+    def origins(self) -> Origins:
+        """Where each place of the job was written, for faults that are found later."""
+        return self._origins
 
     @property
     def notes(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ Needs pydantic (extra ``yaml``).
 
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_validator
 
 from evenload.errors import ConfigError
 from evenload.pipeline.job.section import Section, Size, located, one_line
@@ -19,7 +19,7 @@ Mode = Literal["auto", "single", "data_parallel", "model_parallel", "stage_paral
 class DevicesSection(Section):
     """The section ``devices``; ``devices: cpu*4`` is short for ``devices: {use: cpu*4}``."""
 
-    use: str | int = "all"
+    use: StrictStr | StrictInt = "all"
     """all | cpu | cuda:0,1 | cpu*4 | a number of devices."""
     reserve: Size = 2**30
     """What is left free on each device, such as 1GiB."""

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_validator, model_validator
 
+from evenload.devices.selection import check_spec
 from evenload.errors import EvenloadError
 from evenload.pipeline.artifacts import FILE_TYPES
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
@@ -80,6 +81,8 @@ class StageSpec(Section):
     python: str | None = None
     """The interpreter of the stage's own environment, such as /venvs/score/bin/python."""
     model: ModelSection | None = None
+    devices: StrictStr | StrictInt | None = None
+    """Those of the job's devices that the stage may run on: cuda:0 | cuda:0,1 | cpu | 2; by default all."""
     params: dict[str, Any] = Field(default_factory=dict, validate_default=True)
     """Given once to the class, by name."""
     call: dict[str, Any] = Field(default_factory=dict, validate_default=True)
@@ -158,6 +161,16 @@ class StageSpec(Section):
         if folder is not None and python is not None and not (folder / python).is_file():
             raise ValueError(f"there is no interpreter {folder / python}; make the environment first")
         return python
+
+    @field_validator("devices")
+    @classmethod
+    def _devices_are_written_well(cls, devices: str | int | None) -> str | int | None:
+        try:
+            if devices is not None:
+                check_spec(devices)
+        except EvenloadError as error:
+            raise ValueError(one_line(error)) from error
+        return devices
 
     @field_validator("fit")
     @classmethod

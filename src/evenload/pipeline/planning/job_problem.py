@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.memory_sizes import gib_text
 from evenload.pipeline.model.model_size import ModelSize, find_model, measure_model
 from evenload.pipeline.model.stored_weights import weight_bytes
@@ -73,7 +74,7 @@ def build_job_problem(
     history     what is known of stages by name, from a probe or an earlier run
     host_bytes  free memory of the host, for blocks that are streamed
     trace       run known architectures on fake tensors, for exact activations; imports torch
-    Raises FormatError or ConfigError on damaged models.
+    Raises FormatError or ConfigError on damaged models, SpecError if a stage's ``devices`` are not there.
     """
     tflops = max((d.hardware.tflops * d.speed for d in devices if d.hardware), default=None)
     sources = [
@@ -114,13 +115,16 @@ def _bfloat16_notes(facts: Sequence[StageFacts], devices: Sequence[FleetDevice])
 
 def _plan_devices(spec: "JobSpec", devices: Sequence[FleetDevice]) -> tuple[PlanDevice, ...]:
     """Return the devices with speeds relative to the fastest and the memory that the job may use."""
-    fastest = max(device.speed * _rate(device) for device in devices)
+    rates = {device.id: device.speed * _rate(device) for device in devices}
+    fastest = max(rates.values())
+    barred = barred_stages(spec, sorted(rates, key=lambda one: -rates[one]))
     return tuple(
         PlanDevice(
             device.id,
-            device.speed * _rate(device) / fastest,
+            rates[device.id] / fastest,
             _usable_bytes(device, spec),
             BUS_SHARE * (device.hardware.bus_bytes_s if device.hardware else 31.5e9),
+            barred=barred[device.id],
         )
         for device in devices
     )

@@ -17,7 +17,8 @@ def best_layouts(stage: PlanStage, problem: Problem, *, groups_only: bool = Fals
 
     groups_only  leave out layouts without a group of devices
     """
-    devices = sorted(problem.devices, key=lambda device: -device.speed)
+    allowed = [device for device in problem.devices if stage.name not in device.barred]
+    devices = sorted(allowed, key=lambda device: -device.speed)
     found: list[Layout] = []
     if not groups_only:
         singles = tuple(option for device in devices if (option := best_single(stage, device, problem)))

@@ -21,7 +21,10 @@ def shortfall_error(problem: Problem) -> ConfigError | None:
 
 def _sentence(stage: PlanStage, problem: Problem) -> str:
     needed = needed_bytes(stage, problem)
-    largest = max(problem.devices, key=lambda device: device.free_bytes or 0)
+    allowed = [device for device in problem.devices if stage.name not in device.barred]
+    if not allowed:
+        return f"{stage.name}: none of the devices that it may run on is there"
+    largest = max(allowed, key=lambda device: device.free_bytes or 0)
     if needed is None or largest.free_bytes is None:
         return f"{stage.name} has no way to be held: fit is {', '.join(stage.fits)}"
     return (
@@ -35,9 +38,12 @@ def remedies_for(stage: PlanStage, problem: Problem) -> list[str]:
     weights = stage.weights
     if weights is None:
         return ["give its model"]
-    free = sorted((device.free_bytes or 0 for device in problem.devices), reverse=True)
+    allowed = [device for device in problem.devices if stage.name not in device.barred]
+    free = sorted((device.free_bytes or 0 for device in allowed), reverse=True)
     beside = problem.context_bytes + stage.activation_bytes
     options = []
+    if len(allowed) < len(problem.devices):
+        options.append("let it run on more devices (its `devices`)")
     if weights.n_blocks > 1:
         n_devices = _group_needed(stage, problem, free)
         if "layer_split" not in stage.fits and n_devices is not None:

@@ -44,6 +44,8 @@ def group_option(stage: PlanStage, devices: Sequence[PlanDevice], problem: Probl
     weights = stage.weights
     if "layer_split" not in stage.fits or weights is None or weights.n_blocks < len(devices):
         return None
+    if any(stage.name in device.barred for device in devices):
+        return None
     in_flight = problem.in_flight or len(devices)
     beside = problem.context_bytes + stage.activation_bytes + (in_flight - 1) * stage.waiting_bytes
     fixed = [beside + (weights.rest_bytes if not number else 0) for number in range(len(devices))]
@@ -64,7 +66,7 @@ def group_option(stage: PlanStage, devices: Sequence[PlanDevice], problem: Probl
 def device_options(stage: PlanStage, device: PlanDevice, problem: Problem) -> list[PlacementOption]:
     """List all ways in which one device can hold ``stage``, in the order of the stage's ``fits``."""
     options = []
-    for name in stage.fits:
+    for name in stage.fits if stage.name not in device.barred else ():
         if name == "layer_split":
             continue
         is_streamed = name == "resident_stream"
@@ -126,7 +128,10 @@ def _stream(stage: PlanStage, device: PlanDevice, problem: Problem) -> Placement
 def _n_too_small(stage: PlanStage, problem: Problem) -> int:
     """Count the devices that cannot hold the stage whole: each streams from a pinned copy of its own."""
     needed = needed_bytes(stage, problem) or 0
-    return sum(d.free_bytes is not None and d.free_bytes < needed for d in problem.devices)
+    return sum(
+        d.free_bytes is not None and d.free_bytes < needed and stage.name not in d.barred
+        for d in problem.devices
+    )
 
 
 def _hops_s(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> float:

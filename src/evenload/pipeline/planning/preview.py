@@ -13,14 +13,17 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedStage:
-    """A stage of the preview. ``weight_bytes`` of each copy, as stored; None if the stage names no
-    safetensors files.
+    """A stage of the preview.
+
+    weight_bytes  of each copy, as stored; None if the stage names no safetensors files
+    devices       those that it may run on, as the job names them; "" for all
     """
 
     name: str
     target: str
     weight_bytes: int | None
     outputs: dict[str, str]
+    devices: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,8 @@ class Preview:
             size = "unknown" if stage.weight_bytes is None else _size(stage.weight_bytes)
             outputs = ", ".join(f"{name} ({kind})" for name, kind in stage.outputs.items())
             files = f", outputs {outputs}" if outputs else ""
-            lines.append(
-                f"  stage {number}  {stage.name} = {stage.target}: weights {size} on each device{files}"
-            )
+            where = f"each of {stage.devices}" if stage.devices else "each device"
+            lines.append(f"  stage {number}  {stage.name} = {stage.target}: weights {size} on {where}{files}")
         for device in self.devices:
             memory = "" if device.memory_bytes is None else f", {_size(device.memory_bytes)}"
             lines.append(f"  device   {device.id}  {device.name} (score {device.score:.0f}{memory})")

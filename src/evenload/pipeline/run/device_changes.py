@@ -5,7 +5,7 @@ this from a thread of its own; what it asks for is done by the run's loop, betwe
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from evenload.devices import DevicePool
@@ -23,10 +23,16 @@ class DeviceChanges:
     """The devices and items of a run, as ``Control`` may change them; the run's loop does so in ``attend``.
 
     is_stopped  it was asked to end
+    barred_on   gives the stages that may not run on each of some devices
     """
 
-    def __init__(self, driver: StageDriver, flow: ItemFlow):
-        self._driver, self._flow = driver, flow
+    def __init__(
+        self,
+        driver: StageDriver,
+        flow: ItemFlow,
+        barred_on: Callable[[Sequence[str]], Mapping[str, Collection[int]]] = lambda devices: {},
+    ):
+        self._driver, self._flow, self._barred_on = driver, flow, barred_on
         self._requests = CallQueue(driver.wake)
         self.is_paused = self.is_stopped = False
 
@@ -49,7 +55,9 @@ class DeviceChanges:
         known = [device for device in self._driver.pool if device.id in asked]
         if len(known) < len(asked):
             known += DevicePool.find(",".join(one for one in asked if one not in self._driver.pool))
-        self._in_loop(lambda: self._driver.join(known))
+        there = {device.id: device for device in (*self._driver.pool, *known)}
+        barred = self._barred_on(list(there))
+        self._in_loop(lambda: self._driver.join(known, barred))
         return tuple(device.id for device in known)
 
     def pause(self) -> None:

@@ -1,6 +1,7 @@
 """Builds the parts of a run from its job and its plan: dispatcher, workers, replanner, journal."""
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from evenload.executor.decide.record import Record
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import HangWatch
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
+from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.planning.estimates.run_history import mean_load_s
 from evenload.pipeline.planning.job_plan import PlannedJob, free_host_bytes, pool_devices
@@ -97,7 +99,7 @@ def build_parts(
         driver,
         inputs,
         GroupCommit(context.ledger, reached.wake, context.share),
-        DeviceChanges(driver, context.flow),
+        DeviceChanges(driver, context.flow, functools.partial(_barred_on, spec)),
         QueueLengths(log, dispatcher, names),
         ItemCounts(log, context.flow),
         _replanner(context, planned, dispatcher, driver) if policy.startswith("measured") else None,
@@ -118,7 +120,18 @@ def _dispatcher(spec: JobSpec, planned: PlannedJob, *, holds: bool) -> Dispatche
         item_s={at: s.estimate.item_s for at, s in stages.items() if s.estimate.item_s},
         load_s={at: s.estimate.load_s for at, s in stages.items() if s.estimate.load_s},
         batch={at: stage.batch for at, stage in stages.items() if stage.repeatable},
+        barred=_numbered(spec, {one.id: one.barred for one in planned.job_problem.problem.devices}),
     )
+
+
+def _barred_on(spec: JobSpec, devices: Sequence[str]) -> dict[str, frozenset[int]]:
+    return _numbered(spec, barred_stages(spec, devices))
+
+
+def _numbered(spec: JobSpec, barred: Mapping[str, frozenset[str]]) -> dict[str, frozenset[int]]:
+    """``barred`` with numbers for the names of stages."""
+    number = {stage.name: at for at, stage in enumerate(spec.stages)}
+    return {device: frozenset(number[name] for name in names) for device, names in barred.items()}
 
 
 def _watch(spec: JobSpec, flow: ItemFlow) -> HangWatch:

@@ -9,7 +9,7 @@ one wait for the disk.
 
 import functools
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenload.devices import Device, DevicePool
@@ -153,18 +153,28 @@ class StageDriver:
         left = [device for device in self.active_devices() if device not in devices]
         if not left:
             raise ConfigError(f"{', '.join(devices)} are all that works", hint="add another device first")
+        self._refuse_if_last(devices, left)
         for device in devices:
             self._dispatcher.drain(device)
         if at_once:
             self._stop_drained(at_once=True)
 
-    def join(self, found: Sequence[Device]) -> None:
-        """See ``DeviceChanges.add``."""
+    def _refuse_if_last(self, devices: Sequence[str], left: Sequence[str]) -> None:
+        """Raise ConfigError if a stage with work may run on none of the devices that are ``left``."""
+        view = self._dispatcher.view()
+        groups = [group for group in view.groups if set(group.devices) <= set(left)]
+        for stage, name in enumerate(view.stages):
+            if stage not in view.over and all(stage in group.barred for group in groups):
+                text = f"{', '.join(devices)}: stage {name!r} may run on no other device (its `devices`)"
+                raise ConfigError(text, hint="wait until the stage is over")
+
+    def join(self, found: Sequence[Device], barred: Mapping[str, Collection[int]]) -> None:
+        """See ``DeviceChanges.add``. ``barred``: device -> stages that may not run on it."""
         new = [device for device in found if device.id not in self.pool]
         if new:
             self.pool = DevicePool([*self.pool, *new], n_cores=self.pool.n_cores)
         for device in found:
-            self._dispatcher.join(device.id)
+            self._dispatcher.join(device.id, barred.get(device.id, ()))
 
     def _stop_drained(self, *, at_once: bool = False) -> None:
         """Workers of drained devices end when they have nothing left, or ``at_once``."""
