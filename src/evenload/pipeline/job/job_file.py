@@ -13,11 +13,10 @@ from pydantic import BaseModel, ValidationError
 from evenload.errors import ConfigError, SpecError, printable, quoted
 from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
 from evenload.pipeline.job.checks.names import find_name_faults
-from evenload.pipeline.job.checks.origins import Origins, dotted
 from evenload.pipeline.job.inputs import Items, find_items
 from evenload.pipeline.job.older_keys import convert_older_keys
 from evenload.pipeline.job.spec import Faults, JobSpec
-from evenload.pipeline.job.yaml_text import Place, dump_yaml, parse_yaml
+from evenload.pipeline.job.yaml_text import Origins, Place, dotted, dump_yaml, parse_yaml
 
 __all__ = [
     "apply_change",

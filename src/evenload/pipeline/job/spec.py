@@ -9,7 +9,6 @@ from typing import Literal
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
-from evenload.pipeline.job.checks.origins import Origins
 from evenload.pipeline.job.section import Fault, Faults, Name, Section, one_line
 from evenload.pipeline.job.spec_inputs import InputsSection, JobSection
 from evenload.pipeline.job.spec_settings import (
@@ -29,6 +28,7 @@ from evenload.pipeline.job.spec_stage import (
     OutputType,
     StageSpec,
 )
+from evenload.pipeline.job.yaml_text import Origins
 
 __all__ = [
     "LOSSY",

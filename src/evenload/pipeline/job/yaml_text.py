@@ -1,18 +1,21 @@
 """Read YAML with what error messages need: the line of every key, and keys that are given twice.
 
+``Origins`` makes errors of faults that are found later: each with its line, or the option that set its place.
+
 Plain values follow the rules of YAML 1.2: ``1e-3`` is a number, and ``no``, ``1:30`` and ``2026-01-01`` are
 texts, which YAML 1.1 reads as false, 90 and a date.
 """
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from evenload._optional import require
 from evenload.errors import SpecError
 
-__all__ = ["Place", "dump_yaml", "parse_yaml"]
+__all__ = ["Origins", "Place", "dotted", "dump_yaml", "parse_yaml"]
 
 Place = tuple[str | int, ...]
 _MOST_PLACES = 100_000
@@ -133,3 +136,49 @@ def _children(node: Any, place: Place) -> Iterator[tuple[Place, int, Any]]:
     else:
         for number, value in enumerate(node.value):
             yield (*place, number), value.start_mark.line + 1, value
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """The origins of a job: its file, the line of each place there, and the options that set others.
+
+    Two jobs are equal wherever they were written.
+    """
+
+    source: str = field(default="job", compare=False)
+    lines: Mapping[Place, int] = field(default_factory=dict, compare=False)
+    options: Mapping[Place, str] = field(default_factory=dict, compare=False)
+
+    def error(self, faults: Sequence[tuple[Place, str]]) -> SpecError:
+        """Return an error that tells all faults by line; one that several places share comes once."""
+        located = sorted((*self._of(place, text), dotted(place), text) for place, text in faults)
+        shared: dict[tuple[str, str], list[str]] = {}
+        for _, origin, place, text in located:
+            shared.setdefault((origin, text), []).append(place)
+        told = [
+            (f"{', '.join(places)} ({origin})" if origin else ", ".join(places), text)
+            for (origin, text), places in shared.items()
+        ]
+        return SpecError(self.source, told)
+
+    def _of(self, place: Place, fault: str) -> tuple[int, str]:
+        """Return the line (0 for none) of ``place`` and how it is named; ``fault`` is said of it."""
+        for at, option in self.options.items():
+            if place[: len(at)] == at or (at[: len(place)] == place and repr(at[-1]) in fault):
+                return 0, option
+        line = self._line_of(place)
+        return line, f"line {line}" if line else ""
+
+    def _line_of(self, place: Place) -> int:
+        """Return the line of a place, or of the nearest place above it that the file has; 0 for none."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        return self.lines.get(place, 0)
+
+
+def dotted(place: Place) -> str:
+    """Return a place as text, such as ``stages[1].when``."""
+    return (
+        "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+        or "(file)"
+    )

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenload.errors import SpecError
-from evenload.pipeline.job.checks.origins import Origins
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.job_file import load_spec, parse_spec
+from evenload.pipeline.job.yaml_text import Origins
 
 GPUS = ["cuda:1", "cuda:0", "cuda:2"]
 JOB = """\
