@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from evenload.moe.routing.batch_plan import BatchPlan
     from evenload.moe.routing.dispatch import Dispatcher
     from evenload.moe.routing.planner import Planner
+    from evenload.moe.search.payback import Payback, where_it_pays
     from evenload.moe.search.plan import Plan, place
     from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
     from evenload.moe.topology import create_redundant_mapping
@@ -26,6 +27,7 @@ _HOMES = {
     "BatchPlan": "routing.batch_plan",
     "Dispatcher": "routing.dispatch",
     "Fleet": "placement.fleet",
+    "Payback": "search.payback",
     "Placement": "placement.rebalance",
     "Plan": "search.plan",
     "Planner": "routing.planner",
@@ -37,12 +39,14 @@ _HOMES = {
     "read_trace": "trace",
     "rebalance_experts": "placement.rebalance",
     "schedule_transfers": "search.transfers",
+    "where_it_pays": "search.payback",
 }
 
 __all__ = [
     "BatchPlan",
     "Dispatcher",
     "Fleet",
+    "Payback",
     "Placement",
     "Plan",
     "Planner",
@@ -54,6 +58,7 @@ __all__ = [
     "read_trace",
     "rebalance_experts",
     "schedule_transfers",
+    "where_it_pays",
 ]
 
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -61,6 +61,31 @@ def test_fewest_fetches(plan, tmp_path):
     assert read_plan(tmp_path / "next.npz")[0].shape == (2, 80)
 
 
+def test_layers_change_where_it_pays(plan, tmp_path):
+    options = ["--old", plan, "--target", 1.001, "--expert-bytes", 2**30, "--token-us", 0.1, "--json"]
+    few, many = (
+        json.loads(call("place", TRACE, *SIZE, *options, "--tokens-to-come", n).stdout) for n in (1, 10**12)
+    )
+    assert (few["pays"], few["moves"]["experts"]) == ([False, False], 0)
+    assert any(many["pays"])
+    assert many["moves"]["experts"] > 0
+    assert many["target_met"] == (max(many["imbalance"]) <= 1.001)
+
+
+def test_a_target_that_is_missed_is_said_on_stderr(plan):
+    intent = TRACE.with_name("routing_intent.npz")
+    done = call("place", intent, *SIZE, "--old", plan, "--objective", "equal", "--target", 1, "--json")
+    assert not json.loads(done.stdout)["target_met"]
+    assert "evenload: target 1 is not met in 2 of 2 layers" in done.stderr
+
+
+def test_a_plan_is_checked_on_what_comes_later():
+    done = json.loads(call("place", TRACE, *SIZE, "--check", 512, "--robust", 0.3, "--json").stdout)
+    assert len(done["checked"]) == 2
+    assert min(done["checked"]) >= 1
+    assert "checked" in call("place", TRACE, *SIZE, "--check", 512).stdout.splitlines()[0]
+
+
 def test_routing_a_plan(plan):
     shown = json.loads(call("route", plan, TRACE, "--layers", "0:26:13", "--json").stdout)
     assert shown["n_batches"] == 16

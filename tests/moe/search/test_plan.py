@@ -7,13 +7,14 @@ from hypothesis import strategies as st
 
 from evenload.balance.flow import route
 from evenload.errors import ConfigError, UnknownName
-from evenload.moe import Fleet, place, rebalance_experts
+from evenload.moe import Fleet, place, rebalance_experts, where_it_pays
 from evenload.moe.placement.bound import placement_bound
 from evenload.moe.search.layer_search import Effort, LayerSearch, LivingFleet
 from evenload.moe.search.scenarios import as_demand, stress
 from evenload.moe.topology import lay_out, ring
 
 TRACES = Path(__file__).parents[2] / "data" / "routing"
+MAY_MISS = pytest.mark.filterwarnings("ignore:target .* is not met")
 BRIEF = Effort(n_windows=8, n_made_up=24, n_rounds=2, n_tries=40)
 
 
@@ -122,6 +123,7 @@ def test_equal_split_costs_by_hand(task):
             assert cost == pytest.approx((load / search.fleet.speed).max(), abs=1e-9)
 
 
+@MAY_MISS
 @settings(max_examples=40, deadline=None)
 @given(tasks())
 def test_an_old_placement_is_made_fit_and_repaired_with_few_fetches(task):
@@ -138,6 +140,22 @@ def test_an_old_placement_is_made_fit_and_repaired_with_few_fetches(task):
     check(from_old.phy2log[0], windows, fleet)
 
 
+@MAY_MISS
+@settings(max_examples=30, deadline=None)
+@given(tasks(), st.booleans(), st.lists(st.floats(1.0, 2.0), min_size=2, max_size=4))
+def test_a_tighter_target_fetches_no_fewer_experts(task, is_routed, targets):
+    windows, fleet = task
+    old = place(windows[:1, None], fleet, effort=BRIEF).phy2log
+    objective = "routed" if is_routed else "equal"
+    plans = [
+        place(windows[:, None], fleet, objective=objective, old=old, target=target, effort=BRIEF)
+        for target in sorted(targets, reverse=True)
+    ]
+    fetched = [len(plan.transfers(old).transfers) for plan in plans]
+    met = [n for n, plan in zip(fetched, plans, strict=True) if plan.target_met]
+    assert met == sorted(met)
+
+
 def groups_by_node(plan, n_groups, fleet):
     """[(layer, expert, nodes that hold it)]"""
     for layer, row in enumerate(plan.phy2log):
@@ -146,6 +164,7 @@ def groups_by_node(plan, n_groups, fleet):
             yield layer, expert, {fleet.nodes[slot // fleet.width] for slot in slots}
 
 
+@MAY_MISS
 @pytest.mark.parametrize("limit", ["base", "all"])
 def test_node_limits(limit):
     windows = np.random.default_rng(3).lognormal(4, 0.8, (6, 2, 16))
@@ -248,7 +267,7 @@ def test_an_exchange_and_a_new_label_take_off_what_they_promise():
     has[living.slot2gpu, old[0]] = True
     before = layer.costs(old[0], demand)
 
-    slots = layer._repair_greedily(old[0], demand, has, 1.02)
+    slots = layer.relieve(old[0], demand, has, 1.02)
 
     after = layer.costs(slots, demand)
     share = (demand / np.bincount(slots, minlength=24))[:, slots]
@@ -303,6 +322,9 @@ def test_scenarios_are_like_the_windows():
         ({"effort": "onlin"}, UnknownName, "effort 'onlin'"),
         ({"node_limit": "some"}, UnknownName, "node limit 'some'"),
         ({"target": 1.1}, ConfigError, "without old="),
+        ({"target": "1.1", "old": [[0] * 8]}, ConfigError, "target is '1.1'"),
+        ({"robust": 2}, ConfigError, "robust is 2"),
+        ({"robust": 0.5, "target": 1.1, "old": [[0] * 8]}, ConfigError, "for the mean of the windows"),
         ({"old": [[0, 1, 2]]}, ConfigError, "old has shape (1, 3)"),
         ({"old": [[0, 1, 2, 3, 0, 1, 2, 4]]}, ConfigError, "ids from 0 to 4"),
         ({"old": [[0.0] * 8]}, ConfigError, "dtype float64"),
@@ -320,6 +342,78 @@ def test_bad_input_is_refused(options, error, words):
         place(**arguments)
     assert words in caught.value.message
     assert caught.value.hint
+
+
+def test_a_target_that_cannot_be_met_is_told():
+    windows = np.ones((4, 2, 8))
+    windows[:, 1, 0] = 1000.0
+    fleet = Fleet.even(4, 8)
+    with pytest.warns(
+        UserWarning, match=r"target 1\.02 is not met in 1 of 2 layers: .* in layer 1, whose bound"
+    ):
+        plan = place(windows, fleet, old=np.tile(np.arange(8), (2, 1)), target=1.02)
+    assert not plan.target_met
+    assert plan.imbalance[0] == plan.stay[0] == 1.0
+
+
+def test_a_plan_is_judged_on_windows_it_has_not_seen():
+    random = np.random.default_rng(2)
+    before, after = random.poisson(random.lognormal(4, 0.8, (2, 1, 3, 32)), (2, 8, 3, 32))
+    fleet = Fleet((9, 9, 12, 10), speeds=(1, 1, 2, 1.5))
+    for objective in ("routed", "equal"):
+        plan = place(before, fleet, objective=objective, effort=BRIEF)
+        np.testing.assert_allclose(plan.judge(before).mean(axis=0), plan.imbalance)
+        assert (plan.judge(after).mean(axis=0) > plan.imbalance).all()
+        assert (plan.judge(np.zeros((1, 3, 32))) == 1).all()
+    with pytest.raises(ConfigError, match="for a plan of"):
+        plan.judge(after[:, :2])
+
+
+def test_a_robust_plan_serves_what_is_rare():
+    """One window in 64 is of another domain: the mean of them all forgets it."""
+    found = {}
+    for robust in (0.0, 0.5):
+        for seed in range(4):
+            random = np.random.default_rng(seed)
+            usual, rare = random.lognormal(3, 1.2, (2, 1, 32))
+            windows = np.concatenate([random.poisson(usual, (63, 1, 32)), random.poisson(rare, (1, 1, 32))])
+            plan = place(windows[random.permutation(64)], Fleet.even(8, 40), objective="equal", robust=robust)
+            for name, load in (("usual", usual), ("rare", rare)):
+                judged = plan.judge(random.poisson(load, (20, 1, 32))).mean()
+                found.setdefault((robust, name), []).append(judged)
+    means = {key: np.mean(values) for key, values in found.items()}
+    assert means[0.5, "rare"] < means[0.0, "rare"] - 0.1
+    assert means[0.5, "usual"] < means[0.0, "usual"] + 0.05
+
+
+@settings(max_examples=20, deadline=None)
+@given(tasks(), st.floats(0, 1e9), st.integers(0, 10**9))
+def test_a_change_is_made_where_it_pays(task, tokens, expert_bytes):
+    windows, fleet = task
+    old = place(windows[:1, None], fleet, effort=BRIEF).phy2log
+    plan = place(windows[::-1, None], fleet, old=old, effort=BRIEF)
+    back = where_it_pays(plan, old, tokens_to_come=tokens, token_s=1e-6, expert_bytes=expert_bytes)
+    check(back.plan.phy2log[0], windows, fleet)
+    if back.pays[0]:
+        assert back.saved_s[0] > back.fetch_s[0]
+        assert back.plan.imbalance[0] == plan.imbalance[0]
+    else:
+        assert (back.plan.phy2log == old).all()
+    np.testing.assert_allclose(back.plan.judge(windows[:, None]).mean(axis=0), back.plan.imbalance)
+
+
+def test_a_placement_that_lost_its_gpu_must_change_whatever_it_costs():
+    windows, fleet = np.ones((2, 1, 4)), Fleet.even(4, 8)
+    old = place(windows, fleet).phy2log
+    left = Fleet.even(4, 8, dead=[0])
+    plan = place(windows, left, old=old)
+    back = where_it_pays(plan, old, tokens_to_come=0, token_s=1e-6, expert_bytes=10**12)
+    lost = set(range(4)) - set(old[0][2:].tolist())
+    assert back.pays[0] == bool(lost)
+    with pytest.raises(ConfigError, match="old=old"):
+        where_it_pays(place(windows, fleet), old, tokens_to_come=1, token_s=1, expert_bytes=1)
+    with pytest.raises(ConfigError, match="token_s is nan"):
+        where_it_pays(plan, old, tokens_to_come=1, token_s=float("nan"), expert_bytes=1)
 
 
 def test_bound_is_the_mean_of_the_windows_bounds():

@@ -1,7 +1,8 @@
 """``evenload moe place``: a plan for batches like those in a trace."""
 
 import json
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from evenload.moe.placement.fleet import Fleet
+    from evenload.moe.search.plan import Plan
 
 __all__ = ["place"]
 
@@ -35,6 +37,10 @@ class PlaceRequest:
     effort: Any
     old: Path | None
     target: float | None
+    robust: float
+    check: int
+    tokens_to_come: int | None
+    token_us: float | None
     expert_bytes: int
     seed: int
     threads: int
@@ -73,6 +79,19 @@ class PlaceRequest:
 @search_options
 @click.option("--old", type=PATH, help="The plan in use: say what has to be fetched.")
 @click.option("--target", type=float, help="With --old: fetch as few experts as bring imbalance to this.")
+@click.option("--robust", default=0.0, help="0 to 1: how much the worst windows count beside the mean.")
+@click.option(
+    "--check",
+    default=0,
+    metavar="TOKENS",
+    help="Also judge a plan made for the first 3/4 of TRACE, on batches of so many tokens of the rest.",
+)
+@click.option(
+    "--tokens-to-come", type=int, help="With --old and --token-us: change only layers where it pays."
+)
+@click.option(
+    "--token-us", type=float, help="Microseconds of a layer's experts for a token, at an even load."
+)
 @click.option("--threads", default=1, show_default=True, help="Layers searched side by side.")
 @click.option("-o", "--output", type=FILE, help="Write the plan: .json or .npz.")
 @json_option
@@ -81,10 +100,16 @@ def place(request: PlaceRequest) -> int:
     """Place copies of experts for batches like those in TRACE."""
     from evenload.moe.search.plan_file import read_plan, write_plan
 
-    name, windows, _ = request.trace.windows(request.window)
+    if request.policy == "eplb" and (request.robust or request.check or request.tokens_to_come is not None):
+        raise ConfigError(
+            "--robust, --check and --tokens-to-come are of the search", hint="use --policy search"
+        )
+    name, windows, has_tokens = request.trace.windows(request.window)
     old = read_plan(request.old)[0] if request.old else None
     plan = _by_eplb(request, windows) if request.policy == "eplb" else _by_search(request, windows, old)
     facts = {"schema": 1, "trace": name, "policy": request.policy, "n_windows": len(windows), **plan.facts}
+    if request.check:
+        facts["checked"] = _checked(request, windows, has_tokens)
     phy2log = plan.phy2log
     if old is not None:
         phy2log, facts["moves"] = _transfers(request, old, phy2log)
@@ -128,24 +153,70 @@ def _by_eplb(request: PlaceRequest, windows: "NDArray[np.int64]") -> _Placed:
 def _by_search(
     request: PlaceRequest, windows: "NDArray[np.int64]", old: "NDArray[np.int64] | None"
 ) -> _Placed:
+    plan = _search(request, windows, old)
+    facts: dict[str, Any] = {"target_met": plan.target_met} if request.target is not None else {}
+    if request.tokens_to_come is not None or request.token_us is not None:
+        plan, facts["pays"] = _where_it_pays(request, plan, old)
+    facts |= {"imbalance": plan.imbalance.tolist(), "bound": plan.bound.tolist()}
+    facts["held_out"] = None if plan.held_out is None else plan.held_out.tolist()
+    return _Placed(plan.phy2log, facts)
+
+
+def _search(request: PlaceRequest, windows: "NDArray[np.int64]", old: "NDArray[np.int64] | None") -> "Plan":
+    """The plan that the options ask for; what Python would warn of is said on stderr."""
     from evenload.moe.search.plan import place as search
 
-    plan = search(
-        windows,
-        request.fleet,
-        objective=request.objective,
-        old=old,
-        target=request.target,
-        node_limit=request.node_limit,
-        n_groups=request.groups,
-        effort=request.effort,
-        seed=request.seed,
-        threads=request.threads,
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        plan = search(
+            windows,
+            request.fleet,
+            objective=request.objective,
+            old=old,
+            target=request.target,
+            node_limit=request.node_limit,
+            n_groups=request.groups,
+            robust=request.robust,
+            effort=request.effort,
+            seed=request.seed,
+            threads=request.threads,
+        )
+    for one in caught:
+        click.echo(f"evenload: {one.message}", err=True)
+    return plan
+
+
+def _where_it_pays(
+    request: PlaceRequest, plan: "Plan", old: "NDArray[np.int64] | None"
+) -> "tuple[Plan, list[bool]]":
+    from evenload.moe.search.payback import where_it_pays
+
+    if old is None or request.tokens_to_come is None or request.token_us is None or not request.expert_bytes:
+        raise ConfigError(
+            "a change pays or not by --old, --tokens-to-come, --token-us and --expert-bytes together",
+            hint="give all four, or neither --tokens-to-come nor --token-us",
+        )
+    payback = where_it_pays(
+        plan,
+        old,
+        tokens_to_come=request.tokens_to_come,
+        token_s=1e-6 * request.token_us,
+        expert_bytes=request.expert_bytes,
     )
-    facts = {"imbalance": plan.imbalance.tolist(), "bound": plan.bound.tolist()}
-    return _Placed(
-        plan.phy2log, {**facts, "held_out": None if plan.held_out is None else plan.held_out.tolist()}
-    )
+    return payback.plan, payback.pays.tolist()
+
+
+def _checked(request: PlaceRequest, windows: "NDArray[np.int64]", has_tokens: bool) -> list[float]:
+    """[layers] imbalance of the last quarter of the trace, served by a plan made for what came before."""
+    known = 3 * len(windows) // 4
+    later = request.trace.windows(request.check)[1] if has_tokens else windows
+    later = later[3 * len(later) // 4 :]
+    if not known or not len(later):
+        raise ConfigError(
+            f"the trace is too short for --check {request.check}", hint="give fewer tokens, or leave it out"
+        )
+    alone = replace(request, target=None)  # what an old placement needs says nothing about windows to come
+    return _search(alone, windows[:known], None).judge(later).mean(axis=0).tolist()
 
 
 def _transfers(
@@ -165,13 +236,18 @@ def _transfers(
 
 
 def _print_plan(facts: dict[str, Any]) -> None:
-    columns = {"imbalance": facts["imbalance"], "held-out": facts.get("held_out"), "bound": facts["bound"]}
+    columns = {"imbalance": facts["imbalance"], "held-out": facts.get("held_out")}
+    columns |= {"checked": facts.get("checked"), "bound": facts["bound"]}
     kept = {name: numbers for name, numbers in columns.items() if numbers is not None}
     n_layers = len(facts["imbalance"])
     rows = [[str(i), *(f"{numbers[i]:.4f}" for numbers in kept.values())] for i in range(n_layers)]
     rows.append(["mean", *(f"{sum(numbers) / n_layers:.4f}" for numbers in kept.values())])
-    for line in format_table(["layer", *kept], rows, right=("layer", "imbalance", "held-out", "bound")):
+    for line in format_table(["layer", *kept], rows, right=["layer", *kept]):
         click.echo(line)
+    if "pays" in facts:
+        click.echo(
+            f"the change pays in {sum(facts['pays'])} of {n_layers} layers; the others stay as they are"
+        )
     if "moves" in facts:
         moves = facts["moves"]
         size = f", {moves['bytes'] / 2**30:.2f} GiB, about {moves['seconds']:.3f} s" if moves["bytes"] else ""

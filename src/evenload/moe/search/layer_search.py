@@ -18,10 +18,9 @@ from evenload.moe.topology import spread_strides
 __all__ = ["Effort", "LayerPlacement", "LayerSearch", "LivingFleet"]
 
 PERFECT = 1.0 + 1e-6
-LEAST_PAY, LEAST_PAY_SPLIT = 1e-4, 1e-5  # of imbalance, for each expert fetched; a split gains in small steps
 LONE_NOISE, LONE_NOISE_SPLIT = 0.1, 0.03  # see ``stress``: routing evens out more than a split does
+WORST = 8  # one window of so many is among the worst
 ENOUGH_WINDOWS = 4  # from which on a quarter of them is held out
-MOST_REPAIRED = 8  # windows, the worst ones, that the greedy search looks at
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +92,7 @@ class LayerSearch:
     home       [experts] the node that must keep a copy, -1 for none
     is_strict  whether no copy may leave its home node
     is_routed  whether batches are routed exactly, not split equally over copies
+    robust     0 to 1: how much the worst windows count beside the mean of all
     """
 
     def __init__(
@@ -104,7 +104,9 @@ class LayerSearch:
         is_strict: bool,
         is_routed: bool,
         seed: int,
+        robust: float = 0.0,
     ):
+        self.robust = robust
         self.windows, self.fleet = windows, fleet
         self.home, self.is_strict, self.is_routed = home, is_strict, is_routed
         self.random = np.random.default_rng(seed)
@@ -139,11 +141,24 @@ class LayerSearch:
         )  # fmt: skip
         return slots
 
-    def scenarios(self, windows: NDArray, effort: Effort) -> NDArray[np.float64]:
-        """[n, experts] scenarios of a round: up to ``n_windows`` windows, and made-up ones."""
+    def scenarios(
+        self, windows: NDArray, effort: Effort, slots: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float64]:
+        """[n, experts] scenarios of a round: up to ``n_windows`` windows, and made-up ones.
+
+        slots  a share ``robust`` of the windows are those that this placement serves worst
+        """
         real = as_demand(windows, 1.0)
-        if len(real) > effort.n_windows:
-            real = real[np.sort(self.random.choice(len(real), effort.n_windows, replace=False))]
+        n_windows = min(len(real), effort.n_windows)
+        worst = np.empty(0, np.int64)
+        if slots is not None and self.robust:
+            cost = self.costs(slots, real * self.fleet.speed.sum())
+            n_worst = int(np.ceil(self.robust * n_windows))
+            worst = np.argsort(-cost, kind="stable")[: max(1, len(real) // WORST)]
+            worst = np.resize(worst, n_worst)
+        if len(real) > effort.n_windows or len(worst):
+            others = self.random.choice(len(real), n_windows - len(worst), replace=False)
+            real = real[np.sort(np.concatenate([worst, others]))]
         n_made_up = max(effort.n_made_up - 2 * len(real), 0)
         noise = LONE_NOISE if self.is_routed else LONE_NOISE_SPLIT
         made_up = stress(real, n_made_up, self.random, noise)
@@ -163,7 +178,9 @@ class LayerSearch:
             judges.append(as_demand(held, self.fleet.speed.sum()))
 
         def verdict(slots: NDArray[np.int64]) -> float:
-            return float(np.mean([self.costs(slots, judge).mean() for judge in judges]))
+            costs = [self.costs(slots, judge) for judge in judges]
+            mean, worst = np.mean([cost.mean() for cost in costs]), max(cost.max() for cost in costs)
+            return float((1 - self.robust) * mean + self.robust * worst)
 
         demand = self.scenarios(known, effort)
         begun = {name: self.search(slots, demand, effort.n_tries // 3)[0] for name, slots in self.starts()}
@@ -172,38 +189,14 @@ class LayerSearch:
         found = [begun[origin]]
         for _ in range(effort.n_rounds - 1):
             found.append(self.search(found[-1], demand, effort.n_tries)[0])
-            demand = self.scenarios(known, effort)
+            demand = self.scenarios(known, effort, found[-1])
         best = min(found, key=verdict)
         held_out = float(self.costs(best, judges[-1]).mean()) if n_held else None
         return LayerPlacement(
-            self.search(best, self.scenarios(self.windows, effort), effort.n_tries)[0],
+            self.search(best, self.scenarios(self.windows, effort, best), effort.n_tries)[0],
             origin,
             held_out,
         )
-
-    def repair(self, old: NDArray[np.int64], target: float, effort: Effort) -> LayerPlacement:
-        """Change ``old`` slots with as few fetches of experts as will bring the mean cost to ``target``.
-
-        Each expert fetched has a price, which a change must pay in cost. It falls until the target is met,
-        but never below ``LEAST_PAY``, even if the target is missed. Under an equal split, the greedy search
-        comes before that.
-        """
-        # Routing over copies that are there needs no fetch, so it has to hold for more than the windows.
-        n_made_up = effort.n_made_up if self.is_routed else 0
-        all_windows = replace(effort, n_windows=len(self.windows), n_made_up=n_made_up)
-        demand = self.scenarios(self.windows, all_windows)
-        has = np.zeros_like(self.nowhere)
-        has[self.fleet.slot2gpu[old >= 0], old[old >= 0]] = True
-        slots, cost = old, self.costs(old, demand)
-        if not self.is_routed:
-            worst = np.sort(np.argsort(-cost, kind="stable")[:MOST_REPAIRED])
-            slots = self._repair_greedily(old, demand[worst], has, target)
-            cost = self.costs(slots, demand)
-        price, least = max(cost.mean() - target, 0.0) / 2, LEAST_PAY if self.is_routed else LEAST_PAY_SPLIT
-        while cost.mean() > target and price >= least:
-            slots, cost = self.search(slots, demand, 2 * effort.n_tries, old_on=has, price=price, goal=target)
-            price /= 2
-        return LayerPlacement(slots, "old", None)
 
     def complete(self, old: NDArray[np.int64]) -> NDArray[np.int64]:
         """Make ``old`` a valid start: no expert twice on a GPU, each somewhere, and at its home node."""
@@ -253,11 +246,13 @@ class LayerSearch:
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Better slots and their cost in each scenario of ``demand``; see ``random_search.search``."""
         problem, state, scratch = self._begin(slots, demand)
+        if n_tries:
+            scratch.random[:] = self.random.integers(1, 2**63, 1)
         has, n_scenarios = self.nowhere if old_on is None else old_on, len(demand)
         random_search.search(problem, state, scratch, has, price * n_scenarios, goal * n_scenarios, n_tries)
         return state.slots, state.cost
 
-    def _repair_greedily(
+    def relieve(
         self,
         slots: NDArray[np.int64],
         demand: NDArray[np.float64],
@@ -287,7 +282,7 @@ class LayerSearch:
             **costs(), least=np.zeros(n_scenarios), turn=np.arange(n_scenarios),
             parent=np.zeros(n_gpus, np.int64), giver=np.zeros(n_gpus, np.int64),
             taker=np.zeros(n_gpus, np.int64), queue=np.zeros(n_gpus, np.int64),
-            random=self.random.integers(1, 2**63, 1).astype(np.uint64),
+            random=np.ones(1, np.uint64),
         )  # fmt: skip
         return problem, state, scratch
 

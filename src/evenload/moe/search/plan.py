@@ -1,16 +1,18 @@
 """``place``: search for a placement on any fleet, from scratch or from the one in use."""
 
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenload._optional import require
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.moe.placement.bound import placement_bound
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import Placement, logical_maps
@@ -34,6 +36,8 @@ class Plan:
     held_out   [layers] imbalance in the windows held out when the search chose; None if there were too few
     bound      [layers] the relaxed minimum over all placements and routings; mean over the windows
     origin     [layers] the start of the search: "EPLB", "copies by load", "backbone" or "old"
+    target     the imbalance that was asked for, None if none was
+    stay       [layers] imbalance of the placement in use, None if none was given
     """
 
     placement: Placement
@@ -43,11 +47,43 @@ class Plan:
     held_out: NDArray[np.float64] | None
     bound: NDArray[np.float64]
     origin: tuple[str, ...]
+    target: float | None = None
+    stay: NDArray[np.float64] | None = None
+
+    @property
+    def target_met(self) -> bool:
+        """Whether the imbalance of each layer is at most ``target``; True without one."""
+        return self.target is None or bool((self.imbalance <= self.target + 1e-9).all())
 
     @property
     def phy2log(self) -> NDArray[np.int64]:
         """[layers, GPUs * width] the expert in each slot, -1 for a slot that is empty or not there."""
         return self.placement.phy2log
+
+    def judge(self, load_windows: ArrayLike) -> NDArray[np.float64]:
+        """[windows, layers] imbalance in other windows than the plan was made for, such as later ones.
+
+        Raises ConfigError if their layers or experts are not the plan's.
+        """
+        from evenload.moe.search.layer_search import LayerSearch, LivingFleet
+        from evenload.moe.search.scenarios import as_demand
+
+        windows, expected = _windows(load_windows), self.placement.logcnt.shape
+        if windows.shape[1:] != expected:
+            raise ConfigError(
+                f"windows of {windows.shape[1:]} for a plan of {expected}",
+                hint="give [windows, layers, experts]",
+            )
+        living, is_routed = LivingFleet.of(self.fleet), self.objective == "routed"
+        free = np.full(expected[1], -1)
+        found = np.ones(windows.shape[:2])
+        for layer, slots in enumerate(self.phy2log[:, living.slot_index]):
+            has_load = windows[:, layer].sum(axis=1) > 0
+            loads = windows[has_load, layer]
+            if len(loads):
+                search = LayerSearch(loads, living, home=free, is_strict=False, is_routed=is_routed, seed=0)
+                found[has_load, layer] = search.costs(slots, as_demand(loads, living.speed.sum()))
+        return found
 
     def transfers(self, old: ArrayLike, **options: Any) -> Schedule:
         """The transfers that lead here from ``old``; options as in ``schedule_transfers``."""
@@ -63,6 +99,7 @@ def place(
     target: float | None = None,
     node_limit: NodeLimit = "none",
     n_groups: int | None = None,
+    robust: float = 0.0,
     effort: str | Any = "online",
     seed: int = 0,
     threads: int = 1,
@@ -75,11 +112,14 @@ def place(
                   "equal": each expert's load is split equally over them
     old           [layers, GPUs * width] the placement in use. Without ``target`` it is one more start of the
                   search
-    target        needs ``old``: fetch as few experts as will bring the mean imbalance of each layer to this
+    target        needs ``old``: fetch as few experts as will bring the mean imbalance of each layer to this.
+                  A tighter target needs no fewer. Warns (UserWarning) where it is not met
     node_limit    "base": each group of experts keeps a copy of each expert on its own node, others go
                   anywhere; "all": copies stay on their group's node
     n_groups      groups of consecutive experts for ``node_limit``, a multiple of the nodes; by default one a
                   node
+    robust        0 to 1, not with ``target``: how much the worst of all windows count beside their mean. With
+                  windows of all the past, or of each domain, the plan then holds for what is rare, too
     effort        "online" (tens of milliseconds a layer for 16 GPUs), "offline", or an ``Effort``
     threads       layers searched at the same time
 
@@ -97,29 +137,30 @@ def place(
             f"{fleet.n_living_slots} living slots are too few for {n_experts} experts",
             hint=f"give the living GPUs {n_experts} slots or more",
         )
-    if target is not None and old is None:
-        raise ConfigError(
-            f"target {target} without old=", hint="give the placement in use as old=, or leave target= out"
-        )
+    _check_target(target, robust, is_old_given=old is not None)
     before = None if old is None else _old(old, n_layers, n_experts, fleet)
     place_layer = partial(
         _place_layer, windows=windows, fleet=fleet, before=before, target=target,
         homes=_homes(windows, fleet, node_limit, n_groups), is_strict=node_limit == "all",
-        is_routed=objective == "routed", effort=effort, seed=seed,
+        is_routed=objective == "routed", effort=effort, seed=seed, robust=robust,
     )  # fmt: skip
     if threads > 1:
         with ThreadPoolExecutor(threads) as pool:
             layers = list(pool.map(place_layer, range(n_layers)))
     else:
         layers = [place_layer(layer) for layer in range(n_layers)]
-    return _as_plan(windows, fleet, objective, layers)
+    plan = _as_plan(windows, fleet, objective, layers, target)
+    if not plan.target_met:
+        _warn_of_target(plan)
+    return plan
 
 
 def _place_layer(
     layer: int, *, windows: NDArray, fleet: Fleet, before: NDArray | None, target: float | None,
-    homes: NDArray, is_strict: bool, is_routed: bool, effort: Any, seed: int,
+    homes: NDArray, is_strict: bool, is_routed: bool, effort: Any, seed: int, robust: float,
 ):  # fmt: skip
-    """Search one layer: ``phy2log`` [GPUs * width], imbalance, imbalance held out or None, origin."""
+    """Search one layer: ``phy2log`` [GPUs * width], imbalance, held out, origin, imbalance of ``before``."""
+    from evenload.moe.search.layer_repair import repair
     from evenload.moe.search.layer_search import LayerSearch, LivingFleet
     from evenload.moe.search.scenarios import as_demand
 
@@ -131,19 +172,22 @@ def _place_layer(
         is_strict=is_strict,
         is_routed=is_routed,
         seed=seed + layer,
+        robust=robust,
     )
     old = None if before is None else search.complete(before[layer][living.slot_index])
     if old is not None and target is not None:
-        found = search.repair(old, target, effort)
+        found = repair(search, old, target, effort)
     else:
         found = search.plan(effort, {} if old is None else {"old": old})
-    cost = search.costs(found.slots, as_demand(windows[:, layer], living.speed.sum())).mean()
+    demand = as_demand(windows[:, layer], living.speed.sum())
+    cost = search.costs(found.slots, demand).mean()
+    stay = None if old is None else float(search.costs(old, demand).mean())
     phy2log = np.full(fleet.n_gpus * fleet.width, -1, np.int64)
     phy2log[living.slot_index] = found.slots
-    return phy2log, float(cost), found.held_out, found.origin
+    return phy2log, float(cost), found.held_out, found.origin, stay
 
 
-def _as_plan(windows: NDArray, fleet: Fleet, objective: str, layers: list) -> Plan:
+def _as_plan(windows: NDArray, fleet: Fleet, objective: str, layers: list, target: float | None) -> Plan:
     phy2log = np.stack([layer[0] for layer in layers])
     log2phy, logcnt = logical_maps(phy2log, windows.shape[2])
     speeds = fleet.living_speeds()
@@ -157,6 +201,20 @@ def _as_plan(windows: NDArray, fleet: Fleet, objective: str, layers: list) -> Pl
         held_out=None if None in held else np.array(held),
         bound=np.mean(bound, axis=0),
         origin=tuple(layer[3] for layer in layers),
+        target=target,
+        stay=None if layers[0][4] is None else np.array([layer[4] for layer in layers]),
+    )
+
+
+def _warn_of_target(plan: Plan) -> None:
+    assert plan.target is not None
+    worst = int(plan.imbalance.argmax())
+    missed = np.flatnonzero(plan.imbalance > plan.target + 1e-9)
+    warnings.warn(
+        f"target {plan.target:g} is not met in {len(missed)} of {len(plan.imbalance)} layers: "
+        f"{plan.imbalance[worst]:.4f} in layer {worst}, whose bound is {plan.bound[worst]:.4f}; "
+        "give more slots, or plan anew without target=",
+        stacklevel=3,
     )
 
 
@@ -181,6 +239,25 @@ def _windows(load_windows: ArrayLike) -> NDArray[np.float64]:
             hint="give each load as a count of tokens, zero or more",
         )
     return windows
+
+
+def _check_target(target: float | None, robust: float, *, is_old_given: bool) -> None:
+    for name, number in (("target", target), ("robust", robust)):
+        if number is not None and not (isinstance(number, Real) and 0 <= number < np.inf):
+            raise ConfigError(f"{name} is {quoted(number)}", hint="give a finite number, such as 1.02 or 0.3")
+    if robust > 1:
+        raise ConfigError(f"robust is {robust}", hint="give 0 (the mean of the windows) to 1 (the worst)")
+    if target is None:
+        return
+    if not is_old_given:
+        raise ConfigError(
+            f"target {target} without old=", hint="give the placement in use as old=, or leave target= out"
+        )
+    if robust:
+        raise ConfigError(
+            f"target {target} and robust {robust}: a target is for the mean of the windows",
+            hint="leave one of them out",
+        )
 
 
 def _check_names(objective: str, node_limit: str) -> None:
