@@ -17,7 +17,7 @@ __all__ = ["Payback", "where_it_pays"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Payback:
-    """The costs and savings of a change of placement, and the plan that changes only the layers where it pays.
+    """The costs and savings of a change of placement, and the plan that changes layers only where it pays.
 
     plan     ``old``'s slots in the layers where the change does not pay
     fetch_s  [layers] seconds that the fetches of each layer take, alone
