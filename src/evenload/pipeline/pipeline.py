@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 from evenload._optional import require
 from evenload._private_files import read_own, refuse_unless_own
 from evenload.balance.policy import policy_from_name
-from evenload.devices import DevicePool
 from evenload.errors import ConfigError, UnknownName
 from evenload.events import Event, EventFile, json_text, read_events
 from evenload.executor.backends import BACKENDS, BackendSettings
@@ -36,9 +35,11 @@ from evenload.pipeline.store.full_disk import FinalWrites
 from evenload.pipeline.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from evenload.devices import DevicePool
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.planning.job_plan import PlannedJob
     from evenload.pipeline.reuse.decision import StageReuse
+    from evenload.pipeline.run.machines.fleet import Fleet
     from evenload.pipeline.run.session import JobSession
     from evenload.pipeline.store.kept_results import ReuseSettings
 
@@ -103,7 +104,7 @@ class Pipeline:
         devices: Any = None,
         *,
         policy: str | None = None,
-        backend: str = "process",
+        backend: str | BackendSettings | None = None,
         out: str | Path | None = None,
         fresh: bool | Collection[str] = False,
         cache: str | Path | None = None,
@@ -117,12 +118,11 @@ class Pipeline:
         policy = policy or self.spec.schedule.policy
         from evenload.pipeline.planning.job_problem import stage_weight_bytes
 
-        _check_names(policy, backend)
+        fleet = self.fleet(devices, policy=policy, backend=backend)
         check_models(self.spec, self.folder)
-        use = self.spec.devices.use if devices is None else devices
-        with DevicePool.discover() as machine:
-            pool = machine.select(use)
-            refuse_cpu(self.spec, pool, use)
+        with fleet:
+            pool = fleet.pool
+            refuse_cpu(self.spec, pool, fleet.use)
             barred_stages(self.spec, pool.ids)
             found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
         stages = tuple(
@@ -139,13 +139,27 @@ class Pipeline:
             groups=count_groups([item.group for item, _ in self.items]),
             seed=self.spec.job.seed,
             policy=policy,
-            backend=backend,
+            backend=fleet.name,
             devices=found,
             stages=stages,
             out=folder,
             kept=tuple(one.to_json() for one in kept),
             reuse="; ".join(one.to_text() for one in kept),
         )
+
+    def fleet(
+        self, devices: Any = None, *, policy: str = "measured", backend: str | BackendSettings | None = None
+    ) -> "Fleet":
+        """The devices that the job runs on, with the backend that reaches them; a context.
+
+        The arguments win over the job file. Raises UnknownName or ConfigError on names that are none.
+        """
+        from evenload.pipeline.run.machines.fleet import Fleet, backend_of
+
+        _check_names(policy, backend or "process")
+        use = self.spec.devices.use if devices is None else devices
+        settings, follows = backend_of(self.spec.backend, backend)
+        return Fleet(use, settings, follows=follows)
 
     def _kept(self, folder: Path, cache: str | Path | None, fresh: Collection[str]) -> "list[StageReuse]":
         from evenload.pipeline.store.reuse_preview import preview_reuse
@@ -158,7 +172,7 @@ class Pipeline:
         devices: Any = None,
         *,
         policy: str | None = None,
-        backend: str | BackendSettings = "process",
+        backend: str | BackendSettings | None = None,
         out: str | Path | None = None,
         fresh: bool | Collection[str] = False,
         retry_failed: bool = False,
@@ -170,7 +184,7 @@ class Pipeline:
     ) -> PipelineResult:
         """Run the job, or go on with it, and write its run folder.
 
-        devices, policy   win over those of the job file
+        devices, policy, backend  win over those of the job file
         out               the run folder; results in it that are still the job's are kept, the rest is done
         fresh             take an earlier run in the folder away, or do these stages again
         retry_failed      try items again that failed in an earlier run
@@ -190,18 +204,16 @@ class Pipeline:
         from evenload.pipeline.store.ledger import Ledger
 
         policy = policy or self.spec.schedule.policy
-        _check_names(policy, backend)
+        fleet = self.fleet(devices, policy=policy, backend=backend)
         skipped = frozenset(skip)
         check_ids(sorted(skipped), {item.id for item, _ in self.items})
         if report is not None:
             _check_place(Path(report))
         check_models(self.spec, self.folder)
-        use = self.spec.devices.use if devices is None else devices
         again = () if isinstance(fresh, bool) else tuple(fresh)
-        with DevicePool.discover() as machine, Interrupts() as interrupts:
-            pool = machine.select(use)
-            refuse_cpu(self.spec, pool, use)
-            barred_stages(self.spec, pool.ids)
+        with Interrupts() as interrupts, fleet:
+            refuse_cpu(self.spec, fleet.pool, fleet.use)
+            barred_stages(self.spec, fleet.pool.ids)
             with self._reusing(cache, again, retry_failed) as reuse:
                 folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh is True)
                 with contextlib.closing(Ledger.open(folder.path)) as ledger:
@@ -217,10 +229,10 @@ class Pipeline:
                             ledger,
                             [file, *sinks],
                             reuse=reuse,
-                            may_use_cpu=may_use_cpu(use),
+                            may_use_cpu=may_use_cpu(fleet.use),
                             skipped=skipped,
                         )
-                        session.go(pool, lambda: self._planned(pool, folder), policy, backend, sample_s)
+                        session.go(fleet, lambda: self._planned(fleet, folder), policy, sample_s)
                         interrupts.hold()
                         session.finish()
                     return self._write(session, folder, report, session.lost_events(file))
@@ -240,12 +252,11 @@ class Pipeline:
         made = [[one.digest for one in reuse.identities], rules, self.spec.job.seed]
         return digest_of(json_text(made).encode("utf-8", "replace"))
 
-    def _planned(self, pool: DevicePool, folder: RunFolder) -> "PlannedJob":
+    def _planned(self, fleet: "Fleet", folder: RunFolder) -> "PlannedJob":
         """By the job's mode, what fits into the memory that is free now, and what is known of times."""
         from evenload.pipeline.planning.estimates.run_history import read_history
         from evenload.pipeline.planning.job_plan import (
             PlannedJob,
-            free_host_bytes,
             plan_job,
             pool_devices,
         )
@@ -255,7 +266,7 @@ class Pipeline:
         if folder.is_resumed:
             with contextlib.suppress(ConfigError):  # it was killed before it had a summary
                 history = read_history(folder.path)
-        devices, host_bytes = pool_devices(pool), free_host_bytes()
+        devices, host_bytes = pool_devices(fleet.pool, fleet.free_bytes()), fleet.host_bytes()
         n_items = len(self.items)
         asked = build_job_problem(
             self.spec, n_items, self.folder, devices, history=history, host_bytes=host_bytes

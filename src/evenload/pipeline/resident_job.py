@@ -11,8 +11,8 @@ from evenload.events import json_text
 from evenload.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
-    from evenload.devices import DevicePool
     from evenload.pipeline.job.spec import JobSpec
+    from evenload.pipeline.run.machines.fleet import Fleet
     from evenload.pipeline.stage import Item
     from evenload.pipeline.store.kept_results import ReuseSettings
     from evenload.pipeline.store.run_folder import RunFolder
@@ -49,10 +49,10 @@ class ResidentJob(Pipeline):
 
         return no_reuse(self.spec, self.folder)  # weights need not be read to be known again
 
-    def _planned(self, pool: "DevicePool", folder: "RunFolder") -> Any:
-        devices = tuple(device.id for device in pool)
+    def _planned(self, fleet: "Fleet", folder: "RunFolder") -> Any:
+        devices = tuple(device.id for device in fleet.pool)
         if devices not in self._plans:
-            self._plans[devices] = self._first_plan(pool, folder)
+            self._plans[devices] = self._first_plan(fleet, folder)
         found = self._plans[devices]
         if found.job_problem.problem.n_items != len(self.items):
             found = self._again(found)
@@ -71,14 +71,14 @@ class ResidentJob(Pipeline):
             plan=plan_job(self.spec.model_copy(update={"schedule": same}), asked), job_problem=asked
         )
 
-    def _first_plan(self, pool: "DevicePool", folder: "RunFolder") -> Any:
+    def _first_plan(self, fleet: "Fleet", folder: "RunFolder") -> Any:
         """All models on each device where they fit whole, so that nothing is loaded twice."""
         asked = self.spec
         if asked.schedule.mode == "auto":
             every = asked.schedule.model_copy(update={"mode": "data_parallel"})
             self.spec = asked.model_copy(update={"schedule": every})
             try:
-                found = super()._planned(pool, folder)
+                found = super()._planned(fleet, folder)
                 units = [unit for phase in found.plan.phases for unit in phase.units]
                 if all(unit.fit.name == "whole" for unit in units):
                     return found
@@ -86,4 +86,4 @@ class ResidentJob(Pipeline):
                 pass  # they do not fit together
             finally:
                 self.spec = asked
-        return super()._planned(pool, folder)
+        return super()._planned(fleet, folder)

@@ -36,7 +36,7 @@ class RunRequest:
     job: Path | None
     devices: str | None
     policy: str | None
-    backend: str
+    backend: str | None
     out: Path | None
     resume: bool
     fresh: tuple[str, ...]
@@ -76,7 +76,7 @@ class RunRequest:
 @click.argument("job", type=PATH, required=False)
 @click.option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number; wins over the job file.")
 @click.option("--policy", help="measured: slow devices hold back at the end | pull: they do not.")
-@click.option("--backend", default="process", show_default=True, help="process | inline (to debug with).")
+@click.option("--backend", help="process | ray (a cluster) | inline (to debug with); wins over the job file.")
 @click.option("-o", "--out", type=PATH, help="The run folder; wins over the job file.")
 @click.option("--resume", is_flag=True, help="Go on with the run in the folder; that is the default.")
 @click.option(

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
@@ -11,7 +11,15 @@ from evenload.errors import ConfigError, UnknownName
 from evenload.executor.task.messages import Message
 from evenload.executor.task.task import PreparedTask
 
-__all__ = ["BACKENDS", "Backend", "BackendSettings", "Machines", "WorkerOptions", "make_backend"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "BackendSettings",
+    "FreeMemory",
+    "Machines",
+    "WorkerOptions",
+    "make_backend",
+]
 
 BACKENDS = {
     "inline": "evenload.executor.backends.inline:InlineBackend",
@@ -106,6 +114,13 @@ class Backend(Protocol):
         ...
 
 
+class FreeMemory(NamedTuple):
+    """The memory that was free on each device, by id, and on each machine, by name, when it was last asked."""
+
+    devices: Mapping[str, int]
+    machines: Mapping[str, int]
+
+
 @runtime_checkable
 class Machines(Protocol):
     """A backend over machines that come and go. These methods are for any thread."""
@@ -120,6 +135,10 @@ class Machines(Protocol):
 
     def arrivals(self, spec: Spec) -> tuple[Device, ...]:
         """Select what ``spec`` means of the machines that have come since devices were last asked for."""
+        ...
+
+    def free_memory(self) -> FreeMemory:
+        """Return what the drivers of each machine said when its devices were last listed."""
         ...
 
 

@@ -164,8 +164,9 @@ def apply_change(document: dict[str, Any], change: str) -> Place:
 
 
 def _expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
-    """Expand ``devices: cpu*4`` to ``devices: {use: cpu*4}``; so for a ``schedule`` and a ``cache``."""
-    for section, key in (("devices", "use"), ("schedule", "policy"), ("cache", "folder")):
+    """Expand ``devices: cpu*4`` to ``devices: {use: cpu*4}``; so for other sections."""
+    main_keys = (("backend", "name"), ("devices", "use"), ("schedule", "policy"), ("cache", "folder"))
+    for section, key in main_keys:
         if isinstance(document.get(section), str | int) and not isinstance(document[section], bool):
             document = {**document, section: {key: document[section]}}
     return document

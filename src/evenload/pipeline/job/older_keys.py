@@ -1,7 +1,7 @@
 """Convert keys of older job files to today's.
 
 ``diffusion_model.params`` once held how a model is spread over GPUs: device, device_ids, parallel_mode,
-num_workers, use_device_map. They become ``devices`` and ``schedule``, with a note for each.
+num_workers, use_device_map. They become ``backend``, ``devices`` and ``schedule``, with a note for each.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,6 +12,7 @@ __all__ = ["convert_older_keys"]
 Place = tuple[str | int, ...]
 _SECTION = "diffusion_model"
 _MODES = ("single", "data_parallel", "model_parallel")
+_MAIN_KEYS = {"backend": "name", "devices": "use", "schedule": "policy"}
 _DEVICE_MAPS = ("auto", "balanced")
 
 
@@ -65,8 +66,12 @@ class _Conversion:
                 self.refuse((_SECTION, "params", key), "write it in a stage, under model, params or call")
 
     def parallel_mode(self, value: Any) -> None:
+        if value == "ray":
+            return self.set("parallel_mode", "backend", "name", value)
         if value not in _MODES:
-            return self.refuse((_SECTION, "params", "parallel_mode"), f"use {', '.join(_MODES)}", value)
+            return self.refuse(
+                (_SECTION, "params", "parallel_mode"), f"use {', '.join(_MODES)} or ray", value
+            )
         self.set("parallel_mode", "schedule", "mode", value)
 
     def use_device_map(self, value: Any) -> None:
@@ -114,7 +119,7 @@ class _Conversion:
         said = f"{_SECTION}.params.{older}: {self.params[older]}"
         present = self.document.get(section, {})
         if isinstance(present, str | int):
-            present = {"use" if section == "devices" else "policy": present}
+            present = {_MAIN_KEYS[section]: present}
         if not isinstance(present, dict):
             return  # the section itself is a fault, which is reported elsewhere
         if key in present and not (wins and (section, key) in self.set_here):

@@ -12,6 +12,7 @@ from pydantic import PrivateAttr, field_validator, model_validator
 from evenload.pipeline.job.section import Fault, Faults, Name, Section, one_line
 from evenload.pipeline.job.spec_inputs import InputsSection, JobSection
 from evenload.pipeline.job.spec_settings import (
+    BackendSection,
     CacheSection,
     DevicesSection,
     ErrorsSection,
@@ -32,6 +33,7 @@ from evenload.pipeline.job.yaml_text import Origins
 
 __all__ = [
     "LOSSY",
+    "BackendSection",
     "BestSection",
     "CacheSection",
     "DevicesSection",
@@ -58,6 +60,7 @@ class JobSpec(Section):
 
     version: Literal[1]
     job: JobSection
+    backend: BackendSection = BackendSection()
     devices: DevicesSection = DevicesSection()
     stages: tuple[StageSpec, ...]
     """What each item goes through, one after the other."""

@@ -1,19 +1,63 @@
-"""The sections ``devices``, ``schedule``, ``errors`` and ``report`` of a job file.
+"""The sections ``backend``, ``devices``, ``schedule``, ``errors``, ``cache`` and ``report`` of a job file.
 
 Needs pydantic (extra ``yaml``).
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_validator
+from pydantic import (
+    Field,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from evenload.errors import ConfigError
-from evenload.pipeline.job.section import Section, Size, located, one_line
+from evenload.pipeline.job.section import Fault, Faults, Section, Size, located, one_line
 
-__all__ = ["CacheSection", "DevicesSection", "ErrorsSection", "Mode", "ReportSection", "ScheduleSection"]
+__all__ = [
+    "BackendSection",
+    "CacheSection",
+    "DevicesSection",
+    "ErrorsSection",
+    "Mode",
+    "ReportSection",
+    "ScheduleSection",
+]
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Mode = Literal["auto", "single", "data_parallel", "model_parallel", "stage_parallel", "swap"]
+
+
+class BackendSection(Section):
+    """The section ``backend``; ``backend: ray`` is short for ``backend: {name: ray}``."""
+
+    name: Literal["process", "ray", "inline"] = "process"
+    """process: workers on this machine; ray: on the machines of a Ray cluster; inline: to debug with."""
+    address: str | None = Field(default=None, min_length=1)
+    """Of the Ray cluster, such as 10.0.0.1:6379; by default that of RAY_ADDRESS, or the one on this machine."""
+    follow: bool = False
+    """Take in the devices of machines that join the cluster while the job runs."""
+    reserve: bool = True
+    """Use only devices that Ray lists as free, and reserve them there; false: use any."""
+    runtime_env: dict[str, Any] | None = None
+    """Ray's own way to bring files, packages and variables to other machines."""
+
+    @model_validator(mode="after")
+    def _settings_are_of_ray(self) -> Self:
+        fields = type(self).model_fields.items()
+        given = [key for key, field in fields if key != "name" and getattr(self, key) != field.default]
+        if given and self.name != "ray":
+            faults: list[Fault] = [
+                ((key,), f"has no effect with {self.name}; write name: ray") for key in given
+            ]
+            raise Faults(faults)
+        if self.address is not None and self.address.startswith("ray://"):
+            text = "is a Ray Client, which carries no large arrays; run on a machine of the cluster"
+            raise Faults([(("address",), text)])
+        return self
 
 
 class DevicesSection(Section):

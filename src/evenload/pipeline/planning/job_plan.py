@@ -6,6 +6,7 @@
 """
 
 import contextlib
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -98,14 +99,20 @@ def _stage_facts(job_problem: JobProblem) -> dict[str, Any]:
     }
 
 
-def pool_devices(pool: "DevicePool") -> list[FleetDevice]:
-    """List the devices of a pool for the planner: their free memory now and their speed."""
+def pool_devices(pool: "DevicePool", known_bytes: Mapping[str, int] | None = None) -> list[FleetDevice]:
+    """List the devices of a pool for the planner: their free memory now and their speed.
+
+    known_bytes  free memory of devices that only their own machine can tell of
+    """
+    known_bytes = known_bytes or {}
     devices = list(pool)
     n_cpu = sum(device.family == "cpu" for device in devices)
     best = max((pool.score(device.id) for device in devices), default=1.0) or 1.0
     found = []
     for device in devices:
-        if device.family == "cpu":
+        if device.id in known_bytes:
+            free = known_bytes[device.id]
+        elif device.family == "cpu":
             free = free_host_bytes()
             free = None if free is None else free // n_cpu
         else:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenload.devices.device import family_of
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.memory_sizes import gib_text
@@ -88,7 +89,7 @@ def build_job_problem(
     if any(stage.when is not None for stage in spec.stages):
         notes.append("conditions (when) are counted as if every item passed")
     notes += _bfloat16_notes(facts, devices)
-    on_gpu = any(not device.id.startswith("cpu") for device in devices)
+    on_gpu = any(family_of(device.id) != "cpu" for device in devices)
     problem = Problem(
         stages,
         _plan_devices(spec, devices),

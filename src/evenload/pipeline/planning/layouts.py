@@ -18,7 +18,7 @@ def best_layouts(stage: PlanStage, problem: Problem, *, groups_only: bool = Fals
     groups_only  leave out layouts without a group of devices
     """
     allowed = [device for device in problem.devices if stage.name not in device.barred]
-    devices = sorted(allowed, key=lambda device: -device.speed)
+    devices = sorted(allowed, key=lambda device: (_machine(device), -device.speed))
     found: list[Layout] = []
     if not groups_only:
         singles = tuple(option for device in devices if (option := best_single(stage, device, problem)))
@@ -44,11 +44,11 @@ def best_single(stage: PlanStage, device: PlanDevice, problem: Problem) -> Place
 
 
 def _grouped(stage: PlanStage, devices: Sequence[PlanDevice], size: int, problem: Problem) -> Layout:
-    """Form groups of ``size`` devices of like speed; devices left over, or that make no group, work alone."""
+    """Form groups of ``size`` devices of like speed, each on one machine; other devices work alone."""
     layout: list[PlacementOption] = []
     at = 0
     while at < len(devices):
-        group = devices[at : at + size]
+        group = [one for one in devices[at : at + size] if _machine(one) == _machine(devices[at])]
         option = group_option(stage, group, problem) if len(group) == size else None
         if option is not None:
             layout.append(option)
@@ -59,6 +59,11 @@ def _grouped(stage: PlanStage, devices: Sequence[PlanDevice], size: int, problem
             layout.append(single)
         at += 1
     return tuple(layout)
+
+
+def _machine(device: PlanDevice) -> str:
+    """Return the name of the device's machine: one worker has all devices of a group."""
+    return device.id.rpartition("/")[0]
 
 
 def _slowness(layout: Layout) -> tuple[float, int]:

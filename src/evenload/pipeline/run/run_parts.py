@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from evenload.devices import DevicePool
 from evenload.events import EventLog
-from evenload.executor.backends import BackendSettings, make_backend
 from evenload.executor.decide.record import Record
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import HangWatch
@@ -15,10 +13,11 @@ from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.planning.estimates.run_history import mean_load_s
-from evenload.pipeline.planning.job_plan import PlannedJob, free_host_bytes, pool_devices
+from evenload.pipeline.planning.job_plan import PlannedJob, pool_devices
 from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.run.device_changes import DeviceChanges
+from evenload.pipeline.run.machines.fleet import Fleet
 from evenload.pipeline.run.replanner import Replanner
 from evenload.pipeline.run.run_events import ItemCounts, QueueLengths
 from evenload.pipeline.run.snapshot import described
@@ -68,10 +67,9 @@ class RunParts:
 def build_parts(
     context: RunContext,
     tasks: Sequence[StageTask],
-    pool: DevicePool,
+    fleet: Fleet,
     planned: PlannedJob,
     policy: str,
-    backend: str | BackendSettings,
 ) -> RunParts:
     """All that runs ``tasks`` and what follows from them; starts nothing."""
     spec, log = context.spec, context.log
@@ -81,11 +79,11 @@ def build_parts(
     dispatcher.add(tasks, {task.strand: inputs.size_of(task) for task in tasks})
     sources = [identity.sources for identity in context.reuse.identities]
     setups = stage_setups(spec, context.folder, context.run_folder, sources, may_use_cpu=context.may_use_cpu)
-    park_bytes = parking_budget(free_host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
-    reached = make_backend(backend)
+    park_bytes = parking_budget(fleet.host_bytes(), planned.plan.streamed_bytes, len(dispatcher.groups))
+    reached = fleet.take_backend()
     driver = StageDriver(
         reached,
-        pool,
+        fleet.pool,
         dispatcher,
         setups,
         Record(log),
@@ -102,7 +100,7 @@ def build_parts(
         DeviceChanges(driver, context.flow, functools.partial(_barred_on, spec)),
         QueueLengths(log, dispatcher, names),
         ItemCounts(log, context.flow),
-        _replanner(context, planned, dispatcher, driver) if policy.startswith("measured") else None,
+        _replanner(context, planned, dispatcher, driver, fleet) if policy.startswith("measured") else None,
     )
 
 
@@ -146,7 +144,7 @@ def _watch(spec: JobSpec, flow: ItemFlow) -> HangWatch:
 
 
 def _replanner(
-    context: RunContext, planned: PlannedJob, dispatcher: Dispatcher, driver: StageDriver
+    context: RunContext, planned: PlannedJob, dispatcher: Dispatcher, driver: StageDriver, fleet: Fleet
 ) -> Replanner:
     asked = planned.job_problem
     return Replanner(
@@ -158,19 +156,19 @@ def _replanner(
         context.log,
         sources={stage.name: stage.item_from for stage in asked.stages},
         devices=driver.devices_there,
-        describe=_describer(context, planned, driver),
+        describe=_describer(context, planned, driver, fleet),
         load_s=lambda: mean_load_s(driver.outcomes.load_s),
     )
 
 
 def _describer(
-    context: RunContext, planned: PlannedJob, driver: StageDriver
+    context: RunContext, planned: PlannedJob, driver: StageDriver, fleet: Fleet
 ) -> Callable[[str], PlanDevice | None]:
     """What the planner needs to know of a device that joins the run."""
 
     def describe(device: str) -> PlanDevice | None:
-        fleet = pool_devices(driver.pool)
-        again = build_job_problem(context.spec, len(context.flow.items), context.folder, fleet).problem
+        devices = pool_devices(driver.pool, fleet.free_bytes(driver.pool))
+        again = build_job_problem(context.spec, len(context.flow.items), context.folder, devices).problem
         return described(planned.job_problem.problem, again, device)
 
     return describe

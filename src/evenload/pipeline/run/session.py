@@ -14,7 +14,6 @@ from evenload._version import __version__
 from evenload.devices import DevicePool
 from evenload.devices.telemetry import Telemetry
 from evenload.events import Event, EventFile, EventLog, Note, RunFinished, RunStarted
-from evenload.executor.backends import BackendSettings
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
 from evenload.pipeline.dispatch.results import ItemResult
 from evenload.pipeline.job.spec import JobSpec
@@ -23,6 +22,7 @@ from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.job_plan import PlannedJob
 from evenload.pipeline.reuse.decision import reuse_text
 from evenload.pipeline.run.item_rows import headline_of, item_rows
+from evenload.pipeline.run.machines.fleet import Fleet
 from evenload.pipeline.run.result_recorder import ResultRecorder
 from evenload.pipeline.run.run_events import ItemCounts, planned_event
 from evenload.pipeline.run.run_loop import RunLoop
@@ -82,10 +82,9 @@ class JobSession:
 
     def go(
         self,
-        pool: DevicePool,
+        fleet: Fleet,
         make_plan: Callable[[], PlannedJob],
         policy: str,
-        backend: str | BackendSettings,
         sample_s: float = 1.0,
     ) -> None:
         """Run what is not done yet, as ``make_plan`` says if anything is left.
@@ -95,7 +94,7 @@ class JobSession:
         """
         log = self._log
         self._began_s = log.now()
-        self._announce(pool, policy, backend)
+        self._announce(fleet.pool, policy, fleet.name)
         try:
             tasks = self._recorder.restore(self._flow.begin())
             self._tell_reuse()
@@ -104,20 +103,20 @@ class JobSession:
                 self.plan = planned.plan
                 log.emit(Note(log.now(), "info", "plan", f"{self.plan.mode}: {self.plan.why}"))
                 log.emit(planned_event(self.plan, log.now()))
-                with self._watched(pool, sample_s):
-                    self._run(tasks, pool, planned, policy, backend)
+                with self._watched(fleet.pool, sample_s):
+                    self._run(tasks, fleet, planned, policy)
         except KeyboardInterrupt:
             self.status = "interrupted"
         except Exception as error:  # the results so far are written, then it is raised
             self.status, self.error = "failed", error
             log.emit(Note(log.now(), "error", "pipeline", str(error)))
 
-    def _announce(self, pool: DevicePool, policy: str, backend: str | BackendSettings) -> None:
+    def _announce(self, pool: DevicePool, policy: str, backend: str) -> None:
         spec, log = self._context.spec, self._log
         facts: dict[str, Any] = {
             "seed": spec.job.seed,
             "policy": policy,
-            "backend": str(backend),
+            "backend": backend,
             "evenload": __version__,
             "pid": os.getpid(),
             "stages": [stage.name for stage in spec.stages],
@@ -155,15 +154,14 @@ class JobSession:
     def _run(
         self,
         tasks: list[StageTask],
-        pool: DevicePool,
+        fleet: Fleet,
         planned: PlannedJob,
         policy: str,
-        backend: str | BackendSettings,
     ) -> None:
         began = self._log.now()
         loop = RunLoop(
             self._context,
-            build_parts(self._context, tasks, pool, planned, policy, backend),
+            build_parts(self._context, tasks, fleet, planned, policy),
             self._recorder,
             self._is_time_up,
         )

@@ -17,7 +17,7 @@ from evenload._optional import require
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, EvenloadError
-from evenload.executor.backends import WorkerOptions
+from evenload.executor.backends import FreeMemory, WorkerOptions
 from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, RayFrame
 from evenload.executor.backends.ray.channel import ActorChannel
 from evenload.executor.backends.ray.cluster import Cluster
@@ -114,6 +114,9 @@ class RayBackend:
 
     def arrivals(self, spec: Spec) -> tuple[Device, ...]:
         return self._connected().arrivals(spec)
+
+    def free_memory(self) -> FreeMemory:
+        return self._connected().free_memory()
 
     def start(self, worker: int, device: Device, pool: DevicePool, environment: Mapping[str, str]) -> None:
         channel = self._channels.get(device.id)

@@ -12,7 +12,7 @@ from typing import Any
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec, families
 from evenload.errors import ConfigError, NoUsableDevice, UnknownName, quoted
-from evenload.executor.backends import WorkerOptions
+from evenload.executor.backends import FreeMemory, WorkerOptions
 from evenload.executor.backends.ray.actor import WorkerActor
 from evenload.executor.backends.ray.address import check_answers, find_address
 from evenload.executor.backends.ray.nodes import Node, choose_on, list_devices, machines_in, name_nodes
@@ -148,6 +148,17 @@ class Cluster:
             device for device, home in ids.items() if home is None and device.rpartition("/")[0] not in known
         }
         return tuple(sorted(gone))
+
+    def free_memory(self) -> FreeMemory:
+        """Return what the machines said of their memory when they last listed their devices."""
+        with self._lock:
+            asked = {name: node.found for name, node in self._nodes.items() if node.found is not None}
+        devices = {
+            f"{name}/{device}" if name else device: n_bytes
+            for name, found in asked.items()
+            for device, n_bytes in found.free_bytes.items()
+        }
+        return FreeMemory(devices, {name: found.host_bytes for name, found in asked.items()})
 
     def _select(self, spec: Spec, asked: Collection[str]) -> DevicePool:
         """Select, after the machines ``asked`` have listed their devices anew."""

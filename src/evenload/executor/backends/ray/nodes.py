@@ -17,12 +17,18 @@ __all__ = ["Node", "NodeDevices", "choose_on", "list_devices", "name_nodes"]
 
 @dataclass(frozen=True, slots=True)
 class NodeDevices:
-    """The devices of one machine. ``free_bytes``: free memory by device id, where the driver tells."""
+    """The devices of one machine.
+
+    free_bytes  free memory by device id, where the driver tells
+    mask        the GPUs that Ray sees there, as its environment names them
+    host_bytes  memory of the machine itself that is free
+    """
 
     devices: tuple[Device, ...]
     reports: tuple[ProbeReport, ...]
     free_bytes: Mapping[str, int]
     mask: str | None = None
+    host_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +75,16 @@ def list_devices() -> NodeDevices:
     """List this machine's devices and their free memory."""
     import os
 
+    import psutil
+
     with DevicePool.discover() as pool:
         free_bytes = {}
         for device in pool:
             reading = pool.load(device.id).reading
             if reading.memory_total_bytes is not None and reading.memory_used_bytes is not None:
                 free_bytes[device.id] = reading.memory_total_bytes - reading.memory_used_bytes
-        return NodeDevices(tuple(pool), pool.reports, free_bytes, os.environ.get("CUDA_VISIBLE_DEVICES"))
+        mask, host_bytes = os.environ.get("CUDA_VISIBLE_DEVICES"), int(psutil.virtual_memory().available)
+        return NodeDevices(tuple(pool), pool.reports, free_bytes, mask, host_bytes)
 
 
 def name_nodes(alive: Sequence[Mapping[str, Any]], here: str, known: Iterable[Node] = ()) -> list[Node]:

@@ -1,0 +1,118 @@
+"""The devices of a run, on this machine or on those of a cluster, and the memory that is free there."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Self
+
+from evenload.devices import DevicePool
+from evenload.executor.backends import Backend, BackendSettings, Machines, make_backend
+from evenload.executor.loop.roster import check_follow
+from evenload.pipeline.planning.job_plan import free_host_bytes
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec import BackendSection
+
+__all__ = ["Fleet", "backend_of"]
+
+
+class Fleet:
+    """The devices of a run and the backend that reaches them; a context, which closes what it opened.
+
+    use      which devices, as ``--devices`` says it
+    backend  its name or its settings; ``name`` is how it is called
+    follows  take in what ``use`` means of machines that join while the run is under way
+    pool     the devices, from ``__enter__`` on
+    """
+
+    pool: DevicePool
+
+    def __init__(self, use: Any, backend: str | BackendSettings, *, follows: bool = False):
+        self.use, self.name, self.follows = use, str(backend), follows
+        self._settings = backend
+        self._backend: Backend | None = None
+        self._machines: Machines | None = None
+
+    def __enter__(self) -> Self:
+        """Ask for the devices. Raises what making the backend and selecting devices raise."""
+        self._backend = make_backend(self._settings)
+        try:
+            if self.follows:
+                check_follow(self.use, self._backend)
+            self._machines = self._backend if isinstance(self._backend, Machines) else None
+            self.pool = self._backend.devices(self.use)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+        self.pool.close()
+
+    def take_backend(self) -> Backend:
+        """Return the backend, once; whoever takes it closes it."""
+        backend, self._backend = self._backend, None
+        assert backend is not None
+        return backend
+
+    @property
+    def has_machines(self) -> bool:
+        """Whether workers may be on other machines than this program."""
+        return self._machines is not None
+
+    def free_bytes(self, pool: DevicePool | None = None) -> dict[str, int]:
+        """Return the free memory of devices by id, as their own machines say it; {} if all are here.
+
+        CPU slots have equal parts of their machine's memory.
+        """
+        if self._machines is None:
+            return {}
+        devices = tuple(self.pool if pool is None else pool)
+        free = self._machines.free_memory()
+        n_slots = Counter(device.node for device in devices if device.family == "cpu")
+        found = {}
+        for device in devices:
+            if device.family != "cpu":
+                found |= {device.id: free.devices[device.id]} if device.id in free.devices else {}
+            elif device.node in free.machines:
+                found[device.id] = free.machines[device.node] // n_slots[device.node]
+        return found
+
+    def host_bytes(self) -> int | None:
+        """Return the host memory that is free for all devices together.
+
+        Of several machines as much as leaves each device the share that those of the scarcest one have.
+        """
+        if self._machines is None:
+            return free_host_bytes()
+        n_devices = Counter(device.node for device in self.pool)
+        return _even_bytes(self._machines.free_memory().machines, n_devices)
+
+    def _close(self) -> None:
+        backend, self._backend = self._backend, None
+        if backend is not None:
+            backend.close(0.0)
+
+
+def _even_bytes(free: Mapping[str, int], n_devices: Mapping[str, int]) -> int | None:
+    shares = [free[machine] / n for machine, n in n_devices.items() if machine in free]
+    return int(min(shares) * sum(n_devices.values())) if shares else None
+
+
+def backend_of(
+    section: "BackendSection", given: str | BackendSettings | None
+) -> tuple[str | BackendSettings, bool]:
+    """Return the backend of a job and whether it follows machines; ``given`` wins over the job file.
+
+    The job file's settings of Ray hold whenever it is Ray that is asked for by name.
+    """
+    if given is not None and not isinstance(given, str):
+        return given, section.follow
+    name = section.name if given is None else given
+    if name != "ray":
+        return name, False
+    from evenload.executor.backends.ray.backend import Ray
+
+    is_own = section.name == "ray"
+    settings = Ray(section.address, section.runtime_env, section.reserve) if is_own else Ray()
+    return settings, is_own and section.follow
