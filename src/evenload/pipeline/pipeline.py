@@ -35,7 +35,6 @@ from evenload.pipeline.store.full_disk import FinalWrites
 from evenload.pipeline.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from evenload.devices import DevicePool
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.planning.job_plan import PlannedJob
     from evenload.pipeline.reuse.decision import StageReuse

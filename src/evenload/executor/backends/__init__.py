@@ -115,7 +115,7 @@ class Backend(Protocol):
 
 
 class FreeMemory(NamedTuple):
-    """The memory that was free on each device, by id, and on each machine, by name, when it was last asked."""
+    """The memory that was free on each device, by id, and on each machine, by name."""
 
     devices: Mapping[str, int]
     machines: Mapping[str, int]

@@ -71,6 +71,7 @@ class Gone(NamedTuple):
     position    its position in the first chunk that it held; see ``progress_cell``
     last_words  its last lines of output
     cause       how it ended, where the exit code does not say it
+    is_cut_off  its machine, or what connects us with it, was lost: that says nothing of what it ran
     """
 
     worker: int
@@ -78,6 +79,7 @@ class Gone(NamedTuple):
     position: int
     last_words: str = ""
     cause: str = ""
+    is_cut_off: bool = False
 
     @property
     def reason(self) -> str:

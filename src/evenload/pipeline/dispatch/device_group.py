@@ -64,6 +64,11 @@ class DeviceGroup:
         """Something of it is not over yet."""
         return self.is_ordered or bool(self.running) or bool(self.saving)
 
+    @property
+    def mean_item_s(self) -> float:
+        """Seconds for an item lately, the mean over stages; 0 if it has done none."""
+        return sum(self.item_s.values()) / max(1, len(self.item_s))
+
     def may_start(self, now: float) -> bool:
         return self.state == "off" and not self.is_draining and now >= self.back_off.not_before_s
 

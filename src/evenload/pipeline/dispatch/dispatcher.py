@@ -39,6 +39,7 @@ class Dispatcher:
     load_s
     batch     stage -> most items in one call
     barred    device -> stages that may not run on it
+    once      stages whose tasks may be run once only
     """
 
     def __init__(
@@ -55,13 +56,15 @@ class Dispatcher:
         load_s: Mapping[int, float] | None = None,
         batch: Mapping[int, int] | None = None,
         barred: Mapping[str, Collection[int]] | None = None,
+        once: Collection[int] = (),
     ):
         self._state = FleetState(stages, item_s or {}, load_s or {}, batch or {})
         self._chooser = WorkChooser(self._state, queue, holds)
         self.stages, self.groups, self.waiting = self._state.stages, self._state.groups, self._state.waiting
         self.drained: set[str] = set()
         self._fits, self._oom = fits or {}, tuple(oom)
-        self._suspects = Suspects()
+        self._suspects = Suspects(once)
+        self.is_once_only = self._suspects.is_once_only
         self._free, self._barred = free or {}, dict(barred or {})
         self.follow(phases)
 
@@ -111,7 +114,7 @@ class Dispatcher:
             return actions
         if not len(self.waiting) and not any(group.saving for group in self.groups.values()):
             self.add(self._suspects.release())
-        for group in self._fastest_first():
+        for group in sorted(self.groups.values(), key=lambda group: group.mean_item_s):
             if group.state == "up" and not group.is_ordered and not group.is_draining:
                 action = self._order(group, now)
                 if action is not None:
@@ -125,12 +128,6 @@ class Dispatcher:
         """Seconds until a worker's back-off ends; None if none has one."""
         due = [group.back_off.not_before_s - now for group in self.groups.values() if group.state == "off"]
         return min((seconds for seconds in due if seconds > 0), default=None)
-
-    def _fastest_first(self) -> list[DeviceGroup]:
-        def key(group: DeviceGroup) -> float:
-            return sum(group.item_s.values()) / max(1, len(group.item_s))
-
-        return sorted(self.groups.values(), key=key)
 
     def _order(self, group: DeviceGroup, now: float) -> Action | None:
         assignment = self._chooser.choose(group, now)
@@ -331,24 +328,21 @@ class Dispatcher:
         self.waiting.avoid.pop(task)
         return None
 
-    def lost(self, group_id: str, now: float, how: str, said: str = "") -> list[StageTask]:
+    def lost(
+        self, group_id: str, now: float, how: str, said: str = "", *, blames: bool = True
+    ) -> list[StageTask]:
         """Its worker is gone. Returns the tasks that are given up; the others will be dealt again.
 
-        how   in words that fit after "its worker"
-        said  its last words, to go on a sentence with
+        how     in words that fit after "its worker"; ``said``: its last words, to go on a sentence with
+        blames  what ran there may have ended it; False: its machine was lost
         """
         group = self.groups[group_id]
-        given_up = []
-        for task in group.running:
-            if self._suspects.died(task):
-                given_up.append(task)
-            else:
-                self.add([task])
+        again, given_up = self._suspects.after_loss(group.running, group.saving, blames=blames)
+        self.add(again)
         stage = group.loading
         if not group.running and group.back_off.died(how, now, said=said, building=stage):
             assert stage is not None
             group.refused[stage] = f"its worker {how} while it loaded the model{said}"
-        self.add(group.saving)
         group.reset()
         group.state = "lost" if group.back_off.why_given_up else "off"
         return given_up
@@ -360,21 +354,29 @@ class Dispatcher:
             return None
         return next_fit(self.groups[group_id], stage, self._fits.get(self.stages[stage], ()))
 
-    def restart(self, group_id: str) -> None:
-        """Its worker is ended from outside; a new one is to take over."""
+    def restart(self, group_id: str) -> list[StageTask]:
+        """Its worker is ended from outside, and replaced. Returns the tasks that are given up."""
         group = self.groups[group_id]
-        self.add([*group.running, *group.saving])
+        again, given_up = self._suspects.after_end((*group.running, *group.saving))
+        self.add(again)
         group.reset()
         group.state = "off"
+        return given_up
 
-    def end_slow(self, group_id: str, order: EndWorker) -> None:
-        """Its worker is ended because it took too long: what ``order`` does not blame is dealt again."""
+    def end_slow(self, group_id: str, order: EndWorker) -> list[StageTask]:
+        """Its worker is ended as it took too long. Others than ``order`` blames go on as in ``restart``."""
         group = self.groups[group_id]
         for task in (*order.failed, *order.later):
             group.running.pop(task, None)
         self._suspects.hold(order.later)
         self._suspects.separate(order.alone)
-        self.restart(group_id)
+        return self.restart(group_id)
+
+    def leave(self, device: str, why: str) -> None:
+        """``device`` is there no more, until it joins."""
+        for group in self.groups.values():
+            if device in group.devices:
+                group.back_off.why_given_up, group.state = why, "lost"
 
     def drain(self, device: str) -> None:
         """``device`` is to take nothing more; what it runs may be finished."""

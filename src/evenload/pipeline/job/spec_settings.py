@@ -37,7 +37,7 @@ class BackendSection(Section):
     name: Literal["process", "ray", "inline"] = "process"
     """process: workers on this machine; ray: on the machines of a Ray cluster; inline: to debug with."""
     address: str | None = Field(default=None, min_length=1)
-    """Of the Ray cluster, such as 10.0.0.1:6379; by default that of RAY_ADDRESS, or the one on this machine."""
+    """Of the Ray cluster, such as 10.0.0.1:6379; by default RAY_ADDRESS, or the one that runs here."""
     follow: bool = False
     """Take in the devices of machines that join the cluster while the job runs."""
     reserve: bool = True

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from evenload.devices import DevicePool
+from evenload.devices import Device, DevicePool
 from evenload.errors import ConfigError, UnknownName
 from evenload.executor.supervisor.call_queue import CallQueue
 from evenload.pipeline.dispatch.item_flow import ItemFlow
@@ -24,6 +24,7 @@ class DeviceChanges:
 
     is_stopped  it was asked to end
     barred_on   gives the stages that may not run on each of some devices
+    find        selects devices that do not take part yet
     """
 
     def __init__(
@@ -31,8 +32,9 @@ class DeviceChanges:
         driver: StageDriver,
         flow: ItemFlow,
         barred_on: Callable[[Sequence[str]], Mapping[str, Collection[int]]] = lambda devices: {},
+        find: Callable[[str], DevicePool] = DevicePool.find,
     ):
-        self._driver, self._flow, self._barred_on = driver, flow, barred_on
+        self._driver, self._flow, self._barred_on, self._find = driver, flow, barred_on, find
         self._requests = CallQueue(driver.wake)
         self.is_paused = self.is_stopped = False
 
@@ -54,11 +56,28 @@ class DeviceChanges:
         asked = str(devices).split(",")
         known = [device for device in self._driver.pool if device.id in asked]
         if len(known) < len(asked):
-            known += DevicePool.find(",".join(one for one in asked if one not in self._driver.pool))
-        there = {device.id: device for device in (*self._driver.pool, *known)}
-        barred = self._barred_on(list(there))
+            known += self._find(",".join(one for one in asked if one not in self._driver.pool))
+        barred = self._barred_with(known)
         self._in_loop(lambda: self._driver.join(known, barred))
         return tuple(device.id for device in known)
+
+    @property
+    def all_devices(self) -> tuple[Device, ...]:
+        """Those that have ever taken part."""
+        return tuple(self._driver.pool)
+
+    def enter(self, devices: Sequence[Device]) -> None:
+        """These came with a machine: have them work as well, soon."""
+        barred = self._barred_with(devices)
+        self._requests.call(lambda: self._driver.join(devices, barred))
+
+    def lose(self, devices: Collection[str], why: str) -> None:
+        """These are gone with their machine, ``why`` in words that fit after "the worker"."""
+        self._requests.call(lambda: self._driver.leave(devices, why))
+
+    def _barred_with(self, devices: Sequence[Device]) -> Mapping[str, Collection[int]]:
+        there = {device.id: device for device in (*self._driver.pool, *devices)}
+        return self._barred_on(list(there))
 
     def pause(self) -> None:
         """Begin nothing new; what runs is finished."""

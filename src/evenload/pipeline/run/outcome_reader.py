@@ -2,12 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
+from evenload.executor.task.messages import Gone
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
@@ -92,18 +93,29 @@ class OutcomeReader:
         for inputs in order.inputs:
             self.take(worker, OrderOutcome("failed", order.stage, inputs.task, error=error), order.fit)
 
-    def worker_gone(self, worker: Worker, reason: str, last_words: str, said: str) -> None:
+    def worker_gone(self, worker: Worker, message: Gone, said: str) -> None:
         """``worker`` has ended; ``said``: its last line, to go on a sentence with."""
-        now, group = time.monotonic(), worker.slot
+        now, group, reason = time.monotonic(), worker.slot, message.reason
         running = self._dispatcher.running_on(group)
         for task, since_s in running.items():
             self._span(worker, task, since_s, now, "lost")
         if running:
             self._record.note("info", f"worker {worker.name} {reason}; a new one is started")
-        for task in self._dispatcher.lost(group, now, reason, said):
-            text = f"the item was given up: every worker that ran it {reason}"
-            outcome = OrderOutcome("failed", task.stage, task, error=("WorkerLost", text, last_words))
-            self.ended.append(EndedTask(task, outcome, group))
+        given_up = self._dispatcher.lost(group, now, reason, said, blames=not message.is_cut_off)
+        once = [task for task in given_up if self._dispatcher.is_once_only(task)]
+        self.not_again(once, group, reason, message.last_words)
+        text = f"the item was given up: every worker that ran it {reason}"
+        for task in given_up:
+            if task not in once:
+                self._fail(task, group, ("WorkerLost", text, message.last_words))
+
+    def not_again(self, tasks: Iterable[StageTask], group: str, reason: str, last_words: str = "") -> None:
+        """The worker of these ended, ``reason`` says how, and their stage is not ``repeatable``."""
+        text = (
+            f"its worker {reason}; whether it was done is not known, and `repeatable: false` is not run again"
+        )
+        for task in tasks:
+            self._fail(task, group, ("WorkerLost", text, last_words))
 
     def given_up(self, tasks: Sequence[StageTask]) -> None:
         """These tasks, which no worker has, are not run, as somebody asked."""
@@ -118,13 +130,15 @@ class OutcomeReader:
         for task, since_s in self._dispatcher.running_on(group).items():
             self._span(worker, task, since_s, now, "failed" if task in order.failed else "lost")
         if order.loading is not None:
-            self._dispatcher.lost(group, now, order.why)
+            self.not_again(self._dispatcher.lost(group, now, order.why), group, order.why)
             return
-        self._dispatcher.end_slow(group, order)
+        self.not_again(self._dispatcher.end_slow(group, order), group, order.why)
         for task in order.failed:
             kind, text = order.error
-            outcome = OrderOutcome("failed", task.stage, task, error=(kind, f"{text} on {group}", stack))
-            self.ended.append(EndedTask(task, outcome, group))
+            self._fail(task, group, (kind, f"{text} on {group}", stack))
+
+    def _fail(self, task: StageTask, group: str, error: tuple[str, str, str]) -> None:
+        self.ended.append(EndedTask(task, OrderOutcome("failed", task.stage, task, error=error), group))
 
     def _take_load(self, group: str, outcome: OrderOutcome, fit: Fit) -> bool:
         name, seconds = self._stages[outcome.stage], outcome.stop_s - outcome.start_s

@@ -41,6 +41,7 @@ class RunLoop:
         KeyboardInterrupt if another program has asked to stop.
         """
         try:
+            self._parts.machines.begin()
             with Control(self._context.run_folder, self._parts.changes):
                 while self._is_going_on() or self._parts.commit.pending:
                     self._round()

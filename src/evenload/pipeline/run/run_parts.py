@@ -18,6 +18,7 @@ from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.run.device_changes import DeviceChanges
 from evenload.pipeline.run.machines.fleet import Fleet
+from evenload.pipeline.run.machines.machine_watch import MachineWatch
 from evenload.pipeline.run.replanner import Replanner
 from evenload.pipeline.run.run_events import ItemCounts, QueueLengths
 from evenload.pipeline.run.snapshot import described
@@ -59,6 +60,7 @@ class RunParts:
     inputs: StageInputs
     commit: GroupCommit
     changes: DeviceChanges
+    machines: MachineWatch
     queues: QueueLengths
     counts: ItemCounts
     replanner: Replanner | None
@@ -92,12 +94,14 @@ def build_parts(
         _watch(spec, context.flow),
         lambda task: f"{names[task.stage]} of {context.flow.name_of(context.flow.strands[task.strand])}",
     )
+    changes = DeviceChanges(driver, context.flow, functools.partial(_barred_on, spec), fleet.find)
     return RunParts(
         dispatcher,
         driver,
         inputs,
         GroupCommit(context.ledger, reached.wake, context.share),
-        DeviceChanges(driver, context.flow, functools.partial(_barred_on, spec)),
+        changes,
+        MachineWatch(fleet.machines, fleet.use if fleet.follows else None, changes, log),
         QueueLengths(log, dispatcher, names),
         ItemCounts(log, context.flow),
         _replanner(context, planned, dispatcher, driver, fleet) if policy.startswith("measured") else None,
@@ -118,6 +122,7 @@ def _dispatcher(spec: JobSpec, planned: PlannedJob, *, holds: bool) -> Dispatche
         item_s={at: s.estimate.item_s for at, s in stages.items() if s.estimate.item_s},
         load_s={at: s.estimate.load_s for at, s in stages.items() if s.estimate.load_s},
         batch={at: stage.batch for at, stage in stages.items() if stage.repeatable},
+        once=[at for at, stage in stages.items() if not stage.repeatable],
         barred=_numbered(spec, {one.id: one.barred for one in planned.job_problem.problem.devices}),
     )
 

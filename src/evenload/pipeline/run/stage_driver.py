@@ -39,6 +39,7 @@ __all__ = ["StageDriver"]
 
 GRACE_S = 1.0
 LONGEST_START_S = 300.0  # a worker that is not up by then is given up
+REPLAN_S = 10.0  # after devices left: another plan may be found for what none can run by this one
 POLL_S = 0.5  # at most, so that a drained device or a control file is seen soon
 
 
@@ -84,6 +85,7 @@ class StageDriver:
         self._tasks = Tasks()
         self._hosts: dict[int, PreparedTask] = {}
         self._idle_since_s: dict[str, float] = {}
+        self._patient_until_s = 0.0
 
     def step(self, *, deals: bool = True) -> list[EndedTask]:
         """Send what can be sent, wait for news, take it in; returns the tasks that are over.
@@ -170,17 +172,29 @@ class StageDriver:
 
     def join(self, found: Sequence[Device], barred: Mapping[str, Collection[int]]) -> None:
         """See ``DeviceChanges.add``. ``barred``: device -> stages that may not run on it."""
-        new = [device for device in found if device.id not in self.pool]
-        if new:
-            self.pool = DevicePool([*self.pool, *new], n_cores=self.pool.n_cores)
+        known = {device.id: device for device in self.pool}
+        if any(known.get(device.id) != device for device in found):
+            devices = known | {device.id: device for device in found}
+            self.pool = DevicePool(list(devices.values()), n_cores=self.pool.n_cores)
         for device in found:
             self._dispatcher.join(device.id, barred.get(device.id, ()))
+
+    def leave(self, devices: Collection[str], why: str) -> None:
+        """These are there no more: what they ran is run elsewhere. ``why``: after "the worker" and "it"."""
+        for group, worker in tuple(self._supervisor.workers.items()):
+            if not devices.isdisjoint(self._dispatcher.devices_of(group)):
+                self._supervisor.discard(worker, why)
+                self.gone(worker, Gone(worker.number, None, NOT_BEGUN, cause=why, is_cut_off=True))
+        for device in devices:
+            self._dispatcher.leave(device, f"it {why}")
+        self._patient_until_s = time.monotonic() + REPLAN_S
 
     def _stop_drained(self, *, at_once: bool = False) -> None:
         """Workers of drained devices end when they have nothing left, or ``at_once``."""
         for group in self._dispatcher.draining(with_work=at_once):
             if group in self._supervisor.workers:
-                self._dispatcher.restart(group)
+                given_up = self._dispatcher.restart(group)
+                self.outcomes.not_again(given_up, group, "was ended with its device")
                 self._stop(group)
 
     # --- decide -----------------------------------------------------------------------------------
@@ -199,7 +213,7 @@ class StageDriver:
         return any(worker.chunks or not worker.is_ready for worker in self._supervisor.workers.values())
 
     def _refuse_if_stuck(self, now: float) -> None:
-        stuck = self._dispatcher.why_stuck()
+        stuck = self._dispatcher.why_stuck() if now >= self._patient_until_s else None
         if stuck is not None and self._dispatcher.wake_s(now) is None:
             stage, causes = stuck
             raise NoUsableDevice(f"no device can run stage {self._stages[stage].stage!r}", causes=causes)
@@ -281,11 +295,12 @@ class StageDriver:
     def gone(self, worker: Worker, message: Gone) -> None:
         self._idle_since_s.pop(worker.slot, None)
         self._slow.gone(worker.slot)
-        self.outcomes.worker_gone(worker, message.reason, message.last_words, saying(message.last_words))
+        self.outcomes.worker_gone(worker, message, saying(message.last_words))
 
     def _replace(self, worker: Worker) -> None:
         self._record.note("warning", f"{worker.slot}: memory did not come back; a new worker takes over")
         self._idle_since_s.pop(worker.slot, None)
         self._slow.gone(worker.slot)
         self._supervisor.discard(worker, "replaced: memory did not come back")
-        self._dispatcher.restart(worker.slot)
+        given_up = self._dispatcher.restart(worker.slot)
+        self.outcomes.not_again(given_up, worker.slot, "was replaced as memory did not come back")

@@ -222,10 +222,12 @@ def test_devices_of_another_run_are_started_beside_those_that_wait(job: Path) ->
 def test_a_plan_is_that_of_its_own_number_of_items(job: Path, tmp_path: Path) -> None:
     changes = [f"stages.{stage}.estimate={{item_s: 10, load_s: 60}}" for stage in ("model", "after")]
     whole, plans = Pipeline.from_yaml(job, changes), {}
-    pool, folder = DevicePool.discover().select("cpu*3"), RunFolder.create(tmp_path / "planned")
-    found = {
-        n: ResidentJob(whole.spec, whole.items[:n], job.parent, plans)._planned(pool, folder) for n in (1, 6)
-    }
+    folder = RunFolder.create(tmp_path / "planned")
+    with whole.fleet("cpu*3") as fleet:
+        found = {
+            n: ResidentJob(whole.spec, whole.items[:n], job.parent, plans)._planned(fleet, folder)
+            for n in (1, 6)
+        }
     assert [one.job_problem.problem.n_items for one in found.values()] == [1, 6]
     assert found[1].plan.makespan_s < found[6].plan.makespan_s
     assert found[1].plan.mode == found[6].plan.mode == "data_parallel"

@@ -7,6 +7,7 @@ backend does the rest (see ``actor``), so faults, batches, time limits and outpu
 restarts an actor: the engine decides what a lost worker means.
 """
 
+import contextlib
 import queue
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -201,6 +202,7 @@ class RayBackend:
         messages: list[Message] = []
         if self._watch is not None:
             self._watch.close()
+        self._lose_left()
         for channel in self._channels.values():
             channel.write(ActorCommand("close", (grace_s,)))
         until = time.monotonic() + grace_s + KILL_S
@@ -299,6 +301,13 @@ class RayBackend:
                 remote.channel.end()
                 self._lose(remote.channel, "was lost: its actor does not answer")
 
+    def _lose_left(self) -> None:
+        """Give up the workers of machines that have left: nobody there will answer."""
+        with contextlib.suppress(RuntimeError):  # the cluster itself is gone
+            devices = [channel.device for channel in self._channels.values() if not channel.is_lost]
+            for device in self._connected().lost(devices) if devices else ():
+                self._lose(self._channels[device], "was lost with its machine")
+
     def _lose(self, channel: ActorChannel, cause: str) -> None:
         """Report the workers of a lost actor as gone. What they had begun is unknown: maybe all of it."""
         channel.is_lost = True
@@ -306,7 +315,7 @@ class RayBackend:
             if remote.channel is channel:
                 del self._workers[worker]
                 position = PACKING if remote.sent_s else NOT_BEGUN
-                self._messages.append(Gone(worker, None, position, cause=cause))
+                self._messages.append(Gone(worker, None, position, cause=cause, is_cut_off=True))
 
     def _cause(self, channel: ActorChannel, error: BaseException) -> str:
         """Find the line of Ray's long error text that says what happened."""

@@ -31,6 +31,7 @@ class Fleet:
         self._settings = backend
         self._backend: Backend | None = None
         self._machines: Machines | None = None
+        self._reached: Backend | None = None  # while it is another's to close
 
     def __enter__(self) -> Self:
         """Ask for the devices. Raises what making the backend and selecting devices raise."""
@@ -38,7 +39,8 @@ class Fleet:
         try:
             if self.follows:
                 check_follow(self.use, self._backend)
-            self._machines = self._backend if isinstance(self._backend, Machines) else None
+            if isinstance(self._backend, Machines):
+                self._machines = self._reached = self._backend
             self.pool = self._backend.devices(self.use)
         except BaseException:
             self._close()
@@ -56,9 +58,13 @@ class Fleet:
         return backend
 
     @property
-    def has_machines(self) -> bool:
-        """Whether workers may be on other machines than this program."""
-        return self._machines is not None
+    def machines(self) -> Machines | None:
+        """The backend, if its workers may be on other machines than this program."""
+        return self._machines
+
+    def find(self, spec: str) -> DevicePool:
+        """Select devices that may take part, too, also while the run is under way; from any thread."""
+        return DevicePool.find(spec) if self._reached is None else self._reached.devices(spec)
 
     def free_bytes(self, pool: DevicePool | None = None) -> dict[str, int]:
         """Return the free memory of devices by id, as their own machines say it; {} if all are here.
