@@ -182,7 +182,7 @@ class StageDriver:
     def leave(self, devices: Collection[str], why: str) -> None:
         """These are there no more: what they ran is run elsewhere. ``why``: after "the worker" and "it"."""
         for group, worker in tuple(self._supervisor.workers.items()):
-            if not devices.isdisjoint(self._dispatcher.devices_of(group)):
+            if not set(devices).isdisjoint(self._dispatcher.devices_of(group)):
                 self._supervisor.discard(worker, why)
                 self.gone(worker, Gone(worker.number, None, NOT_BEGUN, cause=why, is_cut_off=True))
         for device in devices:

@@ -1,5 +1,7 @@
 """Machines that leave or join the cluster while a run is under way, as its loop is told of them."""
 
+from typing import Any
+
 from evenload.errors import EvenloadError
 from evenload.events import EventLog, Note
 from evenload.executor.backends import Machines
@@ -17,7 +19,7 @@ class MachineWatch:
     follows   what is taken in of machines that join; None: nothing
     """
 
-    def __init__(self, machines: Machines | None, follows: object, changes: DeviceChanges, log: EventLog):
+    def __init__(self, machines: Machines | None, follows: Any, changes: DeviceChanges, log: EventLog):
         self._machines, self._follows = machines, follows
         self._changes, self._log = changes, log
         self._lost: set[str] = set()
