@@ -18,6 +18,7 @@ import evenload
 from evenload.errors import ConfigError, GangError
 from evenload.events import EventLog, Span, StageFinished, StageStarted, WorkerStarted
 from evenload.executor import Executor, Rank
+from evenload.executor.backends.process import ProcessBackend
 from evenload.executor.gangs import gang as gang_module
 from evenload.executor.gangs.fault import RankFault, is_waiting, root_cause
 from evenload.executor.gangs.store import open_store
@@ -153,8 +154,20 @@ def test_ranks_leave_with_the_program(tmp_path: Path, popen: Any, line_of: Any) 
     assert not left
 
 
-def test_a_gang_of_one_needs_no_other() -> None:
-    assert evenload.gang(lambda rank: (rank.number, rank.size), devices="cpu*1") == [(0, 1)]
+def test_a_gang_of_one_needs_no_other_and_no_time_passes_while_all_is_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, poll, stopped_s = time.monotonic, ProcessBackend.poll, [0.0]
+
+    def is_stopped_meanwhile(self: ProcessBackend, timeout_s: float | None) -> list:
+        messages = poll(self, timeout_s)
+        stopped_s[0] += 1000.0
+        return messages
+
+    monkeypatch.setattr(ProcessBackend, "poll", is_stopped_meanwhile)
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + stopped_s[0])
+    one = evenload.gang(lambda rank: (rank.number, rank.size), devices="cpu*1", timeout_s=900)
+    assert one == [(0, 1)]
 
 
 def test_what_makes_no_gang_is_refused_at_once() -> None:

@@ -30,10 +30,12 @@ from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
 
 __all__ = ["Gang", "GangCall", "gang", "gang_beside"]
 
-SETTLE_S = 0.3  # to hear of more faults: the cause of the others may be reported last
+SETTLE_S = 2.0  # at most, to hear of more faults: the cause of the others may be reported last
 ANSWER_S = 5.0  # at most, for late ranks to print their stacks: beside other work that takes a while
 EXTRA_S = 60.0  # torch's time limit is later, as this one reports more
 GRACE_S = 1.0
+LOOK_S = 1.0  # how often to look at the clock
+LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile
 JOIN, RUN = 1, 2  # the chunks that each worker gets
 
 
@@ -173,13 +175,17 @@ class Gang:
     ) -> None:
         """Read messages until all ranks are in ``done``, one has a fault, or the time is up.
 
+        What passes while the program is stopped, and its ranks maybe with it, does not count.
         ``first`` makes the call to send to a rank that has loaded the task.
         """
         while len(done) < len(self._devices) and not self._faults:
-            left_s = None if until is None else until - time.monotonic()
-            if left_s is not None and left_s <= 0:
+            now = time.monotonic()
+            if until is not None and until <= now:
                 return
-            for message in self._backend.poll(left_s):
+            messages = self._backend.poll(None if until is None else min(LOOK_S, until - now))
+            if until is not None and time.monotonic() - now > LOOK_S + LATE_S:
+                until += time.monotonic() - now
+            for message in messages:
                 if isinstance(message, Up):
                     self._pids[message.worker] = message.pid
                     self._backend.load(message.worker, self._task)
@@ -231,7 +237,12 @@ class Gang:
 
     def _settle(self) -> None:
         """Wait for more faults: a rank that dies makes others raise, and theirs may be reported first."""
-        self._listen(SETTLE_S, lambda: any(fault.distance == 0 for fault in self._faults))
+
+        def is_settled() -> bool:
+            is_clear = any(fault.distance == 0 for fault in self._faults)
+            return is_clear or {fault.rank for fault in self._faults} >= set(range(len(self._devices)))
+
+        self._listen(SETTLE_S, is_settled)
 
     def _blame(self, what: str) -> None:
         """Ask late ranks for their stacks: those inside torch.distributed only wait for others."""

@@ -1,5 +1,6 @@
 """Finds who takes too long: items over their time limit, workers that do not stop, slow items."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 
 from evenload.executor.decide.record import Record
@@ -13,11 +14,15 @@ LOOK_S = 1.0  # how often to look, if no time limit asks for more
 STUCK_S = 1.0  # an item that runs so long, and much longer than all before, shall not hold up its chunk
 STUCK_TIMES = 20.0
 SUSPICIOUS_S = 30.0  # and if it goes on for so long, a person should know
+LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile, and its workers maybe with it
+MOST_STOPS = 1000  # are remembered
 PATIENCE_S = 0.5  # at least, for a worker to finish what nobody needs any more
 
 
 class Watchdog:
     """A timer for items: looks where workers are, and has those killed that are over time.
+
+    What passes while the whole program is stopped (by Ctrl-Z, or with its machine) counts for no item.
 
     due_s  when to look next
     """
@@ -26,6 +31,8 @@ class Watchdog:
         self.due_s = 0.0
         self._supervisor = supervisor
         self._record = record
+        self._looked_s = 0.0
+        self._stops: deque[tuple[float, float]] = deque(maxlen=MOST_STOPS)
 
     def expect(self, now: float, timeout_s: float) -> None:
         """A chunk was sent whose items have a time limit."""
@@ -33,7 +40,9 @@ class Watchdog:
 
     def look(self, workers: Iterable[Worker], runs: Sequence[Run], now: float) -> None:
         """Look at all ``workers``. One that is stuck with a copy is freed if ``runs`` have items for it."""
-        self.due_s = now + LOOK_S
+        if now - self.due_s > LATE_S:
+            self._stops.append((self._looked_s, now))
+        self._looked_s, self.due_s = now, now + LOOK_S
         for worker in workers:
             if worker.chunks:
                 is_wanted = any(run.has_items_for(worker.slot) for run in runs)
@@ -41,6 +50,7 @@ class Watchdog:
 
     def _look_at(self, worker: Worker, chunk: Sent, is_wanted: bool, now: float) -> None:
         position, seconds = self._supervisor.progress(worker)
+        seconds = self._running_s(seconds, now)
         position = chunk.position_at_end(position)
         sizing, limit_s = chunk.run.sizing, chunk.run.options.timeout_s
         is_stuck = position >= 0 and seconds > max(STUCK_S, STUCK_TIMES * sizing.longest_s)
@@ -63,9 +73,16 @@ class Watchdog:
             left_s = limit_s * n_at_once - seconds if position >= 0 else limit_s
             if left_s > 0:
                 self.due_s = min(self.due_s, now + left_s)
+            elif chunk.late_at != position:  # news may wait, and the program been stopped a moment ago
+                chunk.late_at, self.due_s = position, now
             else:
                 chunk.overtime_at = position
                 self._supervisor.kill(worker)
+
+    def _running_s(self, seconds: float, now: float) -> float:
+        """Of the last ``seconds``, those in which the program was not stopped."""
+        since_s = now - seconds
+        return seconds - sum(to_s - max(from_s, since_s) for from_s, to_s in self._stops if to_s > since_s)
 
     def _suspect(self, worker: Worker, chunk: Sent, position: int, seconds: float) -> None:
         if seconds > max(SUSPICIOUS_S, STUCK_TIMES * chunk.run.sizing.longest_s):

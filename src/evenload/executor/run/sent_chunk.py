@@ -20,6 +20,7 @@ class SentChunk(Generic[R]):
     is_released    its items but the one that runs were given to others
     is_warned_of   a person was told that it takes long
     is_tiny        it is expected to be done before the next could be sent
+    late_at        position that was found to take too long, to be looked at once more
     overtime_at    position at which its worker was killed for taking too long
     """
 
@@ -32,6 +33,7 @@ class SentChunk(Generic[R]):
     dropped_s: float | None = None
     is_released: bool = False
     is_warned_of: bool = False
+    late_at: int | None = None
     overtime_at: int | None = None
     is_tiny: bool = False
 
