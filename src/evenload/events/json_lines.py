@@ -1,6 +1,7 @@
 """Events as lines of JSON, and JSON that can be written whatever the values are."""
 
 import dataclasses
+import functools
 import json
 import math
 from collections.abc import Mapping
@@ -15,12 +16,14 @@ _MOST_DEPTH = 50
 _MOST_BITS = 14_280  # 4299 digits: Python neither prints nor reads integers of more
 _TYPES: dict[str, type] = {cls.__name__: cls for cls in Event.__args__}
 _FIELDS = {name: frozenset(f.name for f in dataclasses.fields(cls)) for name, cls in _TYPES.items()}
+_ORDERED = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in _TYPES.values()}
 
 
 def encode(event: Event) -> str:
     """Write ``event`` as one line of JSON without the line end: its type under ``event``, then its fields."""
-    row = {"event": type(event).__name__}
-    row.update((f.name, getattr(event, f.name)) for f in dataclasses.fields(event))
+    row: dict[str, Any] = {"event": type(event).__name__}
+    for name in _ORDERED[type(event)]:
+        row[name] = getattr(event, name)
     return json_text(row, separators=(",", ":"))
 
 
@@ -30,11 +33,18 @@ def json_text(value: Any, **layout: Any) -> str:
     What JSON cannot express becomes the nearest thing that it can: numbers that are not finite become null,
     halves of surrogate pairs their escapes, everything else its text.
     """
+    encoder = _encoder(**layout)
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str, **layout)
+        text = encoder.encode(value)
     except Exception:  # for example raised by the str() of a user's object
-        text = json.dumps(_nearest_json(value), ensure_ascii=False, allow_nan=False, **layout)
+        text = encoder.encode(_nearest_json(value))
     return escaped_json(text)
+
+
+@functools.lru_cache(maxsize=16)
+def _encoder(**layout: Any) -> json.JSONEncoder:
+    """Return an encoder, which costs as much to make as a short line to write."""
+    return json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=str, **layout)
 
 
 def _nearest_json(value: Any, depth: int = 0) -> Any:
@@ -64,6 +74,8 @@ def decode(line: str) -> Event | None:
         row = json.loads(line)
         name = row.pop("event")
         known = _FIELDS[name]
-        return _TYPES[name](**{key: value for key, value in row.items() if key in known})
+        if not row.keys() <= known:
+            row = {key: value for key, value in row.items() if key in known}
+        return _TYPES[name](**row)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

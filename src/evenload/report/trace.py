@@ -45,6 +45,7 @@ MAX_ARROWS = 50_000
 MAX_COUNTER_POINTS = 20_000
 # Names Chrome knows as colours; Perfetto chooses its own from the slice's name.
 _COLOURS = {"failed": "terrible", "lost": "black", "superseded": "grey"}
+_ENCODER = json.JSONEncoder(separators=(",", ":"), default=str)
 
 
 class TraceWriter:
@@ -250,9 +251,7 @@ class TraceWriter:
         self._write({"ph": "C", "name": name, "ts": _us(t), "pid": pid, "args": values})
 
     def _write(self, row: dict[str, Any]) -> None:
-        self._out.write(
-            ("" if self._is_first else ",\n") + json.dumps(row, separators=(",", ":"), default=str)
-        )
+        self._out.write(("" if self._is_first else ",\n") + _ENCODER.encode(row))
         self._is_first = False
 
 

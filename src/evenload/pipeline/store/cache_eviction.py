@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,8 @@ from typing import NamedTuple
 __all__ = ["CachedSize", "evict", "to_evict"]
 
 _GOAL = 0.9  # of the limit, so that the next result does not evict again
+_SURE_S = 86_400.0  # how long a count of bytes is believed
+_MOST_NOTED = 60  # characters
 _ABANDONED_S = 3600.0  # a file that is in no result after that is of a run that was killed
 
 
@@ -37,13 +40,45 @@ def to_evict(sizes: Sequence[CachedSize], limit_bytes: int, now_s: float) -> lis
     return gone
 
 
-def evict(folder: Path, limit_bytes: int) -> None:
-    """Bring the cache below its limit, unless another run is just at it. Raises no OSError."""
+def evict(folder: Path, limit_bytes: int, n_new_bytes: int = 0) -> bool:
+    """Bring the cache below its limit, unless another run is just at it; returns whether it did look.
+
+    n_new_bytes  put into it since the caller looked last
+    All files are looked at only if what was noted the last time, and what came since, may be too much; and
+    once a day, as a run that is killed notes nothing. Raises no OSError.
+    """
     with contextlib.suppress(OSError), _locked(folder / "lock"):
-        sizes, files = _sizes(folder / "results")
-        for key in to_evict(sizes, limit_bytes, time.time()):
-            for path in sorted(files[key], key=lambda path: path.suffix != ".json"):  # its entry first
-                path.unlink(missing_ok=True)
+        note, now_s = folder / "size", time.time()
+        n_bytes, looked_s = _noted(note)
+        n_bytes += n_new_bytes
+        if n_bytes > limit_bytes or not 0 <= now_s - looked_s < _SURE_S:
+            n_bytes, looked_s = _evict(folder / "results", limit_bytes, now_s), now_s
+        elif not n_new_bytes:
+            return True
+        draft = folder / "size.tmp"
+        draft.write_text(f"{n_bytes} {looked_s:.0f}")
+        draft.replace(note)
+        return True
+    return False
+
+
+def _evict(folder: Path, limit_bytes: int, now_s: float) -> int:
+    """Take away what is too much; returns the bytes that are left."""
+    sizes, files = _sizes(folder)
+    gone = set(to_evict(sizes, limit_bytes, now_s))
+    for key in gone:
+        for path in sorted(files[key], key=lambda path: path.suffix != ".json"):  # its entry first
+            path.unlink(missing_ok=True)
+    return sum(one.n_bytes for one in sizes if one.key not in gone)
+
+
+def _noted(path: Path) -> tuple[int, float]:
+    """Return the bytes of the cache, and when they were counted; long ago if nobody has."""
+    try:
+        n_bytes, looked_s = map(int, path.read_text()[:_MOST_NOTED].split())
+    except (OSError, ValueError):
+        return 0, -math.inf
+    return n_bytes, looked_s
 
 
 @contextlib.contextmanager

@@ -151,13 +151,16 @@ class ResultCache:
             _write(path, digest_of(body).encode() + b"\n" + body)
             self._n_new_bytes += 4096
         if self._n_new_bytes > self._limit_bytes // 20:
-            self._n_new_bytes = 0
-            evict(self._folder, self._limit_bytes)
+            self._evict()
 
     def close(self) -> None:
         """Take away what is beyond the limit."""
         if self._n_new_bytes:
-            evict(self._folder, self._limit_bytes)
+            self._evict()
+
+    def _evict(self) -> None:
+        if evict(self._folder, self._limit_bytes, self._n_new_bytes):
+            self._n_new_bytes = 0
 
     def _file(self, key: str, suffix: str) -> Path:
         return self._folder / "results" / key[:2] / f"{key}{suffix}"
@@ -247,7 +250,7 @@ def _read_own(path: Path) -> bytes:
     except (OSError, ConfigError):
         return b""
     try:
-        return os.read(fd, _MOST_ENTRY_BYTES)
+        return os.read(fd, min(_MOST_ENTRY_BYTES, os.fstat(fd).st_size))
     except OSError:
         return b""
     finally:
