@@ -56,7 +56,7 @@ def evict(folder: Path, limit_bytes: int, n_new_bytes: int = 0) -> bool:
         elif not n_new_bytes:
             return True
         draft = folder / "size.tmp"
-        draft.write_text(f"{n_bytes} {looked_s:.0f}")
+        draft.write_text(f"{n_bytes} {int(looked_s)}")  # rounded down: not in the future
         draft.replace(note)
         return True
     return False
