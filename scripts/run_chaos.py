@@ -2,25 +2,31 @@
 
     python scripts/run_chaos.py --minutes 10            programs of new seeds; stops at the first violation
     python scripts/run_chaos.py --seed 7                one program again, as a violation asks for
-    python scripts/run_chaos.py --first 1000 --faults 10000 --record
+    python scripts/run_chaos.py --first 1000 --faults 10000 --jobs 3 --record
 
 A program is drawn from its seed alone; when a signal comes from outside depends on the machine, too, so a
 rare violation may need several repetitions. ``--record`` writes the counts to
-``benchmarks/results/chaos.json``.
+``benchmarks/results/chaos.json``. SIGINT and SIGTERM end the programs that run, which are not counted then.
 """
 
 import argparse
 import json
+import os
 import shlex
+import signal
 import sys
+import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from itertools import count, repeat
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TOP / "tests"), str(TOP / "benchmarks")]
 
-from chaos.runner import Outcome, run_program  # noqa: E402
+from chaos.runner import Outcome, Stopped, run_program  # noqa: E402
 
 
 def main() -> None:
@@ -30,48 +36,84 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="begin no program after so long")
     parser.add_argument("--faults", type=int, help="go on until so many have happened")
     parser.add_argument("--first", type=int, default=int(time.time()), help="the first seed")
+    parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
     parser.add_argument("--keep", type=Path, default=Path("chaos-kept"), help="where evidence is kept")
     parser.add_argument("--go-on", action="store_true", help="do not stop at a violation")
     parser.add_argument("--record", action="store_true", help="write the counts as a result")
     options = parser.parse_args()
-    began = time.monotonic()
-    if options.seed is not None:
-        outcomes = [told(run_program(options.seed, options.keep)) for _ in range(options.repeat)]
-    else:
-        outcomes = many(options, began)
+    campaign = Campaign(options)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: campaign.stop.set())
+    campaign.run()
+    outcomes = campaign.outcomes
     faults = sum((outcome.faults for outcome in outcomes), Counter())
     n_bad = sum(bool(outcome.violations) for outcome in outcomes)
     print(f"{len(outcomes)} programs, {faults.total()} faults, {n_bad} programs with violations")
-    if options.record:
-        write(outcomes, faults, time.monotonic() - began)
-    sys.exit(1 if n_bad else 0)
+    if options.record and outcomes:
+        write(campaign, faults)
+    sys.exit(130 if campaign.stop.is_set() else 1 if n_bad else 0)
 
 
-def many(options: argparse.Namespace, began: float) -> list[Outcome]:
-    outcomes: list[Outcome] = []
-    n_faults, end = 0, began + 60 * (options.minutes or float("inf"))
-    while time.monotonic() < end and n_faults < (options.faults or float("inf")):
-        outcomes.append(told(run_program(options.first + len(outcomes), options.keep)))
-        n_faults += outcomes[-1].faults.total()
-        if outcomes[-1].violations and not options.go_on:
-            break
-    return outcomes
+class Campaign:
+    """Programs that run one after another, or several at a time, until it is enough."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.outcomes: list[Outcome] = []
+        self.stop = threading.Event()
+        self.began_s = time.monotonic()
+        self.most_load = 0.0
+
+    def run(self) -> None:
+        seeds = self._seeds()
+        with ThreadPoolExecutor(self.options.jobs) as threads:
+            running: set[Future[Outcome]] = set()
+            while True:
+                while len(running) < self.options.jobs and self._goes_on():
+                    if (seed := next(seeds, None)) is None:
+                        break
+                    running.add(threads.submit(run_program, seed, self.options.keep, self.stop))
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for one in done:
+                    self._take(one)
+
+    def _seeds(self) -> Iterator[int]:
+        options = self.options
+        return count(options.first) if options.seed is None else repeat(options.seed, options.repeat)
+
+    def _goes_on(self) -> bool:
+        options = self.options
+        if self.stop.is_set():
+            return False
+        if options.seed is not None:
+            return True
+        n_faults = sum(outcome.faults.total() for outcome in self.outcomes)
+        is_late = time.monotonic() > self.began_s + 60 * (options.minutes or float("inf"))
+        is_broken = any(outcome.violations for outcome in self.outcomes) and not options.go_on
+        return not is_late and not is_broken and n_faults < (options.faults or float("inf"))
+
+    def _take(self, one: Future[Outcome]) -> None:
+        """Keep what came of a program, and print it."""
+        try:
+            outcome = one.result()
+        except Stopped:
+            return
+        self.outcomes.append(outcome)
+        self.most_load = max(self.most_load, os.getloadavg()[0])
+        print(f"seed {outcome.seed}: {outcome.faults.total()} faults, {outcome.n_items} tasks, "
+              f"{outcome.n_lives} drivers", flush=True)  # fmt: skip
+        for violation in outcome.violations:
+            print(f"  VIOLATION {violation}", flush=True)
+        if outcome.violations:
+            print(f"  again: CHAOS_SEED={outcome.seed} make chaos", flush=True)
 
 
-def told(outcome: Outcome) -> Outcome:
-    """Print what came of a program."""
-    print(f"seed {outcome.seed}: {outcome.faults.total()} faults, {outcome.n_items} tasks, "
-          f"{outcome.n_lives} drivers", flush=True)  # fmt: skip
-    for violation in outcome.violations:
-        print(f"  VIOLATION {violation}", flush=True)
-    if outcome.violations:
-        print(f"  again: CHAOS_SEED={outcome.seed} make chaos", flush=True)
-    return outcome
-
-
-def write(outcomes: list[Outcome], faults: Counter[str], wall_s: float) -> None:
+def write(campaign: Campaign, faults: Counter[str]) -> None:
     from record import record
 
+    outcomes = sorted(campaign.outcomes, key=lambda outcome: outcome.seed)
     rows = [{"fault": name, "happened": n} for name, n in sorted(faults.items())]
     path = record(
         "chaos",
@@ -79,11 +121,13 @@ def write(outcomes: list[Outcome], faults: Counter[str], wall_s: float) -> None:
         is_of_speed=False,
         n_programs=len(outcomes),
         first_seed=outcomes[0].seed,
+        last_seed=outcomes[-1].seed,
         n_faults=faults.total(),
         n_tasks=sum(outcome.n_items for outcome in outcomes),
         n_drivers=sum(outcome.n_lives for outcome in outcomes),
+        most_load=round(campaign.most_load, 1),
         violations={outcome.seed: outcome.violations for outcome in outcomes if outcome.violations},
-        seconds=round(wall_s),
+        seconds=round(time.monotonic() - campaign.began_s),
     )
     page = json.loads(path.read_text(encoding="utf-8"))
     page["command"] = shlex.join(["python", "scripts/run_chaos.py", *sys.argv[1:]])

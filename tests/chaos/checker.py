@@ -47,9 +47,9 @@ class Seen:
     faults: list[Line]
     hurt: dict[int, set[str]]  # process -> what it did, or what was done to it
 
-    def touched(self, item: int) -> set[int]:
-        """Processes in which the item began."""
-        return {line.pid for line in self.began if line.item == item}
+    def touched(self, item: int) -> set[tuple[int, int]]:
+        """Processes in which the item began, each with the phase: a pipeline's stages have one each."""
+        return {(line.phase, line.pid) for line in self.began if line.item == item}
 
     def did(self, item: int) -> set[str]:
         return {line.more for line in self.faults if line.item == item and line.more in ERROR_OF}
@@ -83,7 +83,8 @@ def check(program: Program, lines: list[Line]) -> list[str]:
 def gather(program: Program, phase: Phase, number: int, lines: Iterable[Line]) -> Seen:
     attempts: list[Attempt] = []
     hurt: dict[int, set[str]] = defaultdict(set)
-    mine = [line for line in lines if line.phase == number]
+    numbers = (number, number + BESIDE) if phase.kind == "pipeline" else (number,)  # its two stages
+    mine = [line for line in lines if line.phase in numbers]
     for line in lines:
         if line.kind == "fault":
             hurt[line.pid].add(line.more)
@@ -189,8 +190,11 @@ def should_have_recovered(seen: Seen, item: int, name: str) -> str:
 
 def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
     """Why it cannot be that the workers that ran the item were lost by what others did."""
-    hurt = [seen.hurt[pid] for pid in seen.touched(item) if pid in seen.hurt]
-    n_by_others = sum(bool(did & {*OUTSIDE, *STRAY}) for did in hurt)
+    hurt = [seen.hurt[pid] for _, pid in seen.touched(item) if pid in seen.hurt]
+    by_others = Counter(
+        phase for phase, pid in seen.touched(item) if seen.hurt.get(pid, set()) & {*OUTSIDE, *STRAY}
+    )
+    n_by_others = max(by_others.values(), default=0)
     is_drained = "act: drain at once" in names(seen)
     n_outside = sum("kill worker" in did for did in seen.hurt.values())
     if not seen.is_repeatable:
@@ -268,7 +272,10 @@ def of_gang(seen: Seen, attempt: Attempt) -> Iterator[str]:
 
 
 def count_faults(lines: list[Line]) -> Counter[str]:
-    """Faults that have happened, by kind. One that should have ended its process has, or is not counted."""
+    """Faults that have happened, by kind.
+
+    One that should have ended its process has, or is not counted; nor is one that has hit nothing.
+    """
     faults: Counter[str] = Counter()
     last = {line.pid: at for at, line in enumerate(lines) if line.kind in ("began", "ended")}
     for at, line in enumerate(lines):
@@ -276,7 +283,9 @@ def count_faults(lines: list[Line]) -> Counter[str]:
             has_survived = line.more in DEADLY and last.get(line.pid, -1) > at
             if not has_survived:
                 faults[line.more] += 1
-    return faults
+        elif line.kind == "missed":
+            faults[line.more] -= 1
+    return +faults
 
 
 assert set(BAD_ITEMS) <= set(ERROR_OF)

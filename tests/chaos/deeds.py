@@ -1,7 +1,7 @@
 """What tasks do to the worker that runs them. Each deed is given a source of chance.
 
-A deed returns what it gives instead of the item's value, or None to go on; ``DEEDS_BY_CHANCE`` are those of
-no particular program.
+A deed returns what it gives instead of the item's value, None to go on, or MISSED to go on as it has hit
+nothing; ``DEEDS_BY_CHANCE`` are those of no particular program.
 """
 
 import contextlib
@@ -12,8 +12,10 @@ import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+MISSED = object()
 
 
 def fork(then: Callable[[], Any], with_libc: bool = False) -> None:
@@ -67,10 +69,11 @@ class Unpicklable(Exception):
 class NotSendable:
     """An item whose pickling raises."""
 
-    def __init__(self, raises: type[BaseException]):
-        self.raises = raises
+    def __init__(self, raises: type[BaseException], report: str):
+        self.raises, self.report = raises, report
 
     def __reduce__(self) -> Any:
+        exec(self.report)
         raise self.raises("not to be sent")
 
 
@@ -84,28 +87,34 @@ class Rebuilds:
         return exec, (self.code,)
 
 
-def scribble(rng: random.Random) -> None:
+def each(fds: Iterable[int], do: Callable[[int], Any]) -> Any:
+    """Do it with each descriptor that can be used so. Returns MISSED if there is none."""
+    result: Any = MISSED
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            do(fd)
+            result = None
+    return result
+
+
+def scribble(rng: random.Random) -> Any:
     """Write garbage into every descriptor there is, or some."""
     share = rng.choice((0.2, 1.0))
-    for fd in range(3, 64):
-        if rng.random() < share:
-            with contextlib.suppress(OSError):
-                os.set_blocking(fd, False)
-            with contextlib.suppress(OSError):
-                os.write(fd, rng.randbytes(rng.choice((1, 8, 24, 100, 4096, 70_000))))
+
+    def write(fd: int) -> None:
+        os.set_blocking(fd, False)
+        os.write(fd, rng.randbytes(rng.choice((1, 8, 24, 100, 4096, 70_000))))
+
+    return each([fd for fd in range(3, 64) if rng.random() < share], write)
 
 
-def cut(rng: random.Random) -> None:
-    for fd in range(3, 64):
-        with contextlib.suppress(OSError):
-            os.ftruncate(fd, rng.choice((0, 1, 4096)))
+def cut(rng: random.Random) -> Any:
+    """Cut files short, or make them longer."""
+    return each(range(3, 64), lambda fd: os.ftruncate(fd, rng.choice((0, 1, 4096))))
 
 
-def close_some(rng: random.Random) -> None:
-    for fd in range(0, 64):
-        if rng.random() < 0.4:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+def close_some(rng: random.Random) -> Any:
+    return each([fd for fd in range(64) if rng.random() < 0.4], os.close)
 
 
 def reopen(rng: random.Random) -> None:
@@ -116,10 +125,12 @@ def reopen(rng: random.Random) -> None:
         )
 
 
-def mix_up(rng: random.Random) -> None:
-    fds = [rng.randrange(3, 16) for _ in range(2)]
-    with contextlib.suppress(OSError):
-        os.dup2(fds[0], fds[1])
+def mix_up(rng: random.Random) -> Any:
+    """Have one descriptor be another, of those that are open."""
+    fds = [fd for fd in range(3, 24) if os.path.exists(f"/proc/self/fd/{fd}")]
+    if len(fds) < 2:
+        return MISSED
+    return each([rng.choice(fds)], lambda fd: os.dup2(fd, rng.choice([one for one in fds if one != fd])))
 
 
 def leave_a_thread(rng: random.Random) -> None:
@@ -209,11 +220,12 @@ BY_NAME: dict[str, Callable[[random.Random], Any]] = {
     "stop itself": lambda rng: os.kill(os.getpid(), signal.SIGSTOP),
 }
 
-BAD_ITEMS: dict[str, Callable[[random.Random], Any]] = {
-    "unpicklable item": lambda rng: NotSendable(rng.choice((TypeError, *ODD))),
-    "item breaks as it is read": lambda rng: Rebuilds("raise LookupError('not here')"),
-    "item kills as it is read": lambda rng: Rebuilds("import os; os._exit(9)"),
+BAD_ITEMS: dict[str, Callable[[random.Random, str], Any]] = {
+    "unpicklable item": lambda rng, report: NotSendable(rng.choice((TypeError, *ODD)), report),
+    "item breaks as it is read": lambda rng, report: Rebuilds(f"{report}; raise LookupError('not here')"),
+    "item kills as it is read": lambda rng, report: Rebuilds(f"{report}; import os; os._exit(9)"),
 }
+"""Items that are damaged; each is given code that tells when its fault happens."""
 
 DEEDS_BY_CHANCE: list[Callable[[random.Random], Any]] = [
     lambda rng: fork(lambda: None),

@@ -16,16 +16,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from chaos.evidence import FOLDER, LIFE, SEED, note
-from chaos.narrow_disk import NarrowDisk, own_mounts
+from chaos.evidence import FOLDER, LIFE, RUNNER, SEED, note
+from chaos.narrow_disk import NarrowDisk, libc, own_mounts
 from chaos.programs import Act, Phase, Program, digest, program_of, value_of
 from chaos.work import BESIDE, Each, Sharing, constant_of, items_of, rank, submitted
 
 from evenload.errors import ConfigError, EvenloadError
 from evenload.executor import Executor
 
+PR_SET_PDEATHSIG = 1
+
 
 def main() -> None:
+    end_with_parent()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     program = program_of(int(os.environ[SEED]))
@@ -33,15 +36,28 @@ def main() -> None:
     if any(phase.disk == "full" for phase in program.phases):
         own_mounts()  # before there is any other thread
     note("life", more="begins")
+    if any(phase.kind == "gang" for phase in program.phases):
+        make_pipe_of_libuv()
     before = open_files()
     if program.phases[0].kind == "pipeline":
         from chaos.pipeline_job import run_job
 
-        run_job(program, Path(os.environ[FOLDER]))
+        try:
+            run_job(program, Path(os.environ[FOLDER]))
+        except KeyboardInterrupt:
+            look_around(before)
+            raise
     else:
         run_phases(program)
     look_around(before)
     note("life", more="ends")
+
+
+def end_with_parent() -> None:
+    """Have the system kill this process when the one that runs the program ends, however it does."""
+    libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(os.environ[RUNNER]):
+        os.kill(os.getpid(), signal.SIGKILL)  # it has ended before that
 
 
 def run_phases(program: Program) -> None:
@@ -202,52 +218,66 @@ class PhaseRun:
                 time.sleep(0.001)
             if self.is_over.is_set():
                 return
-            ACTS[act.name](self.executor, act)
-            note("fault", self.number, -1, f"act: {act.name}")
+            if ACTS[act.name](self.executor, act):
+                note("fault", self.number, -1, f"act: {act.name}")
 
 
-def drain(executor: Executor, act: Act, at_once: bool = False) -> None:
+# Each returns whether it is a fault that has happened.
+
+
+def drain(executor: Executor, act: Act, at_once: bool = False) -> bool:
     ids = executor.devices.ids
     if len(ids) == 1:
         executor.add("cpu*1")
     executor.drain(ids[act.choice % len(ids)], at_once=at_once)
+    return True
 
 
-def put_back(executor: Executor, act: Act) -> None:
+def put_back(executor: Executor, act: Act) -> bool:
     """Drain a device and have it back at once, while it may still work."""
     ids = executor.devices.ids
     if len(ids) > 1:
         executor.drain(ids[act.choice % len(ids)])
         executor.add(ids[act.choice % len(ids)])
+    return len(ids) > 1
 
 
-def pause(executor: Executor, act: Act) -> None:
+def pause(executor: Executor, act: Act) -> bool:
     executor.pause()
     time.sleep(act.choice % 100 / 1000)
     executor.resume()
+    return False
 
 
-def refused_add(executor: Executor, act: Act) -> None:
+def refused_add(executor: Executor, act: Act) -> bool:
     for call in (lambda: executor.drain(*executor.devices.ids), lambda: executor.drain("cuda:77")):
         try:
             call()
         except ConfigError:
             continue
         note("left", more="a drain that leaves no device, or of an unknown one, was not refused")
+    return False
 
 
-def more_devices(executor: Executor, act: Act) -> None:
-    if len(executor.devices.ids) < 5:
+def more_devices(executor: Executor, act: Act) -> bool:
+    has_room = len(executor.devices.ids) < 5
+    if has_room:
         executor.add("cpu*1")
+    return has_room
 
 
-ACTS: dict[str, Callable[[Executor, Act], Any]] = {
+def other_policy(executor: Executor, act: Act) -> bool:
+    executor.set_policy(("pull", "measured", "guided")[act.choice % 3])
+    return False
+
+
+ACTS: dict[str, Callable[[Executor, Act], bool]] = {
     "drain": drain,
     "drain at once": lambda executor, act: drain(executor, act, at_once=True),
     "add": more_devices,
     "return": put_back,
     "pause": pause,
-    "policy": lambda executor, act: executor.set_policy(("pull", "measured", "guided")[act.choice % 3]),
+    "policy": other_policy,
     "refused add": refused_add,
 }
 
@@ -258,6 +288,13 @@ def nothing() -> Iterator[None]:
 
 
 # --- what is left in this process -----------------------------------------------------------------
+
+
+def make_pipe_of_libuv() -> None:
+    """Have torch's libuv make the pipe for signals, which a process has once and keeps: it is not left."""
+    import torch.distributed as dist
+
+    dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def open_files() -> set[str]:

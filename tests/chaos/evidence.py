@@ -15,12 +15,14 @@ from typing import Any
 FOLDER = "EVENLOAD_CHAOS_FOLDER"
 LIFE = "EVENLOAD_CHAOS_LIFE"
 SEED = "EVENLOAD_CHAOS_SEED"
+RUNNER = "EVENLOAD_CHAOS_RUNNER"  # process id of who runs the program
 
 KINDS = (
     "run",  # the driver begins a map                  phase
     "began",  # a task was called for an item          phase item
     "ended",  # it is about to return its value        phase item
     "fault",  # a fault has happened, or happens next  phase item, more=its name
+    "missed",  # that fault hit nothing              phase item, more=its name
     "input",  # a task was given a damaged item        phase item
     "got",  # the driver was given a result            phase item, more=digest or error
     "held",  # a result that the driver still holds    phase item, more=digest
@@ -44,14 +46,17 @@ class Line:
     more: str
 
 
-def note(kind: str, phase: int = -1, item: int = -1, more: str = "", *, pid: int | None = None) -> None:
+def note(kind: str, phase: int = -1, item: int = -1, more: str = "") -> None:
     """Append a line; from any process that has FOLDER and LIFE in its environment."""
-    text = more.replace("\n", " ").replace("\t", " ")[:300]
-    fields = (kind, os.environ[LIFE], os.getpid() if pid is None else pid, phase, item, text)
-    line = "\t".join(map(str, fields)) + "\n"
-    fd = os.open(os.path.join(os.environ[FOLDER], "evidence"), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    append(Path(os.environ[FOLDER]), Line(kind, int(os.environ[LIFE]), os.getpid(), phase, item, more))
+
+
+def append(folder: Path, line: Line) -> None:
+    more = line.more.replace("\n", " ").replace("\t", " ")[:300]
+    text = "\t".join(map(str, (line.kind, line.life, line.pid, line.phase, line.item, more))) + "\n"
+    fd = os.open(folder / "evidence", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
-        os.write(fd, line.encode(errors="backslashreplace"))
+        os.write(fd, text.encode(errors="backslashreplace"))
     finally:
         os.close(fd)
 

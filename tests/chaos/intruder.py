@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from chaos.evidence import FOLDER, Line, note
+from chaos.evidence import FOLDER, Line, append
 from chaos.programs import Program, Strike
 
 SEEN_S = 30.0  # for a signal to show; then it is not counted
@@ -91,7 +91,7 @@ class Intruder:
             happened = sent(pid, signal.SIGSTOP, "T")
             self.stopped.append((time.monotonic() + strike.lasts_s, pid))
         if happened:
-            note("fault", line.phase, line.item, strike.name, pid=pid)
+            append(self.folder, Line("fault", self.life, pid, line.phase, line.item, strike.name))
 
     def victim(self, whom: str, line: Line) -> int | None:
         if whom == "driver":

@@ -60,6 +60,8 @@ def run_job(program: Program, folder: Path) -> None:
     write_job(folder, phase.n, program)
     note("run", 0)
     result = Pipeline.from_yaml(folder / "job.yaml").run()
+    if result.status == "interrupted":
+        raise KeyboardInterrupt  # the next life goes on with it
     for line in (folder / "run" / "results.jsonl").read_text().splitlines():
         note("got", 0, *row(folder / "run", json.loads(line)))
     note("over", 0, more=f"as told {result.status}")

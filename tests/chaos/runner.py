@@ -11,13 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from chaos.checker import check, count_faults
-from chaos.evidence import FOLDER, LIFE, SEED, Reader, parse
+from chaos.evidence import FOLDER, LIFE, RUNNER, SEED, Reader, parse
 from chaos.intruder import Intruder, ours
 from chaos.programs import Program, program_of
 
@@ -39,18 +40,25 @@ class Outcome:
     n_items: int = 0
 
 
-def run_program(seed: int, keep: Path | None = None) -> Outcome:
-    """Run the program of ``seed`` and check it. ``keep``: where its folder goes if it found something."""
+class Stopped(Exception):
+    """The program was ended before its end, as somebody asked for it."""
+
+
+def run_program(seed: int, keep: Path | None = None, stop: threading.Event | None = None) -> Outcome:
+    """Run the program of ``seed`` and check it. Several may run at once, each in a thread.
+
+    keep  where its folder goes if it found something
+    stop  ends it when it is set; raises Stopped then
+    """
     program, outcome = program_of(seed), Outcome(seed)
     folder = Path(tempfile.mkdtemp(prefix="evenload-chaos-"))
-    os.environ[FOLDER] = str(folder)  # of the intruder's notes
     shm = shared_memory()
     try:
         for name in ("attempts", "tmp", "cache"):
             (folder / name).mkdir()
         for life in range(program.n_lives):
             outcome.n_lives += 1
-            if (code := run_life(program, folder, life)) is None:
+            if (code := run_life(program, folder, life, stop or threading.Event())) is None:
                 outcome.violations.append(f"life {life} did not end within {LIMIT_S:.0f} s")
                 break
             if code not in (0, -signal.SIGKILL) and not was_interrupted(folder, life):
@@ -72,10 +80,10 @@ def run_program(seed: int, keep: Path | None = None) -> Outcome:
     return outcome
 
 
-def run_life(program: Program, folder: Path, life: int) -> int | None:
+def run_life(program: Program, folder: Path, life: int, stop: threading.Event) -> int | None:
     """Returns the driver's exit code; None if it had to be ended."""
-    os.environ[LIFE] = str(life)
-    own = {FOLDER: str(folder), LIFE: str(life), SEED: str(program.seed), "TMPDIR": str(folder / "tmp")}
+    own = {FOLDER: str(folder), LIFE: str(life), SEED: str(program.seed), RUNNER: str(os.getpid())}
+    own["TMPDIR"] = str(folder / "tmp")
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ, **own, "XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1",
@@ -94,6 +102,10 @@ def run_life(program: Program, folder: Path, life: int) -> int | None:
     while driver.poll() is None:
         intruder.look(reader.new())
         time.sleep(LOOK_S)
+        if stop.is_set():
+            driver.kill()
+            driver.wait()
+            raise Stopped
         if time.monotonic() > until:
             with contextlib.suppress(ProcessLookupError):
                 driver.send_signal(signal.SIGUSR1)

@@ -105,3 +105,26 @@ def test_a_death_that_nobody_died_is_not_counted() -> None:
     died, survived = Line("fault", 0, 2, 0, 1, "kill"), Line("fault", 0, 3, 0, 2, "kill")
     lines = [died, survived, Line("ended", 0, 3, 0, 2, "")]
     assert count_faults(lines) == Counter({"kill": 1})
+
+
+def test_a_fault_that_has_hit_nothing_is_not_counted() -> None:
+    lines = [Line("fault", 0, 2, 0, 1, "scribble"), Line("missed", 0, 2, 0, 1, "scribble")]
+    assert not count_faults(lines)
+    assert count_faults([*lines, lines[0]]) == Counter({"scribble": 1})
+
+
+def test_each_stage_of_a_pipeline_may_lose_so_many_workers() -> None:
+    program, lines = made(kind="pipeline")
+    killed = [
+        line
+        for pid, phase in ((7, 0), (8, 100), (9, 100))
+        for line in (Line("began", 0, pid, phase, 3, ""), Line("fault", 0, pid, phase, 3, "kill worker"))
+    ]
+    lost = [Line("got", 0, 1, 0, 3, "WorkerLost: failed") if (line.kind, line.item) == ("got", 3) else line
+            for line in lines]  # fmt: skip
+
+    def of_item_3(lines: list[Line]) -> list[str]:
+        return [told for told in check(program, lines) if "item 3" in told]
+
+    assert not of_item_3(killed + lost)
+    assert of_item_3(killed[:4] + lost), "once in each stage"

@@ -5,8 +5,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from chaos.deeds import BAD_ITEMS, BY_NAME
-from chaos.evidence import SEED, attempt, note, once_per_process
+from chaos.deeds import BAD_ITEMS, BY_NAME, MISSED
+from chaos.evidence import SEED, attempt, is_first, note, once_per_process
 from chaos.programs import DEADLY, STRAY, WAITS, Phase, digest, program_of, value_of
 
 BESIDE = 100  # added to the number of a phase: the map that runs beside it
@@ -26,10 +26,16 @@ def items_of(number: int, phase: Phase) -> Iterator[Any]:
             note("fault", number, item, "iterator raises")
             raise OSError("the source is gone")
         if deed is not None and deed.name in BAD_ITEMS:
-            note("fault", number, item, deed.name)
-            yield BAD_ITEMS[deed.name](random.Random(deed.seed))
+            report = f"from chaos.work import bad_item; bad_item({number}, {item}, {deed.name!r})"
+            yield BAD_ITEMS[deed.name](random.Random(deed.seed), report)
         else:
             yield item, value_of(0, number, item, phase.size(item))
+
+
+def bad_item(number: int, item: int, name: str) -> None:
+    """A damaged item is met, here and now: what it kills counts each time, the same refusal once."""
+    if name == "item kills as it is read" or is_first(f"bad-{number}-{item}"):
+        note("fault", number, item, name)
 
 
 def call(number: int, given: Any) -> Any:
@@ -60,7 +66,10 @@ def misbehave(number: int, item: int, name: str, rng: random.Random) -> Any:
     worker = os.getpid()
     if name in BEFORE:
         note("fault", number, item, name)
-        return BY_NAME[name](rng)
+        instead = BY_NAME[name](rng)
+        if instead is MISSED:
+            note("missed", number, item, name)
+        return None if instead is MISSED else instead
     try:
         return BY_NAME[name](rng)
     finally:

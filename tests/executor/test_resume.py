@@ -205,6 +205,24 @@ def test_damaged_entries_are_done_again_with_a_warning(tmp_path: Path) -> None:
     assert any("1 entries of the journal" in e.text for e in events if isinstance(e, Note))
 
 
+def test_an_item_that_may_run_once_is_not_run_again_because_its_entry_is_damaged(tmp_path: Path) -> None:
+    options: dict = {"journal": tmp_path / "j", "devices": "cpu*2", "policy": "pull", "on_error": "return"}
+    fn = Calls(tmp_path / "log")
+    list(evenload.map(fn, range(20), repeatable=False, **options))
+    assert sorted(calls(tmp_path / "log")) == list(range(20))
+    (file,) = (tmp_path / "j").glob("segment-*")
+    raw = bytearray(file.read_bytes())
+    raw[-3] ^= 1  # in the result that was written last
+    file.write_bytes(raw)
+    for _ in range(2):
+        events: list = []
+        got = list(evenload.map(fn, range(20), repeatable=False, events=EventLog(events.append), **options))
+        (lost,) = [value for value in got if isinstance(value, WorkerLost)]
+        assert [value for value in got if value is not lost] == [-x for x in range(20) if x != lost.index]
+        assert "may not be run again" in lost.message
+        assert not calls(tmp_path / "log")
+
+
 def test_a_result_that_cannot_be_kept_is_an_error_of_its_item(tmp_path: Path, executor: Executor) -> None:
     def lock_of(x: int) -> Any:
         return threading.Lock() if x == 1 else x

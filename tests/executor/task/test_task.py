@@ -12,13 +12,19 @@ from evenload.executor.task.task import PreparedTask, Runner, dump, load
 from evenload.executor.transport.progress_cell import PACKING, ProgressCell
 
 
+def at_chunk(number: int) -> ProgressCell:
+    cell = ProgressCell()
+    cell.begin(number)
+    return cell
+
+
 def runner(fn: Any, **options: Any) -> Runner:
     return Runner(PreparedTask(1, "fn", fn, **options), lambda: "the device")
 
 
 def test_runs_each_item_and_keeps_failures_apart() -> None:
-    place = ProgressCell()
-    answer = runner(lambda x: 10 // x).run([1, 0, 5], 7, place)
+    place = at_chunk(7)
+    answer = runner(lambda x: 10 // x).run([1, 0, 5], place)
     assert answer.values == [10, None, 2]
     assert list(answer.failures) == [1]
     assert answer.failures[1].type_name == "ZeroDivisionError"
@@ -32,7 +38,7 @@ def test_even_exits_are_failures_of_their_item() -> None:
             raise SystemExit(3) if x == 1 else KeyboardInterrupt
         return x
 
-    answer = runner(leave).run([0, 1, 2], 1, ProgressCell())
+    answer = runner(leave).run([0, 1, 2], at_chunk(1))
     assert [answer.failures[at].type_name for at in (1, 2)] == ["SystemExit", "KeyboardInterrupt"]
 
 
@@ -46,7 +52,7 @@ def test_batches_isolate_the_items_that_raise(n: int, batch: int, bad: set[int],
             raise ValueError("bad batch")
         return [-item for item in items]
 
-    answer = runner(fn, batch=batch, may_split=may_split).run(list(range(n)), 1, ProgressCell())
+    answer = runner(fn, batch=batch, may_split=may_split).run(list(range(n)), at_chunk(1))
     assert max(sizes, default=0) <= batch
     assert len(answer.values) == n
     if may_split:
@@ -67,12 +73,12 @@ def test_too_little_memory_halves_the_batch_and_remembers() -> None:
         return items
 
     one = runner(fn, batch=8)
-    answer = one.run(list(range(8)), 1, ProgressCell())
+    answer = one.run(list(range(8)), at_chunk(1))
     assert answer.values == list(range(8))
     assert sizes == [8, 4, 2, 2, 2, 2]
     assert answer.ceiling == 2
     sizes.clear()
-    one.run(list(range(4)), 2, ProgressCell())
+    one.run(list(range(4)), at_chunk(2))
     assert sizes == [2, 2]
 
 
@@ -80,12 +86,12 @@ def test_an_item_alone_without_memory_says_so() -> None:
     def fn(items: list[int]) -> list[int]:
         raise MemoryError
 
-    answer = runner(fn, batch=2).run([1, 2], 1, ProgressCell())
+    answer = runner(fn, batch=2).run([1, 2], at_chunk(1))
     assert [failure.kind for failure in answer.failures.values()] == ["memory", "memory"]
 
 
 def test_a_batch_must_give_as_many_results() -> None:
-    answer = runner(lambda items: items[1:], batch=2, may_split=False).run([1, 2], 1, ProgressCell())
+    answer = runner(lambda items: items[1:], batch=2, may_split=False).run([1, 2], at_chunk(1))
     assert "1 results for a batch of 2" in answer.failures[0].message
 
 
@@ -97,23 +103,23 @@ def test_singly_calls_with_lists_of_one_and_passes_failures_through() -> None:
         return items
 
     lost = Failure("input", "TypeError", "cannot be read")
-    answer = runner(fn, batch=4).run([1, lost, 3], 1, ProgressCell(), singly=True)
+    answer = runner(fn, batch=4).run([1, lost, 3], at_chunk(1), singly=True)
     assert seen == [[1], [3]]
     assert answer.values == [1, None, 3]
     assert answer.failures == {1: lost}
 
 
 def test_what_is_dropped_is_not_begun() -> None:
-    place = ProgressCell()
+    place = at_chunk(5)
 
     def fn(x: int) -> int:
         if x == 1:
             place.drop(5)
         return x
 
-    answer = runner(fn).run([0, 1, 2, 3], 5, place)
+    answer = runner(fn).run([0, 1, 2, 3], place)
     assert (answer.values, answer.skipped) == ([0, 1], 2)
-    answer = runner(lambda items: items, batch=2).run([0, 1, 2], 5, place)
+    answer = runner(lambda items: items, batch=2).run([0, 1, 2], place)
     assert (answer.values, answer.skipped) == ([], 0)
 
 
@@ -136,7 +142,7 @@ class Model:
 def test_classes_are_built_on_their_device_and_closed(device_as: str | None, device: str) -> None:
     Model.closed = []
     one = runner(Model, is_class=True, device_as=device_as)
-    assert one.run([1], 1, ProgressCell()).values == [(device, 1)]
+    assert one.run([1], at_chunk(1)).values == [(device, 1)]
     one.close()
     assert Model.closed == [device]
 

@@ -1,6 +1,11 @@
 """Where a worker is, seen from both sides."""
 
+import ctypes
 import os
+import random
+import sys
+
+import pytest
 
 from evenload.executor.transport.progress_cell import (
     NOT_BEGUN,
@@ -8,6 +13,7 @@ from evenload.executor.transport.progress_cell import (
     UNPACKING,
     ProgressCell,
     make_progress_file,
+    seal_progress_file,
 )
 
 
@@ -33,7 +39,52 @@ def test_both_sides_see_the_same() -> None:
 
 def test_dropping_a_chunk_drops_those_before_it_and_none_after() -> None:
     place = ProgressCell()
-    assert not place.is_dropped(1)
+    place.begin(1)
+    assert not place.is_dropped
     place.drop(3)
     place.drop(2)
-    assert [place.is_dropped(chunk) for chunk in (1, 2, 3, 4)] == [True, True, True, False]
+    for chunk, is_dropped in ((1, True), (2, True), (3, True), (4, False)):
+        place.begin(chunk)
+        assert place.is_dropped == is_dropped
+        assert bool(place.enter(0)) != is_dropped
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux wipes memory in forked children")
+def test_a_forked_child_skips_all_and_writes_nothing_even_where_python_does_not_know_of_the_fork() -> None:
+    fd = make_progress_file()
+    cell, executor = ProgressCell(fd), ProgressCell(fd)
+    os.close(fd)
+    cell.begin(7)
+    assert cell.enter(2)
+    child = ctypes.CDLL(None).fork()
+    if not child:
+        skips = cell.is_dropped and not cell.enter(3)
+        cell.at(4)
+        os._exit(0 if skips else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert executor.position_in(7)[0] == 2
+    assert cell.enter(3), "the parent goes on"
+    executor.close()
+    cell.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has seals")
+def test_what_a_task_writes_into_its_descriptors_does_not_change_what_was_begun() -> None:
+    fd = make_progress_file()
+    worker, executor = ProgressCell(fd), ProgressCell(fd)
+    seal_progress_file(fd)
+    worker.begin(5)
+    worker.at(3)
+    rng = random.Random(1)
+    for n_bytes in (1, 8, 24, 100):
+        os.lseek(fd, rng.randrange(40), os.SEEK_SET)
+        with pytest.raises(PermissionError):
+            os.write(fd, rng.randbytes(n_bytes))
+    with pytest.raises(PermissionError):
+        os.ftruncate(fd, 0)
+    assert executor.position_in(5)[0] == 3
+    worker.at(4)
+    assert executor.position_in(5)[0] == 4
+    os.close(fd)
+    worker.close()
+    executor.close()

@@ -116,9 +116,10 @@ class InlineBackend:
 
     def _run(self, worker: int, task: int, chunk: int, items: Sequence[Any], singly: bool) -> Message:
         inline = self._workers[worker]
+        self._progress.begin(chunk)
         try:
             with as_current(inline.device, inline.pool):
-                answer = inline.runners[task].run(items, chunk, self._progress, singly=singly)
+                answer = inline.runners[task].run(items, self._progress, singly=singly)
         except KeyboardInterrupt as error:
             spoilt = Spoilt(worker, chunk, Failure.of(error, travels=False), is_run=True)
             self._todo.appendleft(lambda: spoilt)

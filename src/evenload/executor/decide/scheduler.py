@@ -184,7 +184,9 @@ class Scheduler:
         if sent is None:
             return []
         if event.skipped is not None:  # it was dropped as others were faster: what is still open runs again
-            begun = set(range(event.skipped)).difference(event.no_memory, event.raised)
+            begun = set(range(event.skipped))
+            if self._repeatable:
+                begun -= {*event.no_memory, *event.raised}
             accepted = self._accept(sent, [at for at in sorted(begun) if sent.items[at] not in self.settled])
             again = [unit for unit in sent.units if self._open_in(unit)]
             self._partial.update(again if accepted else ())
@@ -222,7 +224,7 @@ class Scheduler:
         return may_run and self._memory.may_retry(item, device, self.dealer.devices_here())
 
     def _may_try_again(self, item: int) -> bool:
-        if item in self.settled:
+        if item in self.settled or not self._repeatable:
             return False
         n = self._n_raised[item] = self._n_raised.get(item, 0) + 1
         return n <= self._most_retries
@@ -287,6 +289,8 @@ class Scheduler:
             if deal.chunk == event.chunk and event.position != QUEUED:
                 began, blamed = self._blame(sent, event.position)
                 instructions += self._settle_blamed(sent, began, blamed, event.is_overtime)
+            elif event.position == PACKING and not self._repeatable:  # it may have gone on to this one
+                instructions += self._fail(self._open(sent.items), "unknown")
             again = [unit for unit in sent.units if self._open_in(unit)]
             self.dealer.forget(set(sent.units) - set(again))
             struck = [unit for unit in again if unit in self._suspects]
@@ -295,8 +299,11 @@ class Scheduler:
         return instructions
 
     def _on_stuck(self, event: WorkerStuck) -> list[Instruction]:
-        """Take back what the device holds but the stuck items; its answers still count if they come first."""
-        held = self._sent.pop(event.chunk, None)
+        """Take back what the device holds but the stuck items; its answers still count if they come first.
+
+        Not of what may run only once: the device may begin it before it learns of this.
+        """
+        held = self._sent.pop(event.chunk, None) if self._repeatable else None
         if held is None:
             return []
         _, stuck = self._blame(held, event.position)

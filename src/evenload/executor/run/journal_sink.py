@@ -94,7 +94,8 @@ class JournalSink:
         n_lost = self._journal.n_damaged + self._n_unreadable
         if not n_lost:
             return ""
-        return f"{n_lost} entries of the journal {self._journal.path} are damaged; those items ran again"
+        what = "ran again" if self._repeatable else "have no result, as they may not run again"
+        return f"{n_lost} entries of the journal {self._journal.path} are damaged; those items {what}"
 
     def known(self, items: range) -> list[Block]:
         """What the journal has of ``items``, which must be in the source still.
@@ -106,10 +107,15 @@ class JournalSink:
         return [block for index in items if (block := self._known(index)) is not None]
 
     def _known(self, index: int) -> Block | None:
+        n_damaged = self._journal.n_damaged
         payload = self._journal.done(str(index))
-        if payload is None or len(payload) <= N_DIGEST:
+        if payload is None and self._journal.n_damaged == n_damaged:
             return None
         (item,) = self._source.take(range(index, index + 1))
+        if payload is None or len(payload) <= N_DIGEST:
+            if not self._repeatable:  # for the next run, too
+                self._journal.record(str(index), fingerprint(item) + bytes((BEGUN,)))
+            return self._lost(index, "may have run: its entry in the journal is damaged")
         digest, kind, body = payload[:N_DIGEST], payload[N_DIGEST], memoryview(payload)[N_DIGEST + 1 :]
         if digest != fingerprint(item):
             if not self._refuses:
@@ -121,20 +127,25 @@ class JournalSink:
         if kind != VALUE and self._repeatable:
             return None
         if kind == BEGUN:
-            value: Any = WorkerLost(
-                f"item {index} was begun by an earlier run that ended before it; it may not be run again, "
-                "its outcome is unknown",
-                index=index,
+            return self._lost(index, "was begun by an earlier run that ended before it")
+        try:
+            value: Any = pickle.loads(body)
+        except BaseException as error:  # of a class that has gone
+            self._n_unreadable += 1
+            return self._lost(
+                index, f"has run, and its result in the journal cannot be read ({type(error).__name__})"
             )
-        else:
-            try:
-                value = pickle.loads(body)
-            except BaseException:  # of a class that has gone: then the item is run again
-                self._n_unreadable += 1
-                return None
         self.n_known += 1
         failed = frozenset(() if kind == VALUE else (0,))
         return Block(range(index, index + 1), [value], failed, len(body))
+
+    def _lost(self, index: int, why: str) -> Block | None:
+        """The error of an item that may have run and may not run again; None if it may."""
+        if self._repeatable:
+            return None
+        text = f"item {index} {why}; it may not be run again, its outcome is unknown"
+        self.n_known += 1
+        return Block(range(index, index + 1), [WorkerLost(text, index=index)], frozenset((0,)), 0)
 
     def pass_on(self, blocks: Iterable[Block]) -> None:
         """To the receiver: these are in the journal."""

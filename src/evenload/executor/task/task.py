@@ -124,8 +124,8 @@ class Runner:
                 )
         self._one = _spread(self._call) if task.is_spread else self._call
 
-    def run(self, items: Iterable[Any], chunk: int, cell: ProgressCell, *, singly: bool = False) -> Answer:
-        """Run the task on every item. An exception of one item is that item's failure.
+    def run(self, items: Iterable[Any], cell: ProgressCell, *, singly: bool = False) -> Answer:
+        """Run the task on every item of the chunk that ``cell`` is at. An item's exception is its failure.
 
         ``singly``: one item per batch, to find the one that brings the worker down. An item that could not be
         unpickled is a Failure. Items that are read one by one are given one by one.
@@ -133,11 +133,11 @@ class Runner:
         start_s = time.monotonic()
         answer = Answer([], {}, start_s, start_s, 0.0)
         if self._task.batch is None:
-            self._run_each(self._one, items, chunk, cell, answer)
+            self._run_each(self._one, items, cell, answer)
         elif singly:
-            self._run_each(self._call_one, items, chunk, cell, answer)
+            self._run_each(self._call_one, items, cell, answer)
         else:
-            self._run_batches(list(items), chunk, cell, answer, self._task.batch)
+            self._run_batches(list(items), cell, answer, self._task.batch)
             answer.ceiling = self._ceiling if self._ceiling != self._task.batch else None
         cell.at(PACKING)
         answer.stop_s = time.monotonic()
@@ -161,12 +161,10 @@ class Runner:
             if callable(close):
                 close()
 
-    def _run_each(
-        self, call: Callable, items: Iterable[Any], chunk: int, cell: ProgressCell, answer: Answer
-    ) -> None:
+    def _run_each(self, call: Callable, items: Iterable[Any], cell: ProgressCell, answer: Answer) -> None:
         enter, values, state = cell.enter, answer.values, self._state
         for position, item in enumerate(items):
-            now = enter(chunk, position)
+            now = enter(position)
             if not now:
                 answer.skipped = position
                 return
@@ -176,7 +174,7 @@ class Runner:
                 continue
             if state is not None and (now > self._compare_ns or not state.is_untouched()):
                 self._restore(state)
-                enter(chunk, position)
+                enter(position)
             try:
                 values.append(call(item))
             except self._lets_through:
@@ -185,9 +183,7 @@ class Runner:
                 answer.failures[position] = Failure.of(error, travels=self._travels)
                 values.append(None)
 
-    def _run_batches(
-        self, items: Sequence[Any], chunk: int, cell: ProgressCell, answer: Answer, most: int
-    ) -> None:
+    def _run_batches(self, items: Sequence[Any], cell: ProgressCell, answer: Answer, most: int) -> None:
         todo = [(0, len(items))]
         while todo:
             start, stop = todo.pop()
@@ -195,7 +191,7 @@ class Runner:
             if stop - start > n:
                 todo.append((start + n, stop))
                 stop = start + n
-            if cell.is_dropped(chunk):
+            if cell.is_dropped:
                 answer.skipped = start
                 return
             if self._state is not None:

@@ -53,8 +53,11 @@ class Piece(NamedTuple):
     n: int
 
 
-def make_shared_file(name: str, n_bytes: int) -> int:
-    """Make memory that is freed with its last user; returns its file descriptor. Raises OSError."""
+def make_shared_file(name: str, n_bytes: int, *, is_complete: bool = True) -> int:
+    """Make memory that is freed with its last user; returns its file descriptor. Raises OSError.
+
+    is_complete  False: more may be sealed later
+    """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create(f"evenload-{name}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     else:
@@ -72,7 +75,8 @@ def make_shared_file(name: str, n_bytes: int) -> int:
 
         # A task that cut it short would have the executor die of SIGBUS.
         with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+            seals = fcntl.F_SEAL_SHRINK | (fcntl.F_SEAL_SEAL if is_complete else 0)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
     return fd
 
 

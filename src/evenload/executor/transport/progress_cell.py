@@ -4,12 +4,22 @@ The worker writes them before each item, in about 0.1 µs. The executor reads th
 (which item runs for how long) and to find the item at which a worker died, which no message could say then.
 """
 
+import contextlib
 import mmap
+import sys
 import time
 
 from evenload.executor.transport.arena import make_shared_file
 
-__all__ = ["NOT_BEGUN", "PACKING", "QUEUED", "UNPACKING", "ProgressCell", "make_progress_file"]
+__all__ = [
+    "NOT_BEGUN",
+    "PACKING",
+    "QUEUED",
+    "UNPACKING",
+    "ProgressCell",
+    "make_progress_file",
+    "seal_progress_file",
+]
 
 UNPACKING = -1  # the chunk's items are being unpickled
 PACKING = -2  # all items have run, the results are being pickled
@@ -20,12 +30,39 @@ MOST_CHUNK = 2**63 - 1
 
 _SINCE, _CHUNK, _ITEM, _DROP, _SENT = range(5)
 _BYTES = 5 * 8
+_WIPE_ON_FORK = 18  # madvise(2): a forked child finds zeros there; Linux, not in the mmap module
+_SEAL_FUTURE_WRITE = 16  # fcntl(2); not in the fcntl module
 _clock = time.monotonic_ns
 
 
 def make_progress_file() -> int:
     """Make the shared memory of one cell; returns its file descriptor. Raises OSError."""
-    return make_shared_file("place", _BYTES)
+    return make_shared_file("place", _BYTES, is_complete=False)
+
+
+def seal_progress_file(fd: int) -> None:
+    """Let nobody write into the file any more but those who have mapped it, where the system can.
+
+    A task that writes into any descriptor it has must not change what was begun.
+    """
+    if sys.platform == "linux":
+        import fcntl
+
+        with contextlib.suppress(OSError):  # before Linux 5.1
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL)
+
+
+def _memory_of_one_process() -> memoryview:
+    """Make memory for one number that is 0 in any forked child, also where a task calls the C library's fork.
+
+    Nothing in Python is told of such a fork, and to ask for the process id takes as long as a tiny item.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):  # an old kernel
+            page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            page.madvise(_WIPE_ON_FORK)
+            return memoryview(page).cast("q")
+    return memoryview(bytearray(8)).cast("q")
 
 
 class ProgressCell:
@@ -35,35 +72,39 @@ class ProgressCell:
         """Map the file ``fd``; None: use plain memory, for a worker in this process."""
         self._map = mmap.mmap(fd, _BYTES) if fd is not None else None
         self.cells = memoryview(self._map if self._map is not None else bytearray(_BYTES)).cast("q")
+        self._own = _memory_of_one_process()  # the chunk that this process runs
 
     # The worker's side.
 
     def begin(self, chunk: int) -> None:
-        """Note that ``chunk`` is being unpickled."""
+        """Note that ``chunk``, a positive number, is being unpickled."""
+        self._own[0] = chunk
         self.cells[_ITEM] = UNPACKING
         self.cells[_SINCE] = time.monotonic_ns()
         self.cells[_CHUNK] = chunk
 
     def at(self, item: int) -> None:
-        """Note that the item at this position of the chunk starts now."""
-        self.cells[_SINCE] = time.monotonic_ns()
-        self.cells[_ITEM] = item
+        """Note that the item at this position of the chunk starts now; not in a forked child."""
+        if self._own[0]:
+            self.cells[_SINCE] = time.monotonic_ns()
+            self.cells[_ITEM] = item
 
-    def enter(self, chunk: int, item: int) -> int:
-        """Note as ``at`` does, unless the rest of ``chunk`` is to be skipped: one call, as items may be tiny.
+    def enter(self, item: int) -> int:
+        """Note as ``at`` does, unless the rest of the chunk is to be skipped: one call, as items may be tiny.
 
-        Returns the time in ns, 0 if it is to be skipped.
+        Returns the time in ns, 0 if it is to be skipped, as all is in a forked child.
         """
         cells = self.cells
-        if cells[_DROP] >= chunk:
+        if cells[_DROP] >= self._own[0]:
             return 0
         cells[_SINCE] = now = _clock()
         cells[_ITEM] = item
         return now
 
-    def is_dropped(self, chunk: int) -> bool:
-        """Whether the executor has asked to skip the rest of ``chunk``."""
-        return self.cells[_DROP] >= chunk
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the rest of the chunk is to be skipped: the executor has asked so, or this is a child."""
+        return self.cells[_DROP] >= self._own[0]
 
     def sent(self, n_frames: int) -> None:
         """Note that the pipe has taken so many frames."""

@@ -24,7 +24,7 @@ from evenload.executor.task.item_packing import pack_apart, unpack_apart
 from evenload.executor.task.task import Answer, Runner, load
 from evenload.executor.transport.arena import Borrower, Lender, MemoryBudget
 from evenload.executor.transport.pickling import mark_large, pack
-from evenload.executor.transport.progress_cell import ProgressCell
+from evenload.executor.transport.progress_cell import ProgressCell, seal_progress_file
 from evenload.executor.transport.wire import Frame, Inbox, Outbox, unpack
 from evenload.executor.worker import protocol
 from evenload.executor.worker.process_state import ProcessState, open_stream
@@ -57,7 +57,9 @@ def main(
     if arenas is not None:
         borrowed_fd, lent_fd, common_fd, budget_fd, cell = arenas
         borrower, lender = Borrower(borrowed_fd), Lender(lent_fd, MemoryBudget(budget_fd), cell)
-    worker = WorkerProcess(Outbox(outbox_fd, lender), ProgressCell(progress_fd), ProcessState())
+    progress = ProgressCell(progress_fd)
+    seal_progress_file(progress_fd)
+    worker = WorkerProcess(Outbox(outbox_fd, lender), progress, ProcessState())
     inbox = Inbox(inbox_fd, borrower, common_fd)
     for fd in (inbox_fd, outbox_fd, life_fd, progress_fd, *(arenas[:4] if arenas is not None else ())):
         with contextlib.suppress(OSError):
@@ -158,7 +160,7 @@ class WorkerProcess:
             return self.reply(protocol.SPOILT, task, chunk, body)
         frame.body, frame.buffers = b"", None
         runner = self._runners[task]
-        answer = runner.run(items, chunk, self._progress)
+        answer = runner.run(items, self._progress)
         self._leave_if_forked()
         del items
         body, buffers = _pack_answer(answer)
@@ -170,7 +172,7 @@ class WorkerProcess:
         self._progress.begin(frame.chunk)
         items = self._one_by_one(unpack(frame))
         runner = self._runners[frame.task]
-        answer = runner.run(items, frame.chunk, self._progress, singly=True)
+        answer = runner.run(items, self._progress, singly=True)
         self._leave_if_forked()
         answer.values = pack_apart(answer.values, "result")
         body, buffers = pack(_fields(answer))
@@ -181,6 +183,7 @@ class WorkerProcess:
     def _one_by_one(self, packed: Sequence[Any]) -> Iterator[Any]:
         """Unpickle each item when it is due: one that ends this process then is known by its position."""
         for position, one in enumerate(packed):
+            self._leave_if_forked()
             self._progress.at(position)
             yield from unpack_apart([one], "input")
 
