@@ -26,7 +26,7 @@ from evenload.executor.backends.ray import cluster as ray_cluster_module
 from evenload.executor.backends.ray.actor import ExchangeReply
 from evenload.executor.backends.ray.channel import Clock
 from evenload.executor.backends.ray.nodes import NodeDevices
-from evenload.executor.task.task import Answer
+from evenload.executor.task.answer import Answer
 
 
 @pytest.mark.parametrize("repeatable", [True, False])

@@ -10,10 +10,13 @@ from evenload.devices import Device, DevicePool
 from evenload.events import EventLog, Note, WorkerExited, WorkerStarted
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor import supervisor as module
+from evenload.executor.supervisor.start_watch import StartLimits
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
+from evenload.executor.task.answer import Answer
+from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Said, Up
-from evenload.executor.transport.progress_cell import NOT_BEGUN
+from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 
 DEVICE = Device("cpu:0", "cpu", "cpu", "a CPU")
 POOL = DevicePool([DEVICE])
@@ -53,6 +56,9 @@ class Scripted:
 
     def position(self, worker: int) -> tuple[int, float]:
         return NOT_BEGUN, 0.0
+
+    def activity(self, worker: int) -> float | None:
+        return 0.0
 
     def stop(self, worker: int) -> None:
         self.told.append(("stop", worker))
@@ -127,7 +133,7 @@ def test_from_start_to_an_answer_to_the_end() -> None:
     assert (started.worker, started.pid) == ("cpu:0/1", 42)
     chunk = SimpleNamespace(number=world.supervisor.next_chunk())
     world.supervisor.send(worker, chunk, TASK, ["item"])
-    answer: Any = SimpleNamespace(skipped=None)
+    answer = Answer([1], {}, 0.0, 1.0, 1.0)
     assert world.hear(Answered(worker.number, chunk.number, answer)) == [("answered", "cpu:0/1", 1)]
     assert worker.has_worked
     assert world.hear(Gone(worker.number, -9, NOT_BEGUN)) == [("gone", "cpu:0/1", "was killed by SIGKILL", 0)]
@@ -144,7 +150,7 @@ def test_one_that_skips_what_it_was_to_run_is_killed(is_asked: bool) -> None:
     world.supervisor.send(worker, chunk, TASK, ["item"])
     if is_asked:
         world.supervisor.drop(worker, chunk)
-    answer: Any = SimpleNamespace(skipped=0)
+    answer = Answer([], {}, 0.0, 1.0, 1.0, skipped=0)
     assert world.hear(Answered(worker.number, chunk.number, answer)) == [("answered", "cpu:0/1", 1)]
     assert (("kill", worker.number) in world.backend.told) is not is_asked
     assert worker.may_work is is_asked
@@ -159,13 +165,47 @@ def test_one_that_cannot_be_started_is_gone_at_once() -> None:
 
 
 def test_one_that_is_not_up_in_time_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(longest_start_s=300.0)
-    worker = world.start()
-    assert world.hear() == []
-    monkeypatch.setattr(module.time, "monotonic", lambda: worker.asked_s + 301)
-    assert world.hear() == [("gone", "cpu:0/1", "was not up after 300 s", 0)]
+    world = World(limits=StartLimits(up_s=300.0))
+    worker, heard = world.start(), []
+    for seconds in range(0, 320):
+        monkeypatch.setattr(module.time, "monotonic", lambda now=worker.asked_s + seconds: now)
+        heard += world.hear()
+        if heard:
+            break
+    assert [one[:2] for one in heard] == [("gone", "cpu:0/1")]
+    assert "had not started and shown no sign of life for 30" in heard[0][2]
     assert ("kill", worker.number) in world.backend.told
     assert world.hear(Gone(worker.number, -9, NOT_BEGUN)) == []
+
+
+@pytest.mark.parametrize(
+    ("forged", "said"),
+    [
+        (Answer([1, 2], {}, 0.0, 1.0, 1.0), "2 results for 1 items"),
+        (Answer([], {}, 0.0, 1.0, 1.0), "0 results for 1 items"),
+        (Answer([1], {1: Failure("raised", "X", "x")}, 0.0, 1.0, 1.0), "failures of items"),
+        (Answer([1], {0: "no failure"}, 0.0, 1.0, 1.0), "failures that are none"),  # type: ignore[dict-item]
+        (Answer([1], {}, 0.0, 1.0, 1.0, ceiling=-1), "a number of items for a call"),
+        (Answer([1], {}, 0.0, 1.0, 1.0, skipped=9), "1 results for 1 items"),
+    ],
+)
+def test_one_whose_answer_cannot_be_true_is_killed_with_what_it_held(forged: Answer, said: str) -> None:
+    world = World()
+    worker = world.start()
+    world.hear(Up(worker.number, 42))
+    chunks = [SimpleNamespace(number=world.supervisor.next_chunk()) for _ in range(2)]
+    for chunk in chunks:
+        world.supervisor.send(worker, chunk, TASK, ["item"])
+    good = Answer([1], {}, 0.0, 1.0, 1.0)
+    assert world.hear(Answered(worker.number, chunks[0].number, forged)) == []
+    assert ("kill", worker.number) in world.backend.told
+    assert world.hear(Answered(worker.number, chunks[0].number, good)) == [], "it is believed no more"
+    positions: list[int] = []
+    world.driver.gone = lambda worker, message: positions.append(message.position)  # type: ignore[method-assign]
+    world.hear(Gone(worker.number, -9, NOT_BEGUN))
+    assert positions == [PACKING], "it may have run all that it held"
+    assert len(worker.chunks) == 2
+    assert said in world.told(WorkerExited)[0].reason
 
 
 def test_one_that_is_retired_leaves_or_is_killed() -> None:

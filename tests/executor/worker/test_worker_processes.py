@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 import evenload
-from evenload.errors import NoUsableDevice
+from evenload.errors import NoUsableDevice, TaskTimeout
 from evenload.events import EventLog, Note, Span, WorkerExited, WorkerStarted
 from evenload.executor import Executor
+from evenload.executor.loop import watchdog
 
 N, BAD = 12, 4
 
@@ -217,3 +218,24 @@ def test_nothing_is_left_behind() -> None:
         with Executor("cpu*2"):
             pass
     assert (open_files(), threading.active_count(), len(psutil.Process().children(recursive=True))) == before
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_a_result_whose_pickling_hangs_is_over_time(
+    monkeypatch: pytest.MonkeyPatch, repeatable: bool
+) -> None:
+    monkeypatch.setattr(watchdog, "PACKING_S", 1.0)
+
+    class Hangs:
+        def __reduce__(self) -> Any:
+            threading.Event().wait()
+
+    def task(x: int) -> Any:
+        return Hangs() if x == 1 else x
+
+    with Executor("cpu*2", echo=False) as executor:
+        options: Any = {"timeout_s": 1.0, "on_error": "return", "repeatable": repeatable}
+        values = list(executor.map(task, range(4), **options))
+    assert isinstance(values[1], TaskTimeout)
+    # One that the machine did not let work for a second is over time, too.
+    assert all(value == x or isinstance(value, TaskTimeout) for x, value in enumerate(values))

@@ -86,6 +86,10 @@ class Backend(Protocol):
         """Return the position in the first chunk it holds, and the seconds there; see ``progress_cell``."""
         ...
 
+    def activity(self, worker: int) -> float | None:
+        """What the worker has done so far, as ``StartWatch`` counts it; None if nobody can see."""
+        ...
+
     def stop(self, worker: int) -> None:
         """End the worker when it has done what was sent before and freed its tasks; Gone follows."""
         ...

@@ -63,6 +63,9 @@ class InlineBackend:
     def position(self, worker: int) -> tuple[int, float]:
         return NOT_BEGUN, 0.0
 
+    def activity(self, worker: int) -> float | None:
+        return None  # whoever asks does its work
+
     def stop(self, worker: int) -> None:
         self._ask(worker, lambda: self._stop(worker))
 

@@ -25,7 +25,14 @@ from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.executor.transport.wire import Frame
 from evenload.executor.worker import protocol
 from evenload.executor.worker.child import Child
-from evenload.executor.worker.fork_server import ForkedWorker, ForkServer, SpawnedWorker, can_fork, imports_of
+from evenload.executor.worker.fork_server import (
+    ANSWER_S,
+    ForkedWorker,
+    ForkServer,
+    SpawnedWorker,
+    can_fork,
+    imports_of,
+)
 from evenload.executor.worker.memory import SharedMemory, limit_from
 from evenload.executor.worker.replies import message_of
 from evenload.executor.worker.threads import ONE_THREAD
@@ -150,6 +157,9 @@ class ProcessBackend:
     def position(self, worker: int) -> tuple[int, float]:
         return self._children[worker].position() if worker in self._children else (NOT_BEGUN, 0.0)
 
+    def activity(self, worker: int) -> float | None:
+        return self._children[worker].activity() if worker in self._children else 0.0
+
     def stop(self, worker: int) -> None:
         self.forward(worker, Frame(protocol.STOP))
 
@@ -198,8 +208,11 @@ class ProcessBackend:
             messages += self.poll(until - time.monotonic())
         for child in self._children.values():
             child.kill()
+        until = time.monotonic() + ANSWER_S
         while self._children:
             messages += self.poll(DEATH_CHECK_S)
+            if self._server is not None and time.monotonic() > until:
+                self._server.close()  # it is stopped; without it, who it did not start is known to be none
         self._selector.close()
         os.close(self._wake_out)
         os.close(self._wake_in)

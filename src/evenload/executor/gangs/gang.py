@@ -25,7 +25,20 @@ from evenload.executor.decide.record import Record
 from evenload.executor.gangs.fault import RankFault, is_waiting, is_whole, root_cause
 from evenload.executor.gangs.ranks import Rendezvous, call_function, join, run_rank
 from evenload.executor.gangs.store import LOCAL, loopback_name, open_store
-from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
+from evenload.executor.supervisor.start_watch import StartLimits, StartWatch
+from evenload.executor.supervisor.worker import Worker
+from evenload.executor.task.messages import (
+    Answered,
+    Gone,
+    Loaded,
+    Message,
+    Refused,
+    Said,
+    Spoilt,
+    Untrue,
+    Up,
+    Warned,
+)
 from evenload.executor.task.prepare import Tasks, name_of, pickle_callable
 
 __all__ = ["Gang", "GangCall", "gang", "gang_beside"]
@@ -136,6 +149,12 @@ class Gang:
         self._stacks: dict[int, list[str]] = {number: [] for number in range(len(pool))}
         self._is_asking = False
         self._task = Tasks().prepare(call_function)
+        asked_s = time.monotonic()
+        self._ranks = [
+            Worker(number, device.id, self._worker(number), asked_s, device, loading=self._task)
+            for number, device in enumerate(self._devices)
+        ]
+        self._starts = StartWatch(StartLimits(), backend.activity)
 
     def run(self) -> list[Any]:
         """Run the call on all ranks; returns their results by rank. Raises GangError."""
@@ -182,17 +201,28 @@ class Gang:
             now = time.monotonic()
             if until is not None and until <= now:
                 return
-            messages = self._backend.poll(None if until is None else min(LOOK_S, until - now))
+            limit_s = LOOK_S if until is None else min(LOOK_S, until - now)
+            messages = self._backend.poll(None if until is None and first is None else limit_s)
             if until is not None and time.monotonic() - now > LOOK_S + LATE_S:
                 until += time.monotonic() - now
             for message in messages:
                 if isinstance(message, Up):
                     self._pids[message.worker] = message.pid
+                    self._ranks[message.worker].is_up = True
                     self._backend.load(message.worker, self._task)
                 elif isinstance(message, Loaded) and first is not None:
+                    self._ranks[message.worker].loading = None
                     self._send(message.worker, JOIN, first(message.worker))
                 else:
                     self._take(message)
+            if first is not None:
+                self._look_at_starts()
+
+    def _look_at_starts(self) -> None:
+        for rank, how, is_over in self._starts.look(self._ranks, time.monotonic()):
+            self._record.note("warning", f"{rank.slot}: rank {rank.number} {how}")
+            if is_over:
+                self._faults.append(RankFault(rank.number, how))
 
     def _send(self, number: int, chunk: int, call: tuple) -> None:
         self._backend.run(number, self._task.id, chunk, [call], False)
@@ -203,6 +233,8 @@ class Gang:
             self._answered(number, message)
         elif isinstance(message, Spoilt | Refused):
             self._faults.append(RankFault(number, f"failed: {message.failure.summary}", message.failure))
+        elif isinstance(message, Untrue):
+            self._faults.append(RankFault(number, f"sent {message.why}"))
         elif isinstance(message, Gone) and number not in self._results:
             self._record.worker_exited(self._devices[number].id, self._worker(number), message.reason)
             self._faults.append(RankFault(number, message.reason, last_words=message.last_words))
@@ -215,6 +247,10 @@ class Gang:
 
     def _answered(self, number: int, message: Answered) -> None:
         answer, device = message.answer, self._devices[number].id
+        untrue = answer.fault(1) or ("nothing" if answer.skipped is not None else "")
+        if untrue:
+            self._faults.append(RankFault(number, f"sent {untrue}"))
+            return
         failure = answer.failures.get(0)
         if failure is not None:
             self._faults.append(RankFault(number, f"raised {failure.summary}", failure))

@@ -7,6 +7,7 @@ from evenload.executor.decide.record import Record
 from evenload.executor.run.run import Run, Sent
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
+from evenload.executor.transport.progress_cell import PACKING, UNPACKING
 
 __all__ = ["Watchdog"]
 
@@ -16,6 +17,7 @@ STUCK_TIMES = 20.0
 SUSPICIOUS_S = 30.0  # and if it goes on for so long, a person should know
 LATE_S = 1.0  # a look so late: the program itself was stopped meanwhile, and its workers maybe with it
 MOST_STOPS = 1000  # are remembered
+PACKING_S = 10.0  # beside their time limits, for items to be unpickled, or their results to be pickled
 PATIENCE_S = 0.5  # at least, for a worker to finish what nobody needs any more
 
 
@@ -69,8 +71,7 @@ class Watchdog:
             if position >= 0 and not chunk.is_warned_of:
                 self._suspect(worker, chunk, position, seconds)
         elif chunk.overtime_at is None:
-            n_at_once = 1 if chunk.send.singly else min(sizing.n_per_call, len(chunk.send.items))
-            left_s = limit_s * n_at_once - seconds if position >= 0 else limit_s
+            left_s = self._left_s(chunk, limit_s, position, seconds)
             if left_s > 0:
                 self.due_s = min(self.due_s, now + left_s)
             elif chunk.late_at != position:  # news may wait, and the program been stopped a moment ago
@@ -83,6 +84,14 @@ class Watchdog:
         """Of the last ``seconds``, those in which the program was not stopped."""
         since_s = now - seconds
         return seconds - sum(to_s - max(from_s, since_s) for from_s, to_s in self._stops if to_s > since_s)
+
+    def _left_s(self, chunk: Sent, limit_s: float, position: int, seconds: float) -> float:
+        """How long it may stay where it is. To pickle and unpickle is limited, too, for all items at once."""
+        n_items = len(chunk.send.items)
+        if position >= 0:
+            n_at_once = 1 if chunk.send.singly else min(chunk.run.sizing.n_per_call, n_items)
+            return limit_s * n_at_once - seconds
+        return limit_s * n_items + PACKING_S - seconds if position in (UNPACKING, PACKING) else limit_s
 
     def _suspect(self, worker: Worker, chunk: Sent, position: int, seconds: float) -> None:
         if seconds > max(SUSPICIOUS_S, STUCK_TIMES * chunk.run.sizing.longest_s):

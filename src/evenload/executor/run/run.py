@@ -27,9 +27,10 @@ from evenload.executor.run.map_options import MapOptions
 from evenload.executor.run.run_account import RunAccount
 from evenload.executor.run.sent_chunk import SentChunk
 from evenload.executor.run.sink import Sink
+from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Answered, Gone
-from evenload.executor.task.task import Answer, PreparedTask
+from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import QUEUED
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.summary import RunTally, Summary
 from evenload.executor.run.sent_chunk import SentChunk
-from evenload.executor.task.task import Answer
+from evenload.executor.task.answer import Answer
 
 __all__ = ["RunAccount"]
 

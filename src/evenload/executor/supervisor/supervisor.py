@@ -17,16 +17,29 @@ from evenload.devices import Device, DevicePool
 from evenload.errors import EvenloadError
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
+from evenload.executor.supervisor.start_watch import StartLimits, StartWatch
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
-from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Said, Spoilt, Up, Warned
+from evenload.executor.task.messages import (
+    Answered,
+    Gone,
+    Loaded,
+    Message,
+    Refused,
+    Said,
+    Spoilt,
+    Untrue,
+    Up,
+    Warned,
+)
 from evenload.executor.task.task import PreparedTask
-from evenload.executor.transport.progress_cell import NOT_BEGUN
+from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
 
 __all__ = ["Driver", "Supervisor"]
 
 STACK_LINE = re.compile(r"(Current thread|Thread) 0x|  (File \"|Binary file |\.\.\.|<)|$")  # by faulthandler
 MOST_STACK_LINES = 2000
+ALWAYS_HEARD = (Gone, Said, Warned)
 LEAVE_S = 5.0  # for a worker that was told to leave to free what its tasks hold
 
 
@@ -60,16 +73,16 @@ class Driver(Protocol):
 class Supervisor:
     """The workers of one backend, at most one in each slot (a device, or a group of devices).
 
-    workers          those that are starting or there, by slot
-    longest_start_s  a worker that has built no task after so long is given up
+    workers  those that are starting or there, by slot
+    limits   of how long a worker may take to start, and to build a task
     """
 
     def __init__(
-        self, backend: Backend, record: Record, driver: Driver, *, longest_start_s: float | None = None
+        self, backend: Backend, record: Record, driver: Driver, *, limits: StartLimits | None = None
     ):
         self.workers: dict[str, Worker] = {}
         self._backend, self._record, self._driver = backend, record, driver
-        self._longest_start_s = longest_start_s
+        self._starts = StartWatch(limits or StartLimits(), backend.activity)
         self._by_number: dict[int, Worker] = {}
         self._n_started: Counter[str] = Counter()
         self._n_workers = self._n_chunks = 0
@@ -81,6 +94,7 @@ class Supervisor:
             Spoilt: self._on_spoilt,
             Said: self._on_said,
             Warned: self._on_warned,
+            Untrue: self._on_untrue,
             Gone: self._on_gone,
         }
 
@@ -177,6 +191,7 @@ class Supervisor:
         """
         n_bytes = self._backend.run(worker.number, task.id, chunk.number, items, singly)
         worker.chunks.append(chunk)
+        worker.n_in_chunk.append(len(items))
         return n_bytes or 0
 
     def drop(self, worker: Worker, chunk: Any) -> None:
@@ -199,8 +214,7 @@ class Supervisor:
         """Wait for news, at most ``timeout_s`` seconds, and tell the driver."""
         for message in self._backend.poll(timeout_s):
             self._receive(message)
-        if self._longest_start_s is not None:
-            self._give_up_late_starts(self._longest_start_s)
+        self._give_up_late_starts(time.monotonic())
 
     def wake(self) -> None:
         """Make ``poll`` return soon; from any thread."""
@@ -208,24 +222,28 @@ class Supervisor:
 
     def _receive(self, message: Message) -> None:
         worker = self._by_number.get(message.worker)
-        if worker is not None:
+        if worker is not None and not (worker.is_untrue and type(message) not in ALWAYS_HEARD):
             self._handlers[type(message)](worker, message)
 
-    def _give_up_late_starts(self, longest_s: float) -> None:
-        now = time.monotonic()
-        for worker in tuple(self.workers.values()):
-            if not worker.is_ready and now - worker.asked_s > longest_s:
-                how = f"was not up after {longest_s:.0f} s"
-                self.discard(worker, how)
-                self._driver.gone(worker, Gone(worker.number, None, NOT_BEGUN, cause=how))
+    def _give_up_late_starts(self, now: float) -> None:
+        for worker, how, is_over in self._starts.look(tuple(self.workers.values()), now):
+            if not is_over:
+                self._record.note("warning", f"{worker.slot}: its worker {how}")
+                continue
+            self.discard(worker, how)
+            self._driver.gone(worker, Gone(worker.number, None, NOT_BEGUN, cause=how))
 
     def _on_up(self, worker: Worker, message: Up) -> None:
         worker.is_up = True
         worker.pid = message.pid
 
+    def _on_untrue(self, worker: Worker, message: Untrue) -> None:
+        """Kill a worker that sent what cannot be true: nothing it says can be trusted any more."""
+        worker.is_untrue = True
+        self.kill(worker, f"was killed as it sent {message.why}")
+
     def _end_for(self, worker: Worker, what: str) -> None:
-        """Kill a worker that sent what nobody waits for: nothing it says can be trusted any more."""
-        self.kill(worker, f"was killed as it sent {what} that nobody waits for")
+        self._on_untrue(worker, Untrue(worker.number, f"{what} that nobody waits for"))
 
     def _on_loaded(self, worker: Worker, message: Loaded) -> None:
         if worker.loading is None or worker.loading.id != message.task:
@@ -247,16 +265,19 @@ class Supervisor:
     def _on_answered(self, worker: Worker, message: Answered) -> None:
         if not worker.is_at(message.chunk):
             return self._end_for(worker, "results")
+        fault = message.answer.fault(worker.n_in_chunk[0])
+        if fault:
+            return self._on_untrue(worker, Untrue(worker.number, fault))
         if message.answer.skipped is not None and message.chunk > worker.last_dropped:
             # A task has written into the memory that says what to skip: it would skip all it gets.
             self.kill(worker, "was killed as it skipped items that it was to run")
         worker.has_worked = True
-        self._driver.answered(worker, worker.chunks.popleft(), message)
+        self._driver.answered(worker, worker.take_chunk(), message)
 
     def _on_spoilt(self, worker: Worker, message: Spoilt) -> None:
         if not worker.is_at(message.chunk):
             return self._end_for(worker, "results")
-        self._driver.spoilt(worker, worker.chunks.popleft(), message)
+        self._driver.spoilt(worker, worker.take_chunk(), message)
 
     def _on_said(self, worker: Worker, message: Said) -> None:
         if worker.stack is not None and STACK_LINE.match(message.line):
@@ -268,6 +289,8 @@ class Supervisor:
 
     def _on_gone(self, worker: Worker, message: Gone) -> None:
         self._forget(worker)
+        if worker.is_untrue:  # nor what it says of where it is: it may have run all that it holds
+            message = message._replace(position=PACKING)
         if worker.leave_by_s is not None and message.exit_code == 0:
             message = message._replace(cause="closed")
         elif worker.why_killed:

@@ -23,11 +23,13 @@ class Worker:
     tasks       the tasks that are built there
     loading     the task that is being built
     chunks      what it was sent and has not answered, in order: the driver's own values, with a ``number``
+    n_in_chunk  how many items each of them has
     n_items     items that it was sent
     has_worked  it has begun or answered a chunk
     is_removed  it is killed with what it runs, because its device is to go at once
     leave_by_s  when it is killed, after it was told to leave
     why_killed  if that was told when it was killed
+    is_untrue   it has sent what cannot be true: nothing it says is believed any more
     stack       what it has said of where its threads are; None if it was not asked
     last_dropped  the number of the last chunk that it was told to skip, if any
     """
@@ -47,10 +49,12 @@ class Worker:
     tasks: dict[int, PreparedTask] = field(default_factory=dict)
     loading: PreparedTask | None = None
     chunks: deque[Any] = field(default_factory=deque)
+    n_in_chunk: deque[int] = field(default_factory=deque)
     leave_by_s: float | None = None
     why_killed: str = ""
     stack: list[str] | None = None
     last_dropped: int = 0
+    is_untrue: bool = False
 
     @property
     def is_idle(self) -> bool:
@@ -59,6 +63,11 @@ class Worker:
     def is_at(self, chunk: int) -> bool:
         """Whether the chunk with this number is the next that it should answer."""
         return bool(self.chunks) and self.chunks[0].number == chunk
+
+    def take_chunk(self) -> Any:
+        """The chunk that it has answered; it holds that no longer."""
+        self.n_in_chunk.popleft()
+        return self.chunks.popleft()
 
     @property
     def may_work(self) -> bool:

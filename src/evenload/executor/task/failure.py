@@ -10,6 +10,7 @@ from evenload.executor.transport.pickling import pack
 __all__ = ["Failure", "is_memory_error"]
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED", "RESOURCE_EXHAUSTED")
+KINDS = ("raised", "memory", "result", "input")
 MOST_TEXT = 20_000  # characters of a traceback that are sent, from its end
 
 
@@ -37,6 +38,15 @@ class Failure:
             kind = "memory"
         described = cls(kind, type(error).__name__, _text(error), _traceback(error))
         return replace(described, pickled=_pickled(error)) if travels else replace(described, original=error)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether its fields are what they should be: one that was unpickled may have any."""
+        texts = self.kind, self.type_name, self.message, self.traceback
+        is_pickled = self.pickled is None or (
+            type(self.pickled) is tuple and len(self.pickled) == 2 and type(self.pickled[1]) is list
+        )
+        return all(type(text) is str for text in texts) and is_pickled and self.kind in KINDS
 
     @property
     def summary(self) -> str:

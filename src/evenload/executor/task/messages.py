@@ -3,10 +3,10 @@
 import signal
 from typing import NamedTuple
 
+from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure
-from evenload.executor.task.task import Answer
 
-__all__ = ["Answered", "Gone", "Loaded", "Message", "Refused", "Said", "Spoilt", "Up", "Warned"]
+__all__ = ["Answered", "Gone", "Loaded", "Message", "Refused", "Said", "Spoilt", "Untrue", "Up", "Warned"]
 
 
 class Up(NamedTuple):
@@ -64,6 +64,13 @@ class Warned(NamedTuple):
     text: str
 
 
+class Untrue(NamedTuple):
+    """The worker sent what cannot be true. ``why``: what, in words that fit after "it sent"."""
+
+    worker: int
+    why: str
+
+
 class Gone(NamedTuple):
     """The worker's process has ended, by itself or because it was killed.
 
@@ -94,4 +101,4 @@ class Gone(NamedTuple):
             return f"was killed by signal {-self.exit_code}"
 
 
-Message = Up | Loaded | Refused | Answered | Spoilt | Said | Warned | Gone
+Message = Up | Loaded | Refused | Answered | Spoilt | Said | Warned | Untrue | Gone

@@ -5,7 +5,6 @@ or inline.
 """
 
 import contextlib
-import math
 import pickle
 import sys
 import time
@@ -14,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from evenload.errors import ConfigError
+from evenload.executor.task.answer import Answer
 from evenload.executor.task.failure import Failure, is_memory_error
 from evenload.executor.transport.progress_cell import PACKING, ProgressCell
 
-__all__ = ["Answer", "PreparedTask", "Runner", "State", "dump", "load"]
+__all__ = ["PreparedTask", "Runner", "State", "dump", "load"]
 
 COMPARE_NS = 2_000_000  # after so long, all that items may have changed is compared before the next one
-MOST_S = 1e8  # of a chunk, three years
 N_GOOD = 20  # batches after which a slightly larger one is tried
 
 
@@ -61,30 +60,6 @@ class State(Protocol):
     def restore(self) -> None:
         """Put back what was changed."""
         ...
-
-
-@dataclass(slots=True)
-class Answer:
-    """The outcome of a chunk: values in order (None where an item failed) and failures by position.
-
-    ``skipped``: items from this position on were not begun, as the chunk was dropped; None: all were.
-    """
-
-    values: list[Any]
-    failures: dict[int, Failure]
-    start_s: float
-    stop_s: float
-    busy_s: float
-    ceiling: int | None = None
-    skipped: int | None = None
-
-    def bound_times(self, dealt_s: float, now_s: float) -> None:
-        """Where its times cannot be, have them be those of dealing it and now.
-
-        A task may have moved the clock of its process: tests freeze it.
-        """
-        if not (0 <= self.busy_s <= MOST_S and math.isfinite(self.start_s + self.stop_s)):
-            self.start_s, self.stop_s, self.busy_s = dealt_s, now_s, now_s - dealt_s
 
 
 class Runner:

@@ -13,6 +13,7 @@ So each frame proves its place in the stream and its contents by checksums, and 
 after that. They find accidents; a task that forges them on purpose is not kept from anything.
 """
 
+import mmap
 import os
 import pickle
 import zlib
@@ -29,6 +30,8 @@ __all__ = ["COMMON", "Frame", "Inbox", "Outbox", "ProtocolViolation", "unpack"]
 
 READ_BYTES = 256 * 1024
 MOST_PIECES = 64  # buffers per system call; IOV_MAX is at least 1024 on Linux, 16 by POSIX
+MOST_TABLE_BYTES = READ_BYTES // 2
+MOST_BYTES = 1 << 46  # of a frame: more than any machine has memory
 HEADER = Struct("<BBHIQQIII")
 """Kind, is the body the first piece, number of pieces, task, chunk, bytes of the body, and checksums: of the
 table of pieces, of the body, and of the header up to there and the frame's number. Table, body and buffers
@@ -40,7 +43,6 @@ COMMON = 1 << 31  # in a slot: a piece of the arena that all workers share
 
 if TYPE_CHECKING:
     import ctypes
-    import mmap
 
     Buffer = bytes | bytearray | memoryview | ctypes.Array | mmap.mmap
 else:
@@ -258,6 +260,8 @@ class Inbox:
                 frames.append(Frame(kind, task, chunk, body))
                 continue
             n_table = n_pieces * PIECE.size
+            if n_table > MOST_TABLE_BYTES:
+                raise ProtocolViolation("a frame says of itself what cannot be", frames)
             if stop < at + n_table:
                 break
             if zlib.crc32(view[at : at + n_table]) != table_sum:
@@ -268,8 +272,10 @@ class Inbox:
             n_inline = n_body + sum(piece.n for piece in pieces if not piece.slot) + len(last)
             if at + n_inline > stop and at + n_inline - start <= READ_BYTES:
                 break
-            buffers = [self._open(piece) for piece in pieces]
-            body: Buffer = bytearray(n_body)
+            if (is_first and not pieces) or n_inline > MOST_BYTES:
+                raise ProtocolViolation("a frame says of itself what cannot be", frames)
+            buffers = [self._open(piece, frames) for piece in pieces]
+            body: Buffer = _memory(n_body)
             inline = [buffer for buffer, piece in zip(buffers, pieces, strict=True) if not piece.slot]
             targets = [memoryview(part) for part in (body, *inline, last) if len(part)]
             sums = body, checksum, last, SUM.pack(head_sum)[: len(last)]
@@ -286,15 +292,15 @@ class Inbox:
         self._start = start
         return frames
 
-    def _open(self, piece: Piece) -> Any:
+    def _open(self, piece: Piece, frames: list[Frame]) -> Any:
         if not piece.slot:
-            return bytearray(piece.n)
+            return _memory(piece.n)
         if piece.slot & COMMON:
             if self._common_fd < 0:  # mapping it would give zeros
-                raise ProtocolViolation("a frame names memory that is not there")
+                raise ProtocolViolation("a frame names memory that is not there", frames)
             return open_copy(self._common_fd, piece)
         if self._borrower is None or not self._borrower.is_open_to(piece):
-            raise ProtocolViolation("a frame names memory that it was not lent")
+            raise ProtocolViolation("a frame names memory that it was not lent", frames)
         return self._borrower.open(piece)
 
     def _fill(self, targets: list[memoryview], at: int, stop: int) -> int:
@@ -318,6 +324,19 @@ class Inbox:
         if not _is_whole(*self._sums):
             raise ProtocolViolation("a frame was damaged")
         return [frame]
+
+
+def _memory(n: int) -> "bytearray | mmap.mmap":
+    """Memory for ``n`` bytes, which takes none before they come: a worker may announce any number.
+
+    Raises MemoryError.
+    """
+    if n < READ_BYTES:
+        return bytearray(n)
+    try:
+        return mmap.mmap(-1, n, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"no {n} bytes") from error
 
 
 def _is_whole(body: Buffer, checksum: int, last: Buffer, expected: bytes) -> bool:

@@ -13,6 +13,7 @@ from evenload.executor.task.messages import Gone, Said, Warned
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, ProgressCell, make_progress_file
 from evenload.executor.transport.wire import Frame, Inbox, Outbox, ProtocolViolation
 from evenload.executor.worker import protocol
+from evenload.executor.worker.activity import activity_of
 from evenload.executor.worker.fork_server import ForkedWorker, SpawnedWorker
 from evenload.executor.worker.memory import SharedMemory
 from evenload.executor.worker.replies import message_of
@@ -58,7 +59,7 @@ class Child:
         self.worker = worker
         self.chunks: deque[int] = deque()
         self._loading: deque[int] = deque()
-        self._last_chunk = 0
+        self._last_chunk = self._n_lines = 0
         self._is_up = self._is_read = False
         self._violation = ""
         self.can_tell_death = True
@@ -194,14 +195,21 @@ class Child:
 
     def position(self) -> tuple[int, float]:
         """Return its position in the first chunk that it holds, and the seconds spent there."""
-        if not self.chunks:
-            return NOT_BEGUN, 0.0
+        first = self.chunks[0] if self.chunks else None
         self._check_that_all_came()
-        if not self.chunks:
-            return NOT_BEGUN, 0.0
+        if not self.chunks or self.chunks[0] != first:
+            return NOT_BEGUN, 0.0  # whoever asks has not heard yet that the first is answered
+        return self._place()
+
+    def _place(self) -> tuple[int, float]:
         if not self.cell.is_readable(self._last_chunk):
             return PACKING, 0.0  # nobody knows; maybe it has run them all
         return self.cell.position_in(self.chunks[0])
+
+    def activity(self) -> float:
+        """What it has done so far; see ``StartWatch``. What it has started counts, too."""
+        self._check_that_all_came()
+        return self._n_lines + (activity_of(self.pid) if self.pid is not None else 0.0)
 
     def _check_that_all_came(self) -> None:
         """Kill it if a frame that it has sent did not come whole: nothing more would come."""
@@ -217,7 +225,7 @@ class Child:
         """Kill the process and its children."""
         if self.pid is None:
             self._is_doomed = True
-            return
+            return self._process.doubt() if isinstance(self._process, ForkedWorker) else None
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: only zombies are left
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -241,7 +249,8 @@ class Child:
         if self._partial:
             self._say(self._partial)
         exit_code = self._process.wait()
-        position = self.position()[0]
+        self._check_that_all_came()
+        position = self._place()[0] if self.chunks else NOT_BEGUN
         last_words = "\n".join(self._last_lines)
         self._messages.append(Gone(self.worker, exit_code, position, last_words, self._violation))
         self._close_fds()
@@ -294,20 +303,22 @@ class Child:
 
     def _message(self, frame: Frame) -> Any:
         """Read a frame that is due as a message. Raises ProtocolViolation for any other."""
+        awaited: deque[int] | None = None
         if frame.kind in protocol.CHUNK_ENDS:
-            is_due = bool(self.chunks) and self.chunks[0] == frame.chunk
-            if is_due:
-                self.chunks.popleft()
+            awaited, number = self.chunks, frame.chunk
         elif frame.kind in (protocol.LOADED, protocol.REFUSED):
-            is_due = bool(self._loading) and self._loading[0] == frame.task
-            if is_due:
-                self._loading.popleft()
-        else:
+            awaited, number = self._loading, frame.task
+        if awaited is None:
             is_due = frame.kind == protocol.UP and not self._is_up
             self._is_up = True
+        else:
+            is_due = bool(awaited) and awaited[0] == number
         if not is_due or self.pid is None:
             raise ProtocolViolation("an answer that nobody waits for")
-        return self._read(self.worker, self.pid, frame)
+        message = self._read(self.worker, self.pid, frame)
+        if awaited is not None:  # not before: what a chunk is that nobody can read, is known by its end
+            awaited.popleft()
+        return message
 
     def _on_output(self) -> bool:
         """Read once. Returns True if there may be more."""
@@ -330,6 +341,7 @@ class Child:
         # Of what a progress bar writes over itself, the last is what a terminal would show.
         text = line.decode(errors="backslashreplace").rstrip("\r").rpartition("\r")[2]
         self._last_lines.append(text)
+        self._n_lines += 1
         self._messages.append(Said(self.worker, text))
 
     def _on_writable(self) -> None:

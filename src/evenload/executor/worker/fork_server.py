@@ -11,10 +11,12 @@ ends. Devices and thread counts are set in the worker before anything can read t
 import contextlib
 import os
 import pickle
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
@@ -24,6 +26,7 @@ from evenload.executor.worker.fork_main import STATUS
 __all__ = ["PRELOADABLE", "ForkServer", "ForkedWorker", "SpawnedWorker", "can_fork", "imports_of"]
 
 PRELOADABLE = ("numpy", "torch")  # whose import starts nothing that a fork would break
+ANSWER_S = 60.0  # for the server to fork or reap, perhaps after an import; else it hangs, or is stopped
 SEND_BYTES = 1024 * 1024
 BOOT_WORKER = (
     "import sys; sys.path[:] = {path!r}; from evenload.executor.worker.worker import main; main({told})"
@@ -104,6 +107,7 @@ class ForkedWorker:
         self.status_fd = status_fd
         self.death_fd: int | None = None
         self._server = server
+        self._asked_s = time.monotonic()
 
     def learn(self) -> bool:
         """Read the process id. Returns False if the server has ended without starting the worker."""
@@ -125,11 +129,23 @@ class ForkedWorker:
 
     def wait(self) -> int:
         """Return the exit code, negative for a signal; -SIGKILL if it is unknown. Call it when it is dead."""
-        if self.pid is not None and self._server.send("collect", self.pid):
+        if self.pid is not None and self._server.send("collect", self.pid) and self._is_told():
             read = os.read(self.status_fd, STATUS.size)
             if len(read) == STATUS.size:
                 return STATUS.unpack(read)[0]
         return -signal.SIGKILL
+
+    def doubt(self) -> None:
+        """It is to be killed and has no process id yet: if it was asked for long ago, the server hangs."""
+        if time.monotonic() - self._asked_s > ANSWER_S:
+            self._server.is_alive = False
+
+    def _is_told(self) -> bool:
+        """Whether the server says in time how it ended: one that is stopped must hold up nobody."""
+        poll = select.poll()
+        poll.register(self.status_fd, select.POLLIN)
+        self._server.is_alive = bool(poll.poll(ANSWER_S * 1000))
+        return self._server.is_alive
 
 
 class ForkServer:

@@ -18,6 +18,7 @@ from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.back_off import saying
 from evenload.executor.supervisor.group_environment import group_environment
+from evenload.executor.supervisor.start_watch import StartLimits
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
@@ -39,6 +40,7 @@ __all__ = ["StageDriver"]
 
 GRACE_S = 1.0
 LONGEST_START_S = 300.0  # a worker that is not up by then is given up
+START_LIMITS = StartLimits(up_s=LONGEST_START_S, build_s=LONGEST_START_S, most_s=LONGEST_START_S)
 REPLAN_S = 10.0  # after devices left: another plan may be found for what none can run by this one
 POLL_S = 0.5  # at most, so that a drained device or a control file is seen soon
 
@@ -79,7 +81,7 @@ class StageDriver:
         self._dispatcher, self._record = dispatcher, record
         self._stages = tuple(stages)
         self._inputs_of, self._park_bytes = inputs_of, park_bytes
-        self._supervisor = Supervisor(backend, record, self, longest_start_s=LONGEST_START_S)
+        self._supervisor = Supervisor(backend, record, self, limits=START_LIMITS)
         self._slow = SlowWorkers(watch or HangWatch(), self._supervisor, dispatcher, record, name_of)
         self._sends = backend.is_threaded
         self._tasks = Tasks()

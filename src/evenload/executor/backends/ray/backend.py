@@ -24,11 +24,11 @@ from evenload.executor.backends.ray.channel import ActorChannel
 from evenload.executor.backends.ray.cluster import Cluster
 from evenload.executor.backends.ray.node_watch import NodeWatch
 from evenload.executor.task.item_packing import pack_apart
-from evenload.executor.task.messages import Answered, Gone, Message
+from evenload.executor.task.messages import Answered, Gone, Message, Untrue
 from evenload.executor.task.task import PreparedTask, dump
 from evenload.executor.transport.pickling import mark_large, pack
 from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING
-from evenload.executor.transport.wire import Frame
+from evenload.executor.transport.wire import Frame, ProtocolViolation
 from evenload.executor.worker import protocol
 from evenload.executor.worker.replies import message_of
 
@@ -171,6 +171,9 @@ class RayBackend:
             pass
         return NOT_BEGUN, 0.0
 
+    def activity(self, worker: int) -> float | None:
+        return None  # of a process on another machine
+
     def stop(self, worker: int) -> None:
         self._send(worker, Frame(protocol.STOP))
 
@@ -271,12 +274,15 @@ class RayBackend:
 
     def _message(self, remote: "_RemoteWorker", sent: RayFrame) -> Message:
         frame = sent.open(writable=True)
-        message = message_of(sent.worker, sent.pid, frame)
+        try:
+            message = message_of(sent.worker, sent.pid, frame)
+        except ProtocolViolation as violation:
+            return Untrue(sent.worker, str(violation))
         if frame.kind == protocol.UP:
             remote.kill_until_s = None
         if frame.kind in protocol.CHUNK_ENDS:
-            sent_s = remote.sent_s.pop(frame.chunk)
-            if isinstance(message, Answered):
+            sent_s = remote.sent_s.pop(frame.chunk, None)
+            if isinstance(message, Answered) and sent_s is not None:
                 remote.channel.clock.translate(message.answer, sent_s, time.monotonic())
         return message
 

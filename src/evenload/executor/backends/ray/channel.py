@@ -7,7 +7,7 @@ from typing import Any
 
 from evenload.devices import Device
 from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, boot_id
-from evenload.executor.task.task import Answer
+from evenload.executor.task.answer import Answer
 
 __all__ = ["ActorChannel", "Clock"]
 

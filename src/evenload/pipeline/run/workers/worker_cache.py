@@ -179,6 +179,9 @@ class _LentBackend:
     def position(self, worker: int) -> tuple[int, float]:
         return self._backend.position(self._of_run[worker].number)
 
+    def activity(self, worker: int) -> float | None:
+        return self._backend.activity(self._of_run[worker].number)
+
     def stop(self, worker: int) -> None:
         kept = self._of_run[worker]
         self._owner.kept.pop(kept.number, None)
