@@ -304,6 +304,7 @@ class Child:
     def _message(self, frame: Frame) -> Any:
         """Read a frame that is due as a message. Raises ProtocolViolation for any other."""
         awaited: deque[int] | None = None
+        number = 0
         if frame.kind in protocol.CHUNK_ENDS:
             awaited, number = self.chunks, frame.chunk
         elif frame.kind in (protocol.LOADED, protocol.REFUSED):
