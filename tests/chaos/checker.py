@@ -190,7 +190,6 @@ def should_have_recovered(seen: Seen, item: int, name: str) -> str:
 
 def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
     """Why it cannot be that the workers that ran the item were lost by what others did."""
-    hurt = [seen.hurt[pid] for _, pid in seen.touched(item) if pid in seen.hurt]
     by_others = Counter(
         phase for phase, pid in seen.touched(item) if seen.hurt.get(pid, set()) & {*OUTSIDE, *STRAY}
     )
@@ -200,8 +199,11 @@ def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
     if not seen.is_repeatable:
         # A batch is one call: what ends its worker while it is run, or read, takes it as a whole.
         kills = {*DEADLY, *STRAY, *WAITS}
+        mates = batch_of(item, seen.batch)
+        of_batch = {pid for mate in mates for _, pid in seen.touched(mate)}
         in_a_batch = seen.batch and (
-            any(did & kills for did in hurt) or "item kills as it is read" in names(seen)
+            any(seen.hurt.get(pid, set()) & {*kills, *OUTSIDE} for pid in of_batch)
+            or "item kills as it is read" in names(seen)
         )
         may_not_have_said = n_outside and not seen.touched(item)
         if n_by_others or is_drained or in_a_batch or may_not_have_said:
@@ -211,6 +213,12 @@ def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
     if n_by_others + of_its_own >= limit:
         return ""
     return f"it was in {n_by_others} workers that others ended, and may be in {limit}"
+
+
+def batch_of(item: int, batch: int | None) -> range:
+    """The items that are in one call with ``item``, or would be."""
+    start = item // (batch or 1) * (batch or 1)
+    return range(start, start + (batch or 1))
 
 
 def of_end(seen: Seen, attempt: Attempt, is_last: bool) -> Iterator[str]:

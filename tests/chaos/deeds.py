@@ -12,10 +12,12 @@ import resource
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
 MISSED = object()
+CHILD_S = 20.0
 
 
 def fork(then: Callable[[], Any], with_libc: bool = False) -> None:
@@ -24,16 +26,30 @@ def fork(then: Callable[[], Any], with_libc: bool = False) -> None:
     if not pid:
         then()
         raise InTheChild
+    wait_for(pid)
+
+
+def wait_for(pid: int) -> None:
+    """Wait for a child's end, and kill it if that takes too long.
+
+    The C library's fork may be called while another thread has Python's lock, and then the child waits for it
+    for ever: nobody can prevent that but whoever forks so.
+    """
+    end = time.monotonic() + CHILD_S
     with contextlib.suppress(ChildProcessError):  # another item has SIGCHLD ignored
-        os.waitpid(pid, 0)
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if time.monotonic() > end:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                return
+            time.sleep(0.001)
 
 
 def fork_and_return(rng: random.Random) -> None:
     """Let a forked child return from the deed as its parent does."""
     pid = (ctypes.CDLL(None).fork if rng.random() < 0.5 else os.fork)()
     if pid:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, 0)
+        wait_for(pid)
 
 
 class InTheChild(Exception):

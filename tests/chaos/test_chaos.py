@@ -128,3 +128,13 @@ def test_each_stage_of_a_pipeline_may_lose_so_many_workers() -> None:
 
     assert not of_item_3(killed + lost)
     assert of_item_3(killed[:4] + lost), "once in each stage"
+
+
+def test_a_batch_that_may_run_once_is_lost_with_its_worker_as_a_whole() -> None:
+    program, lines = made(batch=3, repeatable=False)
+    dead = Line("fault", 0, 2, 0, 3, "kill")
+    lines = [line for line in lines if (line.kind, line.item) not in (("began", 4), ("ended", 4))]
+    lost = [Line("got", 0, 1, 0, 4, "WorkerLost: unknown") if (line.kind, line.item) == ("got", 4) else line
+            for line in lines]  # fmt: skip
+    assert not [told for told in check(program, [dead, *lost]) if "item 4" in told]
+    assert [told for told in check(program, lost) if "item 4" in told], "nobody has killed it"

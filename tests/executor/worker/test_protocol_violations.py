@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaos.deeds import DEEDS_BY_CHANCE, MISSED, Bomb, InTheChild, Own, scribble
+from chaos.deeds import DEEDS_BY_CHANCE, MISSED, Bomb, InTheChild, Own, scribble, wait_for
 
 from evenload.errors import EvenloadError, ResultNotSendable, TaskError, WorkerLost
 from evenload.executor import Executor
@@ -189,7 +189,7 @@ def test_a_forked_child_never_speaks_for_the_worker(executor: Executor, end: str
         worker = os.getpid()
         pid = (ctypes.CDLL(None).fork if with_libc else os.fork)()
         if pid:
-            os.waitpid(pid, 0)
+            wait_for(pid)
         elif end == "raise":
             raise InTheChild
         elif end == "exit":
@@ -221,7 +221,7 @@ def test_a_forked_child_runs_none_of_the_items_that_follow(
             if x in (1, 6):
                 pid = (ctypes.CDLL(None).fork if with_libc else os.fork)()
                 if pid:
-                    os.waitpid(pid, 0)
+                    wait_for(pid)
                     with open(tmp_path / f"child-{pid}", "w"):
                         pass
                 elif end == "raise":
