@@ -14,6 +14,7 @@ import json
 import os
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -128,10 +129,21 @@ def write(campaign: Campaign, faults: Counter[str]) -> None:
         most_load=round(campaign.most_load, 1),
         violations={outcome.seed: outcome.violations for outcome in outcomes if outcome.violations},
         seconds=round(time.monotonic() - campaign.began_s),
+        jobs=campaign.options.jobs,
+        commit=commit(),
     )
     page = json.loads(path.read_text(encoding="utf-8"))
     page["command"] = shlex.join(["python", "scripts/run_chaos.py", *sys.argv[1:]])
     path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def commit() -> str:
+    """The commit that was tried; with "+" if files differ from it."""
+    told = subprocess.run(
+        ["git", "describe", "--always", "--exclude=*", "--abbrev=12", "--dirty=+"],
+        cwd=TOP, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return told.stdout.strip()
 
 
 if __name__ == "__main__":
