@@ -124,11 +124,17 @@ class Pipeline:
             refuse_cpu(self.spec, pool, fleet.use)
             barred_stages(self.spec, pool.ids)
             found = tuple(PlannedDevice(d.id, d.name, pool.score(d.id), d.memory_bytes) for d in pool)
+        graph, names = self.spec.graph, [stage.name for stage in self.spec.stages]
         stages = tuple(
             PlannedStage(
-                s.name, s.target, stage_weight_bytes(s, self.folder), dict(s.outputs), str(s.devices or "")
+                stage.name,
+                stage.target,
+                stage_weight_bytes(stage, self.folder),
+                dict(stage.outputs),
+                str(stage.devices or ""),
+                None if graph.is_chain else tuple(names[need] for need in needs),
             )
-            for s in self.spec.stages
+            for stage, needs in zip(self.spec.stages, graph.needs, strict=True)
         )
         folder = Path(out).resolve() if out is not None else self.out
         kept = [] if fresh is True else self._kept(folder, cache, fresh or ())
@@ -248,7 +254,9 @@ class Pipeline:
     def _made_of(self, reuse: "ReuseSettings") -> str:
         """Digest what the events of a run are about: its stages, and who goes through them."""
         rules = [(stage.name, stage.when, stage.samples, str(stage.best)) for stage in self.spec.stages]
-        made = [[one.digest for one in reuse.identities], rules, self.spec.job.seed]
+        made: list[Any] = [[one.digest for one in reuse.identities], rules, self.spec.job.seed]
+        if not self.spec.graph.is_chain:
+            made.append(self.spec.graph.needs)
         return digest_of(json_text(made).encode("utf-8", "replace"))
 
     def _planned(self, fleet: "Fleet", folder: RunFolder) -> "PlannedJob":

@@ -69,8 +69,10 @@ def duration(seconds: float) -> str:
 
 
 def _needs(plan: Plan) -> list[str]:
-    rows = []
-    for stage in plan.facts.get("stages", ()):
+    rows, stages = [], plan.facts.get("stages", ())
+    before = [[], *([stage["name"]] for stage in stages)]
+    is_chain = all(stage["needs"] == chained for stage, chained in zip(stages, before, strict=False))
+    for stage in stages:
         largest = max(stage["components"], key=lambda c: c["bytes"], default=None)
         weights = "unknown" if stage["weight_bytes"] is None else gib_text(stage["weight_bytes"])
         parts = ", ".join(f"{c['name']} {gib_text(c['bytes'])}" for c in stage["components"])
@@ -79,6 +81,7 @@ def _needs(plan: Plan) -> list[str]:
         rows.append(
             [
                 stage["name"],
+                *([] if is_chain else [", ".join(stage["needs"]) or "the items"]),
                 weights,
                 gib_text(stage["activation_bytes"]) if stage["activation_bytes"] else "",
                 _sourced(stage["item_s"], stage["item_from"]),
@@ -87,7 +90,11 @@ def _needs(plan: Plan) -> list[str]:
             ]
         )
     return format_table(
-        ["stage", "weights", "activations", "an item", "to load", "parts"],
+        [
+            "stage",
+            *([] if is_chain else ["takes from"]),
+            *("weights", "activations", "an item", "to load", "parts"),
+        ],
         rows,
         right=("weights", "activations"),
     )

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.plan import Fit, Phase
+from evenload.pipeline.stage_graph import StageGraph
 
 __all__ = ["add_help", "streaming_stages"]
 
@@ -30,11 +31,11 @@ def add_help(groups: Mapping[str, DeviceGroup], free: Mapping[str, int], turn: i
                 group.assignments.append(Assignment(turn, stage, group.lowered.get(stage, fit), is_help=True))
 
 
-def streaming_stages(phase: Phase, stages: Sequence[str]) -> Iterator[int]:
+def streaming_stages(phase: Phase, stages: Sequence[str], graph: StageGraph) -> Iterator[int]:
     """Stages of ``phase`` whose results are taken by other groups: their number in wait is bounded."""
     holders = {name: {unit.devices for unit in phase.units if unit.stage == name} for name in phase.stages}
     for name in phase.stages:
         number = stages.index(name)
-        after = stages[number + 1 : number + 2]
-        if after and holders.get(after[0]) and holders[name] - holders[after[0]]:
+        after = [holders.get(stages[later]) for later in graph.next[number]]
+        if any(taking and holders[name] - taking for taking in after):
             yield number

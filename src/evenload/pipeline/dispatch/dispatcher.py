@@ -22,6 +22,7 @@ from evenload.pipeline.dispatch.oom_ladder import next_fit, try_less
 from evenload.pipeline.dispatch.suspects import Suspects
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
+from evenload.pipeline.stage_graph import StageGraph
 
 __all__ = ["Dispatcher"]
 
@@ -40,6 +41,7 @@ class Dispatcher:
     batch     stage -> most items in one call
     barred    device -> stages that may not run on it
     once      stages whose tasks may be run once only
+    graph     what each stage needs; by default the one before it
     """
 
     def __init__(
@@ -57,8 +59,9 @@ class Dispatcher:
         batch: Mapping[int, int] | None = None,
         barred: Mapping[str, Collection[int]] | None = None,
         once: Collection[int] = (),
+        graph: StageGraph | None = None,
     ):
-        self._state = FleetState(stages, item_s or {}, load_s or {}, batch or {})
+        self._state = FleetState(stages, item_s or {}, load_s or {}, batch or {}, graph)
         self._chooser = WorkChooser(self._state, queue, holds)
         self.stages, self.groups, self.waiting = self._state.stages, self._state.groups, self._state.waiting
         self.drained: set[str] = set()
@@ -137,7 +140,7 @@ class Dispatcher:
             return None
         if group.resident.get(assignment.stage) != assignment.fit:
             return None if group.running else self._load(group, assignment, now)
-        n_most = self._n_together(group, assignment)
+        n_most = self._state.n_together(group, assignment)
         if len(group.running) >= assignment.fit.in_flight or not n_most:
             return None
         tasks = tuple(self._taken(group, assignment.stage, n_most))
@@ -159,14 +162,6 @@ class Dispatcher:
         group.is_ordered, group.loading, group.loading_since_s = True, assignment.stage, now
         group.resident = {stage: fit for stage, fit in group.resident.items() if stage in keep}
         return LoadStage(group.id, assignment.stage, assignment.fit, keep, later)
-
-    def _n_together(self, group: DeviceGroup, assignment: Assignment) -> int:
-        """How many tasks to take at once: near the end of a stage, no more than the others get as well."""
-        most = self.batch_of(group.id, assignment.stage)
-        if assignment.fit.in_flight > 1 or most == 1:
-            return 1
-        holders = sum(assignment.stage in one.resident for one in self.groups.values() if one.state == "up")
-        return min(most, -(-self.waiting.count(assignment.stage) // max(1, holders)))
 
     def _taken(self, group: DeviceGroup, stage: int, n_most: int) -> Iterable[StageTask]:
         """A task that was with a worker when it died or was killed is taken alone."""

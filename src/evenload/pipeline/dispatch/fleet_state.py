@@ -8,6 +8,7 @@ from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.waiting import Waiting
 from evenload.pipeline.plan import Phase
+from evenload.pipeline.stage_graph import StageGraph, chain
 
 __all__ = ["FleetState"]
 
@@ -21,6 +22,7 @@ class FleetState:
     batch           stage -> most items in one call
     n_phases        phases of the plan
     streams         (phase, stage) whose results other groups take meanwhile
+    graph           what each stage needs; by default the one before it
     """
 
     def __init__(
@@ -29,7 +31,9 @@ class FleetState:
         item_s: Mapping[int, float],
         load_s: Mapping[int, float],
         batch: Mapping[int, int],
+        graph: StageGraph | None = None,
     ):
+        self.graph = graph or chain(len(stages))
         self.stages = tuple(stages)
         self.groups: dict[str, DeviceGroup] = {}
         self.waiting = Waiting(len(stages))
@@ -42,7 +46,9 @@ class FleetState:
         """From now on these are the plan."""
         self.n_phases = len(phases)
         self.streams = {
-            (at, stage) for at, phase in enumerate(phases) for stage in streaming_stages(phase, self.stages)
+            (at, stage)
+            for at, phase in enumerate(phases)
+            for stage in streaming_stages(phase, self.stages, self.graph)
         }
 
     @property
@@ -63,6 +69,14 @@ class FleetState:
         """Most items in one call there."""
         return self.groups[group_id].batch.get(stage, self._batch.get(stage, 1))
 
+    def n_together(self, group: DeviceGroup, assignment: Assignment) -> int:
+        """How many tasks to take at once: near the end of a stage, no more than the others get as well."""
+        most = self.batch_of(group.id, assignment.stage)
+        if assignment.fit.in_flight > 1 or most == 1:
+            return 1
+        holders = sum(assignment.stage in one.resident for one in self.groups.values() if one.state == "up")
+        return min(most, -(-self.waiting.count(assignment.stage) // max(1, holders)))
+
     def turn(self, assignment: Assignment, group: DeviceGroup) -> int:
         """In which phase ``assignment`` is due: its own; beyond its limit, after all phases."""
         is_beyond = (
@@ -82,8 +96,9 @@ class FleetState:
         return without_s > load_s + group.item_s.get(stage, item_s)
 
     def n_next(self, stage: int) -> int:
-        """Tasks of the stage after ``stage`` that wait, or soon will."""
-        return self.waiting.count(stage + 1) + self.tasks_on(stage)
+        """Tasks of a stage that takes from ``stage`` which wait, or soon will: the most of one."""
+        waiting = (self.waiting.count(later) for later in self.graph.next[stage])
+        return max(waiting, default=0) + self.tasks_on(stage)
 
     def holders(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
         """Others who have the model."""
@@ -127,12 +142,12 @@ class FleetState:
         return now + mine_s > last
 
     def is_coming(self, stage: int) -> bool:
-        """Are there tasks of ``stage``, or will there be soon: is the stage before it under way?"""
-        return bool(self.waiting.count(stage)) or (stage > 0 and self.tasks_on(stage - 1) > 0)
+        """Are there tasks of ``stage``, or will there be soon: is a stage that it needs under way?"""
+        return bool(self.waiting.count(stage)) or any(map(self.tasks_on, self.graph.needs[stage]))
 
     def is_fed(self, stage: int) -> bool:
         """May more tasks of ``stage`` come?"""
-        return any(self.waiting.count(before) or self.tasks_on(before) for before in range(stage))
+        return any(self.waiting.count(before) or self.tasks_on(before) for before in self.graph.before[stage])
 
     def could_run(self, group: DeviceGroup, task: StageTask) -> bool:
         is_assigned = any(assignment.stage == task.stage for assignment in group.assignments)

@@ -68,7 +68,8 @@ class WorkChooser:
         mine = [assignment for assignment in assignments if self._state.turn(assignment, group) == first]
         # Through to the end while there is plenty, so that results come early; at the end what has most
         # before it goes first.
-        n_before = sum(self._state.waiting.count(stage) for stage in range(mine[0].stage + 1))
+        before = {mine[0].stage} | self._state.graph.before[mine[0].stage]
+        n_before = sum(map(self._state.waiting.count, before))
         is_plenty = n_before > 2 * len(self._state.groups)
         return min(mine, key=lambda assignment: -assignment.stage if is_plenty else assignment.stage)
 
@@ -112,8 +113,9 @@ class WorkChooser:
         return all(self._is_done_with(rival, assignment, now) for rival, assignment in sooner)
 
     def is_due(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
-        """It has work, or soon will: its stage runs side by side with the one before it."""
+        """It has work, or soon will: its stage runs at the same time as one that it needs."""
         if assignment.stage in group.refused:
             return False
-        is_fed = (assignment.phase, assignment.stage - 1) in self._state.streams
+        needs = self._state.graph.needs[assignment.stage]
+        is_fed = any((assignment.phase, need) in self._state.streams for need in needs)
         return is_fed or self._may(group, assignment, now)

@@ -29,7 +29,9 @@ from evenload.pipeline.job.spec_stage import (
     OutputType,
     StageSpec,
 )
+from evenload.pipeline.job.stage_needs import find_need_faults, graph_of
 from evenload.pipeline.job.yaml_text import Origins
+from evenload.pipeline.stage_graph import StageGraph
 
 __all__ = [
     "LOSSY",
@@ -63,7 +65,7 @@ class JobSpec(Section):
     backend: BackendSection = BackendSection()
     devices: DevicesSection = DevicesSection()
     stages: tuple[StageSpec, ...]
-    """What each item goes through, one after the other."""
+    """What each item goes through: one after the other, or as their ``needs`` say."""
     schedule: ScheduleSection = ScheduleSection()
     cache: CacheSection | None = None
     """Where runs of any job keep results for each other; by default each run folder is on its own."""
@@ -81,6 +83,11 @@ class JobSpec(Section):
     def notes(self) -> tuple[str, ...]:
         """Sentences for the user: older keys that were converted, settings without effect."""
         return self._notes
+
+    @property
+    def graph(self) -> StageGraph:
+        """Which stages each stage takes from."""
+        return graph_of(self.stages)
 
     @field_validator("stages")
     @classmethod
@@ -102,6 +109,7 @@ class JobSpec(Section):
                     faults.append(((number, "outputs", output), text))
                 outputs.setdefault(output, stage.name)
         faults += _faults_of_samples(stages)
+        faults += find_need_faults(stages)
         if faults:
             raise Faults(faults)
         return stages

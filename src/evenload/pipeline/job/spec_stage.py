@@ -3,7 +3,15 @@
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StrictInt, StrictStr, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    StrictInt,
+    StrictStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from evenload.devices.selection import check_spec
 from evenload.errors import EvenloadError
@@ -28,6 +36,13 @@ __all__ = [
 OutputType = Literal["png", "npy", "txt", "safetensors", "number", "text", "boolean"]
 FitName = Literal["whole", "layer_split", "resident_stream", "fp8", "nf4"]
 LOSSY = ("fp8", "nf4")
+Names = Annotated[
+    tuple[Name, ...],
+    BeforeValidator(
+        lambda given: [given] if isinstance(given, str) else given,
+        json_schema_input_type=Name | tuple[Name, ...],
+    ),
+]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -78,6 +93,9 @@ class StageSpec(Section):
     """A stage that ships with evenload (image_edit, vlm_score, ...), or give target."""
     target: str = Field(default="", validate_default=True)
     """file.py:Class, relative to the job file, or module:Class."""
+    needs: Names | None = None
+    """The stages whose outputs it takes, such as [encode, mask], each of them earlier in the file; [] for
+    none. It runs beside those that it does not need. By default the one before it."""
     python: str | None = None
     """The interpreter of the stage's own environment, such as /venvs/score/bin/python."""
     model: ModelSection | None = None

@@ -69,12 +69,13 @@ def _first_that_fits(job_problem: JobProblem, mode: str) -> Plan:
 
 def _stage_facts(job_problem: JobProblem) -> dict[str, Any]:
     """List what each stage needs and from where that is known, for the page and the JSON."""
-    stages = []
-    for stage in job_problem.stages:
+    stages, names = [], [stage.name for stage in job_problem.stages]
+    for stage, needs in zip(job_problem.stages, job_problem.problem.graph.needs, strict=True):
         components = stage.size.components if stage.size is not None else ()
         stages.append(
             {
                 "name": stage.name,
+                "needs": [names[need] for need in needs],
                 "weight_bytes": stage.weight_bytes,
                 "components": [
                     {"name": c.name, "class": c.class_name, "bytes": c.bytes, "dtype": c.dtype,

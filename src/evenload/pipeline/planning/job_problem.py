@@ -86,8 +86,7 @@ def build_job_problem(
         _plan_stage(source, fact, n) for source, fact, n in zip(sources, facts, _n_tasks(spec), strict=True)
     )
     notes = [note for source in sources for note in source.notes]
-    if any(stage.when is not None for stage in spec.stages):
-        notes.append("conditions (when) are counted as if every item passed")
+    notes += _condition_notes(spec)
     notes += _bfloat16_notes(facts, devices)
     on_gpu = any(family_of(device.id) != "cpu" for device in devices)
     problem = Problem(
@@ -96,10 +95,16 @@ def build_job_problem(
         n_items,
         host_bytes=spec.devices.host if spec.devices.host is not None else host_bytes,
         context_bytes=CONTEXT_BYTES if on_gpu else 0,
+        needs=spec.graph.needs,
         in_flight=None if spec.schedule.in_flight == "auto" else spec.schedule.in_flight,
     )
     has_times = all(fact.item_s is not None for fact in facts)
     return JobProblem(problem, facts, tuple(dict.fromkeys(notes)), has_times)
+
+
+def _condition_notes(spec: "JobSpec") -> list[str]:
+    is_any = any(stage.when is not None for stage in spec.stages)
+    return ["conditions (when) are counted as if every item passed"] if is_any else []
 
 
 def _bfloat16_notes(facts: Sequence[StageFacts], devices: Sequence[FleetDevice]) -> list[str]:

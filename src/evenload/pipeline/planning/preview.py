@@ -17,6 +17,7 @@ class PlannedStage:
 
     weight_bytes  of each copy, as stored; None if the stage names no safetensors files
     devices       those that it may run on, as the job names them; "" for all
+    needs         stages that it takes from, where they are not all one after the other
     """
 
     name: str
@@ -24,6 +25,7 @@ class PlannedStage:
     weight_bytes: int | None
     outputs: dict[str, str]
     devices: str = ""
+    needs: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class PlannedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Each stage runs over all devices, one stage after the other; each device holds one copy of it.
+    """The stages of a job, each with one copy on each device, before anything is planned.
 
     kept   what is there already of each stage, and why the rest is not; [] if nothing is
     reuse  the same in words
@@ -69,6 +71,8 @@ class Preview:
             size = "unknown" if stage.weight_bytes is None else _size(stage.weight_bytes)
             outputs = ", ".join(f"{name} ({kind})" for name, kind in stage.outputs.items())
             files = f", outputs {outputs}" if outputs else ""
+            if stage.needs is not None:
+                files = f", takes from {', '.join(stage.needs) or 'the items'}{files}"
             where = f"each of {stage.devices}" if stage.devices else "each device"
             lines.append(f"  stage {number}  {stage.name} = {stage.target}: weights {size} on {where}{files}")
         for device in self.devices:

@@ -16,6 +16,7 @@ from typing import Any
 
 from evenload.errors import EvenloadError
 from evenload.events import EventLog, ItemFailed, ItemFinished, Note, Restored, read_events
+from evenload.pipeline.dispatch.course.strand import Refusal
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
 from evenload.pipeline.job.spec import JobSpec
@@ -49,7 +50,7 @@ class ResultRecorder:
         self._run_folder, self._ledger, self._kept = run_folder, ledger, kept
         self._told: dict[tuple[str, str], Mapping[str, Any] | None] = {}
         self._n_untold: Counter[int] = Counter()  # strand -> its results that the disk does not have yet
-        self._refused: list[Strand] = []  # failed between stages, and not told yet
+        self._refused: list[Refusal] = []  # failed between stages, and not told yet
         self._n_refused = 0
         self._adopted: list[StageResult] = []  # from another folder, and not in this one's ledger yet
 
@@ -106,11 +107,12 @@ class ResultRecorder:
         self._refused += self._flow.refused[self._n_refused :]
         self._n_refused = len(self._flow.refused)
         waiting = []
-        for strand in self._refused:
-            error, name = strand.error, self._flow.name_of(strand)
+        for refusal in self._refused:
+            strand, error = refusal
+            name = self._flow.name_of(strand)
             if self._n_untold[strand.number]:
-                waiting.append(strand)
-            elif error is not None and self._told.get((error.stage, name), {}) is not None:
+                waiting.append(refusal)
+            elif self._told.get((error.stage, name), {}) is not None:
                 self._told[error.stage, name] = None
                 self._log.emit(
                     ItemFailed(
@@ -122,10 +124,7 @@ class ResultRecorder:
     def disown(self, results: Sequence[StageResult]) -> None:
         """The disk will not have these: they were not done."""
         for result in results:
-            result.strand.fate, result.strand.error = "open", None
-            for name in result.kept.outputs:
-                result.strand.outputs.pop(name, None)
-                result.strand.files.pop(name, None)
+            result.strand.take_back(result.task.stage)
 
     def _without_kept(self, tasks: list[StageTask]) -> list[StageTask]:
         """``tasks``, and what follows from them, without those whose results are there."""
@@ -169,7 +168,7 @@ class ResultRecorder:
         if key not in self._told:
             return False
         was = self._told[key]
-        if kept.error is not None or (strand.error is not None and strand.error.stage == key[0]):
+        if kept.error is not None or any(error.stage == key[0] for error in strand.errors.values()):
             return was is None
         return was is not None and all(was.get(name) == value for name, value in kept.outputs.items())
 

@@ -124,6 +124,7 @@ def _dispatcher(spec: JobSpec, planned: PlannedJob, *, holds: bool) -> Dispatche
         batch={at: stage.batch for at, stage in stages.items() if stage.repeatable},
         once=[at for at, stage in stages.items() if not stage.repeatable],
         barred=_numbered(spec, {one.id: one.barred for one in planned.job_problem.problem.devices}),
+        graph=spec.graph,
     )
 
 

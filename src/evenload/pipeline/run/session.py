@@ -67,7 +67,9 @@ class JobSession:
         items = list(items)
         rules = [StageRule.of(stage, spec.errors.timeout_s) for stage in spec.stages]
         limit_s = spec.errors.item_timeout_s
-        self._flow = ItemFlow(rules, items, spec.job.seed, timeout_s=limit_s, skipped=skipped)
+        self._flow = ItemFlow(
+            rules, items, spec.job.seed, graph=spec.graph, timeout_s=limit_s, skipped=skipped
+        )
         self._log = EventLog(*sinks)
         self._context = RunContext(
             spec, job_folder, run_folder.path, self._flow, ledger, self._log, may_use_cpu, reuse

@@ -1,6 +1,5 @@
 """The state of a run as the planner sees it: what is left, what each device holds, and when it is free."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -26,8 +25,8 @@ def state_of_run(
         problem.n_items * n - n_left + view.n_on_workers[stage]
         for stage, (n, n_left) in enumerate(zip(n_tasks, left, strict=True))
     ]
-    for stage, (before, after) in enumerate(itertools.pairwise(n_tasks)):
-        done[stage + 1] = min(done[stage + 1], done[stage] * after // before)
+    for stage, needs in enumerate(problem.graph.needs):
+        done[stage] = min([done[stage], *(done[need] * n_tasks[stage] // n_tasks[need] for need in needs)])
     devices = [_as_it_is(device, view, problem, seen, now) for device in problem.devices]
     return RunState(tuple(done), tuple(device for device in devices if device is not None), seen.item_s)
 
@@ -49,7 +48,7 @@ def tasks_left(flow: ItemFlow, n_tasks: Sequence[int]) -> list[int]:
     for numbers in flow.strands_of:
         open_ones = [flow.strands[n] for n in numbers if flow.strands[n].fate == "open"]
         for stage, most in enumerate(n_tasks):
-            n_here = sum(strand.n_stages <= stage for strand in open_ones)
+            n_here = sum(not strand.is_decided(stage) for strand in open_ones)
             is_whole = len(numbers) == 1  # its samples are made when it comes to their stage
             left[stage] += min(most, n_here * most if is_whole else n_here)
     return left

@@ -50,9 +50,7 @@ class StageInputs:
         if stage in self._begun:
             return
         self._begun.add(stage)
-        strands = self._flow.strands
-        is_known = all(strand.n_stages >= stage or strand.fate != "open" for strand in strands)
-        total = sum(strand.n_stages >= stage for strand in strands) if is_known else None
+        total = self._flow.n_coming(stage)
         self._log.emit(StageStarted(self._log.now(), self._spec.stages[stage].name, total))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from evenload.pipeline.artifacts import output_path
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
@@ -86,12 +86,12 @@ class KeptResults:
         why = "it is asked for" if stage.name in self.settings.fresh else ""
         if not why:
             found, why = self._in_ledger(task, strand)
-            found = found or self._in_cache(task, strand)
+            found = found or self._in_cache(task)
             if found is not None:
                 reuse.n_kept += 1
                 return found
         elif self.settings.cache is not None:
-            self._drop_from_cache(task, strand)
+            self._drop_from_cache(task)
         reuse.n_todo += 1
         reuse.why[why] += 1
         return None
@@ -102,14 +102,13 @@ class KeptResults:
         None if they cannot be compared with another run's.
         """
         job, digests = self.settings.job, self.settings.digests
-        return digest_reads(
-            ALL_READS if names is None else names, self._values(self.flow.strands[task.strand]), job, digests
-        )
+        return digest_reads(ALL_READS if names is None else names, self._values(task), job, digests)
 
     # --- inside -----------------------------------------------------------------------------------
 
-    def _values(self, strand: Strand) -> TaskValues:
-        return TaskValues(strand.item, self.flow.inputs[strand.at], strand.outputs, strand.files)
+    def _values(self, task: StageTask) -> TaskValues:
+        strand, made = self.flow.strands[task.strand], self.flow.made_before(task)
+        return TaskValues(strand.item, self.flow.inputs[strand.at], made.outputs, made.files)
 
     def _in_ledger(self, task: StageTask, strand: Strand) -> tuple[FoundResult | None, str]:
         name = self.spec.stages[task.stage].name
@@ -121,7 +120,7 @@ class KeptResults:
         why = why_not_kept(identity.facts, self._facts(entry.identity), entry.reads, now)
         if not why and entry.error is not None and self.settings.retries_failed:
             why = "it failed"
-        why = why or self._clash(entry, strand)
+        why = why or self._clash(entry.outputs, task)
         if why:
             return None, why
         fault = self.ledger.fault_of(entry)
@@ -141,9 +140,9 @@ class KeptResults:
             self._was[identity] = self.ledger.facts_of(identity) if self.ledger is not None else None
         return self._was[identity]
 
-    def _clash(self, entry: LedgerEntry, strand: Strand) -> str:
+    def _clash(self, outputs: Mapping[str, Any], task: StageTask) -> str:
         """An output must not have the name of something that the item has already; the stage says so."""
-        taken = sorted(entry.outputs.keys() & (self.flow.inputs[strand.at].keys() | strand.outputs.keys()))
+        taken = sorted(outputs.keys() & self.flow.values(task).keys())
         return f"the item has `{taken[0]}` already" if taken else ""
 
     def _places(self, task: StageTask, entry: LedgerEntry) -> dict[str, str]:
@@ -156,14 +155,12 @@ class KeptResults:
             if name in stage.outputs
         }
 
-    def _in_cache(self, task: StageTask, strand: Strand) -> FoundResult | None:
+    def _in_cache(self, task: StageTask) -> FoundResult | None:
         cache, identity = self.settings.cache, self.settings.identities[task.stage]
         if cache is None:
             return None
         found = cache.find(identity.digest, lambda names: self.reads_of(task, names))
-        if found is None or found.outputs.keys() & (
-            self.flow.inputs[strand.at].keys() | strand.outputs.keys()
-        ):
+        if found is None or self._clash(found.outputs, task):
             return None
         places = self._places(task, LedgerEntry("", None, {}, found.files))
         if self.is_dry:
@@ -175,7 +172,7 @@ class KeptResults:
         self.reuse[task.stage].n_cached += 1
         return FoundResult(entry, is_new=True)
 
-    def _drop_from_cache(self, task: StageTask, strand: Strand) -> None:
+    def _drop_from_cache(self, task: StageTask) -> None:
         cache, identity = self.settings.cache, self.settings.identities[task.stage]
         found = (
             cache.find(identity.digest, lambda names: self.reads_of(task, names))

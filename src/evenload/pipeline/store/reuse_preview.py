@@ -30,7 +30,8 @@ def preview_reuse(
 
     [] if there is nothing to look through, or another process works in the folder.
     """
-    flow = ItemFlow([StageRule.of(stage) for stage in spec.stages], list(items), spec.job.seed)
+    rules = [StageRule.of(stage) for stage in spec.stages]
+    flow = ItemFlow(rules, list(items), spec.job.seed, graph=spec.graph)
     with contextlib.ExitStack() as stack:
         ledger = None
         if any((run_folder / "journal").glob("segment-*")):
@@ -57,12 +58,12 @@ def preview_reuse(
 
 def _count_after(spec: "JobSpec", flow: ItemFlow, left: Iterable[StageTask], reuse: list[StageReuse]) -> None:
     """Add to each stage the most tasks that may come to it from those that are to be done before."""
-    sampled = sampled_stages(spec.stages)
+    sampled, graph = sampled_stages(spec.stages), spec.graph
     stuck = Counter((task.stage, flow.strands[task.strand].at) for task in left)
     reached: dict[int, dict[int, int]] = {}  # stage -> item -> tasks
     for (stage, at), n_strands in stuck.items():
         n_here = n_strands
-        for later in range(stage + 1, len(spec.stages)):
+        for later in graph.after[stage]:
             n_here = max(n_here, spec.stages[later].samples) if later in sampled else 1
             most = reached.setdefault(later, {})
             most[at] = max(most.get(at, 0), n_here)

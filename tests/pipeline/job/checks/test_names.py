@@ -266,3 +266,38 @@ def test_a_misspelt_name_is_never_accepted(folder: Path, seed: int, recwarn: Any
     told = [item.error.message for item in result.failures if item.error]
     notes = " ".join(pipeline.spec.notes)
     assert wrong in notes or (told and all(wrong in one for one in told)), (name, wrong, text)
+
+
+GRAPH = DRAW.replace("samples: 3, ", "") % ("%s", ", needs: %s%s", "")
+
+
+@pytest.mark.parametrize(
+    ("of_rate", "needs", "more", "place", "said"),
+    [
+        ("", "[drw]", "", "stages[2].needs[0] (line 7)", "no stage 'drw'; did you mean 'draw'?"),
+        ("", "[polish]", "", "stages[2].needs[0] (line 7)", "'polish' cannot need itself"),
+        ("", "[rate, rate]", "", "stages[2].needs[1] (line 7)", "'rate' is given twice"),
+        (", needs: [polish]", "[]", "", "stages[1].needs[0] (line 6)", "comes later in the file"),
+        (", needs: [polish]", "[draw, rate]", "", "stages[1].needs[0] (line 6)",
+         "nothing could begin: rate needs polish needs rate"),
+        ("", "[draw]", ", when: 'rating > 3'", "stages[2].when (line 7)",
+         "made by stage 'rate', which this one does not need; write needs: [draw, rate]"),
+        ("", "[draw]", ", samples: 3", "stages[2].samples (line 7)",
+         "stage 'rate' runs beside this one, and samples are of a whole item"),
+        (", best: {by: rating}, samples: 2", "[draw]", "", "stages[1].samples (line 6)",
+         "put 'polish' before it"),
+    ],
+)  # fmt: skip
+def test_wrong_needs_are_refused_with_line_and_suggestion(
+    folder: Path, of_rate: str, needs: str, more: str, place: str, said: str
+) -> None:
+    found = faults_of(folder, GRAPH % (of_rate, needs, more))
+    assert said in found[place]
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("needs", ["draw", "[draw]", "[rate, draw]", "[]"])
+def test_right_needs_are_not(folder: Path, needs: str) -> None:
+    (folder / "job.yaml").write_text(GRAPH % ("", needs, ""))
+    spec, _ = load_job(folder / "job.yaml")
+    assert spec.graph.needs[2] == {"draw": (0,), "[draw]": (0,), "[]": ()}.get(needs, (0, 1))

@@ -1,5 +1,6 @@
 """Find settings of a job that do nothing, or not what their writer expects; they are noted, not refused."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ def settings_without_effect(spec: "JobSpec") -> list[str]:
     if spec.report.sort is not None and not any(spec.report.sort in s.outputs for s in spec.stages):
         declared = ", ".join(name for stage in spec.stages for name in stage.outputs) or "none"
         notes.append(f"report.sort: {spec.report.sort!r} is no declared output; declared: {declared}")
+    notes += list(_untaken(spec))
     policy = spec.schedule.policy
     if policy != "pull" and not policy.startswith("measured"):
         notes.append(
@@ -21,6 +23,14 @@ def settings_without_effect(spec: "JobSpec") -> list[str]:
             "or in a stage's batch, longest first; chunks and shares dealt beforehand are for map"
         )
     return notes
+
+
+def _untaken(spec: "JobSpec") -> Iterator[str]:
+    """Yield stages that make nothing but arrays and tensors, which no stage takes."""
+    for number in sorted(spec.graph.ends):
+        stage, is_last = spec.stages[number], number == len(spec.stages) - 1
+        if not is_last and stage.outputs and set(stage.outputs.values()) <= {"npy", "safetensors"}:
+            yield f"stages.{stage.name}: no stage needs it; {', '.join(stage.outputs)} is only saved"
 
 
 def _of_stage(stage: "StageSpec") -> list[str]:

@@ -5,12 +5,13 @@ knows before it ran, any name is let through; the first item that lacks it fails
 """
 
 import difflib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from evenload.pipeline.job.checks.stage_values import StageOutputs, code_faults, names_taken, outputs_of
+from evenload.pipeline.stage_graph import StageGraph
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
@@ -30,7 +31,7 @@ def find_name_faults(spec: "JobSpec", columns: Collection[str], folder: Path) ->
     folder   that paths in the job belong to
     """
     outputs = [outputs_of(stage, folder) for stage in spec.stages]
-    names = _Names(spec.stages, frozenset(columns), outputs)
+    names = _Names(spec.stages, spec.graph, frozenset(columns), outputs)
     faults: list[Fault] = []
     n_fanned = None
     for number, stage in enumerate(spec.stages):
@@ -48,32 +49,46 @@ class _Names:
     """The names that each stage of a job can refer to."""
 
     stages: "Sequence[StageSpec]"
+    graph: StageGraph
     columns: frozenset[str]
     outputs: Sequence[StageOutputs]
 
-    def made(self, start: int, stop: int) -> frozenset[str]:
-        """Return the outputs of the stages from ``start`` to before ``stop``."""
-        return frozenset(name for one in self.outputs[start:stop] for name in one.names)
+    def made(self, stages: Iterable[int]) -> frozenset[str]:
+        """Return the outputs of ``stages``."""
+        return frozenset(name for stage in stages for name in self.outputs[stage].names)
 
-    def is_open(self, start: int, stop: int) -> bool:
+    def is_open(self, stages: Iterable[int]) -> bool:
         """Return whether one of these stages may give outputs that are not known."""
-        return not all(one.is_all for one in self.outputs[start:stop])
+        return not all(self.outputs[stage].is_all for stage in stages)
+
+    def before(self, number: int, *, after: bool = False) -> frozenset[int]:
+        """Return the stages whose outputs stage ``number`` is given; ``after``: with its own."""
+        return self.graph.before[number] | ({number} if after else set())
 
     def fault(self, name: str, number: int, more: Collection[str] = (), *, after: bool = False) -> str | None:
         """Return why stage ``number`` cannot take ``name``; None if it can, or nobody knows.
 
         ``after``: the stage's own outputs are there already.
         """
-        here, number = number, number + after
-        known = self.columns | self.made(0, number) | frozenset(more)
-        if name in known or self.is_open(0, number):
+        before = self.before(number, after=after)
+        known = self.columns | self.made(before) | frozenset(more)
+        if name in known or self.is_open(before):
             return None
-        for later in range(number, len(self.stages)):
-            if name in self.stages[later].outputs:
-                own = "by this stage itself" if later == here else f"by stage {self.stages[later].name!r}"
-                return f"{name!r} is made only later, {own}; take it in a stage after that"
+        for other in set(range(len(self.stages))) - before:
+            given = self.outputs[other]
+            if name in self.stages[other].outputs or (given.is_all and name in given.names):
+                return f"{name!r} is {self._not_given(other, number)}"
         what = f"{name!r} is no column of the inputs and no output of an earlier stage"
         return f"{what}; {self.nearest(name, known)}"
+
+    def _not_given(self, other: int, number: int) -> str:
+        """Say why stage ``number`` is not given the outputs of the stage ``other``."""
+        name = self.stages[other].name
+        if other < number:
+            needs = ", ".join([*(self.stages[need].name for need in self.graph.needs[number]), name])
+            return f"made by stage {name!r}, which this one does not need; write needs: [{needs}]"
+        own = "by this stage itself" if other == number else f"by stage {name!r}"
+        return f"made only later, {own}; take it in a stage after that"
 
     def nearest(self, name: str, known: frozenset[str]) -> str:
         """Propose the nearest known name, and list them; texts in a stage's source are only proposed."""
@@ -91,7 +106,7 @@ def _stage_faults(names: _Names, number: int, folder: Path) -> Iterator[Fault]:
     if stage.condition is not None:
         for name in sorted(stage.condition.names):
             if text := names.fault(name, number, ALWAYS_THERE):
-                has_near = "did you mean" in text or "made only later" in text
+                has_near = any(said in text for said in ("did you mean", "made only later", "does not need"))
                 yield ("when",), text if has_near else f'{text}; a text is written "{name}"'
     yield from code_faults(stage, folder)
     references, faults = names_taken(stage)
@@ -117,12 +132,13 @@ def _best_faults(names: _Names, number: int, n_fanned: int) -> Iterator[Fault]:
     """Yield faults of ``best.by``: it must be a number that each sample has of its own."""
     best = names.stages[number].best
     assert best is not None
-    place, stop, made = ("best", "by"), number + 1, names.made(n_fanned, number + 1)
-    if best.by in made:
+    sampled = range(n_fanned, number + 1)  # all of them, as nothing runs beside samples
+    place, stop = ("best", "by"), number + 1
+    if best.by in names.made(sampled):
         yield from ((place, text) for text in _no_number(names, best.by, stop))
-    elif best.by in names.columns or best.by in names.made(0, n_fanned):
+    elif best.by in names.columns or best.by in names.made(range(n_fanned)):
         yield place, f"{best.by!r} is known before there are samples, so that it is the same for all of them"
-    elif text := None if names.is_open(n_fanned, stop) else names.fault(best.by, number, after=True):
+    elif text := None if names.is_open(sampled) else names.fault(best.by, number, after=True):
         yield place, text
 
 
@@ -130,10 +146,10 @@ def _sort_faults(spec: "JobSpec", names: _Names) -> Iterator[Fault]:
     sort, n_stages = spec.report.sort, len(spec.stages)
     if sort is None:
         return
-    place, made = ("report", "sort"), names.made(0, n_stages)
+    place, made = ("report", "sort"), names.made(range(n_stages))
     if sort in made:
         yield from ((place, text) for text in _no_number(names, sort, n_stages))
-    elif not names.is_open(0, n_stages):
+    elif not names.is_open(range(n_stages)):
         yield place, f"{sort!r} is no output of a stage; {names.nearest(sort, made)}"
 
 
