@@ -13,14 +13,15 @@ class EventLog:
     """A stream of events with a clock: hands each event to its sinks, in order, from any thread.
 
     A sink is a callable that takes one event. One that raises is removed, and its error is kept in
-    ``sink_errors``: watching a run must never stop it.
+    ``sink_errors``: watching a run must never stop it. A sink may emit, subscribe and remove sinks. It must
+    return soon: who emits waits for it.
     """
 
     def __init__(self, *sinks: Callable[[Event], None], clock: Callable[[], float] = time.monotonic):
         self._clock = clock
         self._began = clock()
         self._sinks = list(sinks)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a sink may emit
         self.sink_errors: list[BaseException] = []
 
     def now(self) -> float:
@@ -39,8 +40,11 @@ class EventLog:
             for sink in tuple(self._sinks):
                 try:
                     sink(event)
-                except Exception as error:
-                    self._sinks.remove(sink)
+                except KeyboardInterrupt:
+                    raise  # it is not the sink's
+                except BaseException as error:  # SystemExit would end a loop that others wait for
+                    if sink in self._sinks:
+                        self._sinks.remove(sink)
                     self.sink_errors.append(error)
 
     def _remove(self, sink: Callable[[Event], None]) -> None:

@@ -187,6 +187,7 @@ class Executor:
             finish=partial(self._thread.cancel, run),
             engine=self._engine,
             guard=self._guard,
+            is_bringer=self._thread.asks,
         )
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> "Future[R]":
@@ -198,8 +199,7 @@ class Executor:
         The future fails with a TaskError whose ``__cause__`` is what ``fn`` raised. Raises ConfigError if
         ``fn`` cannot be sent, ExecutorClosed after ``close``.
         """
-        from concurrent.futures import Future
-
+        from evenload.executor.run.call_future import CallFuture
         from evenload.executor.run.calls import Call
 
         self._guard.check()
@@ -208,7 +208,7 @@ class Executor:
             body, buffers = pickle_callable(fn)
             function = (body, [PickleBuffer(buffer) for buffer in buffers])
         call = Call(name_of(fn), function, (args, kwargs))
-        future: Future[R] = Future()
+        future: CallFuture[R] = CallFuture(self._thread.asks)
         with self._lock:
             self._check_open()
             if self._calls is None or self._calls.why_over is not None:  # no device could run the last ones
@@ -331,11 +331,11 @@ class Executor:
             if calls is not None:
                 self._engine.call(calls.cancel if cancel else calls.end)
         if calls is not None and not cancel:
-            if self._thread.is_own:
+            if self._thread.asks():
                 calls.then(self._thread.shut_down)
                 return
             self._thread.wait_for(calls)
-        if self._thread.is_own:
+        if self._thread.asks():
             self._thread.shut_down()  # leaves the finalizer to whoever can wait
         else:
             self._finalizer()

@@ -17,6 +17,7 @@ from evenload.balance.dealing.learned_sizes import LearnedSizes
 from evenload.balance.dealing.queue_balancer import QueueBalancer
 from evenload.balance.migrate import LoadBalancer, Move
 from evenload.balance.policy import Ask, Copy, Hold, Policy, Pull, Static, Take, policy_from_name
+from evenload.balance.policy.base import checked
 from evenload.balance.policy.device_state import DeviceState
 from evenload.balance.policy.estimate import Cost
 from evenload.balance.policy.in_flight import ChunkInFlight, ChunksInFlight, Indices
@@ -265,14 +266,17 @@ class Dealer:
             priors = {other.name: other.prior for other in self._devices.here()}
             self._pool.assign(self._partition, priors, self.remaining)
         ask = self._ask(state, now, may_copy)
-        self._state, answer = self.policy.step(self._state, ask)
+        self._state, answer = checked(self.policy.step(self._state, ask), self.policy)
         if isinstance(answer, Hold) and ask.n_ready and self._must_take(state):
             answer = Take(1, "nothing else runs")
+        if isinstance(answer, Take) and not ask.n_ready:
+            answer = Hold("nothing is ready")
         if isinstance(answer, Hold):
             state.refused_version = self._version
             self.decisions.append(Decision(now, device, "wait", 0, answer.why))
             return Wait(answer.why, answer.until)
         if isinstance(answer, Copy):
+            self._chunks.check_copy(answer.chunk, device, may_copy=ask.may_repeat)
             chunk = self._chunks.copy(answer.chunk, answer.n, device, state.free_at(now))
             self.counters.n_duplicates += 1
         else:

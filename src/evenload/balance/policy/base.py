@@ -11,8 +11,9 @@ from typing import Any, Protocol
 
 from evenload.balance.policy.device_state import DeviceState
 from evenload.balance.policy.in_flight import ChunkInFlight
+from evenload.errors import ConfigError, quoted
 
-__all__ = ["Ask", "Copy", "Hold", "Policy", "Take"]
+__all__ = ["Ask", "Copy", "Hold", "Policy", "Take", "checked"]
 
 
 @dataclass(slots=True)
@@ -87,6 +88,27 @@ class Hold:
 
     why: str
     until: float | None = None
+
+
+def checked(stepped: Any, policy: Any) -> tuple[Any, Take | Copy | Hold]:
+    """Return what ``step`` of ``policy`` returned. Raises ConfigError if it is no state with an answer."""
+    if type(stepped) is tuple and len(stepped) == 2:
+        answer = stepped[1]
+        is_timeless = isinstance(answer, Hold) and answer.until is None
+        if is_timeless or (isinstance(answer, Hold) and _is_number(answer.until)):
+            return stepped
+        if isinstance(answer, Take | Copy) and type(answer.n) is int and answer.n >= 1:
+            bounds = (answer.work, answer.at_most) if isinstance(answer, Take) else ()
+            if all(_is_number(bound) and bound >= 0 for bound in bounds):
+                return stepped
+    raise ConfigError(
+        f"policy {type(policy).__name__} answers {quoted(stepped)}",
+        hint="return (state, Take(n, why) or Copy(chunk, n, why) or Hold(why)) from `step`",
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and value == value  # NaN is not itself
 
 
 class Policy(Protocol):

@@ -27,9 +27,8 @@ class EngineThread:
         self._lock = threading.RLock()
         self._guard = ForkGuard("this executor", "make an executor of the child's own")
 
-    @property
-    def is_own(self) -> bool:
-        """Does this very thread ask, in a future's callback?"""
+    def asks(self) -> bool:
+        """Does this very thread ask, in a future's callback, an event sink or a policy?"""
         return threading.current_thread() is self._thread
 
     def start(self) -> None:
@@ -50,7 +49,7 @@ class EngineThread:
             self._engine.close(GRACE_S)
         elif thread.is_alive():
             self._engine.call(partial(self._engine.close, GRACE_S))
-            if not self.is_own:  # a future's callback may close the executor
+            if not self.asks():  # a future's callback may close the executor
                 thread.join()
 
     def cancel(self, run: Run, status: str) -> None:
@@ -60,7 +59,7 @@ class EngineThread:
             if journal is not None and not self._is_needed:
                 return self._engine.cancel(run)  # nobody else would, and the journal stay locked
             self._engine.call(partial(self._engine.cancel, run))
-        if journal is None or not self._is_needed or self.is_own:
+        if journal is None or not self._is_needed or self.asks():
             return None
         if threading.current_thread() is not journal.thread:
             journal.is_closed.wait(KEEP_S)  # what is finished is kept, and the journal free for the next run

@@ -9,6 +9,7 @@ from evenload.devices.fork_guard import ForkGuard
 from evenload.errors import ConfigError
 from evenload.executor.decide.delivery import Block, Delivery
 from evenload.executor.decide.summary import Summary
+from evenload.executor.run.call_future import refuse_to_wait
 
 __all__ = ["Results"]
 
@@ -24,11 +25,12 @@ class Results(Generic[R]):
     """
 
     def __init__(self, run: Any, delivery: Delivery, *, raises: bool, begin: Callable[[], None], engine: Any,
-                 finish: Callable[[str], None], guard: ForkGuard):  # fmt: skip
+                 finish: Callable[[str], None], guard: ForkGuard,
+                 is_bringer: Callable[[], bool]):  # fmt: skip
         self._run, self._guard = run, guard
         self._engine = engine
         self._course = _Course(run, begin, finish, guard)
-        self._blocks = _blocks(delivery, self._course, guard)
+        self._blocks = _blocks(delivery, self._course, guard, is_bringer)
         self._values = _values(self._blocks, raises)
         self._delivery, self._raises = delivery, raises
         self._stream: AsyncGenerator[R, None] | None = None
@@ -162,12 +164,16 @@ class _Course:
                 function(self._run.status)
 
 
-def _blocks(delivery: Delivery, course: _Course, guard: ForkGuard):
+def _blocks(delivery: Delivery, course: _Course, guard: ForkGuard, is_bringer: Callable[[], bool]):
+    if is_bringer():
+        refuse_to_wait()
     try:
         course.begin()
         blocks = delivery.blocks()
         while True:
             guard.check()  # nobody brings results to a forked child: it would wait for ever
+            if is_bringer():
+                refuse_to_wait()
             block = next(blocks, None)
             if block is None:
                 return
