@@ -9,9 +9,10 @@ Failures belong to their item: it goes no further, the others do. Whatever ends 
 """
 
 import contextlib
+import functools
 import json
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from evenload.pipeline.store.full_disk import FinalWrites
 from evenload.pipeline.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
+    from evenload.pipeline.dispatch.item_flow import ItemFlow
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.planning.job_plan import PlannedJob
     from evenload.pipeline.reuse.decision import StageReuse
@@ -237,7 +239,7 @@ class Pipeline:
                             may_use_cpu=may_use_cpu(fleet.use),
                             skipped=skipped,
                         )
-                        session.go(fleet, lambda: self._planned(fleet, folder), policy, sample_s)
+                        session.go(fleet, functools.partial(self._planned, fleet, folder), policy, sample_s)
                         interrupts.hold()
                         session.finish()
                     return self._write(session, folder, report, session.lost_events(file))
@@ -259,24 +261,31 @@ class Pipeline:
             made.append(self.spec.graph.needs)
         return digest_of(json_text(made).encode("utf-8", "replace"))
 
-    def _planned(self, fleet: "Fleet", folder: RunFolder) -> "PlannedJob":
-        """By the job's mode, what fits into the memory that is free now, and what is known of times."""
-        from evenload.pipeline.planning.estimates.run_history import read_history
+    def _planned(
+        self, fleet: "Fleet", folder: RunFolder, flow: "ItemFlow", reuse: "Sequence[StageReuse]"
+    ) -> "PlannedJob":
+        """Plan what is left, by the job's mode, the memory that is free now, and what is known of times."""
+        from evenload.pipeline.planning.estimates.run_history import StageHistory, read_history
         from evenload.pipeline.planning.job_plan import (
             PlannedJob,
             plan_job,
             pool_devices,
         )
-        from evenload.pipeline.planning.job_problem import build_job_problem
+        from evenload.pipeline.planning.job_problem import build_job_problem, tasks_an_item
+        from evenload.pipeline.run.snapshot import tasks_done
 
-        history = None
+        history = {one.name: StageHistory(one.item_s) for one in reuse}
         if folder.is_resumed:
             with contextlib.suppress(ConfigError):  # it was killed before it had a summary
-                history = read_history(folder.path)
-        devices, host_bytes = pool_devices(fleet.pool, fleet.free_bytes()), fleet.host_bytes()
-        n_items = len(self.items)
+                history |= {n: one for n, one in read_history(folder.path).items() if one.item_s is not None}
         asked = build_job_problem(
-            self.spec, n_items, self.folder, devices, history=history, host_bytes=host_bytes
+            self.spec,
+            len(self.items),
+            self.folder,
+            pool_devices(fleet.pool, fleet.free_bytes()),
+            history=history,
+            host_bytes=fleet.host_bytes(),
+            done=tasks_done(flow, tasks_an_item(self.spec), self.spec.graph.needs),
         )
         plan = plan_job(self.spec, asked)
         folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")

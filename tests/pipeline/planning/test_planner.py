@@ -175,6 +175,24 @@ def test_no_stage_is_planned_where_it_may_not_run(problem: Problem, mode: str, s
     check_complete(problem, plan)
 
 
+@settings(max_examples=30, deadline=None)
+@given(problem=problems, n_over=st.integers(1, 3), more=st.integers(0, 25))
+def test_a_stage_of_which_nothing_is_left_costs_nothing_and_need_not_fit(
+    problem: Problem, n_over: int, more: int
+) -> None:
+    n_over = min(n_over, len(problem.stages) - 1)
+    rest = replace(problem, stages=problem.stages[n_over:])
+    rest = replace(rest, done=(min(more, problem.n_items - 1), *(0,) * (len(rest.stages) - 1)))
+    huge = Weights(10**15)
+    over = tuple(replace(stage, weights=huge) for stage in problem.stages[:n_over])
+    devices = tuple(replace(device, free_bytes=1) for device in problem.devices)
+    done = (problem.n_items,) * n_over + rest.done
+    whole = replace(problem, stages=over + rest.stages, done=done, devices=devices)
+    plan, alone = make_plan(whole, effort=0), make_plan(replace(rest, devices=devices), effort=0)
+    assert plan == alone
+    assert {unit.stage for phase in plan.phases for unit in phase.units} == {s.name for s in rest.stages}
+
+
 @settings(max_examples=25, deadline=None)
 @given(problem=problems, seed=st.integers(0, 10**6))
 def test_a_device_that_may_run_nothing_is_as_good_as_none(problem: Problem, seed: int) -> None:

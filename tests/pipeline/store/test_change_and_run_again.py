@@ -26,7 +26,8 @@ class {name}:
         if {reads_job_seed}: self.parts.append(context.seed)
     def __call__(self, inputs, item):
         parts = [*self.parts, {expression}]
-        return {{"{output}": note("{name}", parts), "{output}_n": len(str(parts))}}
+        digest = note("{name}", object.__getattribute__(item, "id"), parts)
+        return {{"{output}": digest, "{output}_n": len(str(parts))}}
 """
 MODULE = """
 import hashlib
@@ -35,10 +36,10 @@ from {helper} import {helped}
 HERE = Path(__file__).parent
 STOP_AFTER = HERE / "stop_after"
 
-def note(name, parts):
+def note(name, item, parts):
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()[:12]
     with (HERE / "calls").open("a") as calls:
-        calls.write(f"{{name}} {{digest}}\\n")
+        calls.write(f"{{name}} {{item}} {{digest}}\\n")
     if STOP_AFTER.exists():
         left = int(STOP_AFTER.read_text()) - 1
         STOP_AFTER.write_text(str(left))
@@ -265,3 +266,46 @@ def test_random_edits_of_random_jobs(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("seed", range(100, 200))
 def test_many_random_edits_of_random_jobs(tmp_path: Path, seed: int) -> None:
     edit_and_compare(tmp_path, random.Random(seed), n_edits=12)
+
+
+TIMED = """
+import time
+class Draw:
+    def __init__(self, context, *, by=0): ...
+    def __call__(self, inputs, item):
+        time.sleep(0.002)
+        return {"drawn": item.seed}
+class Score:
+    def __init__(self, context, *, by=0):
+        self.by = by
+    def __call__(self, inputs, item):
+        time.sleep(0.002)
+        return {"score": inputs["drawn"] + self.by}
+"""
+
+
+def test_what_is_kept_costs_nothing_in_the_plan_and_says_how_long_the_rest_takes(tmp_path: Path) -> None:
+    (tmp_path / "timed_stages.py").write_text(TIMED)
+    (tmp_path / "rows.jsonl").write_text("".join(f'{{"id": "r{n}"}}\n' for n in range(6)))
+    stages = [{"name": n, "target": f"timed_stages.py:{n.title()}"} for n in ("draw", "score")]
+    job = {"name": "timed", "inputs": {"jsonl": "rows.jsonl"}}
+    text = {"version": 1, "job": job, "devices": "cpu*1", "stages": stages}
+    (tmp_path / "job.yaml").write_text(json.dumps(text | {"report": {"html": False, "trace": False}}))
+
+    def plan_of(changes: list[str], out: str) -> dict[str, Any]:
+        pipeline = Pipeline.from_yaml(tmp_path / "job.yaml", changes)
+        result = pipeline.run(out=tmp_path / out, backend="inline", cache=tmp_path / "cache")
+        assert result.n_done == 6
+        return json.loads((tmp_path / out / "plan.json").read_text())
+
+    first = plan_of([], "run")
+    assert first["makespan_s"] is None, "nobody knows any times yet"
+    for out in ("run", "other"):  # the run's own folder; a new one, which has only the cache
+        again = plan_of([f"score.by={len(out)}"], out)
+        planned = [unit["stage"] for phase in again["phases"] for unit in phase["units"]]
+        assert set(planned) == {"score"}
+        assert again["makespan_s"] is not None or out == "other"
+    done_again = plan_of(["draw.by=1"], "run")
+    planned = [unit["stage"] for phase in done_again["phases"] for unit in phase["units"]]
+    assert set(planned) == {"draw", "score"}
+    assert done_again["makespan_s"] is not None, "its seconds are known from the run before"

@@ -21,7 +21,7 @@ from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
-__all__ = ["JobProblem", "StageFacts", "build_job_problem", "stage_weight_bytes"]
+__all__ = ["JobProblem", "StageFacts", "build_job_problem", "stage_weight_bytes", "tasks_an_item"]
 
 CONTEXT_BYTES = int(0.6 * 2**30)  # of a CUDA context with its libraries, before any weight
 DISK_BYTES_S = 2e9  # assumed, for a model that was never loaded here
@@ -69,25 +69,23 @@ def build_job_problem(
     history: Mapping[str, StageHistory] | None = None,
     host_bytes: int | None = None,
     trace: bool = False,
+    done: Sequence[int] = (),
 ) -> JobProblem:
     """Put together what the planner needs to know of a job.
 
     history     what is known of stages by name, from a probe or an earlier run
     host_bytes  free memory of the host, for blocks that are streamed
     trace       run known architectures on fake tensors, for exact activations; imports torch
+    done        tasks of each stage that are done already; () for none
     Raises FormatError or ConfigError on damaged models, SpecError if a stage's ``devices`` are not there.
     """
     tflops = max((d.hardware.tflops * d.speed for d in devices if d.hardware), default=None)
-    sources = [
-        _StageSource(stage, folder, (history or {}).get(stage.name), tflops, trace) for stage in spec.stages
-    ]
+    known = history or {}
+    sources = [_StageSource(one, folder, known.get(one.name), tflops, trace) for one in spec.stages]
     facts = tuple(source.facts() for source in sources)
-    stages = tuple(
-        _plan_stage(source, fact, n) for source, fact, n in zip(sources, facts, _n_tasks(spec), strict=True)
-    )
+    stages = tuple(map(_plan_stage, sources, facts, tasks_an_item(spec)))
     notes = [note for source in sources for note in source.notes]
-    notes += _condition_notes(spec)
-    notes += _bfloat16_notes(facts, devices)
+    notes += [*_condition_notes(spec), *_bfloat16_notes(facts, devices)]
     on_gpu = any(family_of(device.id) != "cpu" for device in devices)
     problem = Problem(
         stages,
@@ -97,8 +95,9 @@ def build_job_problem(
         context_bytes=CONTEXT_BYTES if on_gpu else 0,
         needs=spec.graph.needs,
         in_flight=None if spec.schedule.in_flight == "auto" else spec.schedule.in_flight,
+        done=tuple(done),
     )
-    has_times = all(fact.item_s is not None for fact in facts)
+    has_times = all(fact.item_s is not None or not problem.n_left(at) for at, fact in enumerate(facts))
     return JobProblem(problem, facts, tuple(dict.fromkeys(notes)), has_times)
 
 
@@ -148,7 +147,7 @@ def _usable_bytes(device: FleetDevice, spec: "JobSpec") -> int | None:
     return usable if limit is None else min(usable, limit)
 
 
-def _n_tasks(spec: "JobSpec") -> list[int]:
+def tasks_an_item(spec: "JobSpec") -> list[int]:
     """Return how often an item goes through each stage."""
     counts, n_now = [], 1
     for stage in spec.stages:

@@ -42,6 +42,7 @@ def make_plan(problem: Problem, mode: str = "auto", *, effort: float = 1.0) -> P
     """
     if mode != "auto" and mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}", hint=f"use auto, {', '.join(MODES)}")
+    problem = _without_done_stages(problem)
     refused = shortfall_error(problem)
     if refused is not None:
         raise refused
@@ -61,6 +62,17 @@ _HINTS = {
     "stage_parallel": "it takes a device for each stage; use mode swap or auto",
     "single": "no single device holds every stage; use mode auto",
 }
+
+
+def _without_done_stages(problem: Problem) -> Problem:
+    """Return the problem without the stages of which nothing is left: no device needs to hold them."""
+    left = [number for number in range(len(problem.stages)) if problem.n_left(number)]
+    if not left or len(left) == len(problem.stages):
+        return problem
+    stages, done = (tuple(some[n] for n in left) for some in (problem.stages, problem.done))
+    now = {number: at for at, number in enumerate(left)}
+    needs = tuple(tuple(now[n] for n in problem.needs[one] if n in now) for one in left if problem.needs)
+    return replace(problem, stages=stages, done=done, needs=needs)
 
 
 def _merge_items(problem: Problem) -> tuple[Problem, int]:

@@ -52,6 +52,7 @@ class StageReuse:
 
     n_after  tasks that may come once earlier stages have done theirs
     why      reason -> results that are to do because of it
+    n_timed  results that say how long they took, kept or not; ``total_s``: all of these together
     """
 
     name: str
@@ -60,6 +61,18 @@ class StageReuse:
     n_todo: int = 0
     n_after: int = 0
     why: Counter[str] = field(default_factory=Counter)
+    n_timed: int = 0
+    total_s: float = 0.0
+
+    @property
+    def item_s(self) -> float | None:
+        """Mean seconds that an item took; None if nobody knows."""
+        return self.total_s / self.n_timed if self.total_s > 0 else None
+
+    def timed(self, seconds: float) -> None:
+        """Count a result that took ``seconds``; 0 if it does not say."""
+        self.n_timed += seconds > 0
+        self.total_s += max(0.0, seconds)
 
     def to_text(self) -> str:
         """For example "score: 300 to do, since `questions` changed"."""

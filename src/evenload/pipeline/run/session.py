@@ -6,7 +6,7 @@ restore ──► plan ──► parts ──► loop ──► rows, headline, 
 import contextlib
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.job_plan import PlannedJob
-from evenload.pipeline.reuse.decision import reuse_text
+from evenload.pipeline.reuse.decision import StageReuse, reuse_text
 from evenload.pipeline.run.item_rows import headline_of, item_rows
 from evenload.pipeline.run.machines.fleet import Fleet
 from evenload.pipeline.run.result_recorder import ResultRecorder
@@ -85,11 +85,11 @@ class JobSession:
     def go(
         self,
         fleet: Fleet,
-        make_plan: Callable[[], PlannedJob],
+        make_plan: Callable[[ItemFlow, Sequence[StageReuse]], PlannedJob],
         policy: str,
         sample_s: float = 1.0,
     ) -> None:
-        """Run what is not done yet, as ``make_plan`` says if anything is left.
+        """Run what is not done yet, as ``make_plan`` says of items and earlier results if anything is left.
 
         Returns also when the run ends early: see ``status`` and ``error``. What the drivers say of the
         devices is recorded every ``sample_s`` seconds.
@@ -101,7 +101,7 @@ class JobSession:
             tasks = self._recorder.restore(self._flow.begin())
             self._tell_reuse()
             if tasks:
-                planned = make_plan()
+                planned = make_plan(self._flow, self._kept.reuse)
                 self.plan = planned.plan
                 log.emit(Note(log.now(), "info", "plan", f"{self.plan.mode}: {self.plan.why}"))
                 log.emit(planned_event(self.plan, log.now()))

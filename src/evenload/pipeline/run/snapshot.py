@@ -9,7 +9,7 @@ from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, SpeedE
 from evenload.pipeline.planning.replan import RunState
 from evenload.pipeline.problem import PlanDevice, Problem
 
-__all__ = ["described", "state_of_run", "tasks_left", "timings_of"]
+__all__ = ["described", "state_of_run", "tasks_done", "tasks_left", "timings_of"]
 
 
 def state_of_run(
@@ -20,15 +20,25 @@ def state_of_run(
     What runs counts as done: its device is free when it is through with it.
     """
     n_tasks = [stage.n_tasks for stage in problem.stages]
-    left = tasks_left(flow, n_tasks)
-    done = [
-        problem.n_items * n - n_left + view.n_on_workers[stage]
-        for stage, (n, n_left) in enumerate(zip(n_tasks, left, strict=True))
-    ]
-    for stage, needs in enumerate(problem.graph.needs):
-        done[stage] = min([done[stage], *(done[need] * n_tasks[stage] // n_tasks[need] for need in needs)])
+    done = tasks_done(flow, n_tasks, problem.graph.needs, view.n_on_workers)
     devices = [_as_it_is(device, view, problem, seen, now) for device in problem.devices]
-    return RunState(tuple(done), tuple(device for device in devices if device is not None), seen.item_s)
+    return RunState(done, tuple(device for device in devices if device is not None), seen.item_s)
+
+
+def tasks_done(
+    flow: ItemFlow, n_tasks: Sequence[int], needs: Sequence[Sequence[int]], n_more: Sequence[int] = ()
+) -> tuple[int, ...]:
+    """Tasks of each stage that are done, or never will be.
+
+    n_tasks  for each item, by stage; ``needs``: the stages that each takes from
+    n_more   count as done, too
+    """
+    n_items, left = len(flow.items), tasks_left(flow, n_tasks)
+    done = [n_items * n - n_left for n, n_left in zip(n_tasks, left, strict=True)]
+    done = [n + more for n, more in zip(done, n_more or [0] * len(done), strict=True)]
+    for stage, taken in enumerate(needs):
+        done[stage] = min([done[stage], *(done[need] * n_tasks[stage] // n_tasks[need] for need in taken)])
+    return tuple(done)
 
 
 def described(before: Problem, again: Problem, device: str) -> PlanDevice | None:

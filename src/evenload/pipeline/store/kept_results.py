@@ -115,6 +115,7 @@ class KeptResults:
         entry = self.ledger.find(name, strand) if self.ledger is not None else None
         if entry is None or self.ledger is None:
             return None, ""
+        self.reuse[task.stage].timed(entry.seconds if entry.error is None else 0.0)
         identity = self.settings.identities[task.stage]
         now = self.reads_of(task, list(entry.reads)) if entry.reads is not None else None
         why = why_not_kept(identity.facts, self._facts(entry.identity), entry.reads, now)
@@ -170,6 +171,7 @@ class KeptResults:
         if entry is None:
             return None
         self.reuse[task.stage].n_cached += 1
+        self.reuse[task.stage].timed(found.seconds)
         return FoundResult(entry, is_new=True)
 
     def _drop_from_cache(self, task: StageTask) -> None:
