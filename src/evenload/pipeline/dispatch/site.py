@@ -1,6 +1,6 @@
 """What a worker's machine has of a job, and the files that travel because it lacks them. Plain values.
 
-    SiteCheck ──► worker looks ──► SiteReport ──► GivenFile to the worker, FilePiece back
+SiteCheck ──► worker looks ──► SiteReport ──► GivenFile to the worker, FilePiece back
 """
 
 from collections.abc import Mapping

@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.site import FilePiece, GivenFile, SiteCheck, SiteReport
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import Item, StageSetup
 
-__all__ = ["ADOPT", "LOAD", "RUN", "WAIT", "HostSpec", "Order", "OrderOutcome", "TaskInputs"]
+__all__ = ["ADOPT", "GIVE", "LOAD", "LOOK", "RUN", "WAIT", "HostSpec", "Order", "OrderOutcome", "TaskInputs"]
 
-LOAD, RUN, WAIT, ADOPT = "load", "run", "wait", "adopt"
+LOAD, RUN, WAIT, ADOPT, LOOK, GIVE = "load", "run", "wait", "adopt", "look", "give"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +27,27 @@ class HostSpec:
 
 
 class TaskInputs(NamedTuple):
-    """A task with all that its stage is given. ``place`` comes before the item's id in names of files."""
+    """A task with all that its stage is given. ``place`` comes before the item's id in names of files.
+
+    files  names of values that are paths, with the files there; () where all workers have all files
+    """
 
     task: StageTask
     values: Mapping[str, Any]
     item: Item
     place: str = ""
+    files: tuple[tuple[str, GivenFile], ...] = ()
 
 
 class Order(NamedTuple):
-    """An order to a worker, of one of four kinds.
+    """An order to a worker, of one of six kinds.
 
     load    make ``stage`` ready
     run     run the tasks of ``inputs`` together (with several lanes: begin one)
     wait    answer when something that runs is over
     adopt   hold the models for another job from now on, ``spec``
+    look    say what of ``check`` is on its machine
+    give    keep ``files``, which are not
 
     keep   stages that may stay beside the one that is loaded
     later  others that will be wanted again, the next one first
@@ -53,6 +60,8 @@ class Order(NamedTuple):
     later: tuple[int, ...] = ()
     inputs: tuple[TaskInputs, ...] = ()
     spec: HostSpec | None = None
+    check: SiteCheck | None = None
+    files: tuple[GivenFile, ...] = ()
 
 
 @dataclass(slots=True)
@@ -60,7 +69,7 @@ class OrderOutcome:
     """What became of an order, or of one of its tasks.
 
     kind          loaded | refused | made (its files are being saved) | done | failed | memory | again (the
-                  batch that it was in did not fit)
+                  batch that it was in did not fit) | lacks (files are not there) | site | piece
     outputs       small values as they are, files as paths relative to the run folder
     files         output -> [bytes, digest]
     reads         what the stage has read for them, see ``stage_reads``; None if nobody knows
@@ -68,6 +77,9 @@ class OrderOutcome:
     peak_bytes    most memory that was ever taken here: of the GPU, or of the process on the CPU
     must_replace  memory did not come back: this process should not go on
     parked        of a load: stages that wait in host memory here, and the seconds until one is back
+    site          what its machine has of the job
+    piece         a part of a file that it sends
+    told_s        when it answered, by its own ``time.monotonic``
     how           of a load: read | unparked | kept (from the job before); of a task in the batch that was
                   compared with single items: equal | differs | refused
     """
@@ -85,3 +97,6 @@ class OrderOutcome:
     must_replace: bool = False
     parked: dict[int, float] = field(default_factory=dict)
     how: str = ""
+    site: SiteReport | None = None
+    piece: FilePiece | None = None
+    told_s: float = 0.0

@@ -19,11 +19,13 @@ from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.run.device_changes import DeviceChanges
 from evenload.pipeline.run.machines.fleet import Fleet
 from evenload.pipeline.run.machines.machine_watch import MachineWatch
+from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
 from evenload.pipeline.run.replanner import Replanner
 from evenload.pipeline.run.run_events import ItemCounts, QueueLengths
 from evenload.pipeline.run.snapshot import described
 from evenload.pipeline.run.stage_driver import StageDriver
 from evenload.pipeline.run.stage_inputs import StageInputs, stage_setups
+from evenload.pipeline.stage import StageSetup
 from evenload.pipeline.store.group_commit import GroupCommit
 from evenload.pipeline.store.kept_results import ReuseSettings
 from evenload.pipeline.store.ledger import Ledger, LedgerEntry
@@ -93,6 +95,7 @@ def build_parts(
         park_bytes,
         _watch(spec, context.flow),
         lambda task: f"{names[task.stage]} of {context.flow.name_of(context.flow.strands[task.strand])}",
+        _remote_workers(context, setups, inputs, fleet, reached.wake),
     )
     changes = DeviceChanges(driver, context.flow, functools.partial(_barred_on, spec), fleet.find)
     return RunParts(
@@ -136,6 +139,18 @@ def _numbered(spec: JobSpec, barred: Mapping[str, frozenset[str]]) -> dict[str, 
     """``barred`` with numbers for the names of stages."""
     number = {stage.name: at for at, stage in enumerate(spec.stages)}
     return {device: frozenset(number[name] for name in names) for device, names in barred.items()}
+
+
+def _remote_workers(
+    context: RunContext,
+    setups: Sequence[StageSetup],
+    inputs: StageInputs,
+    fleet: Fleet,
+    wake: Callable[[], None],
+) -> RemoteWorkers | None:
+    if fleet.machines is None:
+        return None
+    return RemoteWorkers(setups, context.run_folder, Record(context.log), inputs.place_of, wake)
 
 
 def _watch(spec: JobSpec, flow: ItemFlow) -> HangWatch:

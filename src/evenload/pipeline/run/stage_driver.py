@@ -30,7 +30,19 @@ from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, Star
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch
 from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
-from evenload.pipeline.dispatch.worker_protocol import LOAD, RUN, WAIT, HostSpec, Order, TaskInputs
+from evenload.pipeline.dispatch.site import SiteReport
+from evenload.pipeline.dispatch.worker_protocol import (
+    LOAD,
+    RUN,
+    WAIT,
+    HostSpec,
+    Order,
+    OrderOutcome,
+    TaskInputs,
+)
+from evenload.pipeline.plan import Fit
+from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
+from evenload.pipeline.run.machines.site_visits import SiteVisits
 from evenload.pipeline.run.outcome_reader import EndedTask, OutcomeReader
 from evenload.pipeline.run.workers.slow_workers import SlowWorkers
 from evenload.pipeline.stage import StageSetup
@@ -61,6 +73,7 @@ class StageDriver:
     park_bytes  host memory of a worker for models that wait there
     watch       who takes too long; by default only told
     name_of     a task's stage and item, for people
+    remote      None: all workers are on this machine
     outcomes    what was seen of the groups
     """
 
@@ -75,6 +88,7 @@ class StageDriver:
         park_bytes: int = 0,
         watch: HangWatch | None = None,
         name_of: Callable[[StageTask], str] = str,
+        remote: RemoteWorkers | None = None,
     ):
         self.pool = pool
         self.outcomes = OutcomeReader(dispatcher, [stage.stage for stage in stages], record)
@@ -88,6 +102,7 @@ class StageDriver:
         self._hosts: dict[int, PreparedTask] = {}
         self._idle_since_s: dict[str, float] = {}
         self._patient_until_s = 0.0
+        self._remote = remote
 
     def step(self, *, deals: bool = True) -> list[EndedTask]:
         """Send what can be sent, wait for news, take it in; returns the tasks that are over.
@@ -99,9 +114,11 @@ class StageDriver:
         actions = self._deal(now, deals)
         if deals and not actions and not self._dispatcher.n_running and not self._is_awaiting():
             self._refuse_if_stuck(now)
+        self._take_fetched()
         if not self.outcomes.ended:
             wait_s = self._dispatcher.wake_s(now)
             self._supervisor.poll(POLL_S if wait_s is None else min(wait_s, POLL_S))
+            self._take_fetched()
             self._end_slow(time.monotonic())
             if all(one.outcome.kind == "done" for one in self.outcomes.ended):
                 self._deal(time.monotonic(), deals)  # nobody waits while results are written
@@ -116,7 +133,11 @@ class StageDriver:
         self._supervisor.wake()
 
     def close(self, grace_s: float = GRACE_S) -> None:
-        self._supervisor.close(grace_s)
+        try:
+            self._supervisor.close(grace_s)
+        finally:
+            if self._remote is not None:
+                self._remote.close()
 
     def _end_slow(self, now: float) -> None:
         """End the workers whose items or loads take too long; called when all news is taken in."""
@@ -124,10 +145,9 @@ class StageDriver:
             self._end(worker, order, stack)
 
     def _end(self, worker: Worker, order: EndWorker, stack: str = "") -> None:
-        self._idle_since_s.pop(worker.slot, None)
         self._supervisor.discard(worker, order.why)
         self._slow.tell_end(worker, order, stack)
-        self._slow.gone(worker.slot)
+        self._forget(worker)
         self.outcomes.ended_slow(worker, order, stack)
 
     def give_up(self, strands: Collection[int]) -> None:
@@ -232,6 +252,8 @@ class StageDriver:
         assert isinstance(action, RunTasks)
         self._end_idle(action.group, now, "nothing was ready")
         inputs = tuple(map(self._inputs_of, action.tasks))
+        if self._remote is not None:
+            inputs = tuple(self._remote.visits.inputs_for(worker, one) for one in inputs)
         return self._send(worker, Order(RUN, action.tasks[0].stage, inputs=inputs))
 
     def _end_idle(self, group: str, now: float, why: str) -> None:
@@ -263,14 +285,18 @@ class StageDriver:
     def _stop(self, group: str) -> None:
         """Stop the worker at once; its results are saved already."""
         self._end_idle(group, time.monotonic(), "its devices were wanted elsewhere")
-        self._slow.gone(group)
-        self._supervisor.discard(self._supervisor.workers[group], "closed")
+        worker = self._supervisor.workers[group]
+        self._forget(worker)
+        self._supervisor.discard(worker, "closed")
 
     # --- what the supervisor tells ----------------------------------------------------------------
 
     def loaded(self, worker: Worker) -> None:
         self._idle_since_s[worker.slot] = time.monotonic()
-        self._dispatcher.up(worker.slot)
+        if self._remote is None:
+            self._dispatcher.up(worker.slot)
+        else:
+            self._send(worker, self._remote.visits.greeting(worker))
 
     def refused(self, worker: Worker, task: PreparedTask, failure: Failure) -> None:
         self._supervisor.discard(worker, failure.summary)
@@ -285,9 +311,63 @@ class StageDriver:
             self.outcomes.unanswered(worker, chunk.order, failure)
         for outcomes in message.answer.values:
             for outcome in outcomes or ():
-                must_replace |= self.outcomes.take(worker, outcome, chunk.order.fit)
+                must_replace |= self._take(worker, outcome, chunk.order.fit, message.answer.stop_s)
         if must_replace:
             self._replace(worker)
+
+    def _take(self, worker: Worker, outcome: OrderOutcome, fit: Fit, answered_s: float) -> bool:
+        """Take in one outcome; returns True if the worker must be replaced."""
+        if self._remote is None:
+            return self.outcomes.take(worker, outcome, fit)
+        if outcome.site is not None:
+            self._meet(worker, self._remote.visits, outcome.site)
+            return False
+        if outcome.kind == "lacks":
+            self._give_inputs(worker, self._remote.visits, outcome)
+        here = self._remote.take(worker, outcome, answered_s, functools.partial(self._has, worker.slot))
+        return here is not None and self.outcomes.take(worker, here, fit)
+
+    def _has(self, group: str, task: StageTask | None) -> bool:
+        """Is this a task that ``group`` runs, or saves?"""
+        running = self._dispatcher.running_on(group)
+        return task is not None and (task in running or self._dispatcher.is_saving(group, task))
+
+    def _meet(self, worker: Worker, visits: SiteVisits, report: SiteReport) -> None:
+        """A worker says what its machine has: give it what it lacks, or let it begin."""
+        try:
+            more = visits.take(worker, report)
+        except (ConfigError, OSError) as error:
+            self._refuse(worker, {at: str(error) for at in range(len(self._stages))})
+        else:
+            if more is not None:
+                return self._send(worker, more)
+            self._refuse(worker, visits.lacks(worker))
+        return self._dispatcher.up(worker.slot)
+
+    def _give_inputs(self, worker: Worker, visits: SiteVisits, outcome: OrderOutcome) -> None:
+        """A worker does not find files of an item: it gets them when the item is dealt again."""
+        outcome.kind = "again"
+        if not visits.must_give(worker):
+            self._refuse(worker, {outcome.stage: "its machine does not see files of the items"})
+
+    def _refuse(self, worker: Worker, stages: Mapping[int, str]) -> None:
+        for stage, why in stages.items():
+            name = self._stages[stage].stage
+            self._record.note("warning", f"{worker.slot} takes no part in {name}: {why}")
+            self._dispatcher.refused(worker.slot, stage, why)
+
+    def _take_fetched(self) -> None:
+        """Take in what is over because its files have arrived."""
+        workers = {worker.number: worker for worker in self._supervisor.workers.values()}
+        for number, outcome in self._remote.done() if self._remote is not None else ():
+            if number in workers:
+                self.outcomes.take(workers[number], outcome, Fit())
+
+    def _forget(self, worker: Worker) -> None:
+        self._idle_since_s.pop(worker.slot, None)
+        self._slow.gone(worker.slot)
+        if self._remote is not None:
+            self._remote.forget(worker)
 
     def spoilt(self, worker: Worker, chunk: _SentOrder, message: Spoilt) -> None:
         """The order could not be read there, or its answer here."""
@@ -295,14 +375,12 @@ class StageDriver:
         self.outcomes.unanswered(worker, chunk.order, message.failure)
 
     def gone(self, worker: Worker, message: Gone) -> None:
-        self._idle_since_s.pop(worker.slot, None)
-        self._slow.gone(worker.slot)
+        self._forget(worker)
         self.outcomes.worker_gone(worker, message, saying(message.last_words))
 
     def _replace(self, worker: Worker) -> None:
         self._record.note("warning", f"{worker.slot}: memory did not come back; a new worker takes over")
-        self._idle_since_s.pop(worker.slot, None)
-        self._slow.gone(worker.slot)
+        self._forget(worker)
         self._supervisor.discard(worker, "replaced: memory did not come back")
         given_up = self._dispatcher.restart(worker.slot)
         self.outcomes.not_again(given_up, worker.slot, "was replaced as memory did not come back")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evenload.events import EventLog, StageFinished, StageStarted
+from evenload.pipeline.artifacts import output_path
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
 from evenload.pipeline.job.spec import JobSpec, StageSpec
@@ -30,8 +31,18 @@ class StageInputs:
         strand = self._flow.strands[task.strand]
         self._announce(task.stage)
         values = run_folder_path(self._flow.values(task), self._run_folder, self._files)
-        place = f"sample-{strand.sample}/" if task.stage in self._sampled else ""
-        return TaskInputs(task, values, strand.item, place)
+        return TaskInputs(task, values, strand.item, self._folder_of(task))
+
+    def place_of(self, task: StageTask, output: str) -> str | None:
+        """Where an output of a task is saved, relative to the run folder; None if it is no file."""
+        stage, item = self._spec.stages[task.stage], self._flow.strands[task.strand].item
+        if output not in stage.file_outputs:
+            return None
+        return output_path(stage.name, stage.outputs, output, item.id, self._folder_of(task))
+
+    def _folder_of(self, task: StageTask) -> str:
+        is_sampled = task.stage in self._sampled
+        return f"sample-{self._flow.strands[task.strand].sample}/" if is_sampled else ""
 
     def size_of(self, task: StageTask) -> float:
         """How much work an item may be, roughly: by the size of its file, in powers of two."""

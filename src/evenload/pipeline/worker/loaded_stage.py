@@ -18,6 +18,7 @@ from evenload.pipeline.dispatch.worker_protocol import OrderOutcome, TaskInputs
 from evenload.pipeline.stage import StageOutput, StageSetup
 from evenload.pipeline.stage_runner import StageRunner
 from evenload.pipeline.worker.file_saver import FileSaver
+from evenload.pipeline.worker.piece_sender import PieceSender
 
 __all__ = ["LoadedStage", "described_error", "free_cached_memory", "timed"]
 
@@ -33,7 +34,7 @@ class LoadedStage:
         runner: StageRunner,
         stage: int,
         n_lanes: int,
-        saver: FileSaver,
+        saver: FileSaver | PieceSender,
         over: "queue.SimpleQueue[OrderOutcome]",
     ):
         self.runner = runner
@@ -106,7 +107,8 @@ class LoadedStage:
 
     def _saved(self, outcome: OrderOutcome, made: StageOutput) -> OrderOutcome:
         """Return ``outcome``, or an interim outcome "made" while its files are being written."""
-        if not made.contents:
+        contents = self._contents(made)
+        if not contents:
             return outcome
         interim = OrderOutcome(
             "made", self._stage, outcome.task, start_s=outcome.start_s, stop_s=outcome.stop_s
@@ -114,8 +116,27 @@ class LoadedStage:
         interim.peak_bytes = outcome.peak_bytes
         if self._has_lanes:
             self._over.put(interim)  # before the outcome itself can be there
-        self._saver.save(made.contents, lambda fault: self._over.put(_after_saving(outcome, fault)))
+
+        def then(fault: Exception | None) -> None:
+            self._over.put(_after_saving(outcome, fault))
+
+        if isinstance(self._saver, PieceSender):
+            assert outcome.task is not None
+            files = [content for _, content in contents]
+            self._saver.send(outcome.task, dict(zip(made.files, files, strict=True)), then)
+        else:
+            self._saver.save(contents, then)
         return interim
+
+    def _contents(self, made: StageOutput) -> list[tuple[Path, bytes]]:
+        """Return the files that are left to be saved; those of another interpreter are on its own disk."""
+        if made.contents or not isinstance(self._saver, PieceSender):
+            return made.contents
+        paths = [self.runner.setup.run_folder / str(made.outputs[name]) for name in made.files]
+        contents = [(path, path.read_bytes()) for path in paths]
+        for path in paths:
+            path.unlink()
+        return contents
 
     # --- batches ----------------------------------------------------------------------------------
 

@@ -67,7 +67,9 @@ class PieceSender:
             return None
         output, content = outgoing.files[0]
         start = outgoing.sent
-        part = np.frombuffer(content, dtype=np.uint8)[start : start + PIECE_BYTES]
+        part = np.empty(0, np.uint8)
+        if content:  # NumPy makes no array of an empty buffer
+            part = np.frombuffer(content, np.uint8)[start : start + PIECE_BYTES]
         outgoing.sent += len(part)
         if outgoing.sent >= len(content):
             outgoing.files.popleft()

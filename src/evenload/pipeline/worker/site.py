@@ -1,4 +1,4 @@
-"""A worker's machine: which of the run's folders it has, and copies of the files that it was given instead."""
+"""A worker's machine: which of the run's folders it has, and copies of files that it was given instead."""
 
 import os
 import shutil
@@ -46,7 +46,7 @@ class Site:
         """Keep copies of the job's files, each below the scratch folder by its whole path."""
         for given in files:
             _write(self._copy_of(given.path), given.content)
-        self._is_mirrored = True
+        self._is_mirrored = self._is_mirrored or bool(files)
 
     def stages(self) -> tuple[StageSetup, ...]:
         """Return the stages with the folders that they have here."""
@@ -116,9 +116,7 @@ class Site:
         if model is not None:
             model = replace(model, path=self._model(at) or model.path)
         sources = tuple((str(self._copy_of(file)), digest) for file, digest in setup.sources)
-        return replace(
-            setup, folder=self._copy_of(setup.folder), target=target, model=model, sources=sources
-        )
+        return replace(setup, folder=self._copy_of(setup.folder), target=target, model=model, sources=sources)
 
 
 def _is_shared(check: SiteCheck) -> bool:
@@ -137,4 +135,3 @@ def _is_shared(check: SiteCheck) -> bool:
 def _write(path: Path, content: Any) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.write_bytes(memoryview(content))
-

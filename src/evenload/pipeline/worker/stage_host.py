@@ -10,20 +10,31 @@ import queue
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from evenload.executor.task.failure import is_memory_error
-from evenload.pipeline.dispatch.worker_protocol import ADOPT, LOAD, WAIT, HostSpec, Order, OrderOutcome
+from evenload.pipeline.dispatch.worker_protocol import (
+    ADOPT,
+    GIVE,
+    LOAD,
+    LOOK,
+    WAIT,
+    HostSpec,
+    Order,
+    OrderOutcome,
+)
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage_runner import StageRunner
 from evenload.pipeline.worker.file_saver import FileSaver
 from evenload.pipeline.worker.host_memory import HostCopy
 from evenload.pipeline.worker.loaded_stage import LoadedStage, described_error, timed
 from evenload.pipeline.worker.parking import ParkableModel, stages_to_park, unpark_s
+from evenload.pipeline.worker.piece_sender import PieceSender
+from evenload.pipeline.worker.site import Site
 
 __all__ = ["StageHost", "run_folder_path"]
 
@@ -42,7 +53,8 @@ class StageHost:
         self._loaded: dict[int, LoadedStage] = {}
         self._parked: dict[int, LoadedStage] = {}
         self._built: dict[int, _BuiltStage] = {}
-        self._saver = FileSaver()
+        self._saver: FileSaver | PieceSender = FileSaver()
+        self._site: Site | None = None  # None: it is the machine of the run, with all its folders
         self._over: queue.SimpleQueue[OrderOutcome] = queue.SimpleQueue()
 
     def __call__(self, order: Order) -> list[OrderOutcome]:
@@ -52,17 +64,58 @@ class StageHost:
             outcomes = self._adopt(order.spec)
         elif order.kind == WAIT:
             outcomes = self._wait()
+        elif order.kind in (LOOK, GIVE):
+            outcomes = [self._look(order)]
         else:
-            outcomes = self._loaded[order.stage].run(order.inputs)
-        return [*outcomes, *self._outcomes_so_far()]
+            outcomes = self._run(order)
+        return self._told([*outcomes, *self._pieces(), *self._outcomes_so_far()])
 
     def close(self) -> None:
         for stage in (*self._loaded, *self._parked):
             self._drop(stage)
-        self._saver.close()
+        if isinstance(self._saver, FileSaver):
+            self._saver.close()
+        if self._site is not None:
+            self._site.close()
+
+    def _run(self, order: Order) -> list[OrderOutcome]:
+        """Run the tasks whose files are there."""
+        placed = [(one, one if self._site is None else self._site.with_files(one)) for one in order.inputs]
+        outcomes = [OrderOutcome("lacks", order.stage, one.task) for one, here in placed if here is None]
+        there = tuple(here for _, here in placed if here is not None)
+        return [*outcomes, *(self._loaded[order.stage].run(there) if there else [])]
+
+    def _look(self, order: Order) -> OrderOutcome:
+        """Look at what this machine has, or take what it lacks; stages get their folders here."""
+        if self._site is None:
+            assert order.check is not None
+            self._site = Site(self._spec.stages, order.check)
+            if not self._site.has_run_folder:
+                self._saver = PieceSender()
+        self._site.take(order.files)
+        report = self._site.report()
+        if report.has_job_files:
+            self._spec = replace(self._spec, stages=self._site.stages())
+        return OrderOutcome("site", order.stage, site=report)
+
+    def _pieces(self) -> list[OrderOutcome]:
+        """Return parts of files that are to be sent."""
+        pieces = self._saver.take() if isinstance(self._saver, PieceSender) else []
+        return [OrderOutcome("piece", piece.task.stage, piece=piece) for piece in pieces]
+
+    def _told(self, outcomes: list[OrderOutcome]) -> list[OrderOutcome]:
+        """Say when this was answered, and let go of what the tasks were given that are computed."""
+        now = time.monotonic()
+        for outcome in outcomes:
+            outcome.told_s = now
+            if self._site is not None and outcome.task is not None:
+                self._site.forget(outcome.task)
+        return outcomes
 
     def _wait(self) -> list[OrderOutcome]:
         """Wait for the next outcome, but not long: there may be something new to do."""
+        if isinstance(self._saver, PieceSender) and not self._saver.is_empty:
+            return []
         try:
             return [self._over.get(timeout=LONGEST_WAIT_S)]
         except queue.Empty:
@@ -96,7 +149,7 @@ class StageHost:
             return [timed(OrderOutcome(kind, order.stage, error=described_error(error)), began_s)]
         loaded = timed(OrderOutcome("loaded", order.stage, must_replace=must_replace, how=how), began_s)
         loaded.parked = {stage: unpark_s(self._model(stage)) for stage in self._parked}
-        if must_replace:
+        if must_replace and isinstance(self._saver, FileSaver):
             self._saver.close()  # so that nothing computed is lost when this process is replaced
         return [*self._outcomes_so_far(), loaded] if must_replace else [loaded]
 

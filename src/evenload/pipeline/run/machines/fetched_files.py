@@ -1,0 +1,170 @@
+"""Files that workers on other machines have made, on their way into the run folder.
+
+    pieces ──► a file beside its place ──► size and digest are checked ──► fsync, rename ──► the task is done
+
+Nothing that a worker says names a path: where a file belongs follows from its task.
+"""
+
+import hashlib
+import os
+import queue
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenload.errors import FormatError
+from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.site import FilePiece
+from evenload.pipeline.dispatch.worker_protocol import OrderOutcome
+
+__all__ = ["FetchedFiles"]
+
+N_THREADS = 4  # that wait for the disk
+
+Place = Callable[[StageTask, str], str | None]
+
+
+@dataclass(slots=True)
+class _Arriving:
+    """A file that is arriving: ``partial`` is renamed to ``path`` when it is whole."""
+
+    path: Path
+    partial: Path
+    n_bytes: int
+    n_there: int = 0
+    digest: Any = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+
+
+class FetchedFiles:
+    """The files that are arriving, by worker, task and output.
+
+    place_of  where a task's output belongs, relative to the run folder; None if that is no file of its stage
+    wake      is called from a thread when a task's files are on disk: ``done`` has it then
+    """
+
+    def __init__(self, run_folder: Path, place_of: Place, wake: Callable[[], None]):
+        self._run_folder, self._place_of, self._wake = run_folder, place_of, wake
+        self._arriving: dict[tuple[int, StageTask, str], _Arriving] = {}
+        self._faults: dict[tuple[int, StageTask], Exception] = {}
+        self._closing: dict[tuple[int, StageTask], object] = {}
+        self._done: queue.SimpleQueue[tuple[int, object, OrderOutcome]] = queue.SimpleQueue()
+        self._pool: ThreadPoolExecutor | None = None
+
+    def take(self, worker: int, piece: FilePiece) -> None:
+        """Write a piece that has come; what is wrong with it is told with the task's outcome."""
+        try:
+            self._write(worker, piece)
+        except (OSError, FormatError) as error:
+            self._faults.setdefault((worker, piece.task), error)
+
+    def finish(self, worker: int, outcome: OrderOutcome) -> None:
+        """Check what has come of a task that is done, and have it on disk; ``done`` returns it then."""
+        assert outcome.task is not None
+        files = {
+            name: arrived
+            for (who, task, name), arrived in self._arriving.items()
+            if (who, task) == (worker, outcome.task)
+        }
+        fault = self._faults.pop((worker, outcome.task), None)
+        for name in files:
+            del self._arriving[worker, outcome.task, name]
+        mark = self._closing[worker, outcome.task] = object()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(N_THREADS, "evenload-fetch")
+        self._pool.submit(self._settle, worker, mark, outcome, files, fault)
+
+    def done(self) -> list[tuple[int, OrderOutcome]]:
+        """Return the tasks that are over now, with the numbers of their workers."""
+        found = []
+        while not self._done.empty():
+            worker, mark, outcome = self._done.get()
+            assert outcome.task is not None
+            if self._closing.get((worker, outcome.task)) is mark:
+                del self._closing[worker, outcome.task]
+                found.append((worker, outcome))
+        return found
+
+    def forget(self, worker: int) -> None:
+        """Drop what has not arrived whole of a worker that is gone."""
+        for key in [key for key in self._arriving if key[0] == worker]:
+            self._arriving.pop(key).partial.unlink(missing_ok=True)
+        for kept in (self._faults, self._closing):
+            for task in [task for task in kept if task[0] == worker]:
+                del kept[task]
+
+    def close(self) -> None:
+        """Wait for the disk, and drop what is not whole."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        for worker in {key[0] for key in self._arriving}:
+            self.forget(worker)
+
+    def _write(self, worker: int, piece: FilePiece) -> None:
+        content = piece.content
+        if not isinstance(content, np.ndarray) or content.dtype != np.uint8 or content.ndim != 1:
+            raise FormatError("a piece of a file is no bytes")
+        key = worker, piece.task, piece.output
+        if piece.start == 0:
+            self._arriving[key] = self._begin(piece, worker)
+        arriving = self._arriving.get(key)
+        if arriving is None or piece.start != arriving.n_there:
+            raise FormatError(f"a piece of {piece.output} is missing")
+        if arriving.n_there + len(content) > arriving.n_bytes:
+            raise FormatError(f"{piece.output} is larger than was said")
+        with open(arriving.partial, "ab") as file:
+            file.write(memoryview(content))
+        arriving.digest.update(memoryview(content))
+        arriving.n_there += len(content)
+
+    def _begin(self, piece: FilePiece, worker: int) -> _Arriving:
+        place = self._place_of(piece.task, piece.output)
+        if place is None:
+            raise FormatError(f"{piece.output!r} is no file that the stage makes")
+        path = self._run_folder / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f"{path.name}.{os.getpid()}-{worker}.tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+        os.close(os.open(partial, flags, 0o644))
+        return _Arriving(path, partial, piece.n_bytes)
+
+    def _settle(
+        self,
+        worker: int,
+        mark: object,
+        outcome: OrderOutcome,
+        files: dict[str, _Arriving],
+        fault: Exception | None,
+    ) -> None:
+        try:
+            if fault is not None:
+                raise fault
+            self._check(outcome, files)
+            for arrived in files.values():
+                with open(arrived.partial, "rb+") as file:
+                    os.fsync(file.fileno())
+                arrived.partial.replace(arrived.path)
+        except (OSError, FormatError) as error:
+            for arrived in files.values():
+                arrived.partial.unlink(missing_ok=True)
+            failed = OrderOutcome("failed", outcome.stage, outcome.task)
+            failed.error = (type(error).__name__, f"the result could not be fetched: {error}", "")
+            failed.start_s, failed.stop_s = outcome.start_s, outcome.stop_s
+            outcome = failed
+        self._done.put((worker, mark, outcome))
+        self._wake()
+
+    def _check(self, outcome: OrderOutcome, files: dict[str, _Arriving]) -> None:
+        """Raise FormatError unless all files of the outcome have come, and are what it says."""
+        assert outcome.task is not None
+        if files.keys() != outcome.files.keys():
+            raise FormatError(f"of {sorted(outcome.files)} only {sorted(files)} have come")
+        for name, arrived in files.items():
+            said = list(outcome.files[name][:2])
+            if [arrived.n_there, arrived.digest.hexdigest()] != said or arrived.n_there != arrived.n_bytes:
+                raise FormatError(f"{name} came back damaged")
+            if outcome.outputs.get(name) != self._place_of(outcome.task, name):
+                raise FormatError(f"{name} belongs to another place than the worker says")

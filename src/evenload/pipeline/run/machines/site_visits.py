@@ -1,0 +1,130 @@
+"""What the machine of each worker has of the run, and what is sent there because it lacks it."""
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from evenload.errors import ConfigError
+from evenload.executor.decide.record import Record
+from evenload.executor.supervisor.worker import Worker
+from evenload.pipeline.dispatch.site import GivenFile, SiteCheck, SiteReport
+from evenload.pipeline.dispatch.worker_protocol import GIVE, LOOK, Order, TaskInputs
+from evenload.pipeline.run.machines.job_files import (
+    MOST_BYTES,
+    describe_file,
+    files_of_job,
+    models_of,
+    paths_of,
+    with_content,
+)
+from evenload.pipeline.stage import StageSetup
+
+__all__ = ["SiteVisits"]
+
+
+@dataclass(slots=True)
+class _Visit:
+    """What is known of a worker's machine. ``gives_inputs``: files of the items' own are sent there."""
+
+    report: SiteReport = field(default_factory=SiteReport)
+    gives_inputs: bool = False
+
+
+class SiteVisits:
+    """The machines of a run's workers: each worker looks at its own before it gets work.
+
+    ``open`` puts a token into the run folder, by which a worker knows it again; ``close`` takes it away.
+    """
+
+    def __init__(self, stages: Sequence[StageSetup], run_folder: Path, record: Record):
+        self._stages, self._run_folder, self._record = tuple(stages), run_folder, record
+        self._visits: dict[int, _Visit] = {}
+        self._told: set[tuple[str, str]] = set()
+        self._check: SiteCheck | None = None
+
+    def close(self) -> None:
+        if self._check is not None:
+            (self._run_folder / self._check.token_file).unlink(missing_ok=True)
+
+    def greeting(self, worker: Worker) -> Order:
+        """Return the first order of a worker."""
+        self._visits[worker.number] = _Visit()
+        return Order(LOOK, check=self._opened())
+
+    def take(self, worker: Worker, report: SiteReport) -> Order | None:
+        """Take in a worker's answer. Returns another order, or None if it can begin.
+
+        Raises ConfigError if it would need more files than are sent, OSError if one of them is gone.
+        """
+        self._visits[worker.number].report = report
+        if not report.has_run_folder:
+            self._tell(worker, f"does not have {self._run_folder}: what is made there is fetched")
+        if report.has_job_files:
+            return None
+        folder = self._stages[0].folder
+        self._tell(worker, f"does not have what stages use of {folder}: it is sent there")
+        return Order(GIVE, files=tuple(map(with_content, self._opened().job_files)))
+
+    def lacks(self, worker: Worker) -> dict[int, str]:
+        """Return the stages that cannot run there as models or folders are missing, and which."""
+        report = self._visits[worker.number].report
+        where = worker.device.node or "this machine"
+        return {at: f"{where} has no {', '.join(paths)}" for at, paths in report.lacks.items()}
+
+    def inputs_for(self, worker: Worker, inputs: TaskInputs) -> TaskInputs:
+        """Add the files of a task's values: with their contents if they are not there."""
+        visit = self._visits[worker.number]
+        files = []
+        for name, value in inputs.values.items():
+            given = self._described(value)
+            if given is None:
+                continue
+            is_made = str(value).startswith(f"{self._run_folder}{os.sep}")
+            if visit.gives_inputs or (is_made and not visit.report.has_run_folder):
+                given = with_content(given)
+            files.append((name, given))
+        return inputs._replace(files=tuple(files))
+
+    def must_give(self, worker: Worker) -> bool:
+        """Files were not found there: they are sent from now on. Returns False if they were before."""
+        visit = self._visits[worker.number]
+        was, visit.gives_inputs = visit.gives_inputs, True
+        if not was:
+            self._tell(worker, "does not have the items' files: they are sent there")
+        return not was
+
+    def has_run_folder(self, worker: Worker) -> bool:
+        return self._visits[worker.number].report.has_run_folder
+
+    def forget(self, worker: Worker) -> None:
+        self._visits.pop(worker.number, None)
+
+    def _opened(self) -> SiteCheck:
+        if self._check is None:
+            token, name = secrets.token_hex(16), f"job.json.{secrets.token_hex(4)}.tmp"
+            (self._run_folder / name).write_text(token)
+            models, paths = models_of(self._stages), paths_of(self._stages)
+            self._check = SiteCheck(self._run_folder, name, token, files_of_job(self._stages), models, paths)
+        return self._check
+
+    def _described(self, value: object) -> GivenFile | None:
+        """Describe the file at ``value``; None if it is none, or one that is too large to be sent."""
+        if not isinstance(value, str) or not value.startswith("/") or "\0" in value:
+            return None
+        try:
+            given = describe_file(value) if os.path.isfile(value) else None
+        except OSError:  # the stage will say so
+            return None
+        if given is not None and given.n_bytes > MOST_BYTES:
+            raise ConfigError(
+                f"{value} has more than {MOST_BYTES >> 30} GiB", hint="put it on a shared folder"
+            )
+        return given
+
+    def _tell(self, worker: Worker, text: str) -> None:
+        where = worker.device.node or "this machine"
+        if (where, text) not in self._told:
+            self._told.add((where, text))
+            self._record.note("info", f"{where} {text}")

@@ -1,0 +1,275 @@
+"""Runs a pipeline over a Ray cluster of real nodes on this machine: they are killed, join, and lack files."""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evenload.errors import NoUsableDevice
+from evenload.events import Note, Span
+from evenload.executor import Ray
+from evenload.pipeline import Pipeline
+from evenload.pipeline.dispatch.worker_protocol import Order
+from evenload.pipeline.run.machines.site_visits import SiteVisits
+from evenload.pipeline.worker.scratch_folder import ScratchFolder
+
+STAGES = """
+import os, time
+from pathlib import Path
+import helper
+
+class Draw:
+    '''The first item of west is drawn at once; all others wait for the gate.'''
+    def __init__(self, context, *, gate, factor, plain=False):
+        self.gate, self.is_first = gate, context.device.id.startswith("west/")
+        self.factor = float(context.path(factor).read_text())
+        self.is_plain = plain
+    def __call__(self, inputs, item):
+        while not self.is_first and not os.path.exists(self.gate):
+            time.sleep(0.01)
+        self.is_first = False
+        grey = len(Path(inputs["path"]).read_bytes()) if "path" in inputs else item.index
+        return {"drawn": helper.picture(item, grey * self.factor), "at": item.index}
+
+class Weigh:
+    def __init__(self, context): pass
+    def __call__(self, inputs, item):
+        from evenload.pipeline import read_picture
+        return {"weight": float(read_picture(inputs["drawn"]).mean()), "copy": f"{item.id} {item.seed}"}
+"""
+HELPER = """
+def picture(item, grey):
+    return (item.rng().random((40, 50, 3)) + grey) % 1.0
+"""
+JOB = """\
+version: 1
+job: {name: cluster, inputs: {folder: items}, seed: 11, out: run}
+devices: cpu*1
+stages:
+  - name: draw
+    target: 'stages.py:Draw'
+    params: {gate: GATE, factor: settings/factor.txt}
+    outputs: {drawn: png}
+  - {name: weigh, target: 'stages.py:Weigh', outputs: {copy: txt}}
+report: {html: false, trace: false}
+"""
+N_ITEMS = 12
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    """A job file; what its items wait for is ``gate`` beside it."""
+    folder = tmp_path / "job"
+    for name, text in (
+        ("stages.py", STAGES),
+        ("helper.py", HELPER),
+        ("settings/factor.txt", "0.25"),
+        ("job.yaml", JOB.replace("GATE", str(tmp_path / "gate"))),
+        *((f"items/{at}.txt", "x" * at) for at in range(N_ITEMS)),
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder / "job.yaml"
+
+
+@pytest.fixture
+def no_scratch() -> Iterator[None]:
+    """What killed workers leave in the machine's folder for temporary files is swept."""
+    yield
+    ScratchFolder().close()
+
+
+@pytest.fixture
+def far_west(monkeypatch: pytest.MonkeyPatch, no_scratch: None) -> None:
+    """Workers of other nodes are asked for folders that are there by name only, as another machine's are."""
+    greeting = SiteVisits.greeting
+
+    def of_elsewhere(visits: SiteVisits, worker: Any) -> Order:
+        order = greeting(visits, worker)
+        if not worker.device.node:
+            return order
+        assert order.check is not None
+        files = tuple(given._replace(mark="another") for given in order.check.job_files)
+        return order._replace(check=replace(order.check, token="another", job_files=files))
+
+    monkeypatch.setattr(SiteVisits, "greeting", of_elsewhere)
+
+
+class Watch:
+    """A sink that has something done once, at the first result of a device whose name begins so."""
+
+    def __init__(self, device: str, act: Callable[[], object]):
+        self.device, self.act, self.notes = device, act, list[str]()
+        self.is_done = False
+
+    def __call__(self, event: Any) -> None:
+        if isinstance(event, Note):
+            self.notes.append(event.text)
+        if isinstance(event, Span) and event.device.startswith(self.device) and not self.is_done:
+            self.is_done = True
+            self.act()
+
+
+def outputs_of(folder: Path) -> dict[str, bytes]:
+    """Every file that the stages made, and the rows."""
+    files = [path for path in (folder / "outputs").rglob("*") if path.is_file()]
+    made = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+    return made | {"results": (folder / "results.jsonl").read_bytes()}
+
+
+def made_here(job: Path, tmp_path: Path) -> dict[str, bytes]:
+    """What the job gives on this machine; it opens the gate for that time."""
+    (tmp_path / "gate").touch()
+    result = Pipeline.from_yaml(job).run(backend="inline", out=tmp_path / "here")
+    assert result.status == "done"
+    (tmp_path / "gate").unlink()
+    return outputs_of(tmp_path / "here")
+
+
+def kill_west(job: Path, tmp_path: Path, machines: Any) -> list[str]:
+    """Run over two nodes, one of which is killed at its first result, while it works; returns the notes."""
+    machines.join("west")
+    expected = made_here(job, tmp_path)
+
+    def kill() -> None:
+        machines.kill("west")
+        (tmp_path / "gate").touch()
+
+    watch = Watch("west/", kill)
+    result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False), sinks=[watch])
+    assert watch.is_done
+    assert result.status == "done"
+    assert outputs_of(job.parent / "run") == expected
+    assert {path.name for path in (job.parent / "run").iterdir()} == {
+        path.name for path in (tmp_path / "here").iterdir()
+    }, "neither a token nor half a file is left"
+    return watch.notes
+
+
+def test_a_node_that_is_killed_costs_what_ran_there(
+    ray_head: Any, machines: Any, far_west: None, job: Path, tmp_path: Path
+) -> None:
+    """Its files were fetched, as it has neither the run folder nor the job's."""
+    notes = kill_west(job, tmp_path, machines)
+    assert any("what is made there is fetched" in text for text in notes)
+    assert any("is sent there" in text and "job" in text for text in notes)
+    assert any("was lost with its" in text for text in notes)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_killed_with_a_shared_folder(
+    ray_head: Any, machines: Any, job: Path, tmp_path: Path
+) -> None:
+    notes = kill_west(job, tmp_path, machines)
+    assert not any("fetched" in text or "sent there" in text for text in notes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_far", [False, True])
+def test_a_node_that_joins_is_used_when_asked_to(
+    ray_head: Any,
+    machines: Any,
+    job: Path,
+    tmp_path: Path,
+    until: Callable[..., None],
+    request: pytest.FixtureRequest,
+    is_far: bool,
+) -> None:
+    """Without it nothing would be done here: the items wait until it has made one."""
+    if is_far:
+        request.getfixturevalue("far_west")
+    expected = made_here(job, tmp_path)
+    job.write_text(job.read_text() + "backend: {name: ray, follow: true, reserve: false}\n")
+    joins = Watch("", lambda: None)
+    opens = Watch("west/", (tmp_path / "gate").touch)
+
+    def join_when_begun(event: Any) -> None:
+        if type(event).__name__ == "WorkerStarted" and not joins.is_done:
+            joins.is_done = True
+            machines.join("west")
+
+    result = Pipeline.from_yaml(job).run(sinks=[join_when_begun, opens])
+    assert opens.is_done
+    assert result.status == "done"
+    assert outputs_of(job.parent / "run") == expected
+    assert any("west/cpu:0 joined" in text for text in opens.notes)
+
+
+@pytest.mark.slow
+def test_what_may_not_run_twice_fails_with_its_node(
+    ray_head: Any, machines: Any, job: Path, tmp_path: Path
+) -> None:
+    once = job.read_text().replace("outputs: {drawn: png}", "outputs: {drawn: png}\n    repeatable: false")
+    job.write_text(once)
+    machines.join("west")
+
+    def kill() -> None:
+        machines.kill("west")
+        (tmp_path / "gate").touch()
+
+    result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False), sinks=[Watch("west/", kill)])
+    assert result.status == "failures"
+    (failure,) = result.failures
+    assert failure.error is not None
+    assert failure.error.type == "WorkerLost"
+    assert "repeatable: false" in failure.error.message
+    again = Pipeline.from_yaml(job).run(backend="inline", retry_failed=True)
+    assert again.status == "done"
+
+
+@pytest.mark.slow
+def test_a_run_whose_nodes_are_all_lost_is_gone_on_with(
+    ray_head: Any, machines: Any, far_west: None, job: Path, tmp_path: Path
+) -> None:
+    expected = made_here(job, tmp_path)
+    machines.join("west")
+    watch = Watch("west/", lambda: machines.kill("west"))
+    with pytest.raises(NoUsableDevice, match="draw"):
+        Pipeline.from_yaml(job).run("west/cpu*1", backend=Ray(reserve=False), sinks=[watch])
+    (tmp_path / "gate").touch()
+    result = Pipeline.from_yaml(job).run(backend="inline")
+    assert (result.status, result.n_restored > 0) == ("done", True)
+    assert outputs_of(job.parent / "run") == expected
+
+
+@pytest.mark.slow
+def test_a_stage_in_another_interpreter_is_fetched_from(
+    ray_head: Any, machines: Any, far_west: None, job: Path, tmp_path: Path
+) -> None:
+    expected = made_here(job, tmp_path)
+    text = job.read_text().replace(
+        "outputs: {drawn: png}", f"outputs: {{drawn: png}}\n    python: {sys.executable}"
+    )
+    job.write_text(text)
+    machines.join("west")
+    watch = Watch("west/", (tmp_path / "gate").touch)
+    result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False), sinks=[watch])
+    assert (result.status, watch.is_done) == ("done", True)
+    assert outputs_of(job.parent / "run") == expected
+
+
+@pytest.mark.slow
+def test_what_a_machine_lacks_is_named_and_others_do_it(
+    ray_head: Any, machines: Any, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gate").touch()
+    greeting = SiteVisits.greeting
+
+    def asks_for_more(visits: SiteVisits, worker: Any) -> Order:
+        order = greeting(visits, worker)
+        assert order.check is not None
+        paths = {0: ("/nowhere/weights.pt",)} if worker.device.node else {}
+        return order._replace(check=replace(order.check, paths=paths))
+
+    monkeypatch.setattr(SiteVisits, "greeting", asks_for_more)
+    machines.join("west")
+    watch = Watch("", lambda: None)
+    result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False), sinks=[watch])
+    assert result.status == "done"
+    assert any("west/cpu:0 takes no part in draw: west has no /nowhere/weights.pt" in x for x in watch.notes)
+    done = [json.loads(line) for line in (job.parent / "run" / "results.jsonl").read_text().splitlines()]
+    assert len(done) == N_ITEMS
