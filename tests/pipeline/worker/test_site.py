@@ -8,7 +8,6 @@ import pytest
 
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.site import SiteCheck
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
 from evenload.pipeline.run.machines.job_files import (
     describe_file,
@@ -17,6 +16,7 @@ from evenload.pipeline.run.machines.job_files import (
     paths_of,
     with_content,
 )
+from evenload.pipeline.site import SiteCheck
 from evenload.pipeline.stage import Item, ModelFolder, StageSetup
 from evenload.pipeline.target import CodeTarget, has_sources
 from evenload.pipeline.worker.scratch_folder import ScratchFolder

@@ -5,11 +5,23 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.site import FilePiece, GivenFile, SiteCheck, SiteReport
 from evenload.pipeline.plan import Fit
+from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport
 from evenload.pipeline.stage import Item, StageSetup
 
-__all__ = ["ADOPT", "GIVE", "LOAD", "LOOK", "RUN", "WAIT", "HostSpec", "Order", "OrderOutcome", "TaskInputs"]
+__all__ = [
+    "ADOPT",
+    "GIVE",
+    "LOAD",
+    "LOOK",
+    "RUN",
+    "WAIT",
+    "FilePiece",
+    "HostSpec",
+    "Order",
+    "OrderOutcome",
+    "TaskInputs",
+]
 
 LOAD, RUN, WAIT, ADOPT, LOOK, GIVE = "load", "run", "wait", "adopt", "look", "give"
 
@@ -37,6 +49,20 @@ class TaskInputs(NamedTuple):
     item: Item
     place: str = ""
     files: tuple[tuple[str, GivenFile], ...] = ()
+
+
+class FilePiece(NamedTuple):
+    """A part of a file that a worker has made, where it does not have the run folder.
+
+    output   name of the output; the file has ``n_bytes`` in all
+    start    position of ``content``, uint8 [at most 8 MiB]
+    """
+
+    task: StageTask
+    output: str
+    n_bytes: int
+    start: int
+    content: Any
 
 
 class Order(NamedTuple):

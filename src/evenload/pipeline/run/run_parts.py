@@ -17,8 +17,8 @@ from evenload.pipeline.planning.job_plan import PlannedJob, pool_devices
 from evenload.pipeline.planning.job_problem import build_job_problem
 from evenload.pipeline.problem import PlanDevice
 from evenload.pipeline.run.device_changes import DeviceChanges
+from evenload.pipeline.run.machine_watch import MachineWatch
 from evenload.pipeline.run.machines.fleet import Fleet
-from evenload.pipeline.run.machines.machine_watch import MachineWatch
 from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
 from evenload.pipeline.run.replanner import Replanner
 from evenload.pipeline.run.run_events import ItemCounts, QueueLengths
@@ -69,11 +69,7 @@ class RunParts:
 
 
 def build_parts(
-    context: RunContext,
-    tasks: Sequence[StageTask],
-    fleet: Fleet,
-    planned: PlannedJob,
-    policy: str,
+    context: RunContext, tasks: Sequence[StageTask], fleet: Fleet, planned: PlannedJob, policy: str
 ) -> RunParts:
     """All that runs ``tasks`` and what follows from them; starts nothing."""
     spec, log = context.spec, context.log

@@ -30,7 +30,6 @@ from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, Star
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch
 from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
-from evenload.pipeline.dispatch.site import SiteReport
 from evenload.pipeline.dispatch.worker_protocol import (
     LOAD,
     RUN,
@@ -45,6 +44,7 @@ from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
 from evenload.pipeline.run.machines.site_visits import SiteVisits
 from evenload.pipeline.run.outcome_reader import EndedTask, OutcomeReader
 from evenload.pipeline.run.workers.slow_workers import SlowWorkers
+from evenload.pipeline.site import SiteReport
 from evenload.pipeline.stage import StageSetup
 from evenload.pipeline.worker.stage_host import StageHost
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.site import FilePiece
+from evenload.pipeline.dispatch.worker_protocol import FilePiece
 
 __all__ = ["PieceSender"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.site import GivenFile, SiteCheck, SiteReport, is_same_file
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
 from evenload.pipeline.model.model_size import find_model
+from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport, is_same_file
 from evenload.pipeline.stage import StageSetup
 from evenload.pipeline.worker.scratch_folder import ScratchFolder
 

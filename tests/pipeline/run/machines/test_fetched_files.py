@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.site import FilePiece
-from evenload.pipeline.dispatch.worker_protocol import OrderOutcome
+from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
 from evenload.pipeline.run.machines.fetched_files import FetchedFiles
 from evenload.pipeline.worker import piece_sender
 from evenload.pipeline.worker.piece_sender import PieceSender

@@ -18,8 +18,7 @@ import numpy as np
 
 from evenload.errors import FormatError
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.site import FilePiece
-from evenload.pipeline.dispatch.worker_protocol import OrderOutcome
+from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
 
 __all__ = ["FetchedFiles"]
 
@@ -105,7 +104,8 @@ class FetchedFiles:
 
     def _write(self, worker: int, piece: FilePiece) -> None:
         content = piece.content
-        if not isinstance(content, np.ndarray) or content.dtype != np.uint8 or content.ndim != 1:
+        is_array = isinstance(content, np.ndarray) and content.dtype == np.uint8 and content.ndim == 1
+        if not is_array or not content.flags.c_contiguous:
             raise FormatError("a piece of a file is no bytes")
         key = worker, piece.task, piece.output
         if piece.start == 0:
@@ -116,8 +116,8 @@ class FetchedFiles:
         if arriving.n_there + len(content) > arriving.n_bytes:
             raise FormatError(f"{piece.output} is larger than was said")
         with open(arriving.partial, "ab") as file:
-            file.write(memoryview(content))
-        arriving.digest.update(memoryview(content))
+            file.write(content.data)
+        arriving.digest.update(content.data)
         arriving.n_there += len(content)
 
     def _begin(self, piece: FilePiece, worker: int) -> _Arriving:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from evenload.errors import ConfigError
-from evenload.pipeline.dispatch.site import GivenFile, mark_of
 from evenload.pipeline.model.model_size import find_model
+from evenload.pipeline.site import GivenFile, mark_of
 from evenload.pipeline.stage import StageSetup
 
 __all__ = ["MOST_BYTES", "describe_file", "files_of_job", "models_of", "paths_of", "with_content"]

@@ -9,7 +9,6 @@ from pathlib import Path
 from evenload.errors import ConfigError
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.worker import Worker
-from evenload.pipeline.dispatch.site import GivenFile, SiteCheck, SiteReport
 from evenload.pipeline.dispatch.worker_protocol import GIVE, LOOK, Order, TaskInputs
 from evenload.pipeline.run.machines.job_files import (
     MOST_BYTES,
@@ -19,6 +18,7 @@ from evenload.pipeline.run.machines.job_files import (
     paths_of,
     with_content,
 )
+from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport
 from evenload.pipeline.stage import StageSetup
 
 __all__ = ["SiteVisits"]

@@ -1,6 +1,6 @@
-"""What a worker's machine has of a job, and the files that travel because it lacks them. Plain values.
+"""What a worker's machine has of a job, and the files that it is given because it lacks them. Plain values.
 
-SiteCheck ──► worker looks ──► SiteReport ──► GivenFile to the worker, FilePiece back
+SiteCheck ──► worker looks ──► SiteReport ──► GivenFile
 """
 
 from collections.abc import Mapping
@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenload.pipeline.artifacts import digest_of
-from evenload.pipeline.dispatch.item_flow import StageTask
 
-__all__ = ["FilePiece", "GivenFile", "SiteCheck", "SiteReport", "is_same_file", "mark_of"]
+__all__ = ["GivenFile", "SiteCheck", "SiteReport", "is_same_file", "mark_of"]
 
 MARK_BYTES = 64 * 1024
 
@@ -28,20 +27,6 @@ class GivenFile(NamedTuple):
     n_bytes: int
     mark: str
     content: Any = None
-
-
-class FilePiece(NamedTuple):
-    """A part of a file that a worker has made.
-
-    output   name of the output; the file has ``n_bytes`` in all
-    start    position of ``content``, uint8 [at most 8 MiB]
-    """
-
-    task: StageTask
-    output: str
-    n_bytes: int
-    start: int
-    content: Any
 
 
 @dataclass(frozen=True, slots=True)
