@@ -530,17 +530,28 @@ def test_a_record_that_stops_early_is_told(job: Path, monkeypatch: pytest.Monkey
 
 
 def test_devices_are_sampled_while_the_run_goes_on(job: Path) -> None:
-    rows = "".join(f'{{"id": "{number}"}}\n' for number in range(10))
-    (job.parent / "rows.jsonl").write_text(rows)
+    (job.parent / "rows.jsonl").write_text("".join(f'{{"id": "{number}"}}\n' for number in range(10)))
+    (job.parent / "waits.py").write_text(
+        "import time\nfrom pathlib import Path\nclass Wait:\n    def __call__(self, inputs, item):\n"
+        f"        while not Path({str(job.parent / 'enough')!r}).exists():\n            time.sleep(0.01)\n"
+        "        return {'waited': 1}\n"
+    )
     job.write_text(
         "version: 1\njob: {name: t, inputs: {jsonl: rows.jsonl}}\nreport: {trace: false}\n"
-        "stages:\n  - {name: slow, target: 'stages.py:Slow', params: {seconds: 0.05}}\n"
+        "stages:\n  - {name: waits, target: 'waits.py:Wait'}\n"
     )
-    result = run(job, devices="cpu*2", sample_s=0.02)
+    samples: list[DeviceSample] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, DeviceSample):
+            samples.append(event)
+        if len(samples) > 6 and {one.device for one in samples} == {"cpu:0", "cpu:1"}:
+            (job.parent / "enough").touch()
+
+    result = run(job, devices="cpu*2", sample_s=0.02, sinks=[note])
+    assert result.status == "done"
     events = list(read_events(result.folder))
-    samples = [event for event in events if isinstance(event, DeviceSample)]
-    assert len(samples) > 6
-    assert {sample.device for sample in samples} == {"cpu:0", "cpu:1"}
+    assert sum(isinstance(event, DeviceSample) for event in events) >= 6
     assert any(sample.memory_used_bytes for sample in samples)
     assert isinstance(events[-1], RunFinished)
     view = (result.folder / "report.html").read_text()

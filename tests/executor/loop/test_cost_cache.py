@@ -125,12 +125,12 @@ from evenload.events import EventLog, Span
 
 class Work:
     def __init__(self, *, device):
-        self.nap_s = 0.008 if device.id == "cpu:0" else 0.1
-        open(f"{sys.argv[1]}-{device.id}", "w").close()
-        while not all(os.path.exists(f"{sys.argv[1]}-cpu:{n}") for n in range(2)):
-            time.sleep(0.005)  # until both are there
+        self.nap_s, self.device = 0.008 if device.id == "cpu:0" else 0.1, device.id
 
     def __call__(self, x):
+        open(f"{sys.argv[1]}-{self.device}", "w").close()
+        while not all(os.path.exists(f"{sys.argv[1]}-cpu:{n}") for n in range(2)):
+            time.sleep(0.005)  # until both have an item
         time.sleep(self.nap_s)
         return x
 
