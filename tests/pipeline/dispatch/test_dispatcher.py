@@ -194,6 +194,51 @@ def test_no_stage_runs_where_it_may_not_whoever_is_idle_lost_or_new(
     assert all(group.barred == barred[group.id] for group in dispatcher.view().groups)
 
 
+@given(
+    st.integers(2, 20), st.integers(1, 4), st.integers(0, 10**6), st.sampled_from([0.0, 0.1]),
+    st.sampled_from([1, 3]),
+)  # fmt: skip
+@settings(deadline=None, max_examples=100)
+def test_no_item_is_taken_while_one_of_higher_priority_waits_for_the_stage(
+    n_items, n_devices, seed, p_death, batch
+) -> None:
+    rng = random.Random(seed)
+    priority = [rng.choice([-float("inf"), 0.0, 1.0, 2.5]) for _ in range(n_items)]
+    costs = {at: rng.choice([0.0, 1.0, 2.0]) for at in range(n_items)} if rng.random() < 0.5 else {}
+    devices = [f"d{at}" for at in range(n_devices)]
+    phases = phases_of_mode(rng.choice(["data_parallel", "swap"]), STAGES, devices)
+    dispatcher = Dispatcher(phases, STAGES, batch={0: batch, 1: batch}, priority_of=priority.__getitem__)
+    order, real = [], dispatcher.decide
+
+    def decide(now: float, *, deals: bool = True):
+        waiting = {stage: list(dispatcher.waiting.of(stage)) for stage in (0, 1)}
+        actions = real(now, deals=deals)
+        for action in actions:
+            if isinstance(action, RunTasks):
+                left = waiting[action.tasks[0].stage]
+                for task in action.tasks:
+                    ranks = {
+                        one: (-priority[one.strand], -costs.get(one.strand, 0), one.strand) for one in left
+                    }
+                    assert p_death or task == min(left, key=ranks.__getitem__)
+                    assert p_death or action.why == "highest priority first"
+                    left.remove(task)
+                    order.append(task)
+        return actions
+
+    dispatcher.decide = decide  # type: ignore[method-assign]
+    played = Fleet(dispatcher, flow(n_items), rng=rng, p_death=p_death)
+    dispatcher.add([], costs)
+    try:
+        played.go()
+    except AssertionError as error:
+        if "stuck" not in str(error):
+            raise
+        assert p_death > 0
+        return
+    assert p_death or len(order) == len(set(order)) == 2 * n_items
+
+
 def test_each_device_changes_its_model_once_and_nobody_waits_for_the_slowest() -> None:
     played = fleet("swap", 40, 4, item_s={"d0": 1.0, "d1": 1.0, "d2": 1.0, "d3": 3.0})
     played.go()

@@ -4,12 +4,12 @@
 
 A group is one worker with one or more devices of its own. It works off the phases of the plan in their order
 and goes on to the next as soon as nothing is left for it in this one: no device waits for the slowest. What
-it needs next it loads while it would wait. Tasks of a stage are dealt longest first. A decision costs
-O(groups x units).
+it needs next it loads while it would wait. Tasks of a stage are dealt by priority, or longest first. A
+decision costs O(groups x units).
 """
 
 import functools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.assignments import add_help
@@ -42,6 +42,7 @@ class Dispatcher:
     barred    device -> stages that may not run on it
     once      stages whose tasks may be run once only
     graph     what each stage needs; by default the one before it
+    priority_of  strand -> number, the highest goes first; by default the longest does
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class Dispatcher:
         barred: Mapping[str, Collection[int]] | None = None,
         once: Collection[int] = (),
         graph: StageGraph | None = None,
+        priority_of: Callable[[int], float] | None = None,
     ):
-        self._state = FleetState(stages, item_s or {}, load_s or {}, batch or {}, graph)
+        self._state = FleetState(stages, item_s or {}, load_s or {}, batch or {}, graph, priority_of)
         self._chooser = WorkChooser(self._state, queue, holds)
         self.stages, self.groups, self.waiting = self._state.stages, self._state.groups, self._state.waiting
         self.drained: set[str] = set()
@@ -149,7 +151,7 @@ class Dispatcher:
         group.is_ordered = True
         group.n_taken[assignment.stage] = group.n_taken.get(assignment.stage, 0) + len(tasks)
         group.running.update(dict.fromkeys(tasks, now))
-        return RunTasks(group.id, tasks, "longest first" if self.waiting.has_costs else "next in line")
+        return RunTasks(group.id, tasks, self.waiting.order)
 
     def _load(self, group: DeviceGroup, assignment: Assignment, now: float) -> LoadStage:
         keep = tuple(

@@ -1,7 +1,7 @@
 """The groups of devices and the tasks that wait, and what follows from them: what is left, who is quicker."""
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from evenload.pipeline.dispatch.assignments import streaming_stages
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
@@ -23,6 +23,7 @@ class FleetState:
     n_phases        phases of the plan
     streams         (phase, stage) whose results other groups take meanwhile
     graph           what each stage needs; by default the one before it
+    priority_of     as of ``Waiting``
     """
 
     def __init__(
@@ -32,11 +33,12 @@ class FleetState:
         load_s: Mapping[int, float],
         batch: Mapping[int, int],
         graph: StageGraph | None = None,
+        priority_of: Callable[[int], float] | None = None,
     ):
         self.graph = graph or chain(len(stages))
         self.stages = tuple(stages)
         self.groups: dict[str, DeviceGroup] = {}
-        self.waiting = Waiting(len(stages))
+        self.waiting = Waiting(len(stages), priority_of)
         self.n_phases = 0
         self.streams: set[tuple[int, int]] = set()
         self._item_s, self.load_s = dict(item_s), dict(load_s)

@@ -48,7 +48,11 @@ class Condition:
 
         Raises ConfigError if a value is missing, or a text is compared with a number by size.
         """
-        return bool(_evaluate(self.tree, values, self.text))
+        return bool(self.value(values))
+
+    def value(self, values: Mapping[str, Any]) -> Any:
+        """Return what it is for an item with these values: of a name alone its value. Raises as ``holds``."""
+        return _evaluate(self.tree, values, self.text)
 
 
 def parse_condition(text: str) -> Condition:

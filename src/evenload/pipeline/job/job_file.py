@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from evenload.errors import ConfigError, SpecError, printable, quoted
 from evenload.pipeline.job.checks.ignored_settings import settings_without_effect
 from evenload.pipeline.job.checks.names import find_name_faults
+from evenload.pipeline.job.checks.priorities import find_priority_faults
 from evenload.pipeline.job.inputs import Items, find_items
 from evenload.pipeline.job.older_keys import convert_older_keys
 from evenload.pipeline.job.spec import Faults, JobSpec
@@ -79,7 +80,7 @@ def parse_job(text: str, folder: Path, source: str, changes: Iterable[str] = ())
     items, faults = find_items(spec.job.inputs, folder, spec.job.seed)
     if not faults:
         columns = {name for _, values in items for name in values}
-        faults = find_name_faults(spec, columns, folder)
+        faults = find_name_faults(spec, columns, folder) + find_priority_faults(spec, items)
     if faults:
         raise spec.origins.error(faults)
     return spec, items

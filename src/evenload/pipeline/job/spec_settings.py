@@ -15,6 +15,7 @@ from pydantic import (
 )
 
 from evenload.errors import ConfigError
+from evenload.pipeline.job.expression import parse_condition
 from evenload.pipeline.job.section import Fault, Faults, Section, Size, located, one_line
 
 __all__ = [
@@ -89,6 +90,17 @@ class ScheduleSection(Section):
     """Items at once in a group of devices over which a model's layers are split."""
     queue: int = Field(default=8, ge=1)
     """Most items that wait between two stages that run side by side."""
+    priority: str | None = None
+    """Which items go first in each stage: a column of the inputs with numbers (the highest first), or a
+    condition such as category == "express" (items that meet it)."""
+
+    @field_validator("priority")
+    @classmethod
+    def _priority_parses(cls, priority: str | None) -> str | None:
+        try:
+            return priority if priority is None else parse_condition(priority).text
+        except ConfigError as error:
+            raise ValueError(one_line(error)) from error
 
     @field_validator("policy")
     @classmethod

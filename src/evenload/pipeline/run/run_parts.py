@@ -10,6 +10,7 @@ from evenload.executor.decide.record import Record
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import HangWatch
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
+from evenload.pipeline.job.checks.priorities import priorities_of
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.spec import JobSpec
 from evenload.pipeline.planning.estimates.run_history import mean_load_s
@@ -75,7 +76,7 @@ def build_parts(
     spec, log = context.spec, context.log
     names = [stage.name for stage in spec.stages]
     inputs = StageInputs(spec, context.flow, context.run_folder, log)
-    dispatcher = _dispatcher(spec, planned, holds=policy.startswith("measured"))
+    dispatcher = _dispatcher(spec, planned, context.flow, holds=policy.startswith("measured"))
     dispatcher.add(tasks, {task.strand: inputs.size_of(task) for task in tasks})
     sources = [identity.sources for identity in context.reuse.identities]
     setups = stage_setups(spec, context.folder, context.run_folder, sources, may_use_cpu=context.may_use_cpu)
@@ -107,7 +108,7 @@ def build_parts(
     )
 
 
-def _dispatcher(spec: JobSpec, planned: PlannedJob, *, holds: bool) -> Dispatcher:
+def _dispatcher(spec: JobSpec, planned: PlannedJob, flow: ItemFlow, *, holds: bool) -> Dispatcher:
     stages = dict(enumerate(spec.stages))
     memory = [one for one in planned.plan.memory if one.free_bytes is not None]
     return Dispatcher(
@@ -124,7 +125,16 @@ def _dispatcher(spec: JobSpec, planned: PlannedJob, *, holds: bool) -> Dispatche
         once=[at for at, stage in stages.items() if not stage.repeatable],
         barred=_numbered(spec, {one.id: one.barred for one in planned.job_problem.problem.devices}),
         graph=spec.graph,
+        priority_of=_priority_of(spec, flow),
     )
+
+
+def _priority_of(spec: JobSpec, flow: ItemFlow) -> Callable[[int], float] | None:
+    """Of a strand by its number; None if all are alike."""
+    if spec.schedule.priority is None:
+        return None
+    priorities = priorities_of(spec.schedule.priority, zip(flow.items, flow.inputs, strict=True))
+    return lambda strand: priorities[flow.strands[strand].at]
 
 
 def _barred_on(spec: JobSpec, devices: Sequence[str]) -> dict[str, frozenset[int]]:
