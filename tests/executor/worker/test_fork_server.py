@@ -128,12 +128,13 @@ def slow_pid_of(_: int) -> int:
     return os.getpid()
 
 
-def test_nothing_is_left_of_the_server() -> None:
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+def test_nothing_is_left_of_the_server(left_behind: Callable[[], list[psutil.Process]]) -> None:
     with Executor("cpu*2", start="forkserver", echo=False) as executor:
         list(executor.map(abs, range(5)))
-        assert len(psutil.Process().children(recursive=True)) >= len(before) + 3
-    assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
+        (server,) = left_behind()
+        started = [server, *server.children()]
+        assert len(started) == 3
+    assert not [process for process in started if process.is_running()]
 
 
 PARENT = """

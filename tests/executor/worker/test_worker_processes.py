@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -10,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import evenload
@@ -206,18 +206,29 @@ def test_a_device_that_disappears_costs_nothing_but_its_speed(tmp_path: Path) ->
         assert list(own.map(abs, range(10))) == list(range(10))
 
 
-def test_nothing_is_left_behind() -> None:
-    def open_files() -> int:
-        return len(os.listdir("/proc/self/fd"))
+REPEATS = """
+import os, threading
+import psutil, evenload
 
-    list(evenload.map(abs, range(3), devices="cpu*2"))
-    before = open_files(), threading.active_count(), len(psutil.Process().children(recursive=True))
-    for n in (3, 0):
-        list(evenload.map(abs, iter(range(n)), devices="cpu*2"))
-        evenload.map(abs, range(3), devices="cpu*2")
-        with Executor("cpu*2"):
-            pass
-    assert (open_files(), threading.active_count(), len(psutil.Process().children(recursive=True))) == before
+def is_used():
+    n_processes = len(psutil.Process().children(recursive=True))
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), n_processes
+
+list(evenload.map(abs, range(3), devices="cpu*2"))
+before = is_used()
+for n in (3, 0):
+    list(evenload.map(abs, iter(range(n)), devices="cpu*2"))
+    evenload.map(abs, range(3), devices="cpu*2")
+    with evenload.Executor("cpu*2"):
+        pass
+assert is_used() == before, (is_used(), before)
+"""
+
+
+def test_nothing_is_left_behind() -> None:
+    """In a program of its own: here threads, files and processes of other tests come and go."""
+    done = subprocess.run([sys.executable, "-c", REPEATS], capture_output=True, text=True, timeout=550)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("repeatable", [True, False])
