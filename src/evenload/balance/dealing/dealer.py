@@ -257,10 +257,8 @@ class Dealer:
         goes.
         """
         state = self._devices[device]
-        if self.is_finished:
-            return Wait("all done")
-        if not state.is_here:
-            return Wait("it has left")
+        if self.is_finished or not state.is_here:
+            return Wait("all done" if self.is_finished else "it has left")
         self._devices.wake(state)
         if isinstance(self.policy, Static):
             priors = {other.name: other.prior for other in self._devices.here()}
