@@ -299,6 +299,7 @@ class Pipeline:
     def _write(
         self, session: "JobSession", folder: RunFolder, report: str | Path | None, faults: list[str]
     ) -> PipelineResult:
+        from evenload.pipeline.run.ending.on_done import tell_done
         from evenload.report.tally import summarise
 
         rows = session.rows()
@@ -327,8 +328,9 @@ class Pipeline:
             page = Path(report) if report is not None else folder.file("report.html")
             with last.of(page.name):
                 write_report(folder.path, page, faults=faults)
+        told = tell_done(self.spec.on_done, result, self.spec.job.name, self.folder)
         last.raise_with(session.error)
-        return replace(result, report=page)
+        return replace(result, report=page, faults=[*faults, *told])
 
 
 def _check_names(policy: str, backend: str | BackendSettings) -> None:

@@ -170,6 +170,9 @@ def _expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
     for section, key in main_keys:
         if isinstance(document.get(section), str | int) and not isinstance(document[section], bool):
             document = {**document, section: {key: document[section]}}
+    told = document.get("on_done")
+    if isinstance(told, str | list):
+        document = {**document, "on_done": {"url" if isinstance(told, str) else "command": told}}
     return document
 
 

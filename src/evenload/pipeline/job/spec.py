@@ -17,6 +17,7 @@ from evenload.pipeline.job.spec_settings import (
     DevicesSection,
     ErrorsSection,
     Mode,
+    OnDoneSection,
     ReportSection,
     ScheduleSection,
 )
@@ -49,6 +50,7 @@ __all__ = [
     "Mode",
     "ModelSection",
     "Name",
+    "OnDoneSection",
     "OutputType",
     "ReportSection",
     "ScheduleSection",
@@ -71,6 +73,7 @@ class JobSpec(Section):
     """Where runs of any job keep results for each other; by default each run folder is on its own."""
     errors: ErrorsSection = ErrorsSection()
     report: ReportSection = ReportSection()
+    on_done: OnDoneSection | None = None
     _notes: tuple[str, ...] = PrivateAttr(default=())
     _origins: Origins = PrivateAttr(default=Origins())
 

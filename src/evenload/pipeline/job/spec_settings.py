@@ -3,7 +3,10 @@
 Needs pydantic (extra ``yaml``).
 """
 
+import os
+import shutil
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     Field,
@@ -14,9 +17,9 @@ from pydantic import (
     model_validator,
 )
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.pipeline.job.expression import parse_condition
-from evenload.pipeline.job.section import Fault, Faults, Section, Size, located, one_line
+from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder, located, one_line
 
 __all__ = [
     "BackendSection",
@@ -24,8 +27,10 @@ __all__ = [
     "DevicesSection",
     "ErrorsSection",
     "Mode",
+    "OnDoneSection",
     "ReportSection",
     "ScheduleSection",
+    "fault_of_address",
 ]
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -144,6 +149,66 @@ class CacheSection(Section):
     """A folder, relative to the job file, in which runs of any job keep results for each other."""
     limit: Size = 50 * 2**30
     """What was not used for the longest time goes when the folder holds more than this, such as 50GiB."""
+
+
+class OnDoneSection(Section):
+    """The section ``on_done``: who is told that a run has ended, however it ended.
+
+    ``on_done: [python, tell.py]`` is short for a command, ``on_done: https://...`` for an address.
+    """
+
+    command: tuple[str, ...] = ()
+    """A program and its arguments, run in the job file's folder without a shell; EVENLOAD_RUN_FOLDER,
+    _STATUS, _ITEMS, _DONE, _FAILED, _FILTERED and _UNFINISHED say what came of the run."""
+    url: str | None = None
+    """An address that gets the run's summary as JSON, by POST."""
+    url_env: str | None = None
+    """The environment variable with the address, where that is a secret; it is written nowhere."""
+    token_env: str | None = None
+    """The environment variable with a token that is sent along (Authorization: Bearer ...)."""
+    timeout_s: Seconds = 60.0
+    """Seconds that the command, or one attempt to reach the address, may take."""
+    retries: int = Field(default=4, ge=0, le=20)
+    """Further attempts to reach the address, after growing pauses."""
+
+    @model_validator(mode="after")
+    def _one_is_told(self, info: ValidationInfo) -> "OnDoneSection":
+        given = [name for name in ("command", "url", "url_env") if getattr(self, name)]
+        if len(given) != 1:
+            raise ValueError(
+                f"give exactly one of command, url, url_env; given: {', '.join(given) or 'none'}"
+            )
+        faults: list[Fault] = []
+        if self.url is not None and (fault := fault_of_address(self.url)):
+            faults.append((("url",), fault))
+        folder = job_folder(info)
+        if folder is not None:
+            faults += [
+                ((name,), f"the environment has no {variable}; set it before the run")
+                for name in ("url_env", "token_env")
+                if (variable := getattr(self, name)) and not os.environ.get(variable)
+            ]
+            program = self.command[0] if self.command else ""
+            if program and shutil.which(program) is None and shutil.which(str(folder / program)) is None:
+                faults.append((("command",), f"there is no program {program!r}, neither installed nor here"))
+        if faults:
+            raise Faults(faults)
+        return self
+
+
+def fault_of_address(url: str) -> str:
+    """Return why ``url`` is no address of a server that may be written down; "" if it is one."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and url.isprintable()
+        _ = parts.port
+    except ValueError:
+        return f"{quoted(url)} is no address of a server; write https://host/path"
+    if not is_address or " " in url:
+        return f"{quoted(url)} is no address of a server; write https://host/path"
+    if parts.username is not None or parts.password is not None:
+        return "it holds a password, which the run folder would show; use url_env or token_env"
+    return ""
 
 
 class ReportSection(Section):

@@ -21,7 +21,7 @@ from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.job_plan import PlannedJob
 from evenload.pipeline.reuse.decision import StageReuse, reuse_text
-from evenload.pipeline.run.item_rows import headline_of, item_rows
+from evenload.pipeline.run.ending.item_rows import headline_of, item_rows
 from evenload.pipeline.run.machines.fleet import Fleet
 from evenload.pipeline.run.result_recorder import ResultRecorder
 from evenload.pipeline.run.run_events import ItemCounts, planned_event

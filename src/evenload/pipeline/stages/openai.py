@@ -24,7 +24,7 @@ from evenload.errors import ConfigError, EvenloadError, FormatError, quoted
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.vlm_score import fill_question
 
-__all__ = ["OpenAI", "pause_s"]
+__all__ = ["BUSY", "NoRedirects", "OpenAI", "pause_s"]
 
 BUSY = (408, 409, 425, 429)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 60.0
@@ -74,7 +74,7 @@ class OpenAI:
         self._output, self._reads_json, self._sends_seed = output, reads_json, sends_seed
         self._timeout_s, self._retries = timeout_s, retries
         self._key = os.environ.get(api_key_env, "")
-        self._opener = urllib.request.build_opener(_NoRedirects)
+        self._opener = urllib.request.build_opener(NoRedirects)
         self._pool = ThreadPoolExecutor(max(1, concurrency), "evenload-openai")
         self._sleep: Callable[[float], None] = time.sleep
 
@@ -166,7 +166,7 @@ _HINTS = {
 }
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
+class NoRedirects(urllib.request.HTTPRedirectHandler):
     """A redirect is an answer like any other: the key goes to no other server."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> None:

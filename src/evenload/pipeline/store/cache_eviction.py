@@ -9,7 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CachedSize", "evict", "to_evict"]
+__all__ = ["DRAFT", "CachedSize", "evict", "to_evict"]
+
+DRAFT = ".tmp"  # how the name of a file ends that is not whole yet
 
 _GOAL = 0.9  # of the limit, so that the next result does not evict again
 _SURE_S = 86_400.0  # how long a count of bytes is believed
@@ -52,6 +54,7 @@ def evict(folder: Path, limit_bytes: int, n_new_bytes: int = 0) -> bool:
         n_bytes, looked_s = _noted(note)
         n_bytes += n_new_bytes
         if n_bytes > limit_bytes or not 0 <= now_s - looked_s < _SURE_S:
+            _sweep(folder, now_s)
             n_bytes, looked_s = _evict(folder / "results", limit_bytes, now_s), now_s
         elif not n_new_bytes:
             return True
@@ -60,6 +63,14 @@ def evict(folder: Path, limit_bytes: int, n_new_bytes: int = 0) -> bool:
         draft.replace(note)
         return True
     return False
+
+
+def _sweep(folder: Path, now_s: float) -> None:
+    """Take away what runs that were killed had begun to write."""
+    for draft in folder.glob(f"*/*/*{DRAFT}"):
+        with contextlib.suppress(OSError):
+            if draft.lstat().st_ctime < now_s - _ABANDONED_S:
+                draft.unlink(missing_ok=True)
 
 
 def _evict(folder: Path, limit_bytes: int, now_s: float) -> int:
@@ -100,6 +111,8 @@ def _sizes(folder: Path) -> tuple[list[CachedSize], dict[str, list[Path]]]:
     for part in folder.iterdir():
         for one in os.scandir(part):
             key = one.name.partition(".")[0]
+            if one.name.endswith(DRAFT):
+                continue  # of a run that is at it
             try:
                 status = one.stat(follow_symlinks=False)
             except OSError:

@@ -24,7 +24,7 @@ from evenload.errors import ConfigError
 from evenload.events import json_text
 from evenload.pipeline.artifacts import digest_of
 from evenload.pipeline.reuse.read_digests import result_key
-from evenload.pipeline.store.cache_eviction import evict
+from evenload.pipeline.store.cache_eviction import DRAFT, evict
 from evenload.pipeline.store.ledger import LedgerEntry
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "ResultCache", "link_file"]
@@ -213,8 +213,7 @@ def link_file(source: Path, target: Path) -> None:
     Raises FileNotFoundError if there is no ``source``.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f"{target.name}.{os.getpid()}.tmp")
-    draft.unlink(missing_ok=True)
+    draft = _draft_of(target)
     try:
         os.link(source, draft, follow_symlinks=False)
     except FileNotFoundError:
@@ -225,6 +224,11 @@ def link_file(source: Path, target: Path) -> None:
         shutil.copyfile(source, draft)
     draft.replace(target)
     draft.unlink(missing_ok=True)  # a name of the same file is not replaced, and both stay
+
+
+def _draft_of(path: Path) -> Path:
+    """Return a name that no other run has, on whatever machine: processes have equal numbers there."""
+    return path.with_name(f"{path.name}.{os.urandom(6).hex()}{DRAFT}")
 
 
 def _is_whole(path: Path, facts: Sequence[Any]) -> bool:
@@ -238,7 +242,7 @@ def _is_whole(path: Path, facts: Sequence[Any]) -> bool:
 
 def _write(path: Path, content: bytes) -> None:
     """Write a file that is there whole or not at all; one that a power cut left empty is not believed."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    draft = _draft_of(path)
     draft.write_bytes(content)
     draft.replace(path)
 
