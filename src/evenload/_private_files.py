@@ -1,6 +1,7 @@
 """Files that others may have put where we look: what is opened is a plain file, and ours where that counts.
 
-open_plain, read_plain   anybody's plain file: nothing waits for a pipe or device that lies in its place
+open_plain, plain_file,  anybody's plain file: nothing waits for a pipe or device that lies in its place
+read_plain
 open_own, read_own       this user's own, through no link; and unless it is only looked at, nobody else
                          may write it: what is unpickled, run or believed comes from nowhere else
 own_folder, write_own    make a folder and files like that
@@ -11,6 +12,7 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from evenload.errors import ConfigError
 
@@ -18,6 +20,7 @@ __all__ = [
     "open_own",
     "open_plain",
     "own_folder",
+    "plain_file",
     "read_own",
     "read_plain",
     "refuse_unless_own",
@@ -49,6 +52,11 @@ def open_plain(path: Path) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def plain_file(path: Path) -> BinaryIO:
+    """Open a plain file for reading. Raises OSError as ``open_plain``."""
+    return open(open_plain(path), "rb")
 
 
 def read_plain(path: Path, most_bytes: int) -> bytes:

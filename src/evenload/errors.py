@@ -130,7 +130,8 @@ class UnknownName(ConfigError):
 
     def __init__(self, what: str, name: str, known: Iterable[str]):
         choices = sorted(known)
-        near = difflib.get_close_matches(str(name)[:MAX_PRINTABLE], choices, n=1, cutoff=0.5)
+        text = name[:MAX_PRINTABLE] if isinstance(name, str) else quoted(name)
+        near = difflib.get_close_matches(text, choices, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}? known: " if near else "use one of: "
         super().__init__(f"unknown {what} {quoted(name)}", hint=hint + ", ".join(choices))
         self.name = name

@@ -31,6 +31,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
         "wait_for": "a task that waits for a file",
         "note": "gives others their turn",
     },
+    "executor/loop/test_own_thread.py": {"behind": "a task that waits for a file"},
     "executor/loop/test_engine.py": {"until_exists": "a task that waits for a file"},
     "executor/run/test_calls.py": {"wait": "a task that waits for a file"},
     "executor/run/test_run.py": {"fn": "a task that waits for files", "held_up": "the same"},

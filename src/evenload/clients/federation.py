@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload._private_files import plain_file
 from evenload.clients.algorithms import FedAvg, FedBuff, PrivateFedAvg, Server
 from evenload.clients.algorithms.base import Orders, usable
 from evenload.clients.algorithms.cohort import Cohort
@@ -271,7 +272,8 @@ class _Checkpoint:
         if self.path is None or not self.path.exists():
             return None
         try:
-            page = torch.load(self.path, weights_only=True)
+            with plain_file(self.path) as file:
+                page = torch.load(file, weights_only=True)
         except Exception as error:
             raise FormatError(f"{self.path} is not a checkpoint: {type(error).__name__}: {error}") from error
         if not isinstance(page, dict) or page.get("format") != FORMAT:

@@ -7,13 +7,14 @@ import json
 import sysconfig
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zipfile import BadZipFile
 
 import numpy as np
 import torch
 
 from evenload._optional import require
+from evenload._private_files import plain_file
 from evenload.clients.partition import by_key
 from evenload.clients.values.data import Rows
 from evenload.errors import ConfigError, FormatError
@@ -52,7 +53,7 @@ def read_npz(path: str | Path, *, x: str = "x", y: str = "y", client: str = "cli
     Raises FormatError if one is missing, is no array of numbers, or their lengths differ.
     """
     try:
-        with Path(path).open("rb") as stream, np.load(stream, allow_pickle=False) as page:
+        with plain_file(Path(path)) as stream, np.load(stream, allow_pickle=False) as page:
             arrays = {name: page[name] for name in (x, y, client) if name in page}
             known = ", ".join(page.files)
     except (OSError, ValueError, EOFError, TypeError, AttributeError, BadZipFile) as error:
@@ -106,7 +107,7 @@ def read_text(files: Iterable[str | Path], *, length: int = 64, most_bytes: int 
         raise ConfigError(f"length={length} leaves no text to read", hint="use 64")
     found: Clients = {}
     for file in map(Path, files):
-        with file.open("rb") as stream:
+        with _opened(file) as stream:
             text = np.frombuffer(stream.read(most_bytes), np.uint8)
         n = (len(text) - 1) // length
         if n < 1:
@@ -127,12 +128,21 @@ def standard_library(*, length: int = 64, most_bytes: int = 1 << 16) -> Clients:
 # --- inside ----------------------------------------------------------------------------------------
 
 
+def _opened(file: Path) -> BinaryIO:
+    """Raises FormatError, at once also for a pipe or device."""
+    try:
+        return plain_file(file)
+    except (OSError, ValueError) as error:
+        raise FormatError(f"{file} cannot be read: {getattr(error, 'strerror', error)}") from error
+
+
 def _json(file: Path) -> Any:
     try:
-        return json.loads(file.read_bytes())
-    except OSError as error:
-        raise FormatError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+        with _opened(file) as stream:
+            return json.loads(stream.read())
+    except FormatError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{file} is not JSON: {error}") from error
 
 

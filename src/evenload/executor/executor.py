@@ -8,6 +8,7 @@ from functools import partial
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from evenload._option_checks import count, flag, sequence
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices import Device, DevicePool
@@ -70,12 +71,11 @@ class Executor:
         start: str | None = None,
         follow: bool = False,
     ):
-        if max_worker_deaths < 1:
-            raise ConfigError(f"max_worker_deaths={max_worker_deaths} would give up every item", hint="use 2")
+        count("max_worker_deaths", max_worker_deaths, 1)
         self._backend = backend
         self._policy = policy_from_name(policy)
         reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
-        if follow:
+        if flag("follow", follow):
             check_follow(devices, reached)
         pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
         self._guard = ForkGuard("this executor", "make an executor of the child's own")
@@ -199,7 +199,7 @@ class Executor:
         The future fails with a TaskError whose ``__cause__`` is what ``fn`` raised. Raises ConfigError if
         ``fn`` cannot be sent, ExecutorClosed after ``close``.
         """
-        from evenload.executor.run.call_future import CallFuture
+        from evenload.executor.loop.call_future import CallFuture
         from evenload.executor.run.calls import Call
 
         self._guard.check()
@@ -282,7 +282,7 @@ class Executor:
 
         self._check_open()
         pool = devices if isinstance(devices, DevicePool) else self.devices.select(devices)
-        call = GangCall(fn, tuple(args), each, timeout_s, stage)
+        call = GangCall(fn, sequence("args", args), each, timeout_s, stage)
         return gang_beside(self._backend, pool, self._record, call)
 
     def set_policy(self, policy: str | Policy) -> None:
@@ -298,6 +298,7 @@ class Executor:
         has moved stay where they are. ``Results.set_balancing`` is for a single map.
         """
         self._check_open()
+        on = flag("on", on)
         self._runs.set_balancing(on)
         self._engine.call(partial(self._engine.set_balancing, None, on))
 

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from evenload._option_checks import choice, length
 from evenload.balance import partition
 from evenload.balance.policy import Measured, Policy, Static
 from evenload.devices import DevicePool
-from evenload.errors import ConfigError, SlicesFailed, TaskError, UnknownName
+from evenload.errors import ConfigError, SlicesFailed, TaskError
 from evenload.executor.decide.summary import Summary
 from evenload.executor.executor import DeviceSpec, Executor
 from evenload.executor.joining import join
@@ -109,8 +110,7 @@ def run_partitioned(
     that failed, and SlicesFailed, which holds them all, if several did. After a failure "measured" begins no
     further slice.
     """
-    if strategy not in STRATEGIES:
-        raise UnknownName("strategy", strategy, STRATEGIES)
+    choice("strategy", strategy, STRATEGIES)
     if not hasattr(array, "__len__") or not hasattr(array, "__getitem__") or isinstance(array, dict):
         raise ConfigError(
             f"a {type(array).__name__} cannot be cut into slices", hint="give an array or a list"
@@ -123,7 +123,7 @@ def run_partitioned(
 
 def _run_slices(fn: Callable[[Any], Any], array: Any, strategy: str, executor: Executor) -> ParallelResult:
     pool = executor.devices  # what the slices are cut for, whatever comes or goes from now on
-    counts, policy = _split(len(array), strategy, pool)
+    counts, policy = _split(length("array", array), strategy, pool)
     ranges = [piece for piece in partition.slices(counts) if len(piece)]
     options = MapOptions(policy=policy, stage="run_partitioned")
     items = [array[piece.start : piece.stop] for piece in ranges]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from evenload._private_files import plain_file
 from evenload.errors import ConfigError, FormatError
 from evenload.merkle.rows import as_rows
 from evenload.merkle.scheme import DIGEST_BYTES, Scheme, as_scheme
@@ -172,7 +173,7 @@ def _as_file(source: Any, width: int) -> Iterator[LeafFile]:
 
 def _open_file(path: Path, width: int) -> LeafFile:
     try:
-        with path.open("rb") as file:
+        with plain_file(path) as file:
             width = npy_width(file) or width
             offset, n_bytes = file.tell(), path.stat().st_size
     except OSError as error:

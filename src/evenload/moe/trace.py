@@ -3,19 +3,21 @@
 file or folder ──► read_trace ──► Trace ──► windows of loads [windows, layers, experts]
 """
 
+import io
 import json
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenload._optional import require
-from evenload.errors import ConfigError, FormatError
+from evenload._private_files import plain_file
+from evenload.errors import ConfigError, FormatError, quoted
 
 __all__ = ["Trace", "count_ids", "read_trace"]
 
@@ -164,7 +166,7 @@ def _of_counts(path: Path, counts: Any, n_experts: int | None) -> Trace:
 def _load(path: Path) -> dict[str, NDArray]:
     """The arrays of a file; that of an .npy file has no name."""
     try:
-        with path.open("rb") as file:
+        with plain_file(path) as file:
             held = np.load(file, allow_pickle=False)
             return {"": held} if isinstance(held, np.ndarray) else {name: held[name] for name in held.files}
     except (ValueError, OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
@@ -195,22 +197,31 @@ def _look_like_ids(array: NDArray) -> bool:
 
 def _read_jsonl(path: Path, n_experts: int | None, kind: Kind | None) -> Trace:
     steps: list[Any] = []
-    with path.open(encoding="utf-8", errors="replace") as lines:
+    with _text(path) as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             try:
                 step = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise FormatError(f"{path.name}, line {number}: {error.msg}") from error
+            except (ValueError, RecursionError) as error:
+                said = getattr(error, "msg", str(error))
+                raise FormatError(f"{path.name}, line {number}: {said}") from error
             steps.append(_one_step(path, step, f"line {number}"))
     return _of_counts(path, _stack(path, steps), n_experts)
 
 
+def _text(path: Path, errors: str = "replace") -> TextIO:
+    try:
+        return io.TextIOWrapper(plain_file(path), encoding="utf-8", errors=errors)
+    except OSError as error:
+        raise FormatError(f"{path.name} cannot be read: {error.strerror}") from error
+
+
 def _read_json(path: Path, n_experts: int | None, kind: Kind | None) -> Trace:
     try:
-        page = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        with _text(path, "strict") as file:
+            page = json.loads(file.read())
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path.name} is no JSON: {error}") from error
     if isinstance(page, dict) and "load_history" in page:
         page = page["load_history"]
@@ -299,7 +310,8 @@ def _read_dumps(paths: list[Path], source: Path, n_experts: int | None) -> Trace
     traces: list[Trace] = []
     for path in paths:
         try:
-            pack = torch.load(path, map_location="cpu", weights_only=True)
+            with plain_file(path) as file:
+                pack = torch.load(file, map_location="cpu", weights_only=True)
         except Exception as error:
             # torch raises many kinds of errors from its unpickler; all mean that the file is damaged.
             raise FormatError(f"{path.name} is no readable .pt file: {error}") from error
@@ -308,11 +320,14 @@ def _read_dumps(paths: list[Path], source: Path, n_experts: int | None) -> Trace
         if "records" not in pack:
             traces.append(_of_mapping(path, pack, n_experts))
             continue
-        for record in pack["records"]:
-            merged = {**{key: pack[key] for key in MAP_KEYS if key in pack}, **record}
-            counts = _by_expert(path, record["global_physical_count"], merged, n_experts)[0]
-            step = int(record["forward_pass_id"])
-            passes[step] = passes.get(step, 0) + counts
+        try:
+            for record in pack["records"]:
+                merged = {**{key: pack[key] for key in MAP_KEYS if key in pack}, **record}
+                counts = _by_expert(path, record["global_physical_count"], merged, n_experts)[0]
+                step = int(record["forward_pass_id"])
+                passes[step] = passes.get(step, 0) + counts
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise FormatError(f"{path.name} has a record that is none: {quoted(error)}") from error
     if passes:
         traces.append(_of_counts(source, np.stack([passes[step] for step in sorted(passes)]), n_experts))
     if len(traces) != 1:

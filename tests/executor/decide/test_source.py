@@ -157,7 +157,7 @@ def test_a_streamed_size_hint_that_is_no_size_ends_the_reading(hint: object) -> 
 
 def test_size_hints_that_are_neither_numbers_nor_a_function() -> None:
     for items in ([1], iter([1])):
-        with pytest.raises(ConfigError, match="cost is a int"):
+        with pytest.raises(ConfigError, match="cost, which is no function, is a int"):
             make_source(items, 3, None)  # type: ignore[arg-type]
 
 

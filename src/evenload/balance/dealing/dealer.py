@@ -264,17 +264,14 @@ class Dealer:
             priors = {other.name: other.prior for other in self._devices.here()}
             self._pool.assign(self._partition, priors, self.remaining)
         ask = self._ask(state, now, may_copy)
-        self._state, answer = checked(self.policy.step(self._state, ask), self.policy)
+        self._state, answer = checked(self.policy.step(self._state, ask), self.policy, ask)
         if isinstance(answer, Hold) and ask.n_ready and self._must_take(state):
             answer = Take(1, "nothing else runs")
-        if isinstance(answer, Take) and not ask.n_ready:
-            answer = Hold("nothing is ready")
         if isinstance(answer, Hold):
             state.refused_version = self._version
             self.decisions.append(Decision(now, device, "wait", 0, answer.why))
             return Wait(answer.why, answer.until)
         if isinstance(answer, Copy):
-            self._chunks.check_copy(answer.chunk, device, may_copy=ask.may_repeat)
             chunk = self._chunks.copy(answer.chunk, answer.n, device, state.free_at(now))
             self.counters.n_duplicates += 1
         else:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from evenload.balance.policy.base import Ask, Copy, Hold, Policy, Take
 from evenload.balance.policy.fixed import Factoring, Guided, Pull, Static
 from evenload.balance.policy.measured import Measured
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 
 __all__ = [
     "POLICIES",
@@ -44,7 +44,7 @@ def policy_from_name(name: "str | Policy") -> Policy:
             callable(getattr(name, "init", None)) and callable(getattr(name, "step", None))
         ):
             raise ConfigError(
-                f"policy {name!r} is neither a name nor a policy",
+                f"policy {quoted(name)} is neither a name nor a policy",
                 hint=f"use one of {', '.join(POLICIES)}, or an object such as Pull(4)",
             )
         return name
@@ -58,7 +58,7 @@ def policy_from_name(name: "str | Policy") -> Policy:
             number = float(argument) if kind == "measured" else int(argument)
         except ValueError:
             raise ConfigError(
-                f"policy {name!r}: {argument!r} is not a number", hint=f"write {kind}:<number>"
+                f"policy {quoted(name)}: {quoted(argument)} is not a number", hint=f"write {kind}:<number>"
             ) from None
         if kind == "measured":
             return Measured(eps=number)

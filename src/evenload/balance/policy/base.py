@@ -90,21 +90,29 @@ class Hold:
     until: float | None = None
 
 
-def checked(stepped: Any, policy: Any) -> tuple[Any, Take | Copy | Hold]:
-    """Return what ``step`` of ``policy`` returned. Raises ConfigError if it is no state with an answer."""
-    if type(stepped) is tuple and len(stepped) == 2:
-        answer = stepped[1]
-        is_timeless = isinstance(answer, Hold) and answer.until is None
-        if is_timeless or (isinstance(answer, Hold) and _is_number(answer.until)):
-            return stepped
-        if isinstance(answer, Take | Copy) and type(answer.n) is int and answer.n >= 1:
-            bounds = (answer.work, answer.at_most) if isinstance(answer, Take) else ()
-            if all(_is_number(bound) and bound >= 0 for bound in bounds):
-                return stepped
+def checked(stepped: Any, policy: Any, ask: Ask) -> tuple[Any, Take | Copy | Hold]:
+    """Return what ``step`` of ``policy`` returned. Raises ConfigError if that is no state with an answer.
+
+    Who takes what is not there waits for it.
+    """
+    state, answer = stepped if type(stepped) is tuple and len(stepped) == 2 else (None, None)
+    if isinstance(answer, Hold) and (answer.until is None or _is_number(answer.until)):
+        return state, answer
+    if isinstance(answer, Take | Copy) and type(answer.n) is int and answer.n >= 1:
+        if isinstance(answer, Copy) and _may_copy(answer.chunk, ask):
+            return state, answer
+        if isinstance(answer, Take) and all(_is_number(b) and b >= 0 for b in (answer.work, answer.at_most)):
+            return state, answer if ask.n_ready else Hold("nothing is ready")
     raise ConfigError(
         f"policy {type(policy).__name__} answers {quoted(stepped)}",
-        hint="return (state, Take(n, why) or Copy(chunk, n, why) or Hold(why)) from `step`",
+        hint="return (state, Take(n, why) or Hold(why) or, of a chunk that another device runs where "
+        "`ask.may_repeat`, Copy(chunk, n, why)) from `step`",
     )
+
+
+def _may_copy(chunk: Any, ask: Ask) -> bool:
+    others = (device for device in ask.devices if device is not ask.device)
+    return ask.may_repeat and any(chunk is one for device in others for one in device.chunks.values())
 
 
 def _is_number(value: Any) -> bool:

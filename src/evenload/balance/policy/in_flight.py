@@ -3,9 +3,6 @@
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
-
-from evenload.errors import ConfigError, quoted
 
 __all__ = ["ChunkInFlight", "ChunksInFlight", "Indices"]
 
@@ -106,15 +103,6 @@ class ChunksInFlight:
         chunk.is_struck = bool(self._struck) and any(index in chunk for index in self._struck)
         self._chunks[chunk.number] = chunk
         return chunk
-
-    def check_copy(self, original: Any, device: str, *, may_copy: bool) -> None:
-        """Raises ConfigError unless ``device`` may run a copy of ``original``."""
-        is_here = isinstance(original, ChunkInFlight) and self._chunks.get(original.number) is original
-        if not is_here or original.device == device or not may_copy:
-            raise ConfigError(
-                f"the policy copies {quoted(original)} on {device}",
-                hint="copy a chunk that another device runs, where `ask.may_repeat`",
-            )
 
     def copy(self, original: ChunkInFlight, n: int, device: str, now: float) -> ChunkInFlight:
         """Start a copy of ``n`` unfinished items of ``original``, the last ones that are not copied yet.

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.executor.task.messages import Message
 from evenload.executor.task.task import PreparedTask
 
@@ -163,7 +163,9 @@ def make_backend(which: str | BackendSettings, options: WorkerOptions | None = N
     """Make a backend. Raises UnknownName, or MissingExtra if it needs a package that is not installed."""
     if not isinstance(which, str):
         if not isinstance(which, BackendSettings):
-            raise ConfigError(f"backend={which!r} is neither a name nor a backend", hint="use 'process'")
+            raise ConfigError(
+                f"backend={quoted(which)} is neither a name nor a backend", hint="use 'process'"
+            )
         return which.make(options or WorkerOptions())
     if which not in BACKENDS:
         raise UnknownName("backend", which, BACKENDS)

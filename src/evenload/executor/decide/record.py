@@ -3,7 +3,9 @@
 import itertools
 import time
 
+from evenload._option_checks import flag
 from evenload._terminal import print_line
+from evenload.errors import ConfigError, quoted
 from evenload.events import (
     EventLog,
     Idle,
@@ -33,8 +35,10 @@ class Record:
     """
 
     def __init__(self, log: EventLog | None, echo: bool = True):
+        if log is not None and not isinstance(log, EventLog):
+            raise ConfigError(f"events={quoted(log)} is no EventLog", hint="give EventLog(sink)")
         self._log = log
-        self._echo = echo
+        self._echo = flag("echo", echo)
         self._offset = log.now() - time.monotonic() if log is not None else 0.0
 
     def stage_started(self, stage: str, total: int | None) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from evenload._option_checks import iterated
 from evenload.errors import ConfigError, quoted
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Source",
     "ThreadedSource",
     "array_bytes",
+    "known_length",
     "make_source",
     "rough_bytes",
 ]
@@ -106,8 +108,8 @@ class IteratorSource(Source):
     _catches: type[BaseException] = Exception  # others, such as Ctrl-C, are raised to the caller
 
     def __init__(self, items: Iterable[Any], cost: Cost = None):
-        self._iterator: Iterator[Any] = iter(items)
-        self.total = _length(items)
+        self._iterator = iterated("items", items)
+        self.total = known_length(items)
         if cost is None or callable(cost):
             self._cost = cost
         else:
@@ -267,7 +269,7 @@ def array_bytes(part: Any) -> int:
     return n_bytes if type(n_bytes) is int and 0 <= n_bytes < MOST_BYTES else 0
 
 
-def _length(items: Iterable[Any]) -> int | None:
+def known_length(items: Iterable[Any]) -> int | None:
     """How many items there are, if they say so: a data loader over a stream has a length that raises."""
     try:
         return len(items)  # type: ignore[arg-type]
@@ -276,7 +278,7 @@ def _length(items: Iterable[Any]) -> int | None:
 
 
 def _n_hints(cost: Any, n_read: int) -> str:
-    n_hints = _length(cost)
+    n_hints = known_length(cost)
     return f"at least {n_read}" if n_hints is None else str(n_hints)
 
 
@@ -295,12 +297,7 @@ def _checked(hint: Any, index: int) -> float:
 
 
 def _iterate(hints: Any) -> Iterator[Any]:
-    if not isinstance(hints, Iterable) and not hasattr(hints, "__getitem__"):
-        raise ConfigError(
-            f"cost is a {type(hints).__name__}, neither hints nor a function",
-            hint="give one cost per item, or a function",
-        )
-    return iter(hints)
+    return iterated("cost, which is no function,", hints)
 
 
 def _from_list(hints: Iterator[float]) -> Callable[[Any], float]:
@@ -326,8 +323,6 @@ def make_source(items: Iterable[Any], cost: Cost | bool, on_news: Callable[[], N
         raise ConfigError("cost=True says no size", hint="leave it out to have sizes learned, or give hints")
     if type(items) in (list, tuple, range):
         return ListSource(items, cost)  # type: ignore[arg-type]
-    if not isinstance(items, Iterable) and not hasattr(items, "__getitem__"):
-        raise ConfigError(f"items is a {type(items).__name__}, which cannot be iterated", hint="give a list")
     if on_news is None:
         return IteratorSource(items, cost)
     return ThreadedSource(items, cost, on_news)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from evenload._option_checks import length, seconds, sequence
 from evenload._optional import require
 from evenload.devices import Device, DevicePool, worker_environment
 from evenload.devices.selection import Spec
@@ -64,9 +65,9 @@ class GangCall:
 
     def check(self, n_ranks: int) -> None:
         """Raise ConfigError if the options make no sense for ``n_ranks`` ranks."""
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise ConfigError(f"timeout_s={self.timeout_s} leaves no time", hint="give seconds, or None")
-        if self.each is not None and len(self.each) != n_ranks:
+        if self.timeout_s is not None:
+            seconds("timeout_s", self.timeout_s)
+        if self.each is not None and length("each", self.each) != n_ranks:
             raise ConfigError(
                 f"each= has {len(self.each)} values, the gang {n_ranks} ranks",
                 hint="give one value per device",
@@ -99,7 +100,7 @@ def gang(
     Raises GangError, which names the rank, its device and the cause, if a rank raises, dies or is late; the
     others are ended at once. Raises MissingExtra without torch, ConfigError, UnknownName or NoUsableDevice.
     """
-    call = GangCall(fn, tuple(args), each, timeout_s, stage)
+    call = GangCall(fn, sequence("args", args), each, timeout_s, stage)
     reached = make_backend(backend)
     try:
         pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)

@@ -9,9 +9,8 @@ from evenload.devices.fork_guard import ForkGuard
 from evenload.errors import ConfigError
 from evenload.executor.decide.delivery import Block, Delivery
 from evenload.executor.decide.summary import Summary
-from evenload.executor.run.call_future import refuse_to_wait
 
-__all__ = ["Results"]
+__all__ = ["Results", "refuse_to_wait"]
 
 R = TypeVar("R")
 
@@ -194,3 +193,12 @@ def _values(blocks: Any, raises: bool):
                 yield value
     finally:
         blocks.close()
+
+
+def refuse_to_wait() -> None:
+    """Raises ConfigError: the thread that brings results must not wait for them."""
+    raise ConfigError(
+        "this is the executor's own thread, which calls callbacks, event sinks and policies and brings the "
+        "results: it would wait for ever",
+        hint="submit with the future as an argument, or wait in a thread of your own",
+    )

@@ -138,7 +138,7 @@ def _names(spec: Any) -> list[str | Device]:
         if isinstance(entry, Device):
             names.append(entry)
             continue
-        for term in str(entry).split(","):
+        for term in (entry if isinstance(entry, str) else quoted(entry)).split(","):
             node, slash, own = term.strip().rpartition("/")
             before = names[-1] if names else ""
             if own.isdigit() and not slash and isinstance(before, str) and ":" in before:

@@ -5,7 +5,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from evenload._option_checks import flag, iterated
 from evenload.errors import ConfigError
+from evenload.executor.decide.source import known_length
 from evenload.executor.run.map_options import MapOptions
 
 __all__ = ["as_items", "spread"]
@@ -22,20 +24,17 @@ def as_items(
     is read as needed. Raises ConfigError if an argument cannot be iterated, or if lists differ in length and
     must not.
     """
-    for number, column in enumerate(columns, 1):
-        if not isinstance(column, Iterable) and not hasattr(column, "__getitem__"):
-            raise ConfigError(
-                f"iterable {number} of {len(columns)} is a {type(column).__name__}, which cannot be iterated",
-                hint="give a list; what is the same for all items goes into shared=",
-            )
-    sizes = [len(column) for column in columns if hasattr(column, "__len__")]  # type: ignore[arg-type]
+    flag("strict", strict)
+    n_columns = len(columns)
+    read = [iterated(f"iterable {n} of {n_columns}", column) for n, column in enumerate(columns, 1)]
+    sizes = [n for n in map(known_length, columns) if n is not None]
     is_known = len(sizes) == len(columns)
     if strict and is_known and len(set(sizes)) > 1:
         raise ConfigError(
             f"the iterables have {', '.join(map(str, sizes))} items, and strict=True",
             hint="give as many of each, or leave strict out: then the shortest ends them all",
         )
-    items: Iterable[Any] = zip(*columns, strict=strict)
+    items: Iterable[Any] = zip(*read, strict=strict)
     if all(type(column) in (list, tuple, range) for column in columns) and min(sizes) <= MOST_AT_ONCE:
         items = list(items)
     cost = partial(spread, options.cost) if callable(options.cost) else options.cost

@@ -3,9 +3,9 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
+from evenload._option_checks import choice, count, flag, folder, keywords, seconds
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.errors import ConfigError, quoted
@@ -42,24 +42,28 @@ class MapOptions:
     is_spread: bool = False
 
     def __post_init__(self) -> None:
-        if self.on_error not in ("raise", "return"):
-            raise ConfigError(f"on_error={quoted(self.on_error)} is unknown", hint="use 'raise' or 'return'")
-        _check_count("retries", self.retries, 0)
+        choice("on_error", self.on_error, ("raise", "return"))
+        choice("on_change", self.on_change, ("refuse", "rerun"))
+        for name in ("ordered", "repeatable"):
+            self._keep(name, flag(name, getattr(self, name)))
+        self._keep("retries", count("retries", self.retries, 0))
         if self.retries and not self.repeatable:
             raise ConfigError("retries would run items twice, which repeatable=False forbids")
-        if self.timeout_s is not None and not self.timeout_s > 0:
-            raise ConfigError(
-                f"timeout_s={quoted(self.timeout_s)} leaves no time", hint="give seconds, or None"
-            )
-        _check_count("look_ahead", self.look_ahead, 1)
-        _check_count("look_ahead_bytes", self.look_ahead_bytes, 1)
-        _check_count("total", self.total, 0)
+        if self.timeout_s is not None:
+            self._keep("timeout_s", seconds("timeout_s", self.timeout_s))
+        for name, least in (("look_ahead", 1), ("look_ahead_bytes", 1), ("total", 0), ("batch", 1)):
+            if getattr(self, name) is not None:
+                self._keep(name, count(name, getattr(self, name), least))
         if self.fresh is not False:
-            _check_count("fresh", 0 if self.fresh is None else self.fresh, 1)
+            self._keep("fresh", count("fresh", self.fresh, 1))
+        if self.shared is not None:
+            keywords("shared", self.shared)
+        if self.journal is not None:
+            folder("journal", self.journal)
+        if not isinstance(self.stage, str):
+            raise ConfigError(f"stage={quoted(self.stage)} is no name", hint="give a text")
+        if self.balancer is not None and not isinstance(self.balancer, LoadBalancer):
+            raise ConfigError(f"balancer={quoted(self.balancer)} is none", hint="give a LoadBalancer()")
 
-
-def _check_count(name: str, n: Any, least: int) -> None:
-    if n is not None and (not isinstance(n, Integral) or n < least):
-        raise ConfigError(
-            f"{name}={quoted(n)} is not a whole number of at least {least}", hint="give one, or leave it out"
-        )
+    def _keep(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)

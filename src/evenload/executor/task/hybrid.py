@@ -5,7 +5,7 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["Implementation", "Implementations", "Task"]
 
@@ -25,7 +25,7 @@ class Task:
             raise ConfigError("a Task needs an implementation", hint="give cpu=, gpu= or both")
         for name, one in (("cpu", cpu), ("gpu", gpu)):
             if one is not None and not callable(one):
-                raise ConfigError(f"{name}={one!r} cannot be called", hint="give a function or a class")
+                raise ConfigError(f"{name}={quoted(one)} cannot be called", hint="give a function or a class")
         self.cpu = cpu
         self.gpu = gpu
 

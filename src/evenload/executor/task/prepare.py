@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload._option_checks import count
+from evenload.errors import ConfigError, quoted
 from evenload.executor.task.hybrid import Implementation, Implementations
 from evenload.executor.task.hybrid import Task as HybridTask
 from evenload.executor.task.task import PreparedTask
@@ -115,13 +116,13 @@ def pickle_callable(fn: Any) -> tuple[bytes, list]:
 
 def _check(fn: Any, batch: int | None) -> None:
     if not callable(fn):
-        raise ConfigError(f"{fn!r} cannot be called", hint="give a function, or a class with __call__")
+        raise ConfigError(f"{quoted(fn)} cannot be called", hint="give a function, or a class with __call__")
     if inspect.iscoroutinefunction(fn):
         raise ConfigError(
             f"{name_of(fn)} is a coroutine function", hint="wrap it: lambda x: asyncio.run(f(x))"
         )
-    if batch is not None and (not isinstance(batch, int) or batch < 1):
-        raise ConfigError(f"batch={batch!r} is refused", hint="give the most items per call, at least 1")
+    if batch is not None:
+        count("batch", batch, 1)
 
 
 def _digest(pickled: tuple[bytes, list]) -> bytes:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.executor.transport.arena import (
     Borrower,
     Lender,
@@ -29,6 +29,7 @@ UNITS = {
     **{f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgt", 1)},
     **{f"{prefix}b": 1000**power for power, prefix in enumerate("kmgt", 1)},
 }
+MOST_LETTERS = 40  # of a limit in words
 COMMON_SHARE = 0.5  # of the limit that the common arena may take
 
 
@@ -53,14 +54,15 @@ def limit_from(limit: int | str) -> int:
     """
     if isinstance(limit, int) and limit >= 0:
         return limit
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z%]*)\s*", str(limit).lower())
+    text = limit.lower() if isinstance(limit, str) and len(limit) <= MOST_LETTERS else ""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-z%]*)\s*", text)
     unit = UNITS.get(match[2]) if match else None
     if match and match[2] == "%" and float(match[1]) <= 100:
         return int(usable_memory() * float(match[1]) / 100)
     if match and unit:
         return int(float(match[1]) * unit)
     raise ConfigError(
-        f"shared_memory_limit={limit!r} is no amount of memory", hint='write bytes, "2 GiB", "25%" or 0'
+        f"shared_memory_limit={quoted(limit)} is no amount of memory", hint='write bytes, "2 GiB", "25%" or 0'
     )
 
 

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evenload._bounded_json import MAX_JSON_BYTES
+from evenload._private_files import read_plain
 from evenload.errors import FormatError
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.model.model_size import find_model
@@ -57,7 +59,7 @@ def faults_of_model(folder: Path, needs_weights: bool = True) -> list[str]:
             _check(path)
         except FormatError as error:
             faults.append(error.message)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             faults.append(f"{path} is damaged: {getattr(error, 'strerror', None) or error}")
     if needs_weights and not any(path.suffix in _WEIGHTS for path in files):
         known = ", ".join(path.name for path in files[:5]) or "nothing"
@@ -75,11 +77,11 @@ def _check(path: Path) -> None:
     if path.suffix == ".safetensors":
         read_whole_header(path)
     elif path.name.endswith(_INDEX):
-        parts = set(json.loads(path.read_bytes())["weight_map"].values())
+        parts = set(json.loads(read_plain(path, MAX_JSON_BYTES))["weight_map"].values())
         missing = sorted(name for name in parts if not (path.parent / str(name)).is_file())
         if missing and not (len(missing) == len(parts) and _has_weights(path.parent)):
             more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
             named = ", ".join(missing[:3]) + more
             raise FormatError(f"{path.parent} lacks {named}, of {len(parts)} parts that {path.name} names")
     elif path.suffix == ".json" and path.stat().st_size <= _MOST_JSON_BYTES:
-        json.loads(path.read_bytes())
+        json.loads(read_plain(path, _MOST_JSON_BYTES))

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from evenload._bounded_json import MAX_JSON_BYTES
+from evenload._private_files import read_plain
 from evenload.errors import ConfigError, FormatError
 from evenload.pipeline.model.parameter_counts import COUNTS, ParameterCount, with_blocks
 from evenload.pipeline.model.safetensors_header import main_dtype, read_header
@@ -158,8 +160,8 @@ def _dtype_of(config: Mapping[str, Any], name: str, notes: list[str]) -> str:
 def _read(path: Path) -> dict[str, Any]:
     """Read a JSON object. Raises FormatError."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        found = json.loads(read_plain(path, MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(
             f"{path} cannot be read: {error}", hint="download or copy the model again"
         ) from error

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from evenload._private_files import plain_file
 from evenload.errors import FormatError
 
 __all__ = ["main_dtype", "read_header", "read_whole_header"]
@@ -17,10 +18,10 @@ _TORCH_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "
 def read_header(path: Path) -> dict[str, Any]:
     """Return ``{name: {dtype, shape, data_offsets}}``. Raises FormatError."""
     try:
-        with path.open("rb") as file:
+        with plain_file(path) as file:
             n_bytes = int.from_bytes(file.read(8), "little")
             header = json.loads(file.read(n_bytes)) if 2 <= n_bytes <= _LARGEST_HEADER else None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise FormatError(f"{path} is no safetensors file: {error}", hint="save or copy it again") from error
     if not isinstance(header, dict):
         raise FormatError(f"{path} is no safetensors file", hint="save or copy it again")
@@ -31,7 +32,7 @@ def read_whole_header(path: Path) -> dict[str, Any]:
     """Read the header, and raise FormatError also if the file is shorter or longer than its tensors need."""
     header = read_header(path)
     try:
-        with path.open("rb") as file:
+        with plain_file(path) as file:
             n_bytes = int.from_bytes(file.read(8), "little")
         end = 8 + n_bytes + max((int(tensor["data_offsets"][1]) for tensor in header.values()), default=0)
         found = path.stat().st_size

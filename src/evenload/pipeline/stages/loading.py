@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
+from evenload._bounded_json import MAX_JSON_BYTES
 from evenload._optional import require
+from evenload._private_files import read_plain
 from evenload.errors import ConfigError, FormatError, ResourceExhausted
 from evenload.pipeline.model.model_size import is_hub_name
 from evenload.pipeline.model.safetensors_header import main_dtype, read_whole_header
@@ -168,9 +170,9 @@ def _stored_bytes(folder: Path) -> int:
 
 def _index(folder: Path) -> dict[str, Any]:
     try:
-        index = json.loads((folder / "model_index.json").read_text(encoding="utf-8"))
+        index = json.loads(read_plain(folder / "model_index.json", MAX_JSON_BYTES))
         return {name: home for name, home in index.items() if not name.startswith("_")}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
         raise FormatError(
             f"{folder / 'model_index.json'} is damaged: {error}", hint="download or copy the model again"
         ) from error
@@ -272,10 +274,9 @@ def settings_of(context: StageContext) -> dict[str, Any]:
     if context.model is None:
         return {}
     try:
-        settings = json.loads(
-            (context.path(context.model.path) / "evenload.json").read_text(encoding="utf-8")
-        )
-    except (OSError, ValueError):
+        path = context.path(context.model.path) / "evenload.json"
+        settings = json.loads(read_plain(path, MAX_JSON_BYTES))
+    except (OSError, ValueError, RecursionError):
         return {}
     return settings if isinstance(settings, dict) else {}
 

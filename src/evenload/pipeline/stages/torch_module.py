@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from evenload._private_files import plain_file
 from evenload.errors import ConfigError, FormatError
 from evenload.pipeline.artifacts import read_picture, read_tensors
 from evenload.pipeline.stage import Item, StageContext
@@ -84,7 +85,8 @@ def _read_weights(torch: Any, path: Any) -> Any:
     try:
         if path.suffix == ".safetensors":
             return read_tensors(path)
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with plain_file(path) as file:
+            return torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ConfigError(f"there is no file {path}", hint="correct params.weights") from None
     except Exception as error:

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from evenload.errors import ConfigError
+from evenload.executor.loop.results import refuse_to_wait
 
-__all__ = ["CallFuture", "refuse_to_wait"]
+__all__ = ["CallFuture"]
 
 T = TypeVar("T")
 
@@ -52,12 +52,3 @@ class _Waiters(list[Any]):
         if future is not None:
             future.check_wait()
         super().append(waiter)
-
-
-def refuse_to_wait() -> None:
-    """Raises ConfigError: the thread that brings results must not wait for them."""
-    raise ConfigError(
-        "this is the executor's own thread, which calls callbacks, event sinks and policies and brings the "
-        "results: it would wait for ever",
-        hint="submit with the future as an argument, or wait in a thread of your own",
-    )
