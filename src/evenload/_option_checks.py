@@ -38,9 +38,10 @@ def count(name: str, value: Any, least: int) -> int:
 
 def seconds(name: str, value: Any) -> float:
     """``value`` as a number above 0; it may be infinite."""
-    if not isinstance(value, Real) or isinstance(value, bool) or not value > 0:
+    number: Any = value if isinstance(value, Real) and not isinstance(value, bool) else -1
+    if not number > 0:
         raise ConfigError(f"{name}={quoted(value)} leaves no time", hint="give seconds, or None")
-    return float(min(value, MOST_S))
+    return float(min(number, MOST_S))
 
 
 def choice(name: str, value: Any, known: Sequence[str]) -> str:
