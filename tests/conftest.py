@@ -1,24 +1,31 @@
 """For all tests: nothing is remembered from one to the next, no machine is too slow, no process is left."""
 
+import compileall
+import importlib.util
 import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from longest_first import longest_first
 
 os.environ["EVENLOAD_WARM_START"] = "0"  # before any program of a test inherits it
 # Ray makes it 15: beside other tests its workers hardly get a turn.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112 (its name)
+# Torch's threads that have nothing to do would turn in a circle, on cores that another test needs.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts jobs in the background with Ctrl-C ignored, and programs of the tests would inherit that.
@@ -35,9 +42,27 @@ LEAVING_S = 60.0
 """How long processes of the last tests may take to leave, on a machine that does other things besides."""
 
 
+WRITES_NO_BYTECODE, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+"""The files of the tests are kept compiled, whatever the environment says: each worker reads all."""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         os.environ[MARK] = str(os.getpid())
+        package = importlib.util.find_spec("evenload")
+        if package is not None and package.origin:  # else each process of a test would compile it again
+            compileall.compile_dir(Path(package.origin).parent, quiet=2)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    n_workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if n_workers > 1:
+        items[:] = longest_first(items, n_workers)
+
+
+def pytest_collection_finish() -> None:
+    sys.dont_write_bytecode = WRITES_NO_BYTECODE
 
 
 def pytest_testnodedown(node: Any, error: object) -> None:

@@ -6,7 +6,6 @@ import time
 
 import pytest
 import torch
-from torch._inductor.codecache import CppPythonBindingsCodeCache
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from evenload.clients.fused.inductor.unlocked_kernels import unlocked_kernels
@@ -68,6 +67,8 @@ def test_a_kernel_that_fails_has_the_lock_again():
 
 
 def test_the_compiler_is_left_as_it_was(monkeypatch):
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
     before = CppPythonBindingsCodeCache.call_entry_function
     inside = []
 

@@ -1,0 +1,40 @@
+"""The order of the tests: the same tests, the longest first for each worker of the runner."""
+
+import random
+from pathlib import Path
+
+import pytest
+from longest_first import LONGEST, longest_first
+
+ROOT = Path(__file__).parents[2]
+
+
+class Named:
+    def __init__(self, nodeid: str):
+        self.nodeid = nodeid
+
+
+def test_what_is_named_is_there() -> None:
+    assert [
+        name for name in LONGEST if not any((folder / name).is_file() for folder in (ROOT, ROOT / "tests"))
+    ] == []
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 4, 7])
+@pytest.mark.parametrize("n_others", [0, 3, 100, 5000])
+def test_the_same_tests_and_every_workers_part_begins_with_long_ones(n_workers: int, n_others: int) -> None:
+    items = [Named(f"tests/{name}::test_{n}") for name in LONGEST for n in range(3)]
+    items += [Named(f"tests/other.py::test_{n}") for n in range(n_others)]
+    random.Random(0).shuffle(items)
+    ordered = longest_first(items, n_workers)
+    assert sorted(map(id, ordered)) == sorted(map(id, items))
+    files = [item.nodeid.partition("::")[0] for item in ordered if "other.py" not in item.nodeid]
+    assert all(files[at : at + 3] == [files[at]] * 3 for at in range(0, len(files), 3)), (
+        "a file stays together"
+    )
+    if n_others == 5000:
+        begins, n_left = 0, len(ordered)
+        for worker in range(n_workers):  # as pytest-xdist deals them
+            assert "other.py" not in ordered[begins].nodeid
+            size = n_left // (n_workers - worker)
+            begins, n_left = begins + size, n_left - size

@@ -1,0 +1,48 @@
+"""Tests that take longest begin first: begun last, one would run alone while other processes are idle."""
+
+from collections.abc import Sequence
+
+import pytest
+
+LONGEST = (
+    "docs/how-to/edit-and-score.md",
+    "clients/test_speedups_taken_away.py",
+    "examples/test_restore.py",
+    "moe/adapters/test_layer.py",
+    "zk/test_snarkjs.py",
+    "examples/test_edit_and_score.py",
+    "docs/how-to/pipeline.md",
+    "docs/how-to/gangs.md",
+    "pipeline/run/test_hangs.py",
+    "zk/wgsl/test_key.py",
+    "docs/moe.md",
+    "docs/how-to/prove.md",
+    "moe/routing/test_device.py",
+    "zk/test_batch.py",
+    "docs/how-to/clients.md",
+    "docs/how-to/time-limits.md",
+    "moe/routing/test_gang_faults.py",
+    "clients/fused/test_engine.py",
+    "docs/how-to/ray.md",
+    "docs/how-to/merkle.md",
+    "pipeline/run/test_kill.py",
+    "clients/spread/test_ray.py",
+    "cli/test_prove.py",
+)
+"""A part of the name of each; the tests of a file stay together, as they share what they have built."""
+
+
+def longest_first(items: Sequence[pytest.Item], n_workers: int) -> list[pytest.Item]:
+    """The same tests, so that each worker of the runner, with its equal part, begins with long ones."""
+    of_name: dict[str, list[pytest.Item]] = {name: [] for name in LONGEST}
+    rest = []
+    for item in items:
+        name = next((name for name in LONGEST if name in item.nodeid), None)
+        (rest if name is None else of_name[name]).append(item)
+    begin, ordered = list(of_name.values()), []
+    for worker in range(n_workers):
+        mine = [item for group in begin[worker::n_workers] for item in group]
+        n_more = max((len(items) - len(ordered)) // (n_workers - worker) - len(mine), 0)
+        ordered += mine + rest[:n_more]
+        del rest[:n_more]
+    return ordered + rest
