@@ -14,7 +14,8 @@ from chaos.evidence import Line
 from chaos.programs import BAD_ITEMS, DEADLY, STRAY, WAITS, Phase, Program, digest, value_of
 from chaos.work import BESIDE
 
-OUTSIDE = ("kill worker", "stop worker")
+SERVER = "kill fork server"
+OUTSIDE = ("kill worker", "stop worker", SERVER)
 ERROR_OF = {
     **dict.fromkeys(("raise", "raise odd", "unpicklable error", "memory"), ("TaskError",)),
     **dict.fromkeys(("bad result", "bomb result", "unpicklable item"), ("ResultNotSendable",)),
@@ -46,6 +47,7 @@ class Seen:
     n_ended: Counter[int]
     faults: list[Line]
     hurt: dict[int, set[str]]  # process -> what it did, or what was done to it
+    last: dict[int, Line]  # process -> what it wrote last of an item of this phase
 
     def touched(self, item: int) -> set[tuple[int, int]]:
         """Processes in which the item began, each with the phase: a pipeline's stages have one each."""
@@ -85,9 +87,15 @@ def gather(program: Program, phase: Phase, number: int, lines: Iterable[Line]) -
     hurt: dict[int, set[str]] = defaultdict(set)
     numbers = (number, number + BESIDE) if phase.kind == "pipeline" else (number,)  # its two stages
     mine = [line for line in lines if line.phase in numbers]
+    seen_before: set[int] = set()
     for line in lines:
-        if line.kind == "fault":
+        if line.more == SERVER:  # its workers end with it, a little later
+            for pid in seen_before:
+                hurt[pid].add(SERVER)
+        elif line.kind == "fault":
             hurt[line.pid].add(line.more)
+        elif line.kind == "began":
+            seen_before.add(line.pid)
     for line in mine:
         if line.kind == "run":
             attempts.append(Attempt(line.life))
@@ -105,6 +113,7 @@ def gather(program: Program, phase: Phase, number: int, lines: Iterable[Line]) -
         Counter(line.item for line in mine if line.kind == "ended"),
         [line for line in mine if line.kind == "fault"],
         dict(hurt),
+        {line.pid: line for line in mine if line.kind in ("began", "ended")},
     )  # fmt: skip
 
 
@@ -193,7 +202,7 @@ def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
     by_others = Counter(
         phase for phase, pid in seen.touched(item) if seen.hurt.get(pid, set()) & {*OUTSIDE, *STRAY}
     )
-    n_by_others = max(by_others.values(), default=0)
+    n_by_others = max(by_others.values(), default=0) + min(1, n_on_the_way(seen, item))
     is_drained = "act: drain at once" in names(seen)
     n_outside = sum("kill worker" in did for did in seen.hurt.values())
     if not seen.is_repeatable:
@@ -213,6 +222,21 @@ def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
     if n_by_others + of_its_own >= limit:
         return ""
     return f"it was in {n_by_others} workers that others ended, and may be in {limit}"
+
+
+def n_on_the_way(seen: Seen, item: int) -> int:
+    """Workers that others ended between the item before this one and the first word of this one.
+
+    A worker notes that it is at an item before it reads the item, and what an item did to its own pipes may
+    take effect a little later: the executor cannot know better either. It counts once: after that, an item
+    that may have ended a worker runs alone.
+    """
+    before = {*batch_of(item, seen.batch), item - 1} - {item}
+    return sum(
+        last.kind == "ended" and last.item in before and bool(seen.hurt.get(pid, set()) & {*OUTSIDE, *STRAY})
+        for pid, last in seen.last.items()
+        if (seen.number, pid) not in seen.touched(item)
+    )
 
 
 def batch_of(item: int, batch: int | None) -> range:

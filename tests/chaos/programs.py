@@ -174,7 +174,7 @@ def _phase(rng: random.Random, number: int, kind: str) -> Phase:
         return Phase(number, kind, n // 2, _deeds(rng, n // 2, 0.15, ("raise", *DEADLY, *HARMLESS)))
     if kind == "calls":
         return Phase(number, kind, n, _deeds(rng, n, 0.3, DEEDS_OF_CALLS), _acts(rng, n), sizes)
-    timeout_s = 15.0 if rng.random() < 0.04 else None  # far beyond a healthy item, on any machine
+    timeout_s = 30.0 if rng.random() < 0.04 else None  # far beyond a healthy item, on any machine
     names = [name for name in DEEDS if name not in WAITS or timeout_s is not None]
     if timeout_s is not None:
         names += WAITS * 2

@@ -236,3 +236,40 @@ def test_no_order_of_events_runs_twice_what_may_run_once_or_loses_anything(
     fleet.end_well()
     assert set(fleet.fates) == set(range(n)) - known
     assert known.isdisjoint(fleet.begun)
+
+
+@given(
+    policy=st.sampled_from(("measured", "pull", "pull:3", "static", "guided")),
+    n=st.integers(1, 14),
+    batch=st.sampled_from((1, 1, 2, 3, 5)),
+    culprits=st.dictionaries(st.integers(0, 13), st.integers(0, 3), max_size=2),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=150, deadline=None)
+def test_whoever_ends_workers_is_found_even_if_they_end_a_little_later(
+    policy: str, n: int, batch: int, culprits: dict[int, int], seed: int
+) -> None:
+    """Workers end so many items after the one that hurt them, or with their results: no other item fails."""
+    scheduler = Scheduler(Dealer(policy, DEVICES), batch=batch, max_worker_deaths=2)
+    scheduler.handle(ItemsRead(n))
+    scheduler.handle(InputEnded())
+    fleet = Fleet(scheduler, batch, True, random.Random(seed))
+    for _ in range(60 * n):
+        if scheduler.is_finished:
+            break
+        fleet.now += 1.0
+        device = fleet.rng.choice(DEVICES)
+        fleet.ask(device, may_wait=False)
+        if not fleet.held[device]:
+            continue
+        chunk = fleet.held[device].pop()
+        step = 1 if chunk.send.singly else batch
+        chunk.n_begun = chunk.n
+        hurt = [(at, culprits[item]) for at, item in enumerate(chunk.send.items) if item in culprits]
+        if hurt:
+            at = min(at + delay for at, delay in hurt)
+            position = at // step * step if at < chunk.n else PACKING
+            fleet.handle(WorkerDied(chunk.send.chunk, device, fleet.now, position), chunk)
+        else:
+            fleet.handle(ChunkAnswered(chunk.send.chunk, fleet.now, 1e-3), chunk)
+    assert fleet.fates == {item: "Fail" if item in culprits else "Accept" for item in range(n)}

@@ -15,27 +15,8 @@ from typing import Any
 
 from evenload.balance.dealing.deal import Deal
 from evenload.balance.dealing.dealer import Dealer
+from evenload.executor.decide import instruction as ins
 from evenload.executor.decide.held_chunks import HeldChunk, HungChunk
-from evenload.executor.decide.instruction import (
-    Accept,
-    ChunkAnswered,
-    ChunkUnreadable,
-    ChunkWithdrawn,
-    DeviceFree,
-    DeviceJoined,
-    DeviceLeft,
-    Event,
-    Fail,
-    Indices,
-    InputEnded,
-    Instruction,
-    ItemsRead,
-    ItemsRestored,
-    Rest,
-    Send,
-    WorkerDied,
-    WorkerStuck,
-)
 from evenload.executor.decide.memory_needs import MemoryNeeds
 from evenload.executor.decide.retry_queue import RetryQueue
 from evenload.executor.decide.spans import Spans
@@ -86,7 +67,7 @@ class Scheduler:
         self._later = RetryQueue()
         self._memory = MemoryNeeds(memory_bytes or {})
 
-    def handle(self, event: Event) -> list[Instruction]:
+    def handle(self, event: ins.Event) -> list[ins.Instruction]:
         """Take in ``event``; returns what to do about it."""
         return _HANDLERS[type(event)](self, event)
 
@@ -105,7 +86,7 @@ class Scheduler:
 
     # --- items come -------------------------------------------------------------------------------
 
-    def _on_read(self, event: ItemsRead) -> list[Instruction]:
+    def _on_read(self, event: ins.ItemsRead) -> list[ins.Instruction]:
         if self._batch == 1 and event.costs is None:
             self.dealer.add_range(self.n_fed, event.n)
             self.n_fed += event.n
@@ -124,7 +105,7 @@ class Scheduler:
                 self._add_unit()
         return []
 
-    def _on_input_end(self, event: InputEnded) -> list[Instruction]:
+    def _on_input_end(self, event: ins.InputEnded) -> list[ins.Instruction]:
         if self.n_fed > self._n_units * self._batch:
             self._add_unit()
             if not self._open_in(self._n_units - 1):
@@ -133,7 +114,7 @@ class Scheduler:
         self.dealer.close()
         return []
 
-    def _on_restored(self, event: ItemsRestored) -> list[Instruction]:
+    def _on_restored(self, event: ins.ItemsRestored) -> list[ins.Instruction]:
         for item in event.items:
             self.settled.add(item, item + 1)
         units = {item // self._batch for item in event.items}
@@ -149,25 +130,34 @@ class Scheduler:
 
     # --- devices ask ------------------------------------------------------------------------------
 
-    def _on_free(self, event: DeviceFree) -> list[Instruction]:
+    def _on_free(self, event: ins.DeviceFree) -> list[ins.Instruction]:
         for unit, device in self._later.due(event.now):
             self.dealer.requeue([unit], avoid=device)
         most = None if event.most is None else max(1, event.most // self._batch)
         answer = self.dealer.next(event.device, event.now, event.bundle, most, event.may_copy)
         if not isinstance(answer, Deal):
             dues_s = [at_s for at_s in (answer.until, self._later.next_s) if at_s is not None]
-            return [Rest(event.device, answer.why, min(dues_s, default=None))]
+            return [ins.Rest(event.device, answer.why, min(dues_s, default=None))]
         units = answer.indices
         singly = bool(self._suspects) and not self._suspects.isdisjoint(units)
         items = units if self._batch == 1 else self._items(units)
+        if singly and self._batch > 1:
+            items = self._one_by_one(items)
         self._sent[answer.chunk] = HeldChunk(event.device, units, items, singly)
-        return [Send(answer.chunk, event.device, items, answer.why, answer.duplicate, singly)]
+        return [ins.Send(answer.chunk, event.device, items, answer.why, answer.duplicate, singly)]
 
-    def _items(self, units: Indices) -> Indices:
+    def _items(self, units: ins.Indices) -> ins.Indices:
         is_whole = self._suspects.isdisjoint(units) and self._partial.isdisjoint(units)
         if isinstance(units, range) and is_whole:
             return range(units.start * self._batch, min(units.stop * self._batch, self.n_fed))
         return tuple(item for unit in units for item in self._open_in(unit))
+
+    def _one_by_one(self, items: ins.Indices) -> ins.Indices:
+        """Of suspects, return those that have ended no worker; if all may have, the first alone.
+
+        What an item does to its worker may take effect at a later one, which must not be taken for it twice.
+        """
+        return tuple(item for item in items if item not in self._strikes) or items[:1]
 
     def _open_in(self, unit: int) -> list[int]:
         return self.settled.missing(unit * self._batch, min((unit + 1) * self._batch, self.n_fed))
@@ -177,7 +167,7 @@ class Scheduler:
 
     # --- chunks come back -------------------------------------------------------------------------
 
-    def _on_answer(self, event: ChunkAnswered) -> list[Instruction]:
+    def _on_answer(self, event: ins.ChunkAnswered) -> list[ins.Instruction]:
         if event.chunk in self._hung:
             return self._on_late_answer(event)
         sent = self._sent.pop(event.chunk, None)
@@ -188,21 +178,23 @@ class Scheduler:
             if self._repeatable:
                 begun -= {*event.no_memory, *event.raised}
             accepted = self._accept(sent, [at for at in sorted(begun) if sent.items[at] not in self.settled])
-            again = [unit for unit in sent.units if self._open_in(unit)]
-            self._partial.update(again if accepted else ())
-            self.dealer.failed(event.chunk, event.now, again)
+            self._redo_rest(event.chunk, sent, event.now)
             return accepted
         retry = [p for p in event.no_memory if self._may_retry_elsewhere(sent.items[p], sent.device)]
         again = [p for p in event.raised if self._may_try_again(sent.items[p])]
         if retry or again:
             return self._accept_part(event, sent, retry, again)
+        if sent.singly and any(item not in sent.items for unit in sent.units for item in self._open_in(unit)):
+            accepted = self._accept(sent, self._open_positions(sent))
+            self._redo_rest(event.chunk, sent, event.now)
+            return accepted
         first = self.dealer.done(event.chunk, event.now, event.busy_s)
         if len(first) == len(sent.units) and isinstance(sent.items, range) and not self._suspects:
             self.settled.add(sent.items.start, sent.items.stop)
-            return [Accept(sent.items, None)]
-        return self._accept(sent, [at for at, item in enumerate(sent.items) if item not in self.settled])
+            return [ins.Accept(sent.items, None)]
+        return self._accept(sent, self._open_positions(sent))
 
-    def _on_late_answer(self, event: ChunkAnswered) -> list[Instruction]:
+    def _on_late_answer(self, event: ins.ChunkAnswered) -> list[ins.Instruction]:
         """Accept the open items of a chunk that was stuck; others may have run some of them meanwhile."""
         hung = self._hung.pop(event.chunk)
         sent = hung.held
@@ -214,10 +206,19 @@ class Scheduler:
         self._suspects.update(set(sent.units) - closed)  # some of their items may be settled
         return accepted
 
-    def _accept(self, sent: HeldChunk, positions: list[int]) -> list[Instruction]:
+    def _open_positions(self, sent: HeldChunk) -> list[int]:
+        return [at for at, item in enumerate(sent.items) if item not in self.settled]
+
+    def _redo_rest(self, chunk: int, sent: HeldChunk, now: float) -> None:
+        """End a chunk of which some items are settled; units with open ones are dealt again."""
+        again = [unit for unit in sent.units if self._open_in(unit)]
+        self._partial.update(again)
+        self.dealer.failed(chunk, now, again)
+
+    def _accept(self, sent: HeldChunk, positions: list[int]) -> list[ins.Instruction]:
         for position in positions:
             self.settled.add(sent.items[position], sent.items[position] + 1)
-        return [Accept(sent.items, tuple(positions))] if positions else []
+        return [ins.Accept(sent.items, tuple(positions))] if positions else []
 
     def _may_retry_elsewhere(self, item: int, device: str) -> bool:
         may_run = self._repeatable and item not in self.settled
@@ -230,8 +231,8 @@ class Scheduler:
         return n <= self._most_retries
 
     def _accept_part(
-        self, event: ChunkAnswered, sent: HeldChunk, retry: list[int], again: list[int]
-    ) -> list[Instruction]:
+        self, event: ins.ChunkAnswered, sent: HeldChunk, retry: list[int], again: list[int]
+    ) -> list[ins.Instruction]:
         """Run positions ``retry`` where there is more memory, ``again`` after a pause; accept the others."""
         short = {sent.items[position] for position in retry}
         unlucky = {sent.items[position] for position in again} - short
@@ -239,12 +240,9 @@ class Scheduler:
         later -= units
         self.retries += Counter(memory=len(short), raised=len(unlucky))
         self._suspects |= units | later
-        open_ = [
-            at
-            for at, item in enumerate(sent.items)
-            if item not in self.settled and item not in short and item not in unlucky
-        ]
-        accepted = self._accept(sent, open_)
+        ended = [at for at in self._open_positions(sent) if sent.items[at] not in short | unlucky]
+        accepted = self._accept(sent, ended)
+        units |= {unit for unit in sent.units if self._open_in(unit)} - later
         avoid = self._memory.to_avoid(short, sent.device, self.dealer.devices_here())
         self.dealer.failed(event.chunk, event.now, units, avoid=avoid, later=later)
         for item in unlucky:
@@ -253,7 +251,7 @@ class Scheduler:
                 later.discard(item // self._batch)
         return accepted
 
-    def _on_unreadable(self, event: ChunkUnreadable) -> list[Instruction]:
+    def _on_unreadable(self, event: ins.ChunkUnreadable) -> list[ins.Instruction]:
         if event.chunk in self._hung:
             return self._end_hung(event.chunk, event.now, "spoilt")
         sent = self._sent.pop(event.chunk, None)
@@ -261,27 +259,30 @@ class Scheduler:
             return []
         open_ = self._open(sent.items)
         if event.is_run and not self._repeatable:
-            return self._give_up(event.chunk, event.now, open_, "unknown")
+            return self._give_up(event.chunk, event.now, sent, open_, "unknown")
         if sent.singly:
-            return self._give_up(event.chunk, event.now, open_, "spoilt")
+            return self._give_up(event.chunk, event.now, sent, open_, "spoilt")
         self._suspects.update(sent.units)
         self.retries["spoilt"] += len(open_)
         self.dealer.failed(event.chunk, event.now, sent.units)
         return []
 
-    def _give_up(self, chunk: int, now: float, items: list[int], why: str) -> list[Instruction]:
-        self.dealer.failed(chunk, now, ())
-        return self._fail(items, why)
+    def _give_up(
+        self, chunk: int, now: float, sent: HeldChunk, items: list[int], why: str
+    ) -> list[ins.Instruction]:
+        failed = self._fail(items, why)
+        self._redo_rest(chunk, sent, now)
+        return failed
 
-    def _on_withdrawn(self, event: ChunkWithdrawn) -> list[Instruction]:
-        self._fail(self._open(self._sent.pop(event.chunk).items), "withdrawn")
-        self.dealer.failed(event.chunk, event.now, ())
+    def _on_withdrawn(self, event: ins.ChunkWithdrawn) -> list[ins.Instruction]:
+        sent = self._sent.pop(event.chunk)
+        self._give_up(event.chunk, event.now, sent, self._open(sent.items), "withdrawn")
         return []
 
     # --- workers die ------------------------------------------------------------------------------
 
-    def _on_death(self, event: WorkerDied) -> list[Instruction]:
-        instructions: list[Instruction] = []
+    def _on_death(self, event: ins.WorkerDied) -> list[ins.Instruction]:
+        instructions: list[ins.Instruction] = []
         if event.chunk in self._hung:
             return self._end_hung(event.chunk, event.now, "overtime" if event.is_overtime else "died")
         for deal in self.dealer.lost(event.device, event.now):
@@ -298,7 +299,7 @@ class Scheduler:
             self.dealer.requeue(again)
         return instructions
 
-    def _on_stuck(self, event: WorkerStuck) -> list[Instruction]:
+    def _on_stuck(self, event: ins.WorkerStuck) -> list[ins.Instruction]:
         """Take back what the device holds but the stuck items; its answers still count if they come first.
 
         Not of what may run only once: the device may begin it before it learns of this.
@@ -319,15 +320,14 @@ class Scheduler:
         self.dealer.requeue(again)
         return []
 
-    def _end_hung(self, chunk: int, now: float, why: str) -> list[Instruction]:
+    def _end_hung(self, chunk: int, now: float, why: str) -> list[ins.Instruction]:
         """Give up the stuck items of a chunk, unless another device has them."""
-        stuck = self._open(self._hung.pop(chunk).items)
+        hung = self._hung.pop(chunk)
+        stuck = self._open(hung.items)
         if why != "overtime" and self.dealer.has_copy(chunk):
             self.dealer.failed(chunk, now, {item // self._batch for item in stuck})
             return []
-        failed = self._fail(stuck, why)
-        self.dealer.failed(chunk, now, ())
-        return failed
+        return self._give_up(chunk, now, hung.held, stuck, why)
 
     def _blame(self, sent: HeldChunk, position: int) -> tuple[int, range]:
         """Return how many items of the chunk had begun, and the positions that may have ended the worker."""
@@ -341,7 +341,7 @@ class Scheduler:
 
     def _settle_blamed(
         self, sent: HeldChunk, n_began: int, blamed: range, is_overtime: bool
-    ) -> list[Instruction]:
+    ) -> list[ins.Instruction]:
         suspects = self._open(sent.items[p] for p in blamed)
         if is_overtime and (len(suspects) == 1 or not self._repeatable):
             ends = self._fail(suspects, "overtime")
@@ -349,13 +349,15 @@ class Scheduler:
             ends = self._strike(suspects[0])
         else:
             self._suspects.update(item // self._batch for item in suspects)
+            if sent.singly:  # nothing else would tell which of them it was
+                self._strikes = dict.fromkeys(suspects, 0) | self._strikes
             self.retries["overtime" if is_overtime else "died"] += len(suspects)
             ends = []
         if not self._repeatable:
             ends = ends + self._fail(self._open(sent.items[:n_began]), "unknown")
         return ends
 
-    def _strike(self, item: int) -> list[Instruction]:
+    def _strike(self, item: int) -> list[ins.Instruction]:
         strikes = self._strikes[item] = self._strikes.get(item, 0) + 1
         unit = item // self._batch
         self._suspects.add(unit)
@@ -365,33 +367,33 @@ class Scheduler:
         self.retries["died"] += 1
         return []
 
-    def _fail(self, items: list[int], why: str) -> list[Instruction]:
+    def _fail(self, items: list[int], why: str) -> list[ins.Instruction]:
         for item in items:
             self.settled.add(item, item + 1)
         self._partial.update(item // self._batch for item in items)  # the others go without them
-        return [Fail(tuple(items), why)] if items else []
+        return [ins.Fail(tuple(items), why)] if items else []
 
     # --- devices come and go ----------------------------------------------------------------------
 
-    def _on_left(self, event: DeviceLeft) -> list[Instruction]:
+    def _on_left(self, event: ins.DeviceLeft) -> list[ins.Instruction]:
         self.dealer.leave(event.device, event.now)
         return []
 
-    def _on_joined(self, event: DeviceJoined) -> list[Instruction]:
+    def _on_joined(self, event: ins.DeviceJoined) -> list[ins.Instruction]:
         self.dealer.join(event.device, event.now, event.prior, event.is_helper)
         return []
 
 
-_HANDLERS: dict[type, Callable[[Scheduler, Any], list[Instruction]]] = {
-    ItemsRead: Scheduler._on_read,
-    InputEnded: Scheduler._on_input_end,
-    ItemsRestored: Scheduler._on_restored,
-    DeviceFree: Scheduler._on_free,
-    ChunkAnswered: Scheduler._on_answer,
-    ChunkUnreadable: Scheduler._on_unreadable,
-    WorkerDied: Scheduler._on_death,
-    DeviceLeft: Scheduler._on_left,
-    DeviceJoined: Scheduler._on_joined,
-    ChunkWithdrawn: Scheduler._on_withdrawn,
-    WorkerStuck: Scheduler._on_stuck,
+_HANDLERS: dict[type, Callable[[Scheduler, Any], list[ins.Instruction]]] = {
+    ins.ItemsRead: Scheduler._on_read,
+    ins.InputEnded: Scheduler._on_input_end,
+    ins.ItemsRestored: Scheduler._on_restored,
+    ins.DeviceFree: Scheduler._on_free,
+    ins.ChunkAnswered: Scheduler._on_answer,
+    ins.ChunkUnreadable: Scheduler._on_unreadable,
+    ins.WorkerDied: Scheduler._on_death,
+    ins.DeviceLeft: Scheduler._on_left,
+    ins.DeviceJoined: Scheduler._on_joined,
+    ins.ChunkWithdrawn: Scheduler._on_withdrawn,
+    ins.WorkerStuck: Scheduler._on_stuck,
 }
