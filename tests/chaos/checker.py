@@ -14,6 +14,7 @@ from chaos.evidence import Line
 from chaos.programs import BAD_ITEMS, DEADLY, STRAY, WAITS, Phase, Program, digest, value_of
 from chaos.work import BESIDE
 
+GOES = "full"  # the driver has mounted this disk: what is on it goes with a driver that is killed
 SERVER = "kill fork server"
 OUTSIDE = ("kill worker", "stop worker", SERVER)
 ERROR_OF = {
@@ -274,14 +275,14 @@ def of_end(seen: Seen, attempt: Attempt, is_last: bool) -> Iterator[str]:
 def run_again(seen: Seen) -> Iterator[str]:
     """What was run although it may not be, or need not be."""
     if not seen.is_repeatable:
-        key = (lambda line: line.item) if seen.phase.journal else (lambda line: (line.item, line.life))
+        is_lasting = seen.phase.journal and seen.phase.disk != GOES
+        key = (lambda line: line.item) if is_lasting else (lambda line: (line.item, line.life))
         counts = Counter(key(line) for line in seen.began)
         if not seen.phase.journal and seen.phase.disk:
             counts.clear()
         yield from (f"item {item} began {n} times" for item, n in counts.items() if n > 1)
     if seen.phase.journal and seen.number < BESIDE:
-        # A full disk is mounted by the driver, and what is on it goes with a driver that is killed.
-        lasting = [one for one in reversed(seen.attempts) if one.over or seen.phase.disk != "full"]
+        lasting = [one for one in reversed(seen.attempts) if one.over or seen.phase.disk != GOES]
         safe = {item: one.life for one in lasting for item, told in one.got if told.startswith("= ")}
         for line in seen.began:
             if line.item in safe and line.life > safe[line.item]:

@@ -184,6 +184,8 @@ class PhaseRun:
 
     def gang(self) -> None:
         note("run", self.number)
+        if len(self.executor.devices.ids) < 2:  # the others were drained
+            self.executor.add("cpu*1")
         try:
             ids = ",".join(self.executor.devices.ids[:2])
             for item, value in enumerate(self.executor.gang(rank, (self.number, 2), devices=ids)):

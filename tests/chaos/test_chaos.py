@@ -138,3 +138,11 @@ def test_a_batch_that_may_run_once_is_lost_with_its_worker_as_a_whole() -> None:
             for line in lines]  # fmt: skip
     assert not [told for told in check(program, [dead, *lost]) if "item 4" in told]
     assert [told for told in check(program, lost) if "item 4" in told], "nobody has killed it"
+
+
+def test_a_disk_that_goes_with_its_driver_takes_its_journal_along() -> None:
+    again = Line("began", 1, 9, 0, 3, "")
+    for disk, is_wrong in (("limit", True), ("full", False)):
+        program, lines = made(journal=True, repeatable=False, disk=disk)
+        begun = [line for line in lines if line.kind not in ("got", "over")]
+        assert any("began 2 times" in told for told in check(program, [*begun, again])) == is_wrong
