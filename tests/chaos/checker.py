@@ -9,6 +9,7 @@ run once run twice, nothing of a journal made again, the executor of use after e
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from chaos.evidence import Line
 from chaos.programs import BAD_ITEMS, DEADLY, STRAY, WAITS, Phase, Program, digest, value_of
@@ -282,7 +283,9 @@ def run_again(seen: Seen) -> Iterator[str]:
             counts.clear()
         yield from (f"item {item} began {n} times" for item, n in counts.items() if n > 1)
     if seen.phase.journal and seen.number < BESIDE:
-        lasting = [one for one in reversed(seen.attempts) if one.over or seen.phase.disk != GOES]
+        # What is on a full disk goes with a driver that is killed before it has moved it: then it runs again.
+        moved = {one.life for one, after in pairwise(seen.attempts) if one.life == after.life}
+        lasting = [one for one in reversed(seen.attempts) if seen.phase.disk != GOES or one.life in moved]
         safe = {item: one.life for one in lasting for item, told in one.got if told.startswith("= ")}
         for line in seen.began:
             if line.item in safe and line.life > safe[line.item]:

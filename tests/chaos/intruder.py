@@ -99,14 +99,17 @@ class Intruder:
         if whom == "worker" and line.pid in (them := ours(self.folder)):
             return line.pid if self.rng.random() < 0.7 else self.any_worker(them)
         if whom == "fork server":
-            servers = [pid for pid in ours(self.folder) if parent_of(pid) == self.driver]
-            servers = [pid for pid in servers if b"evenload-fork" in command_of(pid)]
+            servers = [pid for pid in ours(self.folder) if self.is_server(pid)]
             return servers[0] if servers else None
         return None
 
     def any_worker(self, them: list[int]) -> int | None:
-        workers = [pid for pid in them if b"evenload-" in command_of(pid)]
+        workers = [pid for pid in them if b"evenload-" in command_of(pid) and not self.is_server(pid)]
         return self.rng.choice(workers) if workers else None
+
+    def is_server(self, pid: int) -> bool:
+        """Whether this is the fork server; the workers that it forks have its command."""
+        return parent_of(pid) == self.driver and b"evenload-fork" in command_of(pid)
 
 
 def parent_of(pid: int) -> int:

@@ -1,6 +1,5 @@
 """A disk that is full, for the journal of one phase: really so, by a small file system or a limit."""
 
-import contextlib
 import ctypes
 import errno
 import os
@@ -26,10 +25,14 @@ class NarrowDisk:
     def __init__(self, how: str, folder: Path, number: int):
         self.folder = folder / f"journal-{number}"
         self.folder.mkdir(exist_ok=True)
+        self.kept, self.copying = (self.folder.with_suffix(end) for end in (".kept", ".copying"))
         self.number, self.how = number, how
         self.usual = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def __enter__(self) -> None:
+        shutil.rmtree(self.copying, ignore_errors=True)
+        if self.kept.exists():  # the driver was killed while it moved the journal
+            self.kept.rename(self.folder / "journal")
         if self.how == "full" and not any(self.folder.iterdir()) and mounted(self.folder):
             (self.folder / "filler").write_bytes(bytes(SIZE_BYTES - 400_000))
             return
@@ -41,11 +44,12 @@ class NarrowDisk:
         if self.how == "full":
             note("fault", self.number, -1, f"disk {self.how}") if self.is_full() else None
             (self.folder / "filler").unlink()
-            with contextlib.suppress(FileNotFoundError):
-                shutil.copytree(self.folder / "journal", self.folder.with_suffix(".kept"))
+            if (self.folder / "journal").exists():
+                shutil.copytree(self.folder / "journal", self.copying)
+                self.copying.rename(self.kept)
             libc().umount2(os.fsencode(self.folder), 2)
-            if self.folder.with_suffix(".kept").exists():
-                self.folder.with_suffix(".kept").rename(self.folder / "journal")
+            if self.kept.exists():
+                self.kept.rename(self.folder / "journal")
             return
         if any(path.stat().st_size >= LIMIT_BYTES - 80_000 for path in self.folder.rglob("segment*")):
             note("fault", self.number, -1, "disk limit")

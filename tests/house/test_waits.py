@@ -41,6 +41,7 @@ SLEEPERS: dict[str, dict[str, str]] = {
     },
     "executor/worker/test_protocol_violations.py": {"behind_a_gate": "a task that waits for a file"},
     # moments and rates
+    "chaos/deeds.py": {"wait_for": "a task that waits, with a limit, for a child"},
     "chaos/driver.py": {
         "PhaseRun.act": "waits until so many results are there",
         "pause": "a random pause, any will do",
