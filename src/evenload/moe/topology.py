@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evenload.balance.arguments import array_of, whole
 from evenload.errors import ConfigError, UnknownName
 from evenload.moe.placement.rebalance import rebalance_experts
 
@@ -101,7 +102,7 @@ def check_mapping(redundant_to_original: ArrayLike) -> NDArray[np.int32]:
     Raises ConfigError unless each column is a permutation of the ranks in which no rank backs up itself.
     """
     given = redundant_to_original
-    matrix = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)  # pyright: ignore
+    matrix = array_of("redundant_to_original", given)
     if matrix.ndim == 1:
         matrix = matrix[:, None]
     if matrix.ndim != 2 or not matrix.size or matrix.dtype.kind not in "iu":
@@ -137,8 +138,10 @@ def create_redundant_mapping(
     Raises ConfigError if experts or slots do not divide over the ranks, a rank would hold more copies than it
     has experts to be copied, or the topology does not fit the ranks; UnknownName for another topology.
     """
-    if topology not in TOPOLOGIES:
-        raise UnknownName("topology", topology, TOPOLOGIES)
+    if str(topology) not in TOPOLOGIES:
+        raise UnknownName("topology", str(topology), TOPOLOGIES)
+    n_logical, n_physical = whole("n_logical", n_logical), whole("n_physical", n_physical)
+    ep_size = None if ep_size is None else whole("ep_size", ep_size, least=1)
     n_redundant = n_physical - n_logical
     if n_logical < 1 or n_redundant < 1:
         raise ConfigError(
@@ -201,7 +204,11 @@ def lay_out(
     Source: LPLB, ``update_redundancy_mapping``'s contract.
     """
     matrix = check_mapping(redundant_to_original)
-    weight = np.asarray(load, np.float64)
+    weight = array_of("load", load).astype(np.float64)
+    n_slots, n_nodes = whole("n_slots", n_slots), whole("n_nodes", n_nodes, least=1)
+    ep_size = None if ep_size is None else whole("ep_size", ep_size, least=1)
+    if weight.ndim != 2 or not weight.size:
+        raise ConfigError(f"load has shape {weight.shape}", hint="give [layers, experts]")
     (n_layers, n_experts), (n_group, n_columns) = weight.shape, matrix.shape
     n_ranks = ep_size or n_group
     n_local, n_copies = n_experts // n_ranks, (n_slots - n_experts) // n_ranks

@@ -140,7 +140,7 @@ def test_known_counts_route_without_an_exchange():
         (lambda: small().update_redundancy_mapping([1.0, 2.0]), "load"),
         (lambda: small().update_redundancy_mapping([1.0, -2.0, 1.0]), "load"),
         (lambda: Planner([0.5, 1, 2, 0], 4, 3, ep_size=2), "dtype float64"),
-        (lambda: Planner([[0], [1, 2]], 4, 3, ep_size=2), "different lengths"),
+        (lambda: Planner([[0], [1, 2]], 4, 3, ep_size=2), "rows of one length"),
         (lambda: small().update_redundancy_mapping(["a", 1, 2]), "no list of numbers"),
         (lambda: small().run_with_stats(np.full(3, 2**62)), "a count of"),
         (lambda: small().run_with_stats(np.full((4, 3), 2**62)), "a count of"),

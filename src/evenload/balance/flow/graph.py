@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload.errors import ConfigError
+from evenload.balance.arguments import array_of, whole
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["REPLICATED", "UNPLACED", "ReplicaGraph"]
 
@@ -70,6 +71,7 @@ class ReplicaGraph:
 
         Raises ConfigError if an id is out of range, the slots do not divide, or an expert has no slot at all.
         """
+        n_experts, n_gpus = whole("n_experts", n_experts), whole("n_gpus", n_gpus)
         slots = _integers("phy2log", phy2log, np.int32)
         slots = slots[None] if slots.ndim == 1 else slots
         if slots.ndim != 2 or slots.shape[1] == 0:
@@ -91,7 +93,7 @@ class ReplicaGraph:
 
 
 def _integers(name: str, values: ArrayLike, dtype: type) -> NDArray:
-    array = np.asarray(values)
+    array = array_of(name, values)
     if array.dtype.kind not in "iu" and array.size:
         raise ConfigError(f"{name} has dtype {array.dtype}", hint=f"give {name} as integers")
     limits = np.iinfo(dtype)
@@ -126,7 +128,11 @@ def _slot_gpus(slot2gpu: ArrayLike | None, n_slots: int, n_gpus: int) -> NDArray
 
 def _living(dead: Iterable[int], n_gpus: int) -> NDArray[np.bool_]:
     alive = np.ones(n_gpus, dtype=bool)
-    for gpu in dead:
+    try:
+        gone = [whole("a dead GPU", gpu) for gpu in dead]
+    except TypeError as error:
+        raise ConfigError(f"dead is {quoted(dead)}", hint="give the GPUs by their places") from error
+    for gpu in gone:
         if not 0 <= gpu < n_gpus:
             raise ConfigError(f"dead GPU {gpu} of {n_gpus}", hint=f"use 0 to {n_gpus - 1}")
         alive[gpu] = False

@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenload._optional import require
+from evenload.balance.arguments import array_of, instance_of, whole
 from evenload.balance.flow.graph import REPLICATED, UNPLACED, ReplicaGraph
 from evenload.balance.flow.kernels.memory import lay_out, scratch_shape
 from evenload.balance.flow.routing import Routing
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["Router", "route"]
 
@@ -52,17 +53,15 @@ class Router:
         require("llvmlite.binding", extra="kernels", why="exact routing")
         from evenload.balance.flow.kernels.route import route_layers
 
-        if cost not in ("tokens", "experts") and not (isinstance(cost, int) and cost > 0):
-            raise ConfigError(
-                f"cost={cost!r}", hint='use "tokens", "experts", or the number of tokens in a tile'
-            )
-        self.graph = graph
+        self.graph = instance_of(
+            "graph", graph, ReplicaGraph, "a ReplicaGraph, such as ReplicaGraph.from_slots(...)"
+        )
         self._kernel = route_layers
         self._speeds = None if speeds is None else _whole_speeds(graph, speeds)
-        self._tile = 1 if cost == "tokens" else 0 if cost == "experts" else cost
+        self._tile = _tile(cost)
         self._even = even
         self._warm = warm
-        self._parts = max(1, min(parts, graph.n_layers))
+        self._parts = max(1, min(whole("parts", parts), graph.n_layers))
         block, self._arrays = _memory(graph, self._parts)
         self._flow, width = self._arrays["flow"], self._arrays["scratch"].shape[2]
         self._fixed_arguments = (graph.n_gpus, graph.n_slots, width, block)
@@ -306,9 +305,21 @@ def _homes(graph: ReplicaGraph) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     return home, slot
 
 
+def _tile(cost: Any) -> int:
+    """Tokens in a tile; 0 if experts are counted."""
+    if isinstance(cost, str) and cost in ("tokens", "experts"):
+        return int(cost == "tokens")
+    try:
+        return whole("cost", cost, least=1)
+    except ConfigError as error:
+        raise ConfigError(
+            f"cost={quoted(cost)}", hint='use "tokens", "experts", or the number of tokens in a tile'
+        ) from error
+
+
 def _whole(name: str, values: ArrayLike, shape: tuple[int, int]) -> NDArray[np.int64]:
     """``values`` as int64 [layers, n]; a single row serves one layer, or (but for demands) every layer."""
-    array = np.asarray(values)
+    array = array_of(name, values)
     if array.dtype.kind not in "iu":
         raise ConfigError(f"{name} has dtype {array.dtype}", hint=f"give {name} as integers")
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
@@ -321,7 +332,7 @@ def _whole(name: str, values: ArrayLike, shape: tuple[int, int]) -> NDArray[np.i
 
 
 def _whole_speeds(graph: ReplicaGraph, speeds: ArrayLike) -> NDArray[np.int64]:
-    given = np.asarray(speeds)
+    given = array_of("speeds", speeds)
     if given.shape != (graph.n_gpus,) or given.dtype.kind not in "iuf" or not np.isfinite(given).all():
         raise ConfigError(f"speeds {given.tolist()!r}", hint=f"give {graph.n_gpus} finite numbers")
     if (given[graph.alive] <= 0).any():

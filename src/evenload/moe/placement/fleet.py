@@ -1,6 +1,5 @@
 """``Fleet``: the GPUs that a placement is for, with their slots, speeds and nodes."""
 
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.errors import ConfigError
+from evenload.balance.arguments import whole
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["Fleet"]
 
@@ -123,21 +123,13 @@ class Fleet:
 def _whole(name: str, values: Iterable[Any]) -> tuple[int, ...]:
     """``values`` as whole numbers. Raises ConfigError for others, such as a mask of booleans."""
     try:
-        listed = list(values)
+        return tuple(whole(f"one of {name}", one, least=-(1 << 24)) for one in values)
     except TypeError as error:
-        raise ConfigError(f"{name} is {values!r}", hint="give whole numbers") from error
-    odd = [one for one in listed if "bool" in str(getattr(one, "dtype", type(one)))]
-    odd += [one for one in listed if not hasattr(type(one), "__index__")]
-    if odd:
-        raise ConfigError(f"{name} holds {odd[0]!r}", hint="give whole numbers, a GPU by its place")
-    try:
-        return tuple(operator.index(one) for one in listed)
-    except TypeError as error:  # a tensor of floats, or of several
-        raise ConfigError(f"{name} is {values!r}", hint="give whole numbers") from error
+        raise ConfigError(f"{name} is {quoted(values)}", hint="give whole numbers") from error
 
 
 def _numbers(name: str, values: Iterable[Any]) -> tuple[float, ...]:
     try:
         return tuple(float(one) for one in values)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{name} is {values!r}", hint="give numbers") from error
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise ConfigError(f"{name} is {quoted(values)}", hint="give numbers") from error

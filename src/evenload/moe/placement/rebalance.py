@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload._optional import require
+from evenload.balance.arguments import array_of, whole
 from evenload.errors import ConfigError
 from evenload.moe.placement.bound import equal_split_imbalance, placement_bound
 
@@ -88,6 +89,8 @@ def rebalance_experts(
     Source: EPLB, DeepSeek-V3 report (arXiv:2412.19437), section 3.4.
     """
     loads, is_tensor = _loads(weight)
+    num_replicas, num_groups = whole("num_replicas", num_replicas), whole("num_groups", num_groups)
+    num_nodes, num_gpus = whole("num_nodes", num_nodes), whole("num_gpus", num_gpus)
     if num_nodes >= 1 and num_groups % num_nodes:
         num_groups = num_nodes = 1
     check_division(loads.shape[1], num_replicas, num_groups, num_nodes, num_gpus)
@@ -122,15 +125,12 @@ def _plan(loads: NDArray[np.float32], n_slots: int, n_groups: int, n_nodes: int,
 
 def _loads(weight: Any) -> tuple[NDArray[np.float32], bool]:
     """[layers, experts] float32 loads, and whether they are a tensor. Raises ConfigError on bad loads."""
-    is_tensor = hasattr(weight, "detach")
-    loads = np.asarray(weight.detach().float().cpu().numpy() if is_tensor else weight)
+    loads, is_tensor = array_of("weight", weight), hasattr(weight, "detach")
     if loads.ndim != 2 or not loads.size:
         raise ConfigError(
             f"weight has shape {tuple(loads.shape)}",
             hint="give loads as [layers, experts], at least one of each",
         )
-    if loads.dtype.kind not in "fiub":
-        raise ConfigError(f"weight has dtype {loads.dtype}", hint="give loads as real numbers")
     if not (loads.min() >= 0 and loads.max() < np.inf):
         layer, expert = np.argwhere(~((loads >= 0) & (loads < np.inf)))[0]
         raise ConfigError(

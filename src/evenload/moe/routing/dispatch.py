@@ -7,10 +7,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenload._optional import require
+from evenload.balance.arguments import MOST, array_of, instance_of, whole
 from evenload.balance.flow import ReplicaGraph
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
-__all__ = ["Dispatcher", "bad_id", "flat_ids", "like"]
+__all__ = ["Dispatcher", "bad_id", "flat_ids", "like", "places"]
 
 
 class Dispatcher:
@@ -36,11 +37,15 @@ class Dispatcher:
         from evenload.moe.routing.dispatch_kernels import count_ids, map_ids
 
         self._count_ids, self._map_ids = count_ids, map_ids
-        self.graph = graph
+        self.graph = instance_of(
+            "graph", graph, ReplicaGraph, "a ReplicaGraph, such as ReplicaGraph.from_slots(...)"
+        )
+        if whole("layer", layer) >= graph.n_layers:
+            raise ConfigError(f"layer {layer} of {graph.n_layers}", hint=f"use 0 to {graph.n_layers - 1}")
         self.rank2gpu = _in_range(
             "rank2gpu", range(graph.n_gpus) if rank2gpu is None else rank2gpu, graph.n_gpus
         )
-        self.gpu2node = np.full(graph.n_gpus, -1, np.int32) if nodes is None else np.asarray(nodes, np.int32)
+        self.gpu2node = np.full(graph.n_gpus, -1, np.int32) if nodes is None else places("nodes", nodes)
         if self.gpu2node.shape != (graph.n_gpus,):
             raise ConfigError(
                 f"nodes has shape {self.gpu2node.shape}", hint=f"give one for each of {graph.n_gpus} GPUs"
@@ -85,7 +90,7 @@ class Dispatcher:
         """
         from evenload.moe.routing.dispatch_kernels import share_exactly
 
-        counts = np.ascontiguousarray(counts, np.int64)
+        counts = _counts("counts", counts)
         if counts.shape != (len(self.rank2gpu), self.graph.n_experts):
             raise ConfigError(
                 f"counts have shape {counts.shape}",
@@ -109,7 +114,7 @@ class Dispatcher:
         """
         from evenload.moe.routing.dispatch_kernels import share_dithered
 
-        totals, own = np.ascontiguousarray(totals, np.int64), np.ascontiguousarray(own, np.int64)
+        totals, own = _counts("totals", totals), _counts("own", own)
         self._check(quotas, totals, rank, n_ranks)
         if totals.shape != own.shape or own.min(initial=0) < 0:
             raise ConfigError(
@@ -160,11 +165,12 @@ class Dispatcher:
         return log2slot
 
     def _check(self, quotas: NDArray[np.int64], totals: NDArray[np.int64], rank: int, n_ranks: int) -> None:
-        if not 0 <= rank < n_ranks:
+        if whole("rank", rank) >= whole("n_ranks", n_ranks):
             raise ConfigError(f"rank {rank} of {n_ranks}", hint=f"use 0 to {n_ranks - 1}")
-        if quotas.shape != (self.graph.n_slots,) or quotas.dtype != np.int64:
+        if array_of("quotas", quotas).shape != (self.graph.n_slots,) or quotas.dtype != np.int64:
             raise ConfigError(
-                f"quotas have shape {quotas.shape}", hint=f"give [{self.graph.n_slots}] int64, one layer's"
+                f"quotas have shape {np.shape(quotas)}",
+                hint=f"give [{self.graph.n_slots}] int64, one layer's",
             )
         served = np.add.reduceat(np.append(quotas[self.slots], 0), self.slot_start[:-1])
         served[self.slot_start[:-1] == self.slot_start[1:]] = 0
@@ -185,6 +191,13 @@ def _expert_slots(graph: ReplicaGraph, layer: int) -> tuple[NDArray[np.int32], N
     order = np.argsort(expert, kind="stable")
     start = np.searchsorted(expert[order], np.arange(graph.n_experts + 1))
     return start.astype(np.int32), slot[order].astype(np.int32)
+
+
+def _counts(name: str, values: Any) -> NDArray[np.int64]:
+    array = array_of(name, values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise ConfigError(f"{name} have dtype {array.dtype}", hint="give integers")
+    return np.ascontiguousarray(array, np.int64)
 
 
 def flat_ids(ids: Any) -> NDArray[Any]:
@@ -225,10 +238,18 @@ def bad_id(found: Any, n_experts: int) -> ConfigError:
     )
 
 
+def places(name: str, values: Any) -> NDArray[np.int32]:
+    """``values`` as places of nodes or GPUs, -1 for none. Raises ConfigError for others."""
+    array = array_of(name, values)
+    if array.dtype.kind not in "iu" or not -1 <= array.min(initial=0) <= array.max(initial=0) <= MOST:
+        raise ConfigError(f"{name} is {quoted(values)}", hint="give whole numbers, -1 for none")
+    return array.astype(np.int32)
+
+
 def _in_range(name: str, gpus: Sequence[int], n_gpus: int) -> NDArray[np.int32]:
-    array = np.asarray(gpus, dtype=np.int32)
+    array = places(name, gpus)
     if array.ndim != 1 or not len(array) or array.min() < -1 or array.max() >= n_gpus:
         raise ConfigError(
-            f"{name} is {array.tolist()}", hint=f"give GPUs from 0 to {n_gpus - 1}, -1 for none"
+            f"{name} is {quoted(array.tolist())}", hint=f"give GPUs from 0 to {n_gpus - 1}, -1 for none"
         )
     return array

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload.balance.arguments import array_of
 from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError
 from evenload.moe.topology import check_mapping, lay_out
@@ -23,11 +24,7 @@ class Layout:
     def __init__(
         self, redundant_to_original: Any, n_slots: int, n_experts: int, n_ranks: int | None, n_nodes: int
     ):
-        given = redundant_to_original
-        try:
-            pattern = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
-        except ValueError as error:
-            raise ConfigError("redundant_to_original has rows of different lengths") from error
+        pattern = array_of("redundant_to_original", redundant_to_original)
         if pattern.dtype.kind not in "iu":
             raise ConfigError(
                 f"redundant_to_original has dtype {pattern.dtype}",

@@ -8,11 +8,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from evenload._optional import is_installed, require
 from evenload.balance.flow import Certificate, ReplicaGraph, Router, Routing
-from evenload.errors import ConfigError, EvenloadError
+from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.moe.routing.batch_plan import BatchPlan
 from evenload.moe.routing.deep_ep import FromBuffer
 from evenload.moe.routing.device import DevicePlanner
-from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like
+from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like, places
 from evenload.moe.routing.exchange import Exchange, attempt
 from evenload.moe.routing.layout import Layout
 
@@ -71,7 +71,7 @@ class Planner:
         if self._exchange is not None and ep_size is None:
             ep_size = self._exchange.n_ranks
         sizes = (n_routed_experts, n_logical_routed_experts, ep_size)
-        gone, error = attempt(lambda: _checked_options(sizes, exchange, backend, dead))
+        gone, error = attempt(lambda: _checked_options(sizes, exchange, backend, dead, nodes))
         self._facts = {
             "slots": n_routed_experts, "ranks": ep_size, "exchange": exchange,
             "redundant_to_original": redundant_to_original, "speeds": speeds, "cost": cost, "nodes": nodes,
@@ -83,7 +83,7 @@ class Planner:
             raise error
         self._sums, self._backend, self._dead = exchange == "sums", backend, gone
         self._nodes, self._options = nodes, {"speeds": speeds, "cost": cost}
-        n_nodes = 1 if nodes is None else len(set(nodes))
+        n_nodes = 1 if nodes is None else len(set(places("nodes", nodes).tolist()))
         self.n_routed_experts, self.n_logical_routed_experts = n_routed_experts, n_logical_routed_experts
         self._layout = Layout(
             redundant_to_original, n_routed_experts, n_logical_routed_experts, ep_size, n_nodes
@@ -338,22 +338,26 @@ def _on_device_of(counter: Any, quotas: NDArray[np.int64]) -> Any:
     return quotas if isinstance(counter, np.ndarray) else counter.new_tensor(quotas, dtype=counter.dtype)
 
 
-def _is(value: Any, name: str) -> bool:
-    return isinstance(value, str) and value == name
+def _is(value: Any, *names: str) -> bool:
+    return isinstance(value, str) and value in names
 
 
-def _checked_options(sizes: tuple[Any, ...], exchange: Any, backend: Any, dead: Any) -> tuple[int, ...]:
+def _checked_options(
+    sizes: tuple[Any, ...], exchange: Any, backend: Any, dead: Any, nodes: Any
+) -> tuple[int, ...]:
     """The ``dead`` ranks. Raises ConfigError if an option is not one of those there are."""
     names = ("n_routed_experts", "n_logical_routed_experts", "ep_size")
     for name, n in zip(names, sizes, strict=True):
         is_whole = isinstance(n, (int, np.integer)) and not isinstance(n, bool)
         if not (is_whole and 0 < n < MOST_SLOTS) and not (name == "ep_size" and n is None):
-            raise ConfigError(f"{name}={n!r}", hint=f"give a whole number from 1 to {MOST_SLOTS - 1}")
-    if exchange not in ("counts", "sums") or backend not in ("auto", "cpu", "triton"):
+            raise ConfigError(f"{name}={quoted(n)}", hint=f"give a whole number from 1 to {MOST_SLOTS - 1}")
+    if not (_is(exchange, "counts", "sums") and _is(backend, "auto", "cpu", "triton")):
         raise ConfigError(
-            f"exchange={exchange!r}, backend={backend!r}",
+            f"exchange={quoted(exchange)}, backend={quoted(backend)}",
             hint='use "counts" or "sums", and "auto", "cpu" or "triton"',
         )
+    if nodes is not None and places("nodes", nodes).ndim != 1:
+        raise ConfigError(f"nodes is {quoted(nodes)}", hint="give the node of each rank")
     return tuple(dead)
 
 

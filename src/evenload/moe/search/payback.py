@@ -1,13 +1,13 @@
 """``where_it_pays``: keep the placement in use wherever its fetches would cost more time than they save."""
 
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload.errors import ConfigError, quoted
+from evenload.balance.arguments import array_of, instance_of, number
+from evenload.errors import ConfigError
 from evenload.moe.placement.rebalance import Placement, logical_maps
 from evenload.moe.search.plan import Plan
 from evenload.moe.search.transfers import schedule_transfers
@@ -47,7 +47,7 @@ def where_it_pays(
     serving stood still for them. A layer whose old placement lacks an expert on a living GPU must change.
     Raises ConfigError if the plan was made without ``old``, or a number is below 0 or not finite.
     """
-    before = np.asarray(old, np.int64)
+    before = array_of("old", old)
     stay = _checked(plan, before, tokens_to_come, token_s)
     whole = schedule_transfers(before, plan.phy2log, plan.fleet, expert_bytes=expert_bytes, **links)
     rows = zip(before[:, None], whole.phy2log[:, None], strict=True)
@@ -75,9 +75,9 @@ def _checked(
     plan: Plan, before: NDArray[np.int64], tokens_to_come: float, token_s: float
 ) -> NDArray[np.float64]:
     """The imbalance of ``before``, where all arguments fit."""
-    for name, number in (("tokens_to_come", tokens_to_come), ("token_s", token_s)):
-        if not (isinstance(number, Real) and 0 <= number < np.inf):
-            raise ConfigError(f"{name} is {quoted(number)}", hint="give a finite number of at least 0")
+    number("tokens_to_come", tokens_to_come)
+    number("token_s", token_s)
+    instance_of("plan", plan, Plan, "what place(..., old=old) returned")
     if plan.stay is None or before.shape != plan.phy2log.shape:
         raise ConfigError(
             f"the plan knows nothing of the placement {before.shape} that it would replace",

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenload._optional import require
-from evenload.errors import ConfigError, UnknownName, quoted
+from evenload.balance.arguments import array_of, instance_of, number, whole
+from evenload.errors import ConfigError, UnknownName
 from evenload.moe.placement.bound import placement_bound
 from evenload.moe.placement.fleet import Fleet
 from evenload.moe.placement.rebalance import Placement, logical_maps
@@ -129,6 +129,8 @@ def place(
     """
     require("llvmlite.binding", extra="kernels", why="searching for a placement")
     windows = _windows(load_windows)
+    threads, seed = whole("threads", threads, least=1, most=1024), whole("seed", seed, most=2**62)
+    instance_of("fleet", fleet, Fleet, "a Fleet, such as Fleet.even(8, 72)")
     _check_names(objective, node_limit)
     effort = _effort(effort)
     n_layers, n_experts = windows.shape[1:]
@@ -219,12 +221,7 @@ def _warn_of_target(plan: Plan) -> None:
 
 
 def _windows(load_windows: ArrayLike) -> NDArray[np.float64]:
-    try:
-        windows = np.asarray(load_windows, np.float64)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"load_windows is no block of numbers: {error}", hint="give [windows, layers, experts] counts"
-        ) from error
+    windows = array_of("load_windows", load_windows).astype(np.float64)
     windows = windows[None] if windows.ndim == 2 else windows
     if windows.ndim != 3 or not windows.size:
         raise ConfigError(
@@ -242,13 +239,11 @@ def _windows(load_windows: ArrayLike) -> NDArray[np.float64]:
 
 
 def _check_target(target: float | None, robust: float, *, is_old_given: bool) -> None:
-    for name, number in (("target", target), ("robust", robust)):
-        if number is not None and not (isinstance(number, Real) and 0 <= number < np.inf):
-            raise ConfigError(f"{name} is {quoted(number)}", hint="give a finite number, such as 1.02 or 0.3")
-    if robust > 1:
+    if number("robust", robust) > 1:
         raise ConfigError(f"robust is {robust}", hint="give 0 (the mean of the windows) to 1 (the worst)")
     if target is None:
         return
+    number("target", target)
     if not is_old_given:
         raise ConfigError(
             f"target {target} without old=", hint="give the placement in use as old=, or leave target= out"
@@ -261,10 +256,10 @@ def _check_target(target: float | None, robust: float, *, is_old_given: bool) ->
 
 
 def _check_names(objective: str, node_limit: str) -> None:
-    if objective not in ("routed", "equal"):
-        raise UnknownName("objective", objective, ("routed", "equal"))
-    if node_limit not in ("none", "base", "all"):
-        raise UnknownName("node limit", node_limit, ("none", "base", "all"))
+    if str(objective) not in ("routed", "equal"):
+        raise UnknownName("objective", str(objective), ("routed", "equal"))
+    if str(node_limit) not in ("none", "base", "all"):
+        raise UnknownName("node limit", str(node_limit), ("none", "base", "all"))
 
 
 def _effort(effort: Any) -> Any:
@@ -272,13 +267,13 @@ def _effort(effort: Any) -> Any:
 
     if isinstance(effort, Effort):
         return effort
-    if effort not in EFFORTS:
+    if not isinstance(effort, str) or effort not in EFFORTS:
         raise UnknownName("effort", str(effort), EFFORTS)
     return Effort(**EFFORTS[effort])
 
 
 def _old(old: ArrayLike, n_layers: int, n_experts: int, fleet: Fleet) -> NDArray[np.int64]:
-    before = np.asarray(old)
+    before = array_of("old", old)
     if before.shape != (n_layers, fleet.n_gpus * fleet.width) or before.dtype.kind not in "iu":
         raise ConfigError(
             f"old has shape {before.shape} and dtype {before.dtype}",
@@ -296,7 +291,7 @@ def _homes(windows: NDArray, fleet: Fleet, node_limit: str, n_groups: int | None
     n_layers, n_experts = windows.shape[1:]
     if node_limit == "none" or fleet.n_nodes == 1:
         return np.full((n_layers, n_experts), -1, np.int64)
-    n_groups = fleet.n_nodes if n_groups is None else n_groups
+    n_groups = fleet.n_nodes if n_groups is None else whole("n_groups", n_groups)
     if n_groups < 1 or n_experts % n_groups:
         raise ConfigError(
             f"{n_experts} experts do not divide over {n_groups} groups",

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evenload.balance.arguments import array_of, instance_of, number, whole
 from evenload.errors import ConfigError
 from evenload.moe.placement.fleet import Fleet
 
@@ -115,8 +116,23 @@ def schedule_transfers(
 
     Copies on dead GPUs are no sources. Raises ConfigError if shapes differ or do not fit the fleet.
     """
-    before, after = np.asarray(old, np.int64), np.asarray(new, np.int64)
+    instance_of("fleet", fleet, Fleet, "a Fleet, such as Fleet.even(8, 72)")
+    before, after = array_of("old", old), array_of("new", new)
+    expert_bytes, latency_s = (
+        whole("expert_bytes", expert_bytes, most=1 << 50),
+        number("latency_s", latency_s),
+    )
+    for name, speed in (("bytes_per_s", bytes_per_s), ("load_bytes_per_s", load_bytes_per_s)):
+        number(name, speed, is_zero_allowed=False)
+    if node_bytes_per_s is not None:
+        number("node_bytes_per_s", node_bytes_per_s, is_zero_allowed=False)
     width = fleet.n_gpus * fleet.width
+    kinds = before.dtype.kind + after.dtype.kind
+    if not set(kinds) <= set("iu") or min(before.min(initial=0), after.min(initial=0)) < -1:
+        raise ConfigError(
+            "placements of other things than experts", hint="give integers, -1 for an empty slot"
+        )
+    before, after = before.astype(np.int64), after.astype(np.int64)
     if before.shape != after.shape or before.ndim != 2 or before.shape[1] != width:
         raise ConfigError(
             f"placements of {before.shape} and {after.shape} for {fleet.n_gpus} GPUs of {fleet.width} slots",

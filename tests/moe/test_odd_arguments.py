@@ -1,0 +1,127 @@
+"""Whatever one argument is, every public function answers, or refuses it in a sentence of our own."""
+
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from evenload.balance.flow import ReplicaGraph, Router
+from evenload.errors import EvenloadError
+from evenload.moe import (
+    Dispatcher,
+    Fleet,
+    Planner,
+    create_redundant_mapping,
+    place,
+    rebalance_experts,
+    schedule_transfers,
+    where_it_pays,
+)
+from evenload.moe.search.layer_search import Effort
+from evenload.moe.topology import lay_out
+
+BRIEF = Effort(n_windows=2, n_made_up=2, n_rounds=1, n_tries=4)
+FLEET = Fleet.even(4, 12, n_nodes=2)
+LOADS = np.arange(1.0, 17.0).reshape(2, 8)
+OLD = np.tile(np.concatenate([np.arange(8), np.arange(4)]), (2, 1))
+GRAPH = ReplicaGraph.from_slots(OLD[0], 8, 4)
+CONTROLS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]")
+
+CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "rebalance_experts": (
+        rebalance_experts,
+        {"weight": LOADS, "num_replicas": 12, "num_groups": 2, "num_nodes": 2, "num_gpus": 4},
+    ),
+    "place": (
+        place,
+        {"load_windows": LOADS[None], "fleet": FLEET, "objective": "routed", "old": OLD, "node_limit": "base",
+         "n_groups": 2, "robust": 0.0, "effort": BRIEF, "seed": 0, "threads": 1},
+    ),
+    "place to a target": (
+        place, {"load_windows": LOADS[None], "fleet": FLEET, "old": OLD, "target": 9.0, "effort": BRIEF},
+    ),
+    "judge": (place(LOADS[None], FLEET, effort=BRIEF).judge, {"load_windows": LOADS[None]}),
+    "schedule_transfers": (
+        schedule_transfers,
+        {"old": OLD, "new": OLD[:, ::-1], "fleet": FLEET, "expert_bytes": 10, "bytes_per_s": 1e9,
+         "node_bytes_per_s": 1e9, "load_bytes_per_s": 1e9, "latency_s": 0.0},
+    ),
+    "where_it_pays": (
+        where_it_pays,
+        {"plan": place(LOADS[None], FLEET, old=OLD, effort=BRIEF), "old": OLD, "tokens_to_come": 10,
+         "token_s": 1.0, "expert_bytes": 10},
+    ),
+    "create_redundant_mapping": (
+        create_redundant_mapping, {"n_logical": 8, "n_physical": 12, "ep_size": 4, "topology": "ring"},
+    ),
+    "lay_out": (
+        lay_out,
+        {"redundant_to_original": create_redundant_mapping(8, 12), "load": LOADS, "n_slots": 12, "ep_size": 4,
+         "n_nodes": 1},
+    ),
+    "from_slots": (
+        ReplicaGraph.from_slots,
+        {"phy2log": OLD, "n_experts": 8, "n_gpus": 4, "slot2gpu": np.arange(12) // 3, "dead": [1]},
+    ),
+    "Router": (Router, {"graph": GRAPH, "speeds": [1, 1, 1, 2], "cost": "tokens"}),
+    "solve": (Router(GRAPH).solve, {"demands": np.arange(8)}),
+    "Dispatcher": (Dispatcher, {"graph": GRAPH, "layer": 0, "rank2gpu": [0, 1, 2, 3], "nodes": [0, 0, 1, 1]}),
+    "count": (Dispatcher(GRAPH).count, {"ids": [1, 2, -1]}),
+    "exact_shares": (
+        Dispatcher(GRAPH).exact_shares,
+        {"quotas": np.zeros(12, np.int64), "counts": np.zeros((4, 8), np.int64), "rank": 0},
+    ),
+    "Planner": (
+        Planner,
+        {"redundant_to_original": OLD[0], "n_routed_experts": 12, "n_logical_routed_experts": 8, "ep_size": 4,
+         "exchange": "counts", "nodes": [0, 0, 1, 1], "backend": "cpu", "speeds": [1, 1, 2, 2],
+         "cost": "tokens", "dead": ()},
+    ),
+    "Fleet": (Fleet, {"slots": (3, 3), "speeds": (1, 2), "nodes": (0, 0), "dead": [0]}),
+    "Fleet.even": (Fleet.even, {"n_gpus": 4, "n_slots": 12, "n_nodes": 2, "speeds": (), "dead": ()}),
+}  # fmt: skip
+
+
+def odd_values(chance: random.Random) -> list[Any]:
+    torch = pytest.importorskip("torch")
+    size = chance.choice([(), (0,), (8,), (2, 8), (1, 2, 8), (2, 12), (12,), (3, 3, 3, 3)])
+    return [
+        None, True, False, 0, -1, 3, 2**31, 2**70, 1.5, float("nan"), float("-inf"), 1j, "", "3", b"3",
+        "\x1b]0;x\x07" * 90, [], (), [[]], [[1], [2, 3]], [None], ["a"], {}, {"a": 1}, {1}, object(), print,
+        range(8), iter([1]), np.float32(2), np.int8(-3), np.bool_(True), np.array("x"), np.array([None]),
+        np.zeros(size), np.full(size, np.nan), np.full(size, -1), np.full(size, 2**63, np.uint64),
+        np.ones(size, bool), np.zeros(size, complex), np.zeros(size, "datetime64[s]"), np.zeros(size, "U3"),
+        np.zeros(size, object), np.zeros(size, [("a", int)]), torch.zeros(size),
+        torch.ones(size, requires_grad=True), torch.ones(size, dtype=torch.bfloat16),
+        torch.ones(size, dtype=torch.bool), torch.zeros(size, device="meta"), torch.zeros(2, 2).to_sparse(),
+    ]  # fmt: skip
+
+
+def fault_of(call: Callable[[], Any]) -> str | None:
+    """What is wrong with how ``call`` ends."""
+    try:
+        call()
+    except EvenloadError as error:
+        said = str(error)
+        return f"{said[:200]!r} of {len(said)}" if len(said) > 800 or CONTROLS.search(said) else None
+    except Exception as error:
+        return repr(error)[:200]
+    return None
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", CALLS)
+def test_an_odd_argument_is_answered_or_refused(name: str) -> None:
+    function, arguments = CALLS[name]
+    function(**arguments)
+    faults = {}
+    for argument in arguments:
+        for odd in odd_values(random.Random(f"{name} {argument}")):
+            fault = fault_of(partial(function, **{**arguments, argument: odd}))
+            if fault is not None:
+                faults[argument, repr(odd)[:100]] = fault
+    assert faults == {}
