@@ -27,6 +27,7 @@ __all__ = [
     "file_name",
     "open_picture",
     "output_path",
+    "part_id",
     "plain_picture",
     "read_picture",
     "read_tensors",
@@ -193,6 +194,11 @@ def file_name(item: str, suffix: str) -> str:
     """
     *folders, last = (_safe_part(part) for part in item.split("/"))
     return "/".join([*map(_without_suffix, folders), last + suffix])
+
+
+def part_id(item: str, parts: str, key: str) -> str:
+    """Return the id of a part of an item: ``r7/pages/003`` is the third of the pages of r7."""
+    return f"{item}/{parts}/{key}"
 
 
 def output_path(stage: str, declared: Mapping[str, str], name: str, item: str, place: str = "") -> str:

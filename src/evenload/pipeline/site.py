@@ -3,14 +3,14 @@
 SiteCheck ──► worker looks ──► SiteReport ──► GivenFile
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenload.pipeline.artifacts import digest_of
 
-__all__ = ["GivenFile", "SiteCheck", "SiteReport", "is_same_file", "mark_of"]
+__all__ = ["GivenFile", "SiteCheck", "SiteReport", "is_same_file", "mark_of", "values_in"]
 
 MARK_BYTES = 64 * 1024
 
@@ -59,6 +59,15 @@ class SiteReport:
     has_run_folder: bool = True
     has_job_files: bool = True
     lacks: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+
+def values_in(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Yield each value that a stage is given with its place, also those of the parts that it gathers."""
+    for name, value in values.items():
+        yield (name,), value
+        for number, part in enumerate(value if isinstance(value, list) else ()):
+            if isinstance(part, Mapping):
+                yield from (((name, number, key), one) for key, one in part.items())
 
 
 def mark_of(path: str | Path) -> str:

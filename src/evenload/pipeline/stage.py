@@ -109,6 +109,7 @@ class StageSetup:
     retries          further attempts at an item that failed
     python           interpreter of the stage's own environment; None for this one
     may_change_bits  results of a batch need not equal those of its items one by one
+    expand           the output whose elements are saved one by one; "" for none
     sources          files of the stage's code and the digest of each; () if nobody looks at them
     """
 
@@ -126,6 +127,7 @@ class StageSetup:
     python: str | None = None
     may_change_bits: bool = False
     sources: tuple[tuple[str, str], ...] = ()
+    expand: str = ""
 
 
 class StageOutput(NamedTuple):

@@ -2,18 +2,20 @@
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.artifacts import (
     FILE_TYPES,
     digest_of,
     encode_artifact,
     output_path,
+    part_id,
     write_atomically,
 )
+from evenload.pipeline.part_keys import part_keys
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, StageSetup
 from evenload.pipeline.stage_reads import UNSETTLED, SeenInputs, see_context, see_item
@@ -129,22 +131,56 @@ class StageRunner:
         declared = self.setup.outputs
         if not isinstance(outputs, Mapping):
             raise self._refused(f"returned {type(outputs).__name__}", "return a dict of outputs by name")
+        if self.setup.expand:
+            return self._expanded(outputs, inputs, item, place)
         if missing := sorted(declared.keys() - outputs.keys()):
             raise self._refused(f"did not return {', '.join(missing)}", "return every declared output")
-        if taken := sorted(inputs.keys() & outputs.keys()):
+        self._refuse_taken(inputs, outputs)
+        made = StageOutput({}, {}, [])
+        self._add(made, outputs, item.id, place)
+        return made
+
+    def _add(
+        self, made: StageOutput, outputs: Mapping[str, Any], item: str, place: str, before: str = ""
+    ) -> None:
+        """Add ``outputs`` to what was made; ``before`` comes before their names."""
+        for name, value in outputs.items():
+            if self.setup.outputs.get(name) in FILE_TYPES:
+                path, content = self._encoded(name, value, item, place)
+                made.outputs[before + name] = path
+                made.files[before + name] = [len(content), digest_of(content)]
+                made.contents.append((self.setup.run_folder / path, content))
+            else:
+                made.outputs[before + name] = self._plain(name, value)
+
+    def _expanded(
+        self, outputs: Mapping[str, Any], inputs: Mapping[str, Any], item: Item, place: str
+    ) -> StageOutput:
+        """Check and encode the parts that the stage made, each as the outputs of an item."""
+        expand, made = self.setup.expand, StageOutput({}, {}, [])
+        if expand not in outputs:
+            raise self._refused(f"did not return {expand}", "return the list that `expand` names")
+        whole = {name: value for name, value in outputs.items() if name != expand}
+        self._refuse_taken(inputs, [*whole, expand])
+        if dotted := next((name for name in whole if "." in str(name)), None):
+            raise self._refused(f"returned {quoted(str(dotted))}", "take the dot out of the name")
+        keys, parts = part_keys(outputs[expand], self._refused, expand)
+        self._add(made, whole, item.id, place)
+        made.outputs[expand] = keys
+        for key, part in zip(keys, parts, strict=True):
+            if missing := sorted(self.setup.outputs.keys() - part.keys() - whole.keys()):
+                raise self._refused(
+                    f"gave {expand} {key} no {', '.join(missing)}", "give every declared output"
+                )
+            self._refuse_taken({**inputs, **whole, expand: keys, "id": key}, part)
+            self._add(made, part, part_id(item.id, expand, key), place, f"{key}.")
+        return made
+
+    def _refuse_taken(self, inputs: Mapping[str, Any], outputs: Iterable[str]) -> None:
+        if taken := sorted(inputs.keys() & set(outputs)):
             raise self._refused(
                 f"returned {', '.join(taken)}, which the item has already", "rename the output"
             )
-        made = StageOutput({}, {}, [])
-        for name, value in outputs.items():
-            if declared.get(name) in FILE_TYPES:
-                path, content = self._encoded(name, value, item, place)
-                made.outputs[name] = path
-                made.files[name] = [len(content), digest_of(content)]
-                made.contents.append((self.setup.run_folder / path, content))
-            else:
-                made.outputs[name] = self._plain(name, value)
-        return made
 
     def _plain(self, name: str, value: Any) -> Any:
         """Return ``value`` as a number, text, boolean or None that JSON can hold; refuse anything else."""
@@ -164,9 +200,9 @@ class StageRunner:
             raise self._refused(f"returned {name!r} that is {found}", hint)
         return value
 
-    def _encoded(self, name: str, value: Any, item: Item, place: str) -> tuple[str, bytes]:
+    def _encoded(self, name: str, value: Any, item: str, place: str) -> tuple[str, bytes]:
         declared = self.setup.outputs
-        relative = output_path(self.setup.stage, declared, name, item.id, place)
+        relative = output_path(self.setup.stage, declared, name, item, place)
         try:
             content = encode_artifact(value, declared[name])
         except ConfigError as error:

@@ -2,17 +2,22 @@
 
     begin() ──► tasks ──► done(task, outputs) | failed(task, why) ──► more tasks ──► ... ──► fates
 
-A strand is one sample of one item on its way; without fan-out each item has one. It enters a stage once it is
-through with all that the stage needs; stages that do not need each other run side by side. A stage with
-``samples`` makes strands of an item, one with ``best`` ends all but the best of them. One with ``when`` is
-closed to those for which the condition does not hold, and so is what needs it; the same when a stage fails.
+A strand is one sample of one item on its way, or a part of one; without fan-out each item has one. It enters
+a stage once it is through with all that the stage needs; stages that do not need each other run side by side.
+A stage with ``samples`` makes strands of an item, one with ``best`` ends all but the best of them. One with
+``when`` is closed to those for which the condition does not hold, and so is what needs it; the same when a
+stage fails. A stage that expands makes parts, which are strands of their own; one that gathers waits until it
+is known of each part whether it gets there.
 """
 
 import difflib
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenload.errors import ConfigError, quoted
+from evenload.pipeline.artifacts import part_id
+from evenload.pipeline.dispatch.course.parts import gathered, refuse_lost, split_parts
 from evenload.pipeline.dispatch.course.stage_rule import StageRule, TimeLimit, fault_of_choice, rank_of
 from evenload.pipeline.dispatch.course.strand import Made, Refusal, StageTask, Strand
 from evenload.pipeline.dispatch.item_failure import ItemFailure
@@ -28,7 +33,7 @@ STOPPED = ("Stopped", "it was given up by `evenload stop`")
 class ItemFlow:
     """The way of all items of a run through its stages, as far as it has come.
 
-    strands     all samples of all items, by number
+    strands     all samples and parts of all items, by number
     strands_of  of item ``at``, the numbers of its strands, in order of sample
     n_open      strands that are on their way
     n_failed    items of which every strand has failed that was not passed over for a better one
@@ -60,6 +65,13 @@ class ItemFlow:
         self.n_failed = 0
         self.refused: list[Refusal] = []
         self._before = [sorted(before) for before in self.graph.before]
+        self._stages_of: dict[tuple[int, ...], list[int]] = {}
+        for stage, scope in enumerate(self.graph.scopes):
+            self._stages_of.setdefault(scope, []).append(stage)
+        self._ids = frozenset(item.id for item in self.items) if self.graph.expands else frozenset[str]()
+        partial = [stage for stage, rule in enumerate(self.rules) if rule.is_partial]
+        self._excused = frozenset(stage for gather in partial for stage in self.graph.inner(gather))
+        self._touched: list[Strand] = []  # that may go on because of what became of others
         self._seed, self._timeout_s, self._skipped = seed, timeout_s, frozenset(skipped)
         self._stopped: set[int] = set()
 
@@ -69,7 +81,7 @@ class ItemFlow:
         for at, item in enumerate(self.items):
             strand = self._add(Strand(len(self.strands), at, 0, item))
             if item.id in self._skipped:
-                self._end(strand, "skipped", self.rules[0].name)
+                self._end(strand, "skipped")
             else:
                 tasks += self._go_on(strand)
         return tasks
@@ -80,14 +92,27 @@ class ItemFlow:
 
     def made_before(self, task: StageTask) -> Made:
         """What the stages gave that the task's stage needs, themselves or through others."""
-        return self.strands[task.strand].merged(self._before[task.stage])
+        strand, stage = self.strands[task.strand], task.stage
+        made = strand.merged(self._before[stage])
+        if stage in self.graph.gathers:
+            name, needs = self.rules[stage].gather, self.graph.inner_needs(stage)
+            found = gathered(self._parts(strand, stage), needs, self._before[stage])
+            made.outputs[name], made.files[name] = found
+        return made
 
     def n_coming(self, stage: int) -> int | None:
         """How many strands enter ``stage`` in all; None while that is not known."""
-        needs = self.graph.needs[stage]
-        if not all(s.is_decided(need) for s in self.strands if s.fate == "open" for need in needs):
+        needs, scope = self.graph.needs[stage], self.graph.scopes[stage]
+        mine = [strand for strand in self.strands if strand.scope == scope]
+        for whole in self.strands:
+            depth = len(whole.scope)
+            is_whole = whole.fate == "open" and depth < len(scope) and scope[:depth] == whole.scope
+            if is_whole and not whole.is_decided(scope[depth]):
+                return None
+        states = [[self._state(strand, need) for need in needs] for strand in mine]
+        if any(strand.fate == "open" and "open" in some for strand, some in zip(mine, states, strict=True)):
             return None
-        return sum(all(need in strand.made for need in needs) for strand in self.strands)
+        return sum(set(some) <= {"made"} for some in states)
 
     def stop(self, item: str) -> set[int]:
         """Let the item with this id enter no further stage; returns its strands that are on their way.
@@ -97,7 +122,7 @@ class ItemFlow:
         check_ids([item], [one.id for one in self.items])
         at = next(at for at, one in enumerate(self.items) if one.id == item)
         self._stopped.add(at)
-        return {number for number in self.strands_of[at] if self.strands[number].fate == "open"}
+        return {strand.number for strand in self.strands if strand.at == at and strand.fate == "open"}
 
     def name_of(self, strand: Strand) -> str:
         """The item, and which of its samples it is, for people and events."""
@@ -123,43 +148,121 @@ class ItemFlow:
         strand, rule = self.strands[task.strand], self.rules[task.stage]
         assert strand.fate == "open", strand
         assert not strand.is_decided(task.stage), (strand, task)
-        strand.made[task.stage] = Made(dict(outputs), dict(files or {}))
         strand.spent_s += seconds
+        made = Made(dict(outputs), dict(files or {}))
+        if rule.expand:
+            self._expand(strand, task.stage, made)
+            return self._go_on(strand)
+        strand.made[task.stage] = made
+        self._tell_parent(strand, task.stage)
         if rule.best_by is None:
             return self._go_on(strand)
         if fault := fault_of_choice(strand.outputs, rule.best_by):
             self._refuse(strand, task.stage, fault)
-            self._end(strand, "failed", rule.name)
+            self._end(strand, "failed")
         return self._choose(strand.at, task.stage)
 
     def failed(self, task: StageTask, error: ItemFailure) -> list[StageTask]:
         """The strand enters nothing that needs this stage; others of its item may go on because of it."""
         strand = self.strands[task.strand]
-        strand.closed[task.stage], strand.errors[task.stage] = "failed", error
+        strand.errors[task.stage] = error
+        self._close(strand, task.stage, "failed")
         return self._go_on(strand)
+
+    def excuses(self, stage: int) -> bool:
+        """Does an item go on without its parts that failed in ``stage``?"""
+        return stage in self._excused
+
+    def parts_of(self, strand: Strand) -> list[Strand]:
+        """All parts of ``strand``, and theirs, each before its own."""
+        numbers = [number for stage in sorted(strand.parts) for number in strand.parts[stage]]
+        return [one for n in numbers for one in (self.strands[n], *self.parts_of(self.strands[n]))]
 
     # --- inside -----------------------------------------------------------------------------------
 
     def _add(self, strand: Strand) -> Strand:
         self.strands.append(strand)
-        self.strands_of[strand.at].append(strand.number)
+        if strand.parent is None:
+            self.strands_of[strand.at].append(strand.number)
         self.n_open += 1
         return strand
 
+    def _expand(self, strand: Strand, stage: int, made: Made) -> None:
+        """Make the parts that a stage gave."""
+        name = self.rules[stage].expand
+        try:
+            strand.made[stage], parts = split_parts(made, name)
+        except ConfigError as error:
+            return self._refuse(strand, stage, error)
+        self._tell_parent(strand, stage)
+        ids = [part_id(strand.item.id, name, key) for key, _ in parts]
+        if taken := self._ids.intersection(ids):
+            said = ConfigError(f"{min(taken)!r} would be a part and is an item", hint="rename the item")
+            strand.parts[stage] = []
+            return self._refuse(strand, stage, said)
+        strand.parts[stage] = list(range(len(self.strands), len(self.strands) + len(parts)))
+        strand.n_open_parts += len(parts)
+        for place, (one, (_, given)) in enumerate(zip(ids, parts, strict=True)):
+            item = Item(place, one, item_seed(self._seed, one), strand.item.group)
+            part = Strand(len(self.strands), strand.at, 0, item, strand.spent_s, {stage: given})
+            part.scope, part.parent = (*strand.scope, stage), strand
+            self._touched.append(self._add(part))
+
     def _go_on(self, strand: Strand) -> list[StageTask]:
-        """Let ``strand`` into each stage whose needs are there, or end it if nothing is left."""
+        """Let ``strand``, and who waits for it, into each stage whose needs are there, or end them."""
+        tasks = self._go_on_alone(strand)
+        while self._touched:
+            touched, self._touched = self._touched, []
+            for one in touched:
+                if one.fate == "open":
+                    tasks += self._go_on_alone(one)
+        return tasks
+
+    def _go_on_alone(self, strand: Strand) -> list[StageTask]:
         tasks: list[StageTask] = []
-        for stage, needs in enumerate(self.graph.needs):
+        mine = self._stages_of.get(strand.scope, [])
+        for stage in mine:
             if stage in strand.begun or stage in strand.closed:
                 continue
-            if any(need in strand.closed for need in needs):
-                strand.closed[stage] = "shut"
-            elif all(need in strand.made for need in needs):
+            states = {self._state(strand, need) for need in self.graph.needs[stage]}
+            if "closed" in states:
+                self._close(strand, stage, "shut")
+            elif "open" not in states:
                 tasks += self._enter(strand, stage)
-        if len(strand.made) + len(strand.closed) < len(self.rules):
+        if strand.n_open_parts or not all(map(strand.is_decided, mine)):
             return tasks
         self._settle(strand)
-        return [*tasks, *(self._settle_open_choice(strand) if strand.fate != "done" else ())]
+        is_choice = strand.fate != "done" and strand.parent is None
+        return [*tasks, *(self._settle_open_choice(strand) if is_choice else ())]
+
+    def _state(self, strand: Strand, need: int) -> str:
+        """Is ``strand``, or what it is part of, through with ``need``: made | closed | open."""
+        scope = self.graph.scopes[need]
+        if len(scope) > len(strand.scope):  # it gathers
+            parts = scope[-1]
+            if parts in strand.closed:
+                return "closed"
+            is_open = parts not in strand.parts or strand.n_decided[need] < len(strand.parts[parts])
+            return "open" if is_open else "made"
+        owner = strand.line[len(scope)]
+        return "closed" if need in owner.closed else "made" if need in owner.made else "open"
+
+    def _parts(self, strand: Strand, gather: int) -> list[Strand]:
+        return [self.strands[number] for number in strand.parts.get(self.graph.gathers[gather], ())]
+
+    def _close(self, strand: Strand, stage: int, why: str) -> None:
+        strand.closed[stage] = why
+        self._tell_parent(strand, stage)
+
+    def _tell_parent(self, strand: Strand, stage: int) -> None:
+        """It is known of ``stage`` whether ``strand`` gets through it: who waits for that may go on."""
+        parent = strand.parent
+        if parent is not None:
+            parent.n_decided[stage] += 1
+            if parent.n_decided[stage] == len(parent.parts[strand.scope[-1]]):
+                self._touched.append(parent)
+        if any(len(self.graph.scopes[later]) > len(strand.scope) for later in self.graph.next[stage]):
+            self._touched += self.parts_of(strand)
 
     def _enter(self, strand: Strand, stage: int) -> list[StageTask]:
         """Let ``strand`` into a stage, or close the stage if its condition fails; returns what may run."""
@@ -169,12 +272,15 @@ class ItemFlow:
             return []
         try:
             self._refuse_doubled(strand, self._before[stage])
+            if stage in self.graph.gathers and not self.rules[stage].is_partial:
+                parts, needs = self._parts(strand, stage), self.graph.inner_needs(stage)
+                refuse_lost(parts, needs, self.graph, self.rules[stage].gather)
             is_let_in = rule.condition is None or rule.condition.holds(self._plain_values(strand, stage))
         except ConfigError as error:
             self._refuse(strand, stage, error)
             return []
         if not is_let_in:
-            strand.closed[stage] = "filtered"
+            self._close(strand, stage, "filtered")
             return []
         strand.begun.add(stage)
         if rule.samples > 1 and len(self.strands_of[strand.at]) == 1:
@@ -222,9 +328,9 @@ class ItemFlow:
             if not ranked:
                 fault = ConfigError(f"best: no sample has a number for {rule.best_by!r}")
                 self._refuse(strand, stage, fault)
-                self._end(strand, "failed", rule.name)
+                self._end(strand, "failed")
             elif strand not in chosen:
-                self._end(strand, "not chosen", rule.name)
+                self._end(strand, "not chosen")
         chosen.sort(key=lambda strand: strand.sample)
         return [task for strand in chosen for task in self._go_on(strand)]
 
@@ -241,29 +347,49 @@ class ItemFlow:
     def _refuse(self, strand: Strand, stage: int, error: Any, kind: str = "ConfigError") -> None:
         name = self.rules[stage].name
         failure = ItemFailure(name, kind, str(error))
-        strand.closed[stage], strand.errors[stage] = "failed", failure
+        strand.errors[stage] = failure
+        if strand.is_decided(stage):
+            strand.closed[stage] = "failed"
+        else:
+            self._close(strand, stage, "failed")
         self.refused.append(Refusal(strand, failure))
 
     def _settle(self, strand: Strand) -> None:
-        """Every stage of ``strand`` is decided: say what became of it."""
-        last = len(self.rules) - 1
+        """Every stage of ``strand`` is decided, and its parts have ended: say what became of it."""
+        mine = self._stages_of.get(strand.scope, [])
         try:
-            self._refuse_doubled(strand, range(len(self.rules)))
+            self._refuse_doubled(strand, mine)
         except ConfigError as error:
-            self._refuse(strand, last, error)
-        if strand.errors:
-            return self._end(strand, "failed", self.rules[min(strand.errors)].name)
-        if self.graph.ends & strand.made.keys():
-            return self._end(strand, "done", None)
-        first = min(stage for stage, why in strand.closed.items() if why == "filtered")
-        return self._end(strand, "filtered", self.rules[first].name)
+            self._refuse(strand, mine[-1], error)
+        for stage, numbers in sorted(strand.parts.items()):
+            lost = (self.strands[n] for n in numbers if self.strands[n].fate == "failed")
+            unexcused = next((one for one in lost if not all(map(self.excuses, one.errors))), None)
+            if not strand.errors and unexcused is not None and unexcused.error is not None:
+                why = unexcused.error
+                strand.errors[stage] = replace(why, message=f"{unexcused.item.id}: {why.message}")
+        is_done = self._has_come_through(strand)
+        if strand.parent is not None:  # a part that is gathered need not come farther
+            is_done |= not mine or any(stage in strand.made for stage in self.graph.last_of(strand.scope))
+        self._end(strand, "failed" if strand.errors else "done" if is_done else "filtered")
 
-    def _end(self, strand: Strand, fate: str, stage: str | None) -> None:
-        strand.fate, strand.ended_in = fate, stage
+    def _has_come_through(self, strand: Strand) -> bool:
+        """Is it, or a part of it, through with a stage that nobody needs, or was there no part?"""
+        empty = [stage for stage, numbers in strand.parts.items() if not numbers]
+        is_empty = any(stage in self.graph.scopes[end] for end in self.graph.ends for stage in empty)
+        parts = (self.strands[number] for numbers in strand.parts.values() for number in numbers)
+        is_through = is_empty or bool(self.graph.ends & strand.made.keys())
+        return is_through or any(map(self._has_come_through, parts))
+
+    def _end(self, strand: Strand, fate: str) -> None:
+        strand.fate = fate
         strand.error = strand.errors[min(strand.errors)] if strand.errors else None
         self.n_open -= 1
-        mine = self.strands_of[strand.at]
-        fates = {self.strands[number].fate for number in mine}
+        if strand.parent is not None:
+            strand.parent.n_open_parts -= 1
+            if not strand.parent.n_open_parts:
+                self._touched.append(strand.parent)
+            return
+        fates = {self.strands[number].fate for number in self.strands_of[strand.at]}
         self.n_failed += fate == "failed" and fates <= {"failed", "not chosen"}
 
 

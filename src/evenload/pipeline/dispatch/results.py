@@ -1,7 +1,7 @@
 """What a run gave: one row for each item, in input order."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ class ItemResult:
     ``status``: done | failed | filtered (it did not meet the condition of a stage) | unfinished (the run
     stopped before its turn) | skipped (it was left out, as asked). Of an item with samples, ``outputs`` are
     those of the best that is done, and ``samples`` has them all: seed, status, outputs and error of each.
+    Of an item that was expanded, ``parts`` has its parts: id, status, outputs and error of each.
 
     ``inputs`` is what was known of it, ``outputs`` what all stages gave; files stand as paths relative to the
     run folder. Nothing here depends on how many devices there were or which was faster.
@@ -42,18 +43,26 @@ class ItemResult:
     outputs: Mapping[str, Any]
     error: ItemFailure | None = None
     samples: tuple[Mapping[str, Any], ...] = ()
+    parts: tuple[Mapping[str, Any], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The row in results.jsonl; tracebacks are left to events.jsonl."""
         row = {one.name: getattr(self, one.name) for one in fields(self)}
         row["error"] = self.error.to_json() if self.error else None
-        row["samples"] = list(self.samples)
-        if not self.samples:
-            del row["samples"]
+        for name in ("samples", "parts"):
+            row[name] = list(row[name])
+            if not row[name]:
+                del row[name]
         return row
 
 
-def row_of(item: "Item", inputs: Mapping[str, Any], strands: "Sequence[Strand]", seed: int) -> ItemResult:
+def row_of(
+    item: "Item",
+    inputs: Mapping[str, Any],
+    strands: "Sequence[Strand]",
+    seed: int,
+    parts_of: "Callable[[Strand], Sequence[Strand]]" = lambda strand: (),
+) -> ItemResult:
     """The row of an item from its strands, in order of sample; with more than one, the best of those stands
     for it: done before filtered before failed, then the one that went on the longest. Samples that were not
     chosen do not stand for it: if the chosen one fails later, so has the item.
@@ -63,8 +72,9 @@ def row_of(item: "Item", inputs: Mapping[str, Any], strands: "Sequence[Strand]",
     best, status = _best_of(strands), _status_of(strands)
     samples = tuple(_sample(strand) for strand in strands) if len(strands) > 1 else ()
     error = best.error if status == "failed" else None
+    parts = tuple({"id": part.item.id, **_end(part)} for part in parts_of(best))
     return ItemResult(
-        item.index, item.id, status, best.item.seed, item.group, inputs, best.outputs, error, samples
+        item.index, item.id, status, best.item.seed, item.group, inputs, best.outputs, error, samples, parts
     )
 
 
@@ -79,9 +89,13 @@ def _status_of(strands: "Sequence[Strand]") -> str:
 
 
 def _sample(strand: "Strand") -> dict[str, Any]:
+    return {"seed": strand.item.seed, **_end(strand)}
+
+
+def _end(strand: "Strand") -> dict[str, Any]:
     fate = {"open": "unfinished"}.get(strand.fate, strand.fate)
     error = strand.error.to_json() if strand.error else None
-    return {"seed": strand.item.seed, "status": fate, "outputs": strand.outputs, "error": error}
+    return {"status": fate, "outputs": strand.outputs, "error": error}
 
 
 def count_ends(flow: "ItemFlow") -> tuple[dict[str, int], dict[str, int]]:
@@ -144,9 +158,11 @@ class PipelineResult:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Items and samples by how they ended, and attempts: how often an item was run through a stage."""
+        """Items, samples and parts by how they ended, and attempts: runs of an item through a stage."""
         n_attempts = sum(device.n_items for device in self.summary.devices) + self.summary.n_redone
-        return {"items": self.item_counts, "samples": self.sample_counts, "attempts": n_attempts}
+        counts = {"items": self.item_counts, "samples": self.sample_counts, "attempts": n_attempts}
+        parts = [str(part["status"]) for item in self.items for part in item.parts]
+        return {**counts, "parts": _counted(parts, SAMPLE_ENDS)} if parts else counts
 
     @property
     def exit_code(self) -> int:

@@ -41,14 +41,14 @@ class HostSpec:
 class TaskInputs(NamedTuple):
     """A task with all that its stage is given. ``place`` comes before the item's id in names of files.
 
-    files  names of values that are paths, with the files there; () where all workers have all files
+    files  places (see ``site.values_in``) of values that are paths, with the files; () where workers have all
     """
 
     task: StageTask
     values: Mapping[str, Any]
     item: Item
     place: str = ""
-    files: tuple[tuple[str, GivenFile], ...] = ()
+    files: tuple[tuple[tuple[str | int, ...], GivenFile], ...] = ()
 
 
 class FilePiece(NamedTuple):

@@ -15,7 +15,7 @@ from pydantic import (
 
 from evenload.devices.selection import check_spec
 from evenload.errors import EvenloadError
-from evenload.pipeline.artifacts import FILE_TYPES
+from evenload.pipeline.artifacts import FILE_TYPES, output_path, part_id
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 from evenload.pipeline.job.expression import Condition, parse_condition
 from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line
@@ -70,6 +70,8 @@ class EstimateSection(Section):
     """Memory for one item beside the weights, such as 2.5GiB."""
     artifact: Size | None = None
     """What one item hands to the next stage."""
+    parts: int | None = Field(default=None, ge=1, le=10_000)
+    """How many parts an item becomes, of a stage with expand."""
     device: str | None = None
     """Where these were measured (h100, rtx4090, ...); by default the fastest device of the run."""
 
@@ -85,6 +87,24 @@ class BestSection(Section):
     """How many of an item's samples go on."""
 
 
+class GatherSection(Section):
+    """The section ``gather`` of a stage; ``gather: pages`` is short for ``gather: {by: pages}``."""
+
+    by: Name
+    """Which parts are taken together: what an earlier stage names in ``expand``."""
+    allow_failed: bool = False
+    """Parts that failed are left out; otherwise one that failed fails the item."""
+
+
+Gather = Annotated[
+    GatherSection,
+    BeforeValidator(
+        lambda given: {"by": given} if isinstance(given, str) else given,
+        json_schema_input_type=Name | GatherSection,
+    ),
+]
+
+
 class StageSpec(Section):
     """One entry of ``stages``: a step that items go through."""
 
@@ -96,6 +116,10 @@ class StageSpec(Section):
     needs: Names | None = None
     """The stages whose outputs it takes, such as [encode, mask], each of them earlier in the file; [] for
     none. It runs beside those that it does not need. By default the one before it."""
+    expand: Name | None = None
+    """The output that is a list of dicts, such as pages: what needs this stage runs once for each of them."""
+    gather: Gather | None = None
+    """The parts that it takes together again: it gets a list of their values under this name."""
     python: str | None = None
     """The interpreter of the stage's own environment, such as /venvs/score/bin/python."""
     model: ModelSection | None = None
@@ -132,6 +156,18 @@ class StageSpec(Section):
     def file_outputs(self) -> list[str]:
         """Names of the outputs that are files."""
         return [name for name, kind in self.outputs.items() if kind in FILE_TYPES]
+
+    def place_of(self, output: str, item: str, folder: str = "") -> str | None:
+        """Where an output of an item is saved, relative to the run folder; None if it is no file.
+
+        output  of a part that the stage made: its key, a dot, and the name
+        folder  comes before the item's name
+        """
+        if self.expand is not None and output not in self.outputs:
+            key, _, output = output.partition(".")
+            item = part_id(item, self.expand, key)
+        is_file = output in self.file_outputs
+        return output_path(self.name, self.outputs, output, item, folder) if is_file else None
 
     @property
     def condition(self) -> Condition | None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from evenload.errors import quoted
+from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.stage_graph import StageGraph
 
 if TYPE_CHECKING:
@@ -22,12 +23,21 @@ def graph_of(stages: "Sequence[StageSpec]") -> StageGraph:
     for number, stage in enumerate(stages):
         named = (index[name] for name in stage.needs or ())
         needs.append(tuple(sorted(named)) if stage.needs is not None else (number - 1,) if number else ())
-    return StageGraph(tuple(needs))
+    expands = {number for number, stage in enumerate(stages) if stage.expand is not None}
+    names = {stages[number].expand: number for number in expands}
+    gathers = {
+        number: names[stage.gather.by]
+        for number, stage in enumerate(stages)
+        if stage.gather is not None and names.get(stage.gather.by, number) < number
+    }
+    return StageGraph(tuple(needs), frozenset(expands), gathers)
 
 
 def find_need_faults(stages: "Sequence[StageSpec]") -> list[Fault]:
     """Return each need that is no earlier stage, and samples made or chosen beside another stage."""
     faults = [fault for number in range(len(stages)) for fault in _order_faults(stages, number)]
+    faults = faults or list(_gather_faults(stages))
+    faults = faults or list(_scope_faults(stages, graph_of(stages)))
     return faults or list(_sample_faults(stages, graph_of(stages)))
 
 
@@ -76,3 +86,62 @@ def _sample_faults(stages: "Sequence[StageSpec]", graph: StageGraph) -> Iterator
             plural = "" if len(beside) > 1 else "s"
             text = f"stage {names} run{plural} beside this one, and samples are of a whole item; "
             yield (number, key), text + f"put {names} before it with needs, or after the choice"
+
+
+def _gather_faults(stages: "Sequence[StageSpec]") -> Iterator[Fault]:
+    """Yield names of parts that are given twice, are an output as well, or that nobody makes."""
+    made: dict[str, int] = {}
+    for number, stage in enumerate(stages):
+        if stage.gather is not None and stage.gather.by not in made:
+            near = difflib.get_close_matches(stage.gather.by, made, n=1, cutoff=0.6)
+            proposed = f"did you mean {near[0]!r}? " if near else ""
+            known = ", ".join(made) or "none"
+            text = f"no earlier stage has expand: {stage.gather.by}; {proposed}expanded before: {known}"
+            yield (number, "gather"), text
+        if stage.expand is None:
+            continue
+        if stage.expand in made:
+            yield (
+                (number, "expand"),
+                f"{stage.expand!r} are parts of stage {stages[made[stage.expand]].name!r}",
+            )
+        for other in stages:
+            if stage.expand in other.outputs:
+                text = f"{stage.expand!r} is an output of stage {other.name!r}; outputs are of each part"
+                yield (number, "expand"), text
+        made.setdefault(stage.expand, number)
+
+
+def _scope_faults(stages: "Sequence[StageSpec]", graph: StageGraph) -> Iterator[Fault]:
+    """Yield stages that would join parts of different sets, or gather what is no part."""
+
+    def names(scope: Sequence[int]) -> str:
+        return " of ".join(repr(stages[made].expand) for made in reversed(scope)) or "whole items"
+
+    for number, needs in enumerate(graph.needs):
+        given = {need: graph.scope_after(need, graph.scopes) for need in needs}
+        parts, scope = graph.gathers.get(number), graph.scopes[number]
+        place = (number, "needs" if stages[number].needs is not None else "name")
+        if parts is not None:
+            place, by = (number, "gather"), stages[parts].expand
+            if all(parts not in one for one in given.values()):
+                yield place, f"none of its needs goes through {by}; let it need a stage that does"
+                continue
+            if inner := next((one for one in given.values() if parts in one and one[-1] != parts), None):
+                yield place, f"it is given {names(inner)}; gather {stages[inner[-1]].expand} first"
+                continue
+        for need, one in given.items():
+            is_gathered = parts is not None and one == (*scope, parts)
+            if not is_gathered and one != scope[: len(one)]:
+                text = (
+                    f"stage {stages[need].name!r} gives {names(one)}, and it is joined with {names(scope)}, "
+                )
+                yield place, text + "of which there may be another number; gather first"
+    sampled = sampled_stages(stages)
+    for number in sorted(sampled):
+        if graph.scopes[number] or stages[number].expand is not None:
+            key = "expand" if stages[number].expand is not None else "name"
+            yield (
+                (number, key),
+                "samples are of whole items: choose the best of them first, with best: {by: ...}",
+            )

@@ -1,6 +1,7 @@
 """Put together the planner's problem from a job: sizes from configs, times as known, memory of devices."""
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,7 +104,12 @@ def build_job_problem(
 
 def _condition_notes(spec: "JobSpec") -> list[str]:
     is_any = any(stage.when is not None for stage in spec.stages)
-    return ["conditions (when) are counted as if every item passed"] if is_any else []
+    notes = ["conditions (when) are counted as if every item passed"] if is_any else []
+    return notes + [
+        f"{stage.name}: each item is taken to become one of {stage.expand}; estimate.parts says how many"
+        for stage in spec.stages
+        if stage.expand is not None and stage.estimate.parts is None
+    ]
 
 
 def _bfloat16_notes(facts: Sequence[StageFacts], devices: Sequence[FleetDevice]) -> list[str]:
@@ -150,9 +156,9 @@ def _usable_bytes(device: FleetDevice, spec: "JobSpec") -> int | None:
 def tasks_an_item(spec: "JobSpec") -> list[int]:
     """Return how often an item goes through each stage."""
     counts, n_now = [], 1
-    for stage in spec.stages:
+    for stage, scope in zip(spec.stages, spec.graph.scopes, strict=True):
         n_now *= stage.samples
-        counts.append(n_now)
+        counts.append(n_now * math.prod(spec.stages[made].estimate.parts or 1 for made in scope))
         n_now = min(n_now, stage.best.n) if stage.best is not None else n_now
     return counts
 

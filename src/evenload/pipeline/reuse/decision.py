@@ -50,7 +50,7 @@ def _shown(read: str) -> str:
 class StageReuse:
     """How much of a stage is there already. ``n_cached``: of ``n_kept``, those from the shared cache.
 
-    n_after  tasks that may come once earlier stages have done theirs
+    n_after  tasks that may come once earlier stages have done theirs; ``is_open``: and nobody knows how many
     why      reason -> results that are to do because of it
     n_timed  results that say how long they took, kept or not; ``total_s``: all of these together
     """
@@ -60,6 +60,7 @@ class StageReuse:
     n_cached: int = 0
     n_todo: int = 0
     n_after: int = 0
+    is_open: bool = False
     why: Counter[str] = field(default_factory=Counter)
     n_timed: int = 0
     total_s: float = 0.0
@@ -84,7 +85,9 @@ class StageReuse:
             reasons = [why for why, _ in self.why.most_common(_SHOWN_REASONS) if why]
             since = f", since {'; '.join(reasons)}" if reasons else ""
             said.append(f"{self.n_todo} to do{since}")
-        if self.n_after:
+        if self.is_open:
+            said.append("more after the stages before")
+        elif self.n_after:
             said.append(f"up to {self.n_after} more after the stages before")
         return f"{self.name}: {', '.join(said) or 'nothing to do'}"
 

@@ -19,7 +19,7 @@ from evenload.pipeline.plan import Phase, Plan
 from evenload.pipeline.planning.estimates.speed_estimate import SpeedEstimate, estimate_speeds, find_drift
 from evenload.pipeline.planning.replan import ReplanDecision, RunState, replan
 from evenload.pipeline.problem import PlanDevice, Problem
-from evenload.pipeline.run.snapshot import state_of_run, timings_of
+from evenload.pipeline.run.snapshot import as_expanded, state_of_run, timings_of
 
 __all__ = ["Replanner"]
 
@@ -147,7 +147,7 @@ class Replanner:
         self.n_considered += 1
         load_s = self._measured_load_s()
         stages = tuple(replace(s, load_s=load_s.get(s.name, s.load_s)) for s in self._problem.stages)
-        problem = replace(self._problem, stages=stages)
+        problem = as_expanded(replace(self._problem, stages=stages), self._flow)
         view = self._dispatcher.view()
         state = state_of_run(problem, view, self._flow, seen, now)
         taken = {group.id: group.n_taken for group in view.groups}

@@ -153,24 +153,25 @@ class ResultRecorder:
         """Go on from a result that is there; one that is told already is not told again."""
         strand, stage = self._flow.strands[task.strand], self._spec.stages[task.stage].name
         more = self._advance(task, kept)
+        made = strand.made[task.stage].outputs if kept.error is None else {}
         if is_new:
             self._n_untold[task.strand] += 1
             self._adopted.append(StageResult(task, stage, strand, kept))
             return more
         key = stage, self._flow.name_of(strand)
-        if not self._is_told(key, kept, strand):
+        if not self._is_told(key, made, strand):
             self._tell(task, kept)
-            self._told[key] = None if kept.error is not None else kept.outputs
+            self._told[key] = None if kept.error is not None else made
         return more
 
-    def _is_told(self, key: tuple[str, str], kept: LedgerEntry, strand: Strand) -> bool:
+    def _is_told(self, key: tuple[str, str], made: Mapping[str, Any], strand: Strand) -> bool:
         """Was this told last of the item in this stage?"""
         if key not in self._told:
             return False
         was = self._told[key]
-        if kept.error is not None or any(error.stage == key[0] for error in strand.errors.values()):
+        if any(error.stage == key[0] for error in strand.errors.values()):
             return was is None
-        return was is not None and all(was.get(name) == value for name, value in kept.outputs.items())
+        return was is not None and all(was.get(name) == value for name, value in made.items())
 
     def _told_already(self) -> dict[tuple[str, str], Mapping[str, Any] | None]:
         """Stage and item -> the outputs, None if it failed, that earlier sessions have told last."""
@@ -204,7 +205,8 @@ class ResultRecorder:
         strand, stage = self._flow.strands[task.strand], self._spec.stages[task.stage].name
         now, name, error = self._log.now(), self._flow.name_of(strand), kept.error
         if error is None:
-            shown = {**kept.outputs, **(self._before(strand) if task.stage == 0 else {})}
+            made = strand.made[task.stage].outputs  # of a stage that expands, what is of the whole item
+            shown = {**made, **(self._before(strand) if task.stage == 0 else {})}
             self._log.emit(ItemFinished(now, stage, task.strand, name, shown))
         else:
             self._log.emit(

@@ -76,7 +76,9 @@ class RunLoop:
 
     def _must_stop(self, results: Sequence[StageResult]) -> bool:
         rule, flow = self._context.spec.errors, self._context.flow
-        has_error = bool(flow.refused) or any(result.kept.error is not None for result in results)
+        failed = (result.task.stage for result in results if result.kept.error is not None)
+        refused = (why for strand, _ in flow.refused for why in strand.errors)
+        has_error = not all(map(flow.excuses, (*failed, *refused)))
         return has_error and (
             rule.on_error == "stop" or flow.n_failed > rule.max_error_rate * len(flow.items)
         )

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from evenload.pipeline.dispatch.dispatch_view import DispatchView, GroupView
-from evenload.pipeline.dispatch.item_flow import ItemFlow
+from evenload.pipeline.dispatch.item_flow import ItemFlow, Strand
 from evenload.pipeline.planning.estimates.speed_estimate import MeanTime, SpeedEstimate
 from evenload.pipeline.planning.replan import RunState
 from evenload.pipeline.problem import PlanDevice, Problem
 
-__all__ = ["described", "state_of_run", "tasks_done", "tasks_left", "timings_of"]
+__all__ = ["as_expanded", "described", "state_of_run", "tasks_done", "tasks_left", "timings_of"]
 
 
 def state_of_run(
@@ -34,7 +34,8 @@ def tasks_done(
     n_more   count as done, too
     """
     n_items, left = len(flow.items), tasks_left(flow, n_tasks)
-    done = [n_items * n - n_left for n, n_left in zip(n_tasks, left, strict=True)]
+    # There may be more parts than were expected.
+    done = [max(0, n_items * n - n_left) for n, n_left in zip(n_tasks, left, strict=True)]
     done = [n + more for n, more in zip(done, n_more or [0] * len(done), strict=True)]
     for stage, taken in enumerate(needs):
         done[stage] = min([done[stage], *(done[need] * n_tasks[stage] // n_tasks[need] for need in taken)])
@@ -55,13 +56,44 @@ def described(before: Problem, again: Problem, device: str) -> PlanDevice | None
 def tasks_left(flow: ItemFlow, n_tasks: Sequence[int]) -> list[int]:
     """Tasks of each stage that are not done, if every item gets through. ``n_tasks``: for each item."""
     left = [0] * len(n_tasks)
+    scopes = flow.graph.scopes
     for numbers in flow.strands_of:
         open_ones = [flow.strands[n] for n in numbers if flow.strands[n].fate == "open"]
         for stage, most in enumerate(n_tasks):
+            if scopes[stage]:
+                left[stage] += _parts_left(flow, open_ones, stage, most)
+                continue
             n_here = sum(not strand.is_decided(stage) for strand in open_ones)
             is_whole = len(numbers) == 1  # its samples are made when it comes to their stage
             left[stage] += min(most, n_here * most if is_whole else n_here)
     return left
+
+
+def _parts_left(flow: ItemFlow, wholes: Sequence[Strand], stage: int, most: int) -> int:
+    """Parts of an item that have not been through ``stage``; ``most`` while it is not known how many."""
+    scope, n_left = flow.graph.scopes[stage], 0
+    for whole in wholes:
+        if whole.is_decided(scope[0]):
+            parts = [part for part in flow.parts_of(whole) if part.scope == scope]
+            n_left += sum(part.fate == "open" and not part.is_decided(stage) for part in parts)
+        else:
+            n_left += most
+    return n_left
+
+
+def as_expanded(problem: Problem, flow: ItemFlow) -> Problem:
+    """``problem`` with as many parts of an item as there are on average, where that is known."""
+    scopes, n_tasks = flow.graph.scopes, {}
+    for scope in {scope for scope in scopes if scope}:
+        n_expanded = sum(one.is_decided(scope[0]) for one in flow.strands if not one.scope)
+        n_parts = sum(part.scope == scope for part in flow.strands)
+        if n_expanded and n_parts:
+            n_tasks[scope] = max(1, round(n_parts / n_expanded))
+    stages = [
+        replace(stage, n_tasks=n_tasks.get(scope, stage.n_tasks))
+        for stage, scope in zip(problem.stages, scopes, strict=True)
+    ]
+    return replace(problem, stages=tuple(stages)) if n_tasks else problem
 
 
 def timings_of(view: DispatchView, now: float) -> dict[tuple[str, str], MeanTime]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from evenload.events import EventLog, StageFinished, StageStarted
-from evenload.pipeline.artifacts import output_path
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
 from evenload.pipeline.job.spec import JobSpec, StageSpec
@@ -31,14 +30,14 @@ class StageInputs:
         strand = self._flow.strands[task.strand]
         self._announce(task.stage)
         values = run_folder_path(self._flow.values(task), self._run_folder, self._files)
+        if (gather := self._flow.rules[task.stage].gather) and isinstance(values[gather], list):
+            values[gather] = [run_folder_path(part, self._run_folder, self._files) for part in values[gather]]
         return TaskInputs(task, values, strand.item, self._folder_of(task))
 
     def place_of(self, task: StageTask, output: str) -> str | None:
         """Where an output of a task is saved, relative to the run folder; None if it is no file."""
         stage, item = self._spec.stages[task.stage], self._flow.strands[task.strand].item
-        if output not in stage.file_outputs:
-            return None
-        return output_path(stage.name, stage.outputs, output, item.id, self._folder_of(task))
+        return stage.place_of(output, item.id, self._folder_of(task))
 
     def _folder_of(self, task: StageTask) -> str:
         is_sampled = task.stage in self._sampled
@@ -104,4 +103,5 @@ def _setup(
         python=stage.python,
         may_change_bits=stage.batch_changes_bits == "allow",
         sources=sources,
+        expand=stage.expand or "",
     )

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenload.pipeline.artifacts import output_path
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask, Strand
 from evenload.pipeline.job.spec_stage import sampled_stages
 from evenload.pipeline.reuse.content_digests import ContentDigests
@@ -150,11 +149,8 @@ class KeptResults:
         """Where a result's files belong now."""
         stage, strand = self.spec.stages[task.stage], self.flow.strands[task.strand]
         sample = f"sample-{strand.sample}/" if task.stage in self._sampled else ""
-        return {
-            name: output_path(stage.name, stage.outputs, name, strand.item.id, sample)
-            for name in entry.files
-            if name in stage.outputs
-        }
+        found = {name: stage.place_of(name, strand.item.id, sample) for name in entry.files}
+        return {name: place for name, place in found.items() if place is not None}
 
     def _in_cache(self, task: StageTask) -> FoundResult | None:
         cache, identity = self.settings.cache, self.settings.identities[task.stage]

@@ -63,8 +63,13 @@ def _count_after(spec: "JobSpec", flow: ItemFlow, left: Iterable[StageTask], reu
     reached: dict[int, dict[int, int]] = {}  # stage -> item -> tasks
     for (stage, at), n_strands in stuck.items():
         n_here = n_strands
-        for later in graph.after[stage]:
-            n_here = max(n_here, spec.stages[later].samples) if later in sampled else 1
+        for later in sorted(graph.after[stage]):
+            if len(graph.scopes[later]) > len(graph.scopes[stage]):
+                reuse[later].is_open = True  # nobody knows how many parts there will be
+            if graph.scopes[later] and graph.scopes[later] == graph.scopes[stage]:
+                n_here = n_strands
+            else:
+                n_here = max(n_here, spec.stages[later].samples) if later in sampled else 1
             most = reached.setdefault(later, {})
             most[at] = max(most.get(at, 0), n_here)
     for stage, most in reached.items():

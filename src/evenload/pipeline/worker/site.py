@@ -55,12 +55,12 @@ class Site:
     def with_files(self, inputs: TaskInputs) -> TaskInputs | None:
         """Return a task's inputs with the paths that its files have here; None if one is not there."""
         values: dict[str, Any] = dict(inputs.values)
-        for number, (name, given) in enumerate(inputs.files):
+        for number, (where, given) in enumerate(inputs.files):
             if given.content is not None:
                 # A folder for each file: a stage may look at its name.
                 place = self._place_of(inputs.task) / str(number) / Path(given.path).name
                 _write(place, given.content)
-                values[name] = str(place)
+                _put(values, where, str(place))
             elif not is_same_file(given):
                 return None
         return inputs._replace(values=values, files=())
@@ -117,6 +117,17 @@ class Site:
             model = replace(model, path=self._model(at) or model.path)
         sources = tuple((str(self._copy_of(file)), digest) for file, digest in setup.sources)
         return replace(setup, folder=self._copy_of(setup.folder), target=target, model=model, sources=sources)
+
+
+def _put(values: dict[str, Any], where: Sequence[str | int], value: str) -> None:
+    """Set the value at a place of ``values_in``; lists on the way are copied."""
+    if len(where) == 1:
+        values[str(where[0])] = value
+        return
+    name, number, key = where
+    parts = [dict(part) for part in values[str(name)]]
+    parts[int(number)][str(key)] = value
+    values[str(name)] = parts
 
 
 def _is_shared(check: SiteCheck) -> bool:

@@ -24,6 +24,9 @@ class StageRule:
     condition  who does not meet it ends before the stage
     best_by    of an item's strands those with the largest of this output go on, ``n_best`` of them
     timeout_s  seconds that an item may take in the stage; None: as long as it likes
+    expand     the output whose elements go on as parts; "" for none
+    gather     the name under which parts are taken together; "" for none
+    is_partial of parts that failed, only the others are gathered
     """
 
     name: str
@@ -33,12 +36,17 @@ class StageRule:
     is_lowest: bool = False
     n_best: int = 1
     timeout_s: float | None = None
+    expand: str = ""
+    gather: str = ""
+    is_partial: bool = False
 
     @classmethod
     def of(cls, stage: "StageSpec", timeout_s: float | None = None) -> "StageRule":
         """As the job file says; ``timeout_s`` where the stage says nothing."""
         best, limit_s = stage.best, stage.timeout_s or timeout_s
-        rule = cls(stage.name, stage.condition, stage.samples, timeout_s=limit_s)
+        rule = cls(stage.name, stage.condition, stage.samples, timeout_s=limit_s, expand=stage.expand or "")
+        if stage.gather is not None:
+            rule = replace(rule, gather=stage.gather.by, is_partial=stage.gather.allow_failed)
         return rule if best is None else replace(rule, best_by=best.by, is_lowest=best.lowest, n_best=best.n)
 
 

@@ -1,5 +1,6 @@
-"""One sample of one item on its way through a graph of stages, and what the stages gave it."""
+"""One sample or part of an item on its way through a graph of stages, and what the stages gave it."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -28,9 +29,12 @@ class Made(NamedTuple):
 
 @dataclass(slots=True)
 class Strand:
-    """One sample of one item on its way through the stages.
+    """One sample or part of an item on its way through the stages.
 
     at        the item's place in the input
+    scope     of a part: the stages that made it, and what it is part of; () for a whole item
+    parent    of a part: the strand that it is part of
+    parts     stage -> the parts that it made, by number
     spent_s   seconds that its stages took
     made      what each stage gave that it is through with
     begun     stages that it has entered
@@ -38,7 +42,8 @@ class Strand:
     errors    of the stages that failed
     fate      open | done | failed | filtered (no condition met) | not chosen (others were better) | skipped
     error     of the first stage that failed
-    ended_in  the stage that it ended in, unless it came through
+    n_decided    stage -> parts of which it is known whether they get through it
+    n_open_parts parts that are on their way
     """
 
     number: int
@@ -52,7 +57,11 @@ class Strand:
     errors: dict[int, ItemFailure] = field(default_factory=dict)
     fate: str = "open"
     error: ItemFailure | None = None
-    ended_in: str | None = None
+    scope: tuple[int, ...] = ()
+    parent: "Strand | None" = None
+    parts: dict[int, list[int]] = field(default_factory=dict)
+    n_decided: Counter[int] = field(default_factory=Counter)
+    n_open_parts: int = 0
 
     @property
     def n_stages(self) -> int:
@@ -61,30 +70,40 @@ class Strand:
 
     @property
     def outputs(self) -> dict[str, Any]:
-        """What all stages gave."""
-        return self.merged(sorted(self.made)).outputs
+        """What all stages gave; of a part, only what is its own."""
+        found: dict[str, Any] = {}
+        for stage in sorted(self.made):
+            found.update(self.made[stage].outputs)
+        return found
+
+    @property
+    def line(self) -> "list[Strand]":
+        """What it is part of, the whole item first, and itself."""
+        return [self] if self.parent is None else [*self.parent.line, self]
 
     def is_decided(self, stage: int) -> bool:
         """Is it through with ``stage``, or known never to be?"""
         return stage in self.made or stage in self.closed
 
     def merged(self, stages: Iterable[int]) -> Made:
-        """What ``stages`` gave together, in this order."""
-        together = Made({}, {})
+        """What ``stages`` gave it, and what it is part of, together in this order."""
+        together, line = Made({}, {}), self.line
         for stage in stages:
-            if stage in self.made:
-                together.outputs.update(self.made[stage].outputs)
-                together.files.update(self.made[stage].files)
+            for strand in line:
+                if stage in strand.made:
+                    together.outputs.update(strand.made[stage].outputs)
+                    together.files.update(strand.made[stage].files)
         return together
 
     def doubled(self, stages: Iterable[int]) -> tuple[str, int, int] | None:
         """An output that two of ``stages`` gave, and which two; None if there is none."""
         first: dict[str, int] = {}
         for stage in stages:
-            for name in self.made[stage].outputs if stage in self.made else ():
-                if name in first:
-                    return name, first[name], stage
-                first[name] = stage
+            for made in (one.made[stage] for one in self.line if stage in one.made):
+                for name in made.outputs:
+                    if name in first:
+                        return name, first[name], stage
+                    first[name] = stage
         return None
 
     def twin(self, number: int, sample: int, item: Item) -> "Strand":

@@ -63,7 +63,9 @@ class _Names:
 
     def before(self, number: int, *, after: bool = False) -> frozenset[int]:
         """Return the stages whose outputs stage ``number`` is given; ``after``: with its own."""
-        return self.graph.before[number] | ({number} if after else set())
+        scopes = self.graph.scopes
+        given = {n for n in self.graph.before[number] if scopes[n] == scopes[number][: len(scopes[n])]}
+        return frozenset(given | ({number} if after else set()))
 
     def fault(self, name: str, number: int, more: Collection[str] = (), *, after: bool = False) -> str | None:
         """Return why stage ``number`` cannot take ``name``; None if it can, or nobody knows.
@@ -83,7 +85,10 @@ class _Names:
 
     def _not_given(self, other: int, number: int) -> str:
         """Say why stage ``number`` is not given the outputs of the stage ``other``."""
-        name = self.stages[other].name
+        name, gather = self.stages[other].name, self.stages[number].gather
+        if other in self.graph.before[number]:
+            parts = gather.by if gather is not None else "the parts"
+            return f"made by stage {name!r} for each part; a stage that gathers finds it in the list {parts}"
         if other < number:
             needs = ", ".join([*(self.stages[need].name for need in self.graph.needs[number]), name])
             return f"made by stage {name!r}, which this one does not need; write needs: [{needs}]"
@@ -103,16 +108,19 @@ class _Names:
 def _stage_faults(names: _Names, number: int, folder: Path) -> Iterator[Fault]:
     """Yield faults of the condition and the ``params`` of a stage."""
     stage = names.stages[number]
+    gathered = (stage.gather.by,) if stage.gather is not None else ()
     if stage.condition is not None:
         for name in sorted(stage.condition.names):
-            if text := names.fault(name, number, ALWAYS_THERE):
-                has_near = any(said in text for said in ("did you mean", "made only later", "does not need"))
+            if text := names.fault(name, number, (*ALWAYS_THERE, *gathered)):
+                has_near = any(
+                    said in text for said in ("did you mean", "made only later", "does not need", "each part")
+                )
                 yield ("when",), text if has_near else f'{text}; a text is written "{name}"'
     yield from code_faults(stage, folder)
     references, faults = names_taken(stage)
     yield from faults
     for place, name, by_default in references:
-        if text := names.fault(name, number):
+        if text := names.fault(name, number, gathered):
             yield (
                 place,
                 f"{by_default} takes {name!r} if nothing else is given; {text}" if by_default else text,

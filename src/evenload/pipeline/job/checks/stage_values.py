@@ -54,6 +54,11 @@ def outputs_of(stage: "StageSpec", folder: Path) -> StageOutputs:
     """
     declared = frozenset(stage.outputs)
     given = _given_names(stage, folder)
+    if stage.expand is not None:  # what it declares is of each part, and nobody can see that in its source
+        missing = (stage.expand,) if given.is_all and stage.expand not in given.names else ()
+        return StageOutputs(
+            declared | given.names | given.mentioned | {stage.expand}, bool(declared), missing
+        )
     if given.is_all:
         missing = tuple(name for name in stage.outputs if name not in given.names)
         return StageOutputs(declared | given.names, True, missing)

@@ -21,6 +21,7 @@ def item_rows(flow: ItemFlow, seed: int, job_folder: Path) -> list[ItemResult]:
             {name: _portable(value, job_folder) for name, value in flow.inputs[at].items()},
             [flow.strands[number] for number in flow.strands_of[at]],
             seed,
+            flow.parts_of,
         )
         for at, item in enumerate(flow.items)
     ]

@@ -18,7 +18,7 @@ from evenload.pipeline.run.machines.job_files import (
     paths_of,
     with_content,
 )
-from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport
+from evenload.pipeline.site import GivenFile, SiteCheck, SiteReport, values_in
 from evenload.pipeline.stage import StageSetup
 
 __all__ = ["SiteVisits"]
@@ -77,14 +77,14 @@ class SiteVisits:
         """Add the files of a task's values: with their contents if they are not there."""
         visit = self._visits[worker.number]
         files = []
-        for name, value in inputs.values.items():
+        for place, value in values_in(inputs.values):
             given = self._described(value)
             if given is None:
                 continue
             is_made = str(value).startswith(f"{self._run_folder}{os.sep}")
             if visit.gives_inputs or (is_made and not visit.report.has_run_folder):
                 given = with_content(given)
-            files.append((name, given))
+            files.append((place, given))
         return inputs._replace(files=tuple(files))
 
     def must_give(self, worker: Worker) -> bool:
