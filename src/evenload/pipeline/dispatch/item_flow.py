@@ -285,8 +285,7 @@ class ItemFlow:
         strand.begun.add(stage)
         if rule.samples > 1 and len(self.strands_of[strand.at]) == 1:
             for sample in range(1, rule.samples):
-                seed = item_seed(self._seed, strand.item.id, sample)
-                item = Item(strand.item.index, strand.item.id, seed, strand.item.group)
+                item = replace(strand.item, seed=item_seed(self._seed, strand.item.id, sample))
                 self._add(strand.twin(len(self.strands), sample, item))
             return [StageTask(stage, number) for number in self.strands_of[strand.at]]
         return [StageTask(stage, strand.number)]
@@ -319,10 +318,8 @@ class ItemFlow:
             return []
         rule = self.rules[stage]
         open_ones = [strand for strand in mine if strand.fate == "open"]
-        ranks = {one.number: rank_of(one.outputs.get(rule.best_by or ""), rule) for one in open_ones}
-        ranked = sorted(
-            (rank, one.sample, one) for one in open_ones if (rank := ranks[one.number]) is not None
-        )
+        ranks = [(rank_of(one.outputs.get(rule.best_by or ""), rule), one.sample, one) for one in open_ones]
+        ranked = sorted((one for one in ranks if one[0] is not None), key=lambda one: one[:2])
         chosen = [strand for _, _, strand in ranked[: rule.n_best]]
         for strand in open_ones:
             if not ranked:

@@ -211,7 +211,8 @@ def _known_keys(place: Place) -> list[str]:
         if isinstance(part, str):
             model = model.model_fields[part].annotation
         if get_args(model):
-            model = next(a for a in get_args(model) if isinstance(a, type) and issubclass(a, BaseModel))
+            plain = [getattr(one, "__origin__", one) for one in get_args(model)]  # Annotated has one
+            model = next(one for one in plain if isinstance(one, type) and issubclass(one, BaseModel))
     return list(model.model_fields)
 
 
