@@ -65,8 +65,9 @@ def values_in(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str | int, ...]
     """Yield each value that a stage is given with its place, also those of the parts that it gathers."""
     for name, value in values.items():
         yield (name,), value
-        for number, part in enumerate(value if isinstance(value, list) else ()):
-            if isinstance(part, Mapping):
+        parts: list[Any] = value if isinstance(value, list) else []
+        for number, part in enumerate(parts):
+            if isinstance(part, dict):
                 yield from (((name, number, key), one) for key, one in part.items())
 
 
