@@ -11,7 +11,17 @@ from typing import Any
 
 from evenload.errors import ConfigError, UnknownName, quoted
 
-__all__ = ["choice", "count", "flag", "folder", "iterated", "keywords", "length", "seconds", "sequence"]
+__all__ = [
+    "choice",
+    "count",
+    "flag",
+    "folder",
+    "iterated",
+    "keywords",
+    "length",
+    "seconds",
+    "sequence",
+]
 
 MOST_COUNT = 1 << 62
 MOST_S = 1e15  # beyond it all is the same, and sums of any two are still numbers

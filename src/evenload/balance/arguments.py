@@ -29,7 +29,10 @@ def whole(name: str, value: Any, *, least: int = 0, most: int = MOST) -> int:
 def number(name: str, value: Any, *, is_zero_allowed: bool = True) -> float:
     """``value`` as a finite float of at least 0. Raises ConfigError for other values."""
     is_real = isinstance(value, Real) and not isinstance(value, bool | np.bool_)
-    found = float(value) if is_real else -1.0
+    try:
+        found = float(value) if is_real else -1.0
+    except OverflowError:  # an integer of very many digits
+        found = np.inf
     if not 0 <= found < np.inf or not (found or is_zero_allowed):
         least = "of at least 0" if is_zero_allowed else "above 0"
         raise ConfigError(f"{name} is {quoted(value)}", hint=f"give a finite number {least}")

@@ -15,6 +15,7 @@ from typing import Any, Literal, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload._option_checks import choice, count, folder
 from evenload._optional import require
 from evenload._private_files import plain_file
 from evenload.errors import ConfigError, FormatError, quoted
@@ -103,8 +104,12 @@ def read_trace(path: str | Path, *, n_experts: int | None = None, kind: Kind | N
     Raises ConfigError if there is no such file or its kind is not known, FormatError if it is damaged, an id
     or a count is negative or out of range, or shapes differ; MissingExtra for .pt without torch.
     """
-    path = Path(path)
-    if not path.exists():
+    path = Path(folder("path", path))
+    if kind is not None:
+        choice("kind", kind, ("ids", "counts"))
+    if n_experts is not None:
+        n_experts = count("n_experts", n_experts, 1)
+    if not _is_there(path):
         raise ConfigError(
             f"no trace at {str(path)!r}",
             hint="give a .npz, .npy, .jsonl, .json or .pt file, or a folder of .pt",
@@ -119,6 +124,13 @@ def read_trace(path: str | Path, *, n_experts: int | None = None, kind: Kind | N
     if path.suffix not in readers:
         raise ConfigError(f"{path.name}: unknown kind of trace", hint="use .npz, .npy, .jsonl, .json or .pt")
     return readers[path.suffix](path, n_experts, kind)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that is too long
+        return False
 
 
 def _array(path: Path, values: Any) -> NDArray:
