@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from evenload._optional import require
 from evenload._version import __version__
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, printable, quoted
 from evenload.events import (
     DeviceSample,
     Event,
@@ -207,16 +207,22 @@ class MetricsServer:
 
     def __init__(self, host: str, port: int) -> None:
         self.sink = Metrics()
-        from prometheus_client import start_http_server
+        from prometheus_client import make_wsgi_app
+
+        from evenload.report.bounded_server import BoundedServer
 
         try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=self.sink.registry)
-        except OSError as error:
+            self._server = BoundedServer(host, port, make_wsgi_app(self.sink.registry))
+        except (OSError, UnicodeError) as error:
             raise ConfigError(
-                f"metrics cannot be served on {host}:{port}: {error.strerror}",
+                f"metrics cannot be served on {printable(host)}:{port}: {getattr(error, 'strerror', error)}",
                 hint="choose another --metrics-port",
             ) from error
         self.port: int = self._server.server_port
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="evenload-metrics", daemon=True
+        )
+        self._thread.start()
 
     def close(self) -> None:
         self._server.shutdown()
@@ -234,5 +240,5 @@ def parse_address(text: str) -> tuple[str, int]:
     """``9464`` or ``0.0.0.0:9464`` as host and port; loopback if only a port is given. Raises ConfigError."""
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise ConfigError(f"{text!r} is no port", hint="write 9464, or 0.0.0.0:9464 for other machines")
+        raise ConfigError(f"{quoted(text)} is no port", hint="write 9464, or 0.0.0.0:9464 for other machines")
     return host.strip("[]") or "127.0.0.1", int(port)
