@@ -19,6 +19,8 @@ from evenload.cli.options import (
     skip_option,
 )
 from evenload.cli.pipeline.result_text import echo_result
+from evenload.cli.pipeline.slurm import slurm_options, submit
+from evenload.cli.pipeline.slurm_script import SlurmOptions
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.results import PipelineResult
@@ -66,6 +68,32 @@ class RunRequest:
         return Pipeline.from_yaml(self.job, (*self.changes, *changes))
 
     @property
+    def arguments(self) -> list[str]:
+        """The command line of this run without ``--fresh``, as another machine is to be given it."""
+        options = {
+            "--devices": self.devices,
+            "--policy": self.policy,
+            "--out": self.out and self.out.resolve(),
+            "--cache": self.cache and self.cache.resolve(),
+            "--report": self.report and self.report.resolve(),
+            "--seed": self.seed,
+        }
+        flags = {"--json": self.as_json, "--quiet": self.quiet}
+        assert self.job is not None
+        return [
+            *("run", str(self.job.resolve()), "--no-progress"),
+            *(f"{name}={value}" for name, value in options.items() if value is not None),
+            *(name for name, is_given in flags.items() if is_given),
+            *(f"--set={change}" for change in self.changes),
+            *(f"--skip={item}" for item in self.skipped),
+        ]
+
+    @property
+    def fresh_arguments(self) -> list[str]:
+        """``--fresh`` as it was given."""
+        return ["--fresh"] if _ALL in self.fresh else [f"--fresh={text}" for text in self.fresh]
+
+    @property
     def done_again(self) -> bool | list[str]:
         """What ``--fresh`` asks for: everything, or some stages."""
         named = [name.strip() for text in self.fresh for name in text.split(",") if name.strip()]
@@ -98,9 +126,10 @@ class RunRequest:
 @json_option
 @quiet_option
 @no_progress_option
+@slurm_options
 @monitor_options
 @passed_as(RunRequest)
-def run(request: RunRequest, monitors: Monitors) -> int:
+def run(request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
     """Run the pipeline that the file JOB describes.
 
     \b
@@ -119,6 +148,10 @@ def run(request: RunRequest, monitors: Monitors) -> int:
     pipeline = request.pipeline()
     for note in () if request.quiet else pipeline.spec.notes:
         click.echo(f"warning: {note}", err=True)
+    if slurm.slurm:
+        return _submit(pipeline, request, monitors, slurm)
+    if slurm.given:
+        raise click.UsageError(f"{', '.join(slurm.given)} only go with --slurm.")
     if request.dry_run:
         plan = pipeline.plan(
             request.devices,
@@ -130,6 +163,19 @@ def run(request: RunRequest, monitors: Monitors) -> int:
         click.echo(json.dumps(plan.to_json(), indent=2) if request.as_json else plan.to_text())
         return 0
     return _run(pipeline, request, monitors).exit_code
+
+
+def _submit(pipeline: "Pipeline", request: RunRequest, monitors: Monitors, slurm: SlurmOptions) -> int:
+    """Submit the same command to Slurm, over a Ray cluster of the nodes that it gives."""
+    if request.backend not in (None, "ray"):
+        raise click.UsageError("--slurm runs over Ray on the job's nodes: leave --backend out.")
+    if monitors.has_dash or monitors.metrics_port is not None or monitors.has_otel:
+        raise click.UsageError(
+            "--slurm has no --dash, --metrics-port or --otel: `evenload dash RUN` follows it."
+        )
+    over_ray = ["--set=backend={name: ray, follow: true}"]
+    arguments = [*request.arguments, *over_ray]
+    return submit(slurm, pipeline.spec.job.name, arguments, request.fresh_arguments, dry_run=request.dry_run)
 
 
 def _run(pipeline: "Pipeline", request: RunRequest, monitors: Monitors) -> "PipelineResult":

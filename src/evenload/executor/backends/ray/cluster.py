@@ -1,11 +1,13 @@
 """A Ray cluster: joining it, the devices of its machines, and an actor for a device."""
 
+import contextlib
 import logging
 import os
+import signal
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -41,7 +43,8 @@ class RayConnection:
                 if found is not None:
                     check_answers(found, JOIN_S)  # Ray itself would try for minutes, without a word
                 try:
-                    ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+                    with _signals_kept():
+                        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
                 except (ConnectionError, ValueError, RuntimeError) as error:
                     where = f"{found.text}, from {found.source}" if found else "this machine"
                     raise ConfigError(
@@ -63,6 +66,19 @@ class RayConnection:
             if self._is_ours and not self._n_users:
                 self._is_ours = False
                 ray.shutdown()
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Put the program's handlers back: Ray's own for SIGTERM aborts it, whatever it has still to write."""
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT) if is_main}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # not one of C
+                signal.signal(number, handler)
 
 
 _CONNECTION = RayConnection()  # ray itself is one per process

@@ -1,0 +1,225 @@
+"""``evenload run --slurm``: its script, and real runs of it under commands that stand in for Slurm's.
+
+The stand-ins start real processes on this machine: a Ray head and another node. No Slurm was asked.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from evenload.cli import main
+from evenload.executor.backends.ray.await_nodes import await_nodes
+from evenload.pipeline import Pipeline
+
+STAGES = """
+import os, time
+
+class Draw:
+    '''Waits for the gate, in all items but the first.'''
+    def __init__(self, context, *, gate):
+        self.gate, self.device = gate, context.device.id
+    def __call__(self, inputs, item):
+        with open(self.gate + ".seen", "a") as seen:
+            seen.write(self.device + "\\n")
+        while item.index and not os.path.exists(self.gate):
+            time.sleep(0.01)
+        return {"drawn": f"{item.id} {item.seed}"}
+"""
+JOB = """\
+version: 1
+job: {name: 'a job', inputs: {jsonl: rows.jsonl}, seed: 3, out: run}
+devices: cpu*1
+stages:
+  - {name: draw, target: 'stages.py:Draw', params: {gate: GATE}}
+report: {html: false, trace: false}
+"""
+COMMANDS = {
+    "sbatch": """
+import os, subprocess, sys
+folder = os.environ["FAKE_SLURM"]
+open(f"{folder}/script", "w").write(sys.stdin.read())
+print("4711")
+""",
+    "scontrol": """
+import os, sys
+if sys.argv[1] == "show":
+    print("alpha\\nbeta")
+else:
+    open(os.environ["FAKE_SLURM"] + "/requeued", "a").write(" ".join(sys.argv[1:]) + "\\n")
+""",
+    "srun": """
+import os, sys
+arguments = sys.argv[1:]
+while arguments[0].startswith("--"):
+    option = arguments.pop(0)
+    if option.startswith("--nodelist="):
+        os.environ["SLURMD_NODENAME"] = option.partition("=")[2]
+os.execvp(arguments[0], arguments)
+""",
+    "getent": """
+import ray
+print(ray.util.get_node_ip_address(), "STREAM alpha")
+""",
+}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    folder = tmp_path / "a folder"
+    folder.mkdir()
+    (folder / "stages.py").write_text(STAGES)
+    (folder / "rows.jsonl").write_text("".join(f'{{"id": "item {at}"}}\n' for at in range(8)))
+    (folder / "job.yaml").write_text(JOB.replace("GATE", str(tmp_path / "gate")))
+    return folder / "job.yaml"
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of what the stand-ins for Slurm's commands write; they come first on the path."""
+    folder, path = tmp_path / "slurm", tmp_path / "bin"
+    folder.mkdir()
+    path.mkdir()
+    for name, code in COMMANDS.items():
+        (path / name).write_text(f"#!{sys.executable}\n{code}")
+        (path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("FAKE_SLURM", str(folder))
+    return folder
+
+
+def evenload(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(["run", *map(str, arguments)])
+    said = capsys.readouterr()
+    assert isinstance(caught.value.code, int)
+    return caught.value.code, said.out, said.err
+
+
+def test_the_script_says_what_was_asked_for(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, script, _ = evenload(
+        capsys, job, "--slurm", "--nodes=3", "--gres=gpu:8", "--partition=long", "--time=12:00:00",
+        "--sbatch=--account=us",
+        "--set=draw.gate=it's here", "--fresh", "--skip=item 3", "--dry-run",
+    )  # fmt: skip
+    assert code == 0
+    for option in ("nodes=3", "gres=gpu:8", "partition=long", "time=12:00:00", "account=us", "no-kill"):
+        assert f"#SBATCH --{option}\n" in script
+    assert "#SBATCH --job-name=evenload-a-job\n" in script
+    assert f"'{job}'" in script
+    checked = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    shellcheck = shutil.which("shellcheck")
+    if shellcheck is not None:
+        told = subprocess.run([shellcheck, "-"], input=script, capture_output=True, text=True)
+        assert told.returncode == 0, told.stdout
+    words = subprocess.run(
+        ["bash", "-c", f"{script[script.index('arguments=(') : script.index('driver=')]}\n"
+         'printf "%s\\n" "${arguments[@]}"'],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert words.stdout.splitlines() == [
+        "run", str(job), "--no-progress", "--set=draw.gate=it's here", "--skip=item 3",
+        "--set=backend={name: ray, follow: true}", "--fresh",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--nodes=2"], "--nodes only go with --slurm"),
+        (["--slurm", "--backend=process"], "leave --backend out"),
+        (["--slurm", "--dash"], "has no --dash"),
+        (["--slurm", "--sbatch=account=x", "--dry-run"], "no option of sbatch"),
+        (["--slurm", "--sbatch=--x\nrm -rf /", "--dry-run"], "no option of sbatch"),
+        (["--slurm"], "no command sbatch here"),
+    ],
+)
+def test_nonsense_is_refused(
+    job: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    words: str,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, out, err = evenload(capsys, job, *options)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
+def test_nodes_are_awaited_so_long_as_was_said() -> None:
+    now, counts = [0.0], iter([0, 1, 1, 2])
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    assert await_nodes(lambda: next(counts), 2, 10.0, clock=lambda: now[0], sleep=sleep) == 2
+    assert now[0] == 1.5
+    assert await_nodes(lambda: 1, 2, 10.0, clock=lambda: now[0], sleep=sleep) == 1
+
+
+def begin(popen: Callable[..., subprocess.Popen], slurm: Path, number: int, restart: int) -> subprocess.Popen:
+    """Start the script that was submitted, as Slurm does on the first of two nodes."""
+    environment = {
+        **os.environ,
+        "SLURM_JOB_ID": str(number),
+        "SLURM_JOB_NODELIST": "alpha,beta",
+        "SLURM_SUBMIT_DIR": str(slurm),
+        "SLURM_CPUS_ON_NODE": "2",
+        "SLURM_RESTART_COUNT": str(restart),
+    }
+    with (slurm / "log").open("ab") as log:
+        return popen(["bash", str(slurm / "script")], env=environment, stdout=log, stderr=log)
+
+
+@pytest.mark.slow
+def test_the_script_runs_a_job_over_two_nodes_and_is_queued_again(
+    job: Path,
+    slurm: Path,
+    tmp_path: Path,
+    until: Callable[..., None],
+    popen: Callable[..., subprocess.Popen],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, out, err = evenload(capsys, job, "--slurm", "--nodes=2", "--fresh")
+    assert (code, out) == (0, "4711\n")
+    assert "evenload-a-job-4711.log" in err
+    seen, log = tmp_path / "gate.seen", slurm / "log"
+    first = begin(popen, slurm, 20_000 + os.getpid(), 0)
+
+    def both_work() -> bool:
+        assert first.poll() is None, log.read_text()
+        begun = seen.read_text().split() if seen.exists() else []
+        return len(begun) == 3 and len(set(begun)) == 2
+
+    until(both_work, "both nodes work, one of them on its second item")
+    first.send_signal(signal.SIGUSR1)
+    until(lambda: first.poll() is not None, "the run ends")
+    assert first.returncode == 130, log.read_text()
+    assert (slurm / "requeued").read_text() == f"requeue {20_000 + os.getpid()}\n"
+    assert "1 done, 7 unfinished of 8 items" in log.read_text()
+    (tmp_path / "gate").touch()
+    again = begin(popen, slurm, 20_000 + os.getpid(), 1)
+    until(lambda: again.poll() is not None, "it goes on")
+    assert again.returncode == 0, log.read_text()
+    assert "8 of 8 done" in log.read_text()
+    assert len(seen.read_text().split()) == 3 + 7, "what was done is kept, although it was asked for afresh"
+    assert not [
+        p for p in psutil.process_iter() if f"evenload-ray-{20_000 + os.getpid()}" in " ".join(_command(p))
+    ]
+    result = Pipeline.from_yaml(job).run(backend="inline", out=tmp_path / "here")
+    assert (job.parent / "run" / "results.jsonl").read_bytes() == (result.path / "results.jsonl").read_bytes()
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
