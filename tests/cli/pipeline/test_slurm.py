@@ -23,8 +23,8 @@ import os, time
 
 class Draw:
     '''Waits for the gate, in all items but the first.'''
-    def __init__(self, context, *, gate):
-        self.gate, self.device = gate, context.device.id
+    def __init__(self, context):
+        self.gate, self.device = "GATE", context.device.id
     def __call__(self, inputs, item):
         with open(self.gate + ".seen", "a") as seen:
             seen.write(self.device + "\\n")
@@ -37,7 +37,7 @@ version: 1
 job: {name: 'a job', inputs: {jsonl: rows.jsonl}, seed: 3, out: run}
 devices: cpu*1
 stages:
-  - {name: draw, target: 'stages.py:Draw', params: {gate: GATE}}
+  - {name: draw, target: 'stages.py:Draw'}
 report: {html: false, trace: false}
 """
 COMMANDS = {
@@ -74,9 +74,9 @@ print(ray.util.get_node_ip_address(), "STREAM alpha")
 def job(tmp_path: Path) -> Path:
     folder = tmp_path / "a folder"
     folder.mkdir()
-    (folder / "stages.py").write_text(STAGES)
+    (folder / "stages.py").write_text(STAGES.replace("GATE", str(tmp_path / "gate")))
     (folder / "rows.jsonl").write_text("".join(f'{{"id": "item {at}"}}\n' for at in range(8)))
-    (folder / "job.yaml").write_text(JOB.replace("GATE", str(tmp_path / "gate")))
+    (folder / "job.yaml").write_text(JOB)
     return folder / "job.yaml"
 
 
@@ -106,7 +106,7 @@ def test_the_script_says_what_was_asked_for(job: Path, capsys: pytest.CaptureFix
     code, script, _ = evenload(
         capsys, job, "--slurm", "--nodes=3", "--gres=gpu:8", "--partition=long", "--time=12:00:00",
         "--sbatch=--account=us",
-        "--set=draw.gate=it's here", "--fresh", "--skip=item 3", "--dry-run",
+        "--set=job.out=it's here", "--fresh", "--skip=item 3", "--dry-run",
     )  # fmt: skip
     assert code == 0
     for option in ("nodes=3", "gres=gpu:8", "partition=long", "time=12:00:00", "account=us", "no-kill"):
@@ -125,7 +125,7 @@ def test_the_script_says_what_was_asked_for(job: Path, capsys: pytest.CaptureFix
         capture_output=True, text=True,
     )  # fmt: skip
     assert words.stdout.splitlines() == [
-        "run", str(job), "--no-progress", "--set=draw.gate=it's here", "--skip=item 3",
+        "run", str(job), "--no-progress", "--set=job.out=it's here", "--skip=item 3",
         "--set=backend={name: ray, follow: true}", "--fresh",
     ]  # fmt: skip
 

@@ -24,6 +24,7 @@ class PlanRequest:
 
     job: Path
     devices: str | None
+    backend: str | None
     mode: str | None
     items: int | None
     measured: Path | None
@@ -37,6 +38,11 @@ class PlanRequest:
 @click.argument("job", type=PATH)
 @click.option(
     "--devices", help="Those of this machine (all, cuda:0,1), or any: 6x24GB:h100 (free memory each)."
+)
+@click.option(
+    "--backend",
+    type=click.Choice(["process", "ray"]),
+    help="ray: plan for the devices of a Ray cluster; wins over the job file.",
 )
 @click.option("--mode", help="auto | single | data_parallel | model_parallel | stage_parallel | swap.")
 @click.option(
@@ -64,18 +70,18 @@ def plan(request: PlanRequest) -> int:
     """
     require("pydantic", extra="yaml", why="reading job files")
     from evenload.pipeline.planning.estimates.run_history import read_history
-    from evenload.pipeline.planning.job_plan import free_host_bytes, plan_job
+    from evenload.pipeline.planning.job_plan import plan_job
     from evenload.pipeline.planning.job_problem import build_job_problem
 
     spec, n_items = read_job(request)
-    fleet, is_here = fleet_of(request.devices, spec)
+    fleet, host_bytes = fleet_of(request, spec)
     job_problem = build_job_problem(
         spec,
         n_items,
         request.job.resolve().parent,
         fleet,
         history=read_history(request.measured) if request.measured is not None else None,
-        host_bytes=free_host_bytes() if is_here else modelled_host_bytes(request.devices, spec),
+        host_bytes=host_bytes,
         trace=request.trace,
     )
     found = plan_job(spec, job_problem)
@@ -102,25 +108,22 @@ def read_job(request: PlanRequest) -> "tuple[JobSpec, int]":
     return spec, len(items)
 
 
-def modelled_host_bytes(devices: str | None, spec: "JobSpec") -> int | None:
-    """The host memory that a modelled fleet is written with; None if it is not."""
-    from evenload.pipeline.planning.modelled_fleet import parse_host_bytes
+def fleet_of(request: PlanRequest, spec: "JobSpec") -> "tuple[list[FleetDevice], int | None]":
+    """The devices to plan for, and the host memory of all; None if a modelled fleet does not say it."""
+    from evenload.pipeline.planning.modelled_fleet import is_modelled, parse_host_bytes, parse_modelled
 
-    return parse_host_bytes(str(spec.devices.use if devices is None else devices))
-
-
-def fleet_of(devices: str | None, spec: "JobSpec") -> "tuple[list[FleetDevice], bool]":
-    """The devices to plan for, and whether they are those of this machine."""
-    from evenload.pipeline.planning.modelled_fleet import is_modelled, parse_modelled
-
-    use = spec.devices.use if devices is None else devices
+    use = spec.devices.use if request.devices is None else request.devices
     if is_modelled(use):
-        return parse_modelled(str(use)), False
+        return parse_modelled(str(use)), parse_host_bytes(str(use))
     from evenload.devices import DevicePool
-    from evenload.pipeline.planning.job_plan import pool_devices
+    from evenload.pipeline.planning.job_plan import free_host_bytes, pool_devices
+    from evenload.pipeline.run.machines.fleet import Fleet, backend_of
 
+    if (request.backend or spec.backend.name) == "ray":
+        with Fleet(use, backend_of(spec.backend, request.backend)[0]) as cluster:
+            return pool_devices(cluster.pool, cluster.free_bytes()), cluster.host_bytes()
     with DevicePool.find(use) as pool:
         found = pool_devices(pool)
     if not found:
         raise ConfigError("there is no device to plan for", hint="give --devices 6x24GB:h100, say")
-    return found, True
+    return found, free_host_bytes()

@@ -24,10 +24,9 @@ import helper
 
 class Draw:
     '''The first item of west is drawn at once; all others wait for the gate.'''
-    def __init__(self, context, *, gate, factor, plain=False):
-        self.gate, self.is_first = gate, context.device.id.startswith("west/")
+    def __init__(self, context, *, factor):
+        self.gate, self.is_first = "GATE", context.device.id.startswith("west/")
         self.factor = float(context.path(factor).read_text())
-        self.is_plain = plain
     def __call__(self, inputs, item):
         while not self.is_first and not os.path.exists(self.gate):
             time.sleep(0.01)
@@ -52,7 +51,7 @@ devices: cpu*1
 stages:
   - name: draw
     target: 'stages.py:Draw'
-    params: {gate: GATE, factor: settings/factor.txt}
+    params: {factor: settings/factor.txt}
     outputs: {drawn: png}
   - {name: weigh, target: 'stages.py:Weigh', outputs: {copy: txt}}
 report: {html: false, trace: false}
@@ -65,10 +64,10 @@ def job(tmp_path: Path) -> Path:
     """A job file; what its items wait for is ``gate`` beside it."""
     folder = tmp_path / "job"
     for name, text in (
-        ("stages.py", STAGES),
+        ("stages.py", STAGES.replace("GATE", str(tmp_path / "gate"))),
         ("helper.py", HELPER),
         ("settings/factor.txt", "0.25"),
-        ("job.yaml", JOB.replace("GATE", str(tmp_path / "gate"))),
+        ("job.yaml", JOB),
         *((f"items/{at}.txt", "x" * at) for at in range(N_ITEMS)),
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
