@@ -3,6 +3,7 @@
 Ends with 0 when N nodes are up, with 1 when they are not in that time; a line on stderr says how many are.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -53,7 +54,7 @@ def _join(address: str) -> bool:
 
     try:
         check_answers(ClusterAddress(address, "the script", "look into its log"), 5.0)
-        ray.init(address, log_to_driver=False, logging_level="ERROR")
+        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except (ConfigError, ConnectionError, RuntimeError, ValueError):
         return False
     return True
