@@ -1,10 +1,14 @@
-"""Simulate a plan item by item: a discrete-event run with the planner's times.
+"""Simulate a plan: a discrete-event run with the planner's times, in which workers that are alike go in step.
 
 A simulated worker is what one phase holds on the same devices: one stage, or several side by side. When it is
 free, it takes the longest item that waits for one of its stages. It leaves the last items of a stage to
 others if they would be done with all that is left no later than this worker with one more item. A worker that
 has nothing left gives its devices to the next phase. This is what pull queues with known speeds do; no worker
 sees the future.
+
+Workers of one kind that begin at the same time with items of the same size end at the same time, too. So they
+are simulated together, as one set with a count, until they part. The result is that of a simulation item by
+item; it costs as many events as there are sets, not items.
 """
 
 import heapq
@@ -13,24 +17,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from evenload.pipeline.plan import TimelineSlice
-from evenload.pipeline.planning.placement_options import PlacementOption
+from evenload.pipeline.planning.simulation.ready_tasks import ReadyTasks, TaskRange, n_in
+from evenload.pipeline.planning.simulation.timeline import Timeline
+from evenload.pipeline.planning.simulation.workers import (
+    SLACK,
+    CandidatePhase,
+    CandidateUnit,
+    WorkerSet,
+    list_workers,
+)
 from evenload.pipeline.problem import Problem
 
 __all__ = ["CandidatePhase", "CandidateUnit", "SimulatedPlan", "simulate_phases"]
-
-SLACK = 1e-9
-_LOADED = -1  # in place of a task: the end of a load
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateUnit:
-    """A stage held by some devices in one phase. ``limit``: leave after so many items (None: never)."""
-
-    option: PlacementOption
-    limit: int | None = None
-
-
-CandidatePhase = tuple[CandidateUnit, ...]
 
 
 @dataclass(slots=True)
@@ -39,305 +37,286 @@ class SimulatedPlan:
 
     makespan_s  infinite if some tasks are never done
     unit2items  items that each unit did, by number of its phase and position in it
+    n_events    ends of items and loads that were simulated one after the other
     """
 
     makespan_s: float
     slices: list[TimelineSlice] = field(default_factory=list)
     unit2items: dict[tuple[int, int], int] = field(default_factory=dict)
+    n_events: int = 0
 
 
 def simulate_phases(
-    problem: Problem, phases: Sequence[CandidatePhase], *, late_first: bool = False
+    problem: Problem, phases: Sequence[CandidatePhase], *, late_first: bool = False, slices: str = "each"
 ) -> SimulatedPlan:
-    """Simulate ``phases``. ``late_first``: a worker of several stages prefers the last."""
-    return _PlanSimulation(problem, phases, late_first).run()
+    """Simulate ``phases``.
 
-
-class _SimulatedWorker:
-    """The stages that a phase holds on the same devices, and what the worker is doing."""
-
-    __slots__ = ("at", "closed", "devices", "end_s", "is_open", "item_s", "limits", "load_s", "loaded",
-                 "missing", "n_busy", "n_parallel", "number", "phase", "stages", "taken")  # fmt: skip
-
-    def __init__(self, number: int, phase: int, devices: tuple[str, ...]):
-        self.number, self.phase, self.devices = number, phase, devices
-        self.stages: list[int] = []
-        self.item_s: dict[int, float] = {}
-        self.load_s: dict[int, float] = {}
-        self.limits: dict[int, int | None] = {}
-        self.taken: dict[int, int] = {}
-        self.at: dict[int, int] = {}
-        self.loaded: set[int] = set()
-        self.closed: set[int] = set()
-        self.n_parallel, self.n_busy, self.is_open = 1, 0, False
-        self.end_s: list[float] = []  # of the items it works on
-        self.missing = len(devices)  # that still work for an earlier phase
+    late_first  a worker of several stages prefers the last
+    slices      what is recorded: each item and load | joined, where one follows the other | none
+    """
+    return _PlanSimulation(problem, phases, late_first, slices).run()
 
 
 class _PlanSimulation:
     """One run of the simulation: its workers, queues and events, in simulated time."""
 
-    def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], late_first: bool):
-        self.problem, self.late_first = problem, late_first
-        n_stages = len(problem.stages)
-        index = {stage.name: number for number, stage in enumerate(problem.stages)}
-        self.workers: list[_SimulatedWorker] = []
-        self.device2workers: dict[str, list[_SimulatedWorker]] = {device.id: [] for device in problem.devices}
-        for number, phase in enumerate(phases):
-            self._add_workers(number, phase, index)
+    def __init__(
+        self, problem: Problem, phases: Sequence[CandidatePhase], late_first: bool, slices: str
+    ):
+        self.problem = problem
+        self.tasks = ReadyTasks(problem)
+        self.mean_size, self.is_whole = problem.mean_size, problem.sizes is None
+        self.workers = list_workers(problem, phases, late_first=late_first)
+        self.device2workers: dict[str, list[int]] = {device.id: [] for device in problem.devices}
+        for worker in self.workers:
+            for device in worker.devices:
+                self.device2workers[device].append(worker.number)
         self.next_worker = dict.fromkeys(self.device2workers, 0)
-        self.stage2workers = [
-            [worker for worker in self.workers if s in worker.item_s] for s in range(n_stages)
-        ]
+        index = {stage.name: number for number, stage in enumerate(problem.stages)}
         self.holds = {device.id: {index[n] for n in device.holds if n in index} for device in problem.devices}
-        self.last_held: dict[str, tuple[tuple[str, ...], set[int]]] = {}
-        self.sizes = problem.sizes
-        self.ready: list[list[tuple[float, int]]] = [[] for _ in range(n_stages)]  # (-size, task)
-        self.n_left = [problem.n_left(s) for s in range(n_stages)]  # not started
-        self.n_unfinished = sum(self.n_left)
-        self.events: list[tuple[float, int, int, int, int]] = []  # time, order, worker, stage, task
-        self.order = 0
-        self.waiting: set[int] = set()
-        self.result = SimulatedPlan(math.inf)
-        self.graph = problem.graph
-        self.n_arrived = {
-            (need, stage): [0] * problem.n_items
-            for stage, needs in enumerate(self.graph.needs)
-            for need in needs
-            if problem.stages[stage].n_tasks < problem.stages[need].n_tasks
-        }
-        self.n_missing = {  # of each task of a join, the needs that are not there
-            stage: [len(needs)] * (problem.stages[stage].n_tasks * problem.n_items)
-            for stage, needs in enumerate(self.graph.needs)
-            if len(needs) > 1
-        }
-
-    def _add_workers(self, number: int, phase: CandidatePhase, index: dict[str, int]) -> None:
-        here: dict[tuple[str, ...], _SimulatedWorker] = {}
-        for position, unit in enumerate(phase):
-            devices = unit.option.devices
-            if devices not in here:
-                worker = here[devices] = _SimulatedWorker(len(self.workers), number, devices)
-                self.workers.append(worker)
-                for device in devices:
-                    self.device2workers[device].append(worker)
-            worker, stage = here[devices], index[unit.option.stage]
-            worker.stages.append(stage)
-            worker.item_s[stage], worker.load_s[stage] = unit.option.item_s, unit.option.load_s
-            worker.limits[stage], worker.taken[stage], worker.at[stage] = unit.limit, 0, position
-            worker.n_parallel = max(worker.n_parallel, unit.option.fit.in_flight)
-        for worker in here.values():
-            worker.stages.sort(reverse=self.late_first)
+        self.last_held: dict[str, tuple[tuple[str, ...], frozenset[int]]] = {}
+        self.rate = [0.0] * len(problem.stages)  # items per second of all open workers
+        self.idle: dict[tuple, WorkerSet] = {}  # all lanes free, by key: equal ones are one
+        self.partly: dict[int, WorkerSet] = {}  # some lanes free, by number of the worker
+        self.busy: dict[int, WorkerSet] = {}  # no lane free, by number of the first worker
+        self.events: list[tuple[float, int, WorkerSet | str, int, list[TaskRange]]] = []
+        self.n_events = 0
+        self.n_unfinished = sum(self.tasks.n_left)
+        self.timeline = None if slices == "none" else Timeline(problem, self.workers, joins=slices == "joined")
 
     def run(self) -> SimulatedPlan:
-        self._queue_first_tasks()
         for device in self.problem.devices:
             if device.ready_s > 0:
-                self._schedule(device.ready_s, -1 - self._device_number(device.id), 0, 0)
+                self._schedule(device.ready_s, device.id, 0, [])
             else:
-                self._arrive(device.id, 0.0)
+                self._arrive(device.id)
         now = 0.0
         self._wake(now)
         while self.events:
-            now, _, worker, stage, task = heapq.heappop(self.events)
-            if worker < 0:
-                self._arrive(self.problem.devices[-1 - worker].id, now)
-            else:
-                self._finish(self.workers[worker], stage, task, now)
+            now = self.events[0][0]
+            while self.events and self.events[0][0] == now:
+                _, _, who, stage, tasks = heapq.heappop(self.events)
+                if isinstance(who, str):
+                    self._arrive(who)
+                else:
+                    self._finish(who, stage, tasks, now)
             self._wake(now)
-        if not self.n_unfinished:
-            self.result.makespan_s = now
-        for worker in self.workers:
-            for stage, taken in worker.taken.items():
-                self.result.unit2items[worker.phase, worker.at[stage]] = taken
-        return self.result
+        taken = {(w.phase, w.at[stage]): n for w in self.workers for stage, n in w.taken.items()}
+        makespan_s = math.inf if self.n_unfinished else now
+        slices = [] if self.timeline is None else self.timeline.slices
+        return SimulatedPlan(makespan_s, slices, taken, self.n_events)
 
-    def _device_number(self, device: str) -> int:
-        return next(n for n, one in enumerate(self.problem.devices) if one.id == device)
+    def _schedule(self, t: float, who: WorkerSet | str, stage: int, tasks: list[TaskRange]) -> None:
+        self.n_events += 1
+        heapq.heappush(self.events, (t, self.n_events, who, stage, tasks))
 
-    def _schedule(self, t: float, worker: int, stage: int, task: int) -> None:
-        self.order += 1
-        heapq.heappush(self.events, (t, self.order, worker, stage, task))
+    # --- devices and workers ------------------------------------------------------------------------
 
-    def _size(self, stage: int, task: int) -> float:
-        return 1.0 if self.sizes is None else self.sizes[task // self.problem.stages[stage].n_tasks]
-
-    def _queue_first_tasks(self) -> None:
-        """Queue the tasks that can begin at once: those not done whose earlier stages are."""
-        stages = self.problem.stages
-        for number in range(len(stages)):
-            n_all = stages[number].n_tasks * self.problem.n_items
-            first, last = n_all - self.n_left[number], n_all
-            for need in self.graph.needs[number]:
-                n_done = stages[need].n_tasks * self.problem.n_items - self.n_left[need]
-                n_reached = n_done * stages[number].n_tasks // stages[need].n_tasks
-                last = min(last, n_reached)
-                for task in range(n_reached if number in self.n_missing else 0):
-                    self.n_missing[number][task] -= 1
-            self.ready[number] = [(-self._size(number, task), task) for task in range(first, last)]
-            heapq.heapify(self.ready[number])
-
-    def _arrive(self, device: str, now: float) -> None:
+    def _arrive(self, device: str) -> None:
         """Give a free device to its next worker, if there is one."""
-        workers = self.device2workers[device]
-        if self.next_worker[device] < len(workers):
-            worker = workers[self.next_worker[device]]
+        numbers = self.device2workers[device]
+        if self.next_worker[device] < len(numbers):
+            worker = self.workers[numbers[self.next_worker[device]]]
             worker.missing -= 1
             if worker.missing == 0:
-                self._open(worker)
+                self._open(worker.number)
 
-    def _open(self, worker: _SimulatedWorker) -> None:
-        worker.is_open = True
-        for stage in worker.stages:
-            is_kept = all(
-                stage in self.holds[device]
-                or (device in self.last_held and self.last_held[device][0] == worker.devices
-                    and stage in self.last_held[device][1])
-                for device in worker.devices
-            )  # fmt: skip
-            if is_kept:
-                worker.loaded.add(stage)
-        self.waiting.add(worker.number)
+    def _open(self, number: int) -> None:
+        worker = self.workers[number]
+        held = [self.last_held.get(device, ((), frozenset())) for device in worker.devices]
+        loaded = frozenset(
+            stage
+            for stage in worker.kind.stages
+            if all(
+                stage in self.holds[device] or (devices == worker.devices and stage in stages)
+                for device, (devices, stages) in zip(worker.devices, held, strict=True)
+            )
+        )
+        for stage, item_s in worker.kind.item_s.items():
+            self.rate[stage] += worker.kind.n_parallel / item_s
+        self._rest(WorkerSet(worker.kind, [number], loaded))
+
+    def _rest(self, some: WorkerSet) -> None:
+        """Put workers where they belong: all lanes free, some, or none."""
+        if some.ends:
+            where = self.partly if some.n_lanes else self.busy
+            where[some.members[0]] = some
+        elif (equal := self.idle.get(some.key)) is not None:
+            equal.members += some.members
+        else:
+            self.idle[some.key] = some
+
+    def _release(self, some: WorkerSet) -> None:
+        """Let the devices of workers that have nothing more to do go on to the next phase."""
+        for number in some.members:
+            devices = self.workers[number].devices
+            for device in devices:
+                self.last_held[device] = devices, some.loaded
+                self.next_worker[device] += 1
+                self._arrive(device)
+
+    def _close(self, some: WorkerSet, stage: int) -> None:
+        some.closed |= {stage}
+        self.rate[stage] -= len(some.members) * some.kind.n_parallel / some.kind.item_s[stage]
+
+    # --- decisions ----------------------------------------------------------------------------------
 
     def _wake(self, now: float) -> None:
         """Give every free worker something to do, fastest first, until none takes anything more."""
         again = True
         while again:
             again = False
-            for number in sorted(self.waiting, key=self._speed_rank):
-                again |= self._step(self.workers[number], now)
+            for some in sorted((*self.idle.values(), *self.partly.values()), key=lambda one: one.order):
+                if self._may_change(some):
+                    again |= self._step(some, now)
 
-    def _speed_rank(self, number: int) -> tuple[float, int]:
-        worker = self.workers[number]
-        return min(
-            worker.item_s[stage] / self.problem.stages[stage].item_s for stage in worker.stages
-        ), number
-
-    def _step(self, worker: _SimulatedWorker, now: float) -> bool:
-        """Start items while the worker is free, or let its devices go; return whether anything changed."""
-        changed = False
-        while worker.n_busy < worker.n_parallel:
-            stage = self._choose_stage(worker, now)
-            if stage is None:
-                break
-            self._start(worker, stage, now)
-            changed = True
-        if worker.n_busy == 0 and not changed:
-            self._load_ahead(worker, now)
-        if worker.n_busy >= worker.n_parallel:
-            self.waiting.discard(worker.number)
-        elif worker.n_busy == 0 and len(worker.closed) == len(worker.stages):
-            self._release(worker, now)
-            changed = True
-        return changed
-
-    def _choose_stage(self, worker: _SimulatedWorker, now: float) -> int | None:
-        """Return the stage to take an item of; close stages that the worker has nothing more to do for."""
-        for stage in worker.stages:
-            if stage in worker.closed:
-                continue
-            limit = worker.limits[stage]
-            if self.n_left[stage] == 0 or (limit is not None and worker.taken[stage] >= limit):
-                worker.closed.add(stage)
-                continue
-            load_s = 0.0 if stage in worker.loaded else worker.load_s[stage]
-            size = -self.ready[stage][0][0] if self.ready[stage] else 1.0
-            if self._others_suffice(worker, stage, now + load_s + size * worker.item_s[stage], now):
-                worker.closed.add(stage)
-            elif self.ready[stage]:
-                return stage
-        return None
-
-    def _others_suffice(self, worker: _SimulatedWorker, stage: int, deadline: float, now: float) -> bool:
-        """Return whether the other open workers would finish the rest of the stage by ``deadline``."""
-        needed = self.n_left[stage] * self.problem.mean_size
-        for other in self.stage2workers[stage]:
-            if other is worker or not other.is_open or stage in other.closed:
-                continue
-            item_s = other.item_s[stage]
-            load_s = 0.0 if stage in other.loaded else other.load_s[stage]
-            possible = 0.0
-            starts = [max(end, now) for end in other.end_s] + [now] * (other.n_parallel - other.n_busy)
-            for start in starts:
-                room = (deadline - start - load_s) / item_s + SLACK
-                if room > 0:
-                    possible += room if self.sizes is not None else math.floor(room)
-            limit = other.limits[stage]
-            needed -= possible if limit is None else min(possible, limit - other.taken[stage])
-            if needed <= SLACK:
+    def _may_change(self, some: WorkerSet) -> bool:
+        """Return whether a look at these workers could change anything; quick."""
+        tasks = self.tasks
+        for stage in some.kind.stages:
+            if stage not in some.closed and (
+                tasks.n_ready[stage]
+                or stage not in some.loaded
+                or tasks.n_left[stage] * self.mean_size <= self._most_by(some, stage, 1.0)
+            ):
                 return True
+        return not some.ends and len(some.closed) == len(some.kind.stages)
+
+    def _most_by(self, some: WorkerSet, stage: int, size: float) -> float:
+        """Return at least the work that all open workers could do while one of these does one item more."""
+        load_s = 0.0 if stage in some.loaded else some.kind.load_s[stage]
+        return self.rate[stage] * (load_s + size * some.kind.item_s[stage]) * (1 + 1e-6) + 1e-6
+
+    def _step(self, some: WorkerSet, now: float) -> bool:
+        """Have these workers begin, load, wait, or let their devices go. Return whether others may see it."""
+        if some.ends:
+            del self.partly[some.members[0]]
+        else:
+            del self.idle[some.key]
+        return self._act(some, now)
+
+    def _act(self, some: WorkerSet, now: float) -> bool:
+        changed = False
+        while True:
+            stage, n_workers, n_each = self._choose(some, now)
+            if stage is None:
+                return self._settle(some, now) or changed
+            apart = some if n_workers == len(some.members) else some.split(n_workers)
+            if n_each:
+                self._start(apart, stage, n_each, now)
+                if apart is some:
+                    return True
+                changed = True
+                continue
+            self._close(apart, stage)
+            if apart is not some:
+                self.busy[some.members[0]] = some  # so that the one knows of the others
+                changed |= self._act(apart, now)
+                del self.busy[some.members[0]]
+
+    def _choose(self, some: WorkerSet, now: float) -> tuple[int | None, int, int]:
+        """Return the stage that the first workers of the set take items of, how many workers, and items each.
+
+        With 0 items they have nothing more to do for the stage; without a stage, nobody has anything to do
+        now. Stages that are over for all of them are closed.
+        """
+        for stage in some.kind.stages:
+            if stage in some.closed:
+                continue
+            n_left, limit = self.tasks.n_left[stage], some.kind.limits.get(stage)
+            if n_left == 0 or (limit is not None and some.taken[stage] >= limit):
+                self._close(some, stage)
+                continue
+            size = self.tasks.size_next(stage)
+            most = self._most_by(some, stage, size) / self.mean_size
+            is_near_end = n_left <= most
+            if is_near_end and self._others_suffice(some, stage, size, now):
+                return stage, 1, 0
+            if self.tasks.n_ready[stage]:
+                return (stage, 1, 1) if is_near_end else (stage, *self._together(some, stage, n_left - most))
+        return None, 0, 0
+
+    def _together(self, some: WorkerSet, stage: int, n_surely: float) -> tuple[int, int]:
+        """Return how many workers can begin at once with items of one size, and how many items each.
+
+        ``n_surely``: so many can be taken before anybody might leave the rest to others.
+        """
+        limit, n_lanes = some.kind.limits.get(stage), some.n_lanes
+        n_each = n_lanes if limit is None else min(n_lanes, limit - some.taken[stage])
+        n_most = len(some.members) if n_each == n_lanes else 1
+        n_alike = self.tasks.n_alike(stage, min(math.ceil(n_surely), n_most * n_each))
+        return (n_alike // n_each, n_each) if n_alike >= n_each else (1, n_alike)
+
+    def _others_suffice(self, some: WorkerSet, stage: int, size: float, now: float) -> bool:
+        """Return whether the others would finish the rest of the stage before one more item of one of these."""
+        load_s = 0.0 if stage in some.loaded else some.kind.load_s[stage]
+        deadline = now + load_s + size * some.kind.item_s[stage]
+        needed = self.tasks.n_left[stage] * self.mean_size
+        needed -= some.possible(stage, deadline, now, is_whole=self.is_whole) * (len(some.members) - 1)
+        for others in (self.idle, self.partly, self.busy):
+            for other in others.values():
+                if needed <= SLACK:
+                    return True
+                if stage in other.kind.item_s and stage not in other.closed:
+                    possible = other.possible(stage, deadline, now, is_whole=self.is_whole)
+                    needed -= possible * len(other.members)
+        return needed <= SLACK
+
+    # --- work ---------------------------------------------------------------------------------------
+
+    def _settle(self, some: WorkerSet, now: float) -> bool:
+        """There is nothing to begin: load ahead, let the devices go, or wait. Return whether it changes others."""
+        if some.ends:
+            self._rest(some)
+            return False
+        if len(some.closed) == len(some.kind.stages):
+            self._release(some)
+            return True
+        kind = some.kind
+        coming = [s for s in kind.stages if s not in some.closed | some.loaded and kind.load_s[s] > 0]
+        if not coming:
+            self._rest(some)
+            return False
+        stop = self._load(some, coming[0], now)
+        some.ends = [stop] * kind.n_parallel
+        self._schedule(stop, some, coming[0], [])
+        self._rest(some)
         return False
 
-    def _start(self, worker: _SimulatedWorker, stage: int, now: float) -> None:
-        size, task = heapq.heappop(self.ready[stage])
-        start = now
-        if stage not in worker.loaded:
-            start += worker.load_s[stage]
-            worker.loaded.add(stage)
-            for device in worker.devices:
-                if start > now:
-                    self._record(device, stage, "load", now, start)
-        stop = start - size * worker.item_s[stage]
-        for device in worker.devices:
-            self._record(device, stage, "work", start, stop)
-        worker.taken[stage] += 1
-        worker.n_busy += 1
-        worker.end_s.append(stop)
-        self.n_left[stage] -= 1
-        self._schedule(stop, worker.number, stage, task)
+    def _load(self, some: WorkerSet, stage: int, now: float) -> float:
+        """Load the model of a stage, unless it is there; return when it is ready."""
+        if stage in some.loaded:
+            return now
+        some.loaded |= {stage}
+        stop = now + some.kind.load_s[stage]
+        if self.timeline is not None and stop > now:
+            self.timeline.add(some.members, stage, "load", now, stop, 0)
+        return stop
 
-    def _load_ahead(self, worker: _SimulatedWorker, now: float) -> None:
-        """Load a model while the worker waits for its first item."""
-        coming = [s for s in worker.stages if s not in worker.closed | worker.loaded and worker.load_s[s] > 0]
-        if not coming:
-            return
-        stage, stop = coming[0], now + worker.load_s[coming[0]]
-        worker.loaded.add(stage)
-        for device in worker.devices:
-            self._record(device, stage, "load", now, stop)
-        worker.n_busy = worker.n_parallel
-        worker.end_s = [stop] * worker.n_parallel
-        self._schedule(stop, worker.number, stage, _LOADED)
+    def _start(self, some: WorkerSet, stage: int, n_each: int, now: float) -> None:
+        """Begin items of one size: on all lanes of these workers, or on free lanes of one worker."""
+        start = self._load(some, stage, now)
+        stop = start + self.tasks.size_next(stage) * some.kind.item_s[stage]
+        tasks = self.tasks.take(stage, n_each * len(some.members))
+        if self.timeline is not None:
+            self.timeline.add(some.members, stage, "work", start, stop, n_each)
+        for number in some.members:
+            self.workers[number].taken[stage] += n_each
+        if stage in some.taken:
+            some.taken[stage] += n_each
+        some.ends += [stop] * n_each
+        self._schedule(stop, some, stage, tasks)
+        self._rest(some)
 
-    def _record(self, device: str, stage: int, kind: str, start: float, stop: float) -> None:
-        name = self.problem.stages[stage].name
-        self.result.slices.append(TimelineSlice(device, name, kind, start, stop, int(kind == "work")))
-
-    def _finish(self, worker: _SimulatedWorker, stage: int, task: int, now: float) -> None:
-        if task == _LOADED:
-            worker.n_busy, worker.end_s = 0, []
-            self.waiting.add(worker.number)
-            return
-        worker.n_busy -= 1
-        worker.end_s.remove(now)
-        self.n_unfinished -= 1
-        self.waiting.add(worker.number)
-        for later in self.graph.next[stage]:
-            missing = self.n_missing.get(later)
-            for following in self._following(stage, task, later):
-                if missing is not None:
-                    missing[following] -= 1
-                if missing is None or not missing[following]:
-                    heapq.heappush(self.ready[later], (-self._size(later, following), following))
-
-    def _following(self, stage: int, task: int, later: int) -> range:
-        """Return the tasks of the stage ``later`` for which ``task`` was the last of what they need of it.
-
-        A sample follows what it is made of; the best of an item's samples follow once all are done.
-        """
-        before, after = self.problem.stages[stage].n_tasks, self.problem.stages[later].n_tasks
-        item = task // before
-        if after >= before:
-            width = after // before
-            return range(task * width, (task + 1) * width)
-        arrived = self.n_arrived[stage, later]
-        arrived[item] += 1
-        return range(item * after, (item + 1) * after) if arrived[item] == before else range(0)
-
-    def _release(self, worker: _SimulatedWorker, now: float) -> None:
-        self.waiting.discard(worker.number)
-        worker.is_open = False
-        for device in worker.devices:
-            self.last_held[device] = (worker.devices, set(worker.loaded))
-            self.next_worker[device] += 1
-            self._arrive(device, now)
+    def _finish(self, some: WorkerSet, stage: int, tasks: list[TaskRange], now: float) -> None:
+        self.busy.pop(some.members[0], None)
+        self.partly.pop(some.members[0], None)
+        if tasks:
+            n_done = n_in(tasks)
+            self.n_unfinished -= n_done
+            for _ in range(n_done // len(some.members)):
+                some.ends.remove(now)
+            self.tasks.done(stage, tasks)
+        else:  # a model was loaded
+            some.ends = []
+        self._rest(some)

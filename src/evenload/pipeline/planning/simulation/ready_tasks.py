@@ -1,0 +1,130 @@
+"""Tasks that can begin, stage by stage, as ranges of their numbers; longest first."""
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from evenload.pipeline.problem import Problem
+
+__all__ = ["ReadyTasks", "TaskRange", "n_in"]
+
+TaskRange = tuple[int, int]  # first and one behind the last; items are numbered from the longest on
+
+
+class ReadyTasks:
+    """The tasks of a job that can begin now, and those that are not done yet.
+
+    n_ready   of each stage, tasks that can begin
+    n_left    of each stage, tasks that were not taken
+    """
+
+    def __init__(self, problem: Problem):
+        self._stages, self._graph = problem.stages, problem.graph
+        self._sizes = None if problem.sizes is None else sorted(problem.sizes, reverse=True)
+        numbers = range(len(problem.stages))
+        self.n_left = [problem.n_left(number) for number in numbers]
+        self.n_ready = [0 for _ in numbers]
+        self._heaps: list[list[TaskRange]] = [[] for _ in numbers]
+        self._n_arrived = {
+            (need, number): [0] * problem.n_items
+            for number in numbers
+            for need in self._graph.needs[number]
+            if self._stages[number].n_tasks < self._stages[need].n_tasks
+        }
+        self._n_missing = {  # of each task of a join, the needs that are not there
+            number: [len(needs)] * (self._stages[number].n_tasks * problem.n_items)
+            for number, needs in enumerate(self._graph.needs)
+            if len(needs) > 1
+        }
+        self._queue_first(problem)
+
+    def _queue_first(self, problem: Problem) -> None:
+        """Queue the tasks that can begin at once: those not done whose earlier stages are."""
+        for number, stage in enumerate(self._stages):
+            n_all = stage.n_tasks * problem.n_items
+            first, last = n_all - self.n_left[number], n_all
+            for need in self._graph.needs[number]:
+                n_done = self._stages[need].n_tasks * problem.n_items - self.n_left[need]
+                n_reached = n_done * stage.n_tasks // self._stages[need].n_tasks
+                last = min(last, n_reached)
+                for task in range(n_reached if number in self._n_missing else 0):
+                    self._n_missing[number][task] -= 1
+            if last > first:
+                self._add(number, (first, last))
+
+    def _add(self, stage: int, tasks: TaskRange) -> None:
+        heapq.heappush(self._heaps[stage], tasks)
+        self.n_ready[stage] += tasks[1] - tasks[0]
+
+    def size_next(self, stage: int) -> float:
+        """Return the size of the longest task that can begin; 1 if none can."""
+        if self._sizes is None or not self._heaps[stage]:
+            return 1.0
+        return self._sizes[self._heaps[stage][0][0] // self._stages[stage].n_tasks]
+
+    def n_alike(self, stage: int, most: int) -> int:
+        """Return how many tasks can begin that are as long as the longest one, up to ``most``."""
+        most = min(most, self.n_ready[stage])
+        if self._sizes is None or most < 2:
+            return most
+        (first, last), width = self._heaps[stage][0], self._stages[stage].n_tasks
+        size, n = self._sizes[first // width], 1
+        while n < min(most, last - first) and self._sizes[(first + n) // width] == size:
+            n += 1
+        return n
+
+    def take(self, stage: int, n: int) -> list[TaskRange]:
+        """Take out the ``n`` longest tasks that can begin; there must be so many."""
+        heap, taken = self._heaps[stage], []
+        self.n_ready[stage] -= n
+        self.n_left[stage] -= n
+        while n:
+            first, last = heap[0]
+            if last - first > n:
+                heapq.heapreplace(heap, (first + n, last))
+                last = first + n
+            else:
+                heapq.heappop(heap)
+            taken.append((first, last))
+            n -= last - first
+        return taken
+
+    def done(self, stage: int, tasks: Iterable[TaskRange]) -> None:
+        """Queue what can begin now that ``tasks`` are done."""
+        for later in self._graph.next[stage]:
+            for some in tasks:
+                for ready in self._following(stage, some, later):
+                    self._add(later, ready)
+
+    def _following(self, stage: int, tasks: TaskRange, later: int) -> Iterator[TaskRange]:
+        """Yield the tasks of the stage ``later`` that ``tasks`` were the last needs of.
+
+        A sample follows what it is made of; the best of an item's samples follow once all are done.
+        """
+        before, after = self._stages[stage].n_tasks, self._stages[later].n_tasks
+        if after >= before:
+            width = after // before
+            reached: Iterable[TaskRange] = ((tasks[0] * width, tasks[1] * width),)
+        else:
+            reached = self._items_complete(stage, tasks, later)
+        missing = self._n_missing.get(later)
+        if missing is None:
+            yield from reached
+            return
+        for task in (task for some in reached for task in range(*some)):
+            missing[task] -= 1
+            if not missing[task]:
+                yield task, task + 1
+
+    def _items_complete(self, stage: int, tasks: TaskRange, later: int) -> Iterator[TaskRange]:
+        before, after = self._stages[stage].n_tasks, self._stages[later].n_tasks
+        arrived = self._n_arrived[stage, later]
+        for task in range(*tasks):
+            item = task // before
+            arrived[item] += 1
+            if arrived[item] == before:
+                yield item * after, (item + 1) * after
+
+
+def n_in(tasks: Iterable[TaskRange]) -> int:
+    """Count the tasks of ranges."""
+    return sum(last - first for first, last in tasks)
