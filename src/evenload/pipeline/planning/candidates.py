@@ -2,9 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from evenload.pipeline.planning.fill_devices import fill_devices
 from evenload.pipeline.planning.layouts import Layout, best_layouts, best_single
 from evenload.pipeline.planning.placement_options import PlacementOption, bytes_together
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
@@ -169,8 +170,10 @@ def _staggered(
         return
     is_split = not _is_ungrouped(layouts)
     seen: set[tuple[CandidatePhase, ...]] = set()
-    for name, step, may_change in itertools.product(("fast", "slow"), _STEPS, (True, False)):
-        phases = _fill(problem, layouts, bound_s * (1 + step), name == "fast", may_change)
+    ways = [*itertools.product(("fast",), (True,), (True,)), *itertools.product(("fast", "slow"), (True, False), (False,))]
+    for step, (name, may_change, has_quotas) in itertools.product(_STEPS, ways):
+        deadline_s = bound_s * (1 + step)
+        phases = fill_devices(problem, layouts, deadline_s, name == "fast", may_change, has_quotas)
         if phases is None or phases in seen:
             continue
         seen.add(phases)
@@ -184,97 +187,3 @@ def _is_static(phases: Sequence[CandidatePhase]) -> bool:
     """Return whether no device has a unit in more than one phase."""
     devices = [device for phase in phases for unit in phase for device in unit.option.devices]
     return len(devices) == len(set(devices))
-
-
-def _fill(
-    problem: Problem,
-    layouts: Sequence[Layout],
-    deadline_s: float,
-    fast_first: bool,
-    may_change: bool,
-) -> tuple[CandidatePhase, ...] | None:
-    """Fill devices with tasks up to a deadline, stage by stage; None if it is too early for all tasks.
-
-    With ``may_change``, a device that has time left at the end of a stage goes on with the next one. In a run
-    that is under way, devices that hold a stage already come first for it, and need not load.
-    """
-    holds = {device.id: frozenset(device.holds) for device in problem.devices}
-    used_s = {device.id: device.ready_s for device in problem.devices}
-    busy: set[str] = set()
-    least_s = [min(option.item_s for option in layout) for layout in layouts]
-    graph = problem.graph
-    first_s = [0.0 if graph.needs[n] else min(o.load_s for o in layout) for n, layout in enumerate(layouts)]
-    leads = graph.longest_before([first + least for first, least in zip(first_s, least_s, strict=True)])
-    tails = graph.longest_after(least_s)
-    phases: list[CandidatePhase] = []
-    for number, layout in enumerate(layouts):
-        # In a run that is under way there is something to do for every stage.
-        lead_s, end_s = 0.0 if any(problem.done) else leads[number], deadline_s - tails[number]
-        ordered = _in_order(layout, busy, fast_first, holds)
-        options = [option for option in ordered if may_change or not busy.intersection(option.devices)]
-        phase = _fill_phase(problem, options, problem.n_left(number), (lead_s, end_s), used_s, holds)
-        if phase is None:
-            return None
-        busy |= {device for unit in phase for device in unit.option.devices}
-        busy = busy if not may_change else {device for device in busy if used_s[device] < end_s}
-        phases.append(phase)
-    return _without_last_limits(phases)
-
-
-def _fill_phase(
-    problem: Problem,
-    options: Sequence[PlacementOption],
-    n_left: int,
-    window_s: tuple[float, float],
-    used_s: dict[str, float],
-    holds: Mapping[str, frozenset[str]],
-) -> CandidatePhase | None:
-    """Give ``n_left`` tasks of a stage to ``options`` in their order; None if there is too little time.
-
-    ``window_s`` is when the first task can begin and the last must end. ``used_s`` is moved on: until when
-    each device is busy.
-    """
-    lead_s, end_s = window_s
-    phase: list[CandidateUnit] = []
-    for option in options:
-        load_s = option.load_s if _hindrance(option, holds) else 0.0
-        start_s = max(max(used_s[device] for device in option.devices) + load_s, lead_s)
-        n_rounds = math.floor((end_s - start_s) / (option.item_s * problem.mean_size) + 1e-9)
-        n_tasks = min(n_left, n_rounds * option.fit.in_flight)
-        if n_tasks <= 0:
-            continue
-        n_left -= n_tasks
-        stop_s = start_s + math.ceil(n_tasks / option.fit.in_flight) * option.item_s * problem.mean_size
-        used_s.update(dict.fromkeys(option.devices, stop_s))
-        phase.append(CandidateUnit(option, n_tasks))
-    return tuple(phase) if n_left <= 0 else None
-
-
-def _in_order(
-    layout: Layout, busy: set[str], fast_first: bool, holds: Mapping[str, frozenset[str]]
-) -> list[PlacementOption]:
-    """Sort by time left from the stage before, then by who holds the stage already, then by speed."""
-    sign = 1 if fast_first else -1  # of the seconds for one item
-    return sorted(
-        layout, key=lambda h: (not busy.intersection(h.devices), _hindrance(h, holds), sign / h.items_per_s)
-    )
-
-
-def _hindrance(option: PlacementOption, holds: Mapping[str, frozenset[str]]) -> int:
-    """Return 0 if the devices hold the stage, 1 if they hold nothing, 2 if they hold another stage."""
-    held = [holds[device] for device in option.devices]
-    if all(option.stage in stages for stages in held):
-        return 0
-    return 2 if any(held) else 1
-
-
-def _without_last_limits(phases: Sequence[CandidatePhase]) -> tuple[CandidatePhase, ...]:
-    """Take away the limits of units whose devices have no later phase to go on with."""
-    kept: list[CandidatePhase] = []
-    later: set[str] = set()
-    for phase in reversed(phases):
-        kept.append(
-            tuple(u if later.intersection(u.option.devices) else CandidateUnit(u.option) for u in phase)
-        )
-        later |= {device for unit in phase for device in unit.option.devices}
-    return tuple(reversed(kept))

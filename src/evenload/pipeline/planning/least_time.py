@@ -12,23 +12,28 @@ least of its stages'.
 
 By linear programming duality, T is too short if there are prices for the stages' tasks such that all devices
 together earn less than all tasks are worth, each with the best set A and the best whole numbers of tasks in
-its window. We take the prices that solve the problem in fractions of tasks: a task of stage s is worth its
-seconds over the widest window that a device working on s can have. Each stage by itself, and the work as a
-whole, are special cases.
+its window. Any prices prove a bound; we take those of the linear program that shares fractions of tasks over
+the kinds of devices there are, each with the widest window that it can have for a stage. So it is known that
+some stages fit on few devices, or are slow on some. Each stage by itself is a special case.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
 from evenload.pipeline.planning.placement_options import device_options
+from evenload.pipeline.planning.work_shares import Way, share_work
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
 __all__ = ["least_time"]
 
-_STEPS = 50
 _ROUNDING = 1e-9
+_EARLIEST_S = 1e-12
+_ALIKE = 1.02  # speeds that differ by less count as one when prices are looked for
+_MANY = 100  # tasks for each device: whether they are whole makes no difference
+_ROUNDS = 4  # of prices, each at the time that those before have proved too short
 _MOST_TRIED = 200  # counts of a device's longer tasks; beyond, fractions are as good
 
 
@@ -41,10 +46,18 @@ def least_time(problem: Problem) -> float:
     if not left:
         return 0.0
     bound = _Bound(problem, costs, left)
-    low = bound.path_s()
-    low = _last_impossible(bound.could_in_fractions, low)
+    low = max(bound.path_s(), _EARLIEST_S)
     low = max([low, *(_last_impossible(lambda t, s=s: bound.could_alone(s, t), low) for s in left)])
-    return _last_impossible(bound.could_in_whole_tasks, low) if problem.sizes is None else low
+    prices: Mapping[int, float] = {}
+    for _ in range(_ROUNDS):
+        before, prices = low, bound.prices(low)
+        low = _last_impossible(lambda t, p=prices: bound.could_in_fractions(t, p), low)
+        if low <= before * (1 + _ROUNDING):
+            break
+    is_many = sum(costs[s].n_left for s in left) > _MANY * len(problem.devices)
+    if is_many or problem.sizes is not None:
+        return low
+    return _last_impossible(lambda t: bound.could_in_whole_tasks(t, prices), low)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +103,20 @@ def _best_speed(stage: PlanStage, device: PlanDevice, problem: Problem, is_split
     return max([*ways, device.speed if is_split and stage.name not in device.barred else 0.0])
 
 
+_Kind = tuple[tuple[float, ...], float]  # devices that are alike: speed on each stage, seconds until ready
+
+
 class _Bound:
     """Tests of whether all work can be done by a time ``t``; each says False only if it surely cannot."""
 
     def __init__(self, problem: Problem, costs: Sequence[_Cost], left: Sequence[int]):
         self.problem, self.costs, self.left = problem, costs, left
-        self.ready = [device.ready_s for device in problem.devices]
+        speeds = zip(*(cost.speeds for cost in costs), strict=True)
+        ready = [device.ready_s for device in problem.devices]
+        self.kinds: Counter[_Kind] = Counter(zip(speeds, ready, strict=True))
         graph = problem.graph
         passes = [cost.shortest_s / max(cost.speeds) for cost in costs]
-        first = [0.0 if needs else cost.load_s + min(self.ready)
+        first = [0.0 if needs else cost.load_s + min(ready)
                  for cost, needs in zip(costs, graph.needs, strict=True)]  # fmt: skip
         leads = [lead + seconds for lead, seconds in zip(first, passes, strict=True)]
         self.head = [0.0] * len(costs) if any(problem.done) else graph.longest_before(leads)
@@ -111,57 +129,63 @@ class _Bound:
         costs, lead = self.costs, [max(head, c.load_s) for head, c in zip(self.head, self.costs, strict=True)]
         return max(lead[s] + costs[s].longest_s / max(costs[s].speeds) + self.tail[s] for s in self.left)
 
-    def window(self, a: Sequence[int], t: float) -> float:
-        """Return the seconds that a device which loads the stages ``a`` can work until ``t``."""
+    def window(self, a: Sequence[int], ready: float, t: float) -> float:
+        """Return the seconds until ``t`` that a device can work which loads the stages ``a`` once it is ready."""
         loads = sum(self.costs[s].load_s for s in a)
-        return max(0.0, t - min(self.tail[s] for s in a) - max(loads, min(self.head[s] for s in a)))
+        return max(0.0, t - min(self.tail[s] for s in a) - max(ready + loads, min(self.head[s] for s in a)))
 
-    def widest(self, t: float) -> dict[int, float]:
-        """Return the widest window for each stage that has tasks left."""
-        windows = {a: self.window(a, t) for a in self.sets}
+    def widest(self, ready: float, t: float) -> dict[int, float]:
+        """Return the widest window of such a device for each stage that has tasks left."""
+        windows = {a: self.window(a, ready, t) for a in self.sets}
         return {s: max(window for a, window in windows.items() if s in a) for s in self.left}
 
-    def total_speed(self, t: float) -> float:
-        """Return the speed of all devices, less the share of the time before they are ready."""
-        fastest = [max(self.costs[s].speeds[d] for s in self.left) for d in range(len(self.ready))]
-        return sum(speed * max(0.0, 1 - ready / t) for speed, ready in zip(fastest, self.ready, strict=True))
+    def prices(self, t: float) -> dict[int, float]:
+        """Return the prices of a second of work on each stage that say most about how little is done by ``t``."""
+        alike: dict[tuple, int] = {}
+        for (speeds, ready), n_devices in self.kinds.items():
+            key = (tuple(round(math.log(speed, _ALIKE)) if speed else None for speed in speeds), ready)
+            alike[key] = alike.get(key, 0) + n_devices
+        ways = []
+        for number, (logs, ready) in enumerate(alike):
+            widest = self.widest(ready, t)
+            ways += [
+                Way(s, widest[s] * _ALIKE ** logs[s], ((number, 1),)) for s in self.left if logs[s] is not None
+            ]
+        work_s = [self.costs[s].work_s if s in self.left else 0.0 for s in range(len(self.costs))]
+        found = share_work(ways, work_s, list(alike.values())).prices
+        return {s: found[s] for s in self.left}
 
-    def could_in_fractions(self, t: float) -> bool:
-        """Test all stages, with fractions of tasks."""
-        widest = self.widest(t)
-        if min(widest.values()) <= 0:
-            return False
-        return sum(self.costs[s].work_s / widest[s] for s in self.left) <= self.total_speed(t)
+    def could_in_fractions(self, t: float, price: Mapping[int, float]) -> bool:
+        """Test all stages, with fractions of tasks, at these prices of a second of work."""
+        earned, ready2widest = 0.0, {ready: self.widest(ready, t) for _, ready in self.kinds}
+        for (speeds, ready), n_devices in self.kinds.items():
+            widest = ready2widest[ready]
+            earned += n_devices * max(widest[s] * speeds[s] * price[s] for s in self.left)
+        return earned >= sum(price[s] * self.costs[s].work_s for s in self.left) * (1 - _ROUNDING)
 
     def could_alone(self, s: int, t: float) -> bool:
         """Test one stage, on devices that do nothing else."""
         cost, possible = self.costs[s], 0.0
         whole = not cost.is_split and self.problem.sizes is None
-        for speed, ready in zip(cost.speeds, self.ready, strict=True):
-            window = max(0.0, t - self.tail[s] - max(cost.load_s, self.head[s], ready))
-            n_tasks = window * speed / cost.item_s
-            possible += math.floor(n_tasks + _ROUNDING) if whole else n_tasks
+        for (speeds, ready), n_devices in self.kinds.items():
+            n_tasks = self.window([s], ready, t) * speeds[s] / cost.item_s
+            possible += n_devices * (math.floor(n_tasks + _ROUNDING) if whole else n_tasks)
         return possible * cost.item_s >= cost.work_s * (1 - _ROUNDING)
 
-    def could_in_whole_tasks(self, t: float) -> bool:
-        """Test all stages in whole tasks, at the prices of the problem in fractions."""
-        widest = self.widest(t)
-        if min(widest.values()) <= 0:
-            return False
-        price = {s: self.costs[s].item_s / widest[s] for s in self.left}
-        earned = sum(self._most_earned(d, t, price) for d in range(len(self.ready)))
+    def could_in_whole_tasks(self, t: float, prices: Mapping[int, float]) -> bool:
+        """Test all stages in whole tasks, at these prices of a second of work."""
+        price = {s: prices[s] * self.costs[s].item_s for s in self.left}
+        earned = sum(n * self._most_earned(kind, t, price) for kind, n in self.kinds.items())
         return earned >= sum(price[s] * self.costs[s].n_left for s in self.left) * (1 - _ROUNDING)
 
-    def _most_earned(self, device: int, t: float, price: dict[int, float]) -> float:
-        """Return the most that one device can earn by ``t``."""
-        return max(
-            self._earned(a, min(self.window(a, t), max(0.0, t - self.ready[device])), device, price)
-            for a in self.sets
-        )
+    def _most_earned(self, kind: "_Kind", t: float, price: dict[int, float]) -> float:
+        """Return the most that one device of a kind can earn by ``t``."""
+        speeds, ready = kind
+        return max(self._earned(a, self.window(a, ready, t), speeds, price) for a in self.sets)
 
-    def _earned(self, a: Sequence[int], window: float, device: int, price: dict[int, float]) -> float:
-        costs = {s: self.costs[s] for s in a if self.costs[s].speeds[device]}
-        task_s = {s: cost.item_s / cost.speeds[device] for s, cost in costs.items()}
+    def _earned(self, a: Sequence[int], window: float, speeds: Sequence[float], price: dict[int, float]) -> float:
+        costs = {s: self.costs[s] for s in a if speeds[s]}
+        task_s = {s: cost.item_s / speeds[s] for s, cost in costs.items()}
         if not task_s:
             return 0.0
         best = max(price[s] / seconds * window for s, seconds in task_s.items())  # in fractions of tasks
@@ -182,8 +206,6 @@ class _Bound:
 
 def _last_impossible(could: Callable[[float], bool], low: float) -> float:
     """Return the largest time found, from ``low`` on, at which ``could`` is False; bisection."""
-    if low <= 0:
-        low = 1e-12
     if could(low):
         return low
     high = low * 2
@@ -191,7 +213,7 @@ def _last_impossible(could: Callable[[float], bool], low: float) -> float:
         low, high = high, high * 2
         if high > 1e15:
             return math.inf
-    for _ in range(_STEPS):
+    while high - low > low * _ROUNDING:
         middle = (low + high) / 2
         low, high = (low, middle) if could(middle) else (middle, high)
     return low

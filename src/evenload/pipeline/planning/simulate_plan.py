@@ -60,9 +60,7 @@ def simulate_phases(
 class _PlanSimulation:
     """One run of the simulation: its workers, queues and events, in simulated time."""
 
-    def __init__(
-        self, problem: Problem, phases: Sequence[CandidatePhase], late_first: bool, slices: str
-    ):
+    def __init__(self, problem: Problem, phases: Sequence[CandidatePhase], late_first: bool, slices: str):
         self.problem = problem
         self.tasks = ReadyTasks(problem)
         self.mean_size, self.is_whole = problem.mean_size, problem.sizes is None
@@ -82,7 +80,9 @@ class _PlanSimulation:
         self.events: list[tuple[float, int, WorkerSet | str, int, list[TaskRange]]] = []
         self.n_events = 0
         self.n_unfinished = sum(self.tasks.n_left)
-        self.timeline = None if slices == "none" else Timeline(problem, self.workers, joins=slices == "joined")
+        self.timeline = (
+            None if slices == "none" else Timeline(problem, self.workers, joins=slices == "joined")
+        )
 
     def run(self) -> SimulatedPlan:
         for device in self.problem.devices:
@@ -142,7 +142,7 @@ class _PlanSimulation:
             where = self.partly if some.n_lanes else self.busy
             where[some.members[0]] = some
         elif (equal := self.idle.get(some.key)) is not None:
-            equal.members += some.members
+            equal.members = sorted(equal.members + some.members)
         else:
             self.idle[some.key] = some
 
@@ -172,15 +172,16 @@ class _PlanSimulation:
 
     def _may_change(self, some: WorkerSet) -> bool:
         """Return whether a look at these workers could change anything; quick."""
-        tasks = self.tasks
-        for stage in some.kind.stages:
+        kind, tasks = some.kind, self.tasks
+        for stage in kind.stages:
             if stage not in some.closed and (
                 tasks.n_ready[stage]
-                or stage not in some.loaded
                 or tasks.n_left[stage] * self.mean_size <= self._most_by(some, stage, 1.0)
+                or (stage not in some.loaded and kind.load_s[stage] > 0 and not some.ends)
+                or some.taken.get(stage, 0) >= kind.limits.get(stage, math.inf)
             ):
                 return True
-        return not some.ends and len(some.closed) == len(some.kind.stages)
+        return not some.ends and len(some.closed) == len(kind.stages)
 
     def _most_by(self, some: WorkerSet, stage: int, size: float) -> float:
         """Return at least the work that all open workers could do while one of these does one item more."""
@@ -204,15 +205,17 @@ class _PlanSimulation:
             apart = some if n_workers == len(some.members) else some.split(n_workers)
             if n_each:
                 self._start(apart, stage, n_each, now)
-                if apart is some:
-                    return True
                 changed = True
-                continue
-            self._close(apart, stage)
-            if apart is not some:
+            else:
+                self._close(apart, stage)
+            if apart is not some and (apart.n_lanes or not n_each):
                 self.busy[some.members[0]] = some  # so that the one knows of the others
                 changed |= self._act(apart, now)
                 del self.busy[some.members[0]]
+            elif not apart.n_lanes:
+                self._rest(apart)
+                if apart is some:
+                    return True
 
     def _choose(self, some: WorkerSet, now: float) -> tuple[int | None, int, int]:
         """Return the stage that the first workers of the set take items of, how many workers, and items each.
@@ -284,14 +287,15 @@ class _PlanSimulation:
         return False
 
     def _load(self, some: WorkerSet, stage: int, now: float) -> float:
-        """Load the model of a stage, unless it is there; return when it is ready."""
+        """Load the model of a stage, unless it is there; return when the workers can begin with an item."""
+        begin = max(now, some.loaded_s)
         if stage in some.loaded:
-            return now
+            return begin
         some.loaded |= {stage}
-        stop = now + some.kind.load_s[stage]
-        if self.timeline is not None and stop > now:
-            self.timeline.add(some.members, stage, "load", now, stop, 0)
-        return stop
+        some.loaded_s = begin + some.kind.load_s[stage]
+        if self.timeline is not None and some.loaded_s > begin:
+            self.timeline.add(some.members, stage, "load", begin, some.loaded_s, 0)
+        return some.loaded_s
 
     def _start(self, some: WorkerSet, stage: int, n_each: int, now: float) -> None:
         """Begin items of one size: on all lanes of these workers, or on free lanes of one worker."""
@@ -306,7 +310,6 @@ class _PlanSimulation:
             some.taken[stage] += n_each
         some.ends += [stop] * n_each
         self._schedule(stop, some, stage, tasks)
-        self._rest(some)
 
     def _finish(self, some: WorkerSet, stage: int, tasks: list[TaskRange], now: float) -> None:
         self.busy.pop(some.members[0], None)

@@ -21,7 +21,9 @@ class Timeline:
         self._workers, self._joins = workers, joins
         self._last: dict[str, int] = {}
 
-    def add(self, members: Sequence[int], stage: int, kind: str, start_s: float, stop_s: float, n_each: int) -> None:
+    def add(
+        self, members: Sequence[int], stage: int, kind: str, start_s: float, stop_s: float, n_each: int
+    ) -> None:
         """Add a slice for each device of each of these workers; with several items at once, one for each."""
         for number in members:
             for device in self._workers[number].devices:

@@ -7,7 +7,15 @@ from dataclasses import dataclass, field
 from evenload.pipeline.planning.placement_options import PlacementOption
 from evenload.pipeline.problem import Problem
 
-__all__ = ["SLACK", "CandidatePhase", "CandidateUnit", "SimulatedWorker", "WorkerKind", "WorkerSet", "list_workers"]
+__all__ = [
+    "SLACK",
+    "CandidatePhase",
+    "CandidateUnit",
+    "SimulatedWorker",
+    "WorkerKind",
+    "WorkerSet",
+    "list_workers",
+]
 
 SLACK = 1e-9
 
@@ -49,7 +57,9 @@ class WorkerKind:
 
     __slots__ = ("item_s", "limits", "load_s", "n_parallel", "number", "rank", "stages")
 
-    def __init__(self, number: int, stages: Sequence[int], units: Mapping[int, CandidateUnit], problem: Problem):
+    def __init__(
+        self, number: int, stages: Sequence[int], units: Mapping[int, CandidateUnit], problem: Problem
+    ):
         self.number, self.stages = number, tuple(stages)
         self.item_s = {s: units[s].option.item_s for s in stages}
         self.load_s = {s: units[s].option.load_s for s in stages}
@@ -63,11 +73,12 @@ class WorkerSet:
 
     members  their numbers
     closed   stages that they have nothing more to do for
+    loaded_s  until when they load
     taken    stage -> items that each of them took, where there is a limit
     ends     when the items end that each works on; if some of a worker's lanes are free, it is alone in its set
     """
 
-    __slots__ = ("closed", "ends", "kind", "loaded", "members", "taken")
+    __slots__ = ("closed", "ends", "kind", "loaded", "loaded_s", "members", "taken")
 
     def __init__(
         self,
@@ -80,6 +91,7 @@ class WorkerSet:
         self.kind, self.members, self.loaded, self.closed = kind, members, loaded, closed
         self.taken = dict.fromkeys(kind.limits, 0) if taken is None else taken
         self.ends: list[float] = []
+        self.loaded_s = 0.0
 
     @property
     def key(self) -> tuple:
@@ -110,7 +122,7 @@ class WorkerSet:
         item_s = kind.item_s[stage]
         load_s = 0.0 if stage in self.loaded else kind.load_s[stage]
         found = 0.0
-        for start in (*self.ends, *(now,) * self.n_lanes):
+        for start in (*self.ends, *(self.loaded_s,) * self.n_lanes):
             room = (deadline - max(start, now) - load_s) / item_s + SLACK
             if room > 0:
                 found += math.floor(room) if is_whole else room
@@ -140,6 +152,8 @@ def list_workers(
                 kinds[key] = WorkerKind(len(kinds), stages, units, problem)
             at = {stage: position for stage, (position, _) in placed.items()}
             workers.append(
-                SimulatedWorker(len(workers), number, devices, kinds[key], at, len(devices), dict.fromkeys(at, 0))
+                SimulatedWorker(
+                    len(workers), number, devices, kinds[key], at, len(devices), dict.fromkeys(at, 0)
+                )
             )
     return workers

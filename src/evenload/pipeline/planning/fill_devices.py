@@ -1,0 +1,124 @@
+"""Fill devices with the tasks of one stage after the other, up to a deadline: a plan before it is simulated."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from evenload.pipeline.planning.layouts import Layout
+from evenload.pipeline.planning.placement_options import PlacementOption
+from evenload.pipeline.planning.quotas import Quotas
+from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
+from evenload.pipeline.problem import Problem
+
+__all__ = ["fill_devices"]
+
+import os
+LEAST = float(os.environ.get("LEAST","0.1"))
+
+
+def fill_devices(
+    problem: Problem,
+    layouts: Sequence[Layout],
+    deadline_s: float,
+    fast_first: bool,
+    may_change: bool,
+    quotas: str = "none",
+) -> tuple[CandidatePhase, ...] | None:
+    """Fill devices with tasks up to a deadline, stage by stage; None if it is too early for all tasks.
+
+    may_change  a device that has time left at the end of a stage goes on with the next one
+    quotas      each kind of device does as much of each stage as is best by that deadline, where devices are
+                unequally good at the stages: in few devices (first), or each device in all (even) | none
+
+    In a run that is under way, devices that hold a stage already come first for it, and need not load.
+    """
+    holds = {device.id: frozenset(device.holds) for device in problem.devices}
+    used_s = {device.id: device.ready_s for device in problem.devices}
+    busy: set[str] = set()
+    least_s = [min(option.item_s for option in layout) for layout in layouts]
+    graph = problem.graph
+    first_s = [0.0 if graph.needs[n] else min(o.load_s for o in layout) for n, layout in enumerate(layouts)]
+    leads = graph.longest_before([first + least for first, least in zip(first_s, least_s, strict=True)])
+    tails = graph.longest_after(least_s)
+    # In a run that is under way there is something to do for every stage.
+    windows = [(0.0 if any(problem.done) else lead, deadline_s - tail)
+               for lead, tail in zip(leads, tails, strict=True)]  # fmt: skip
+    allowed = Quotas(problem, layouts, windows, is_even=quotas == "even") if quotas != "none" else None
+    phases: list[CandidatePhase] = []
+    for number, layout in enumerate(layouts):
+        ordered = _in_order(layout, busy, fast_first, holds)
+        options = [option for option in ordered if may_change or not busy.intersection(option.devices)]
+        n_left = problem.n_left(number)
+        phase, n_left = _fill_phase(problem, options, n_left, windows[number], used_s, holds, allowed)
+        if n_left > 0:  # rounded quotas leave some over
+            rest = [option for option in options if option not in {unit.option for unit in phase}]
+            more, n_left = _fill_phase(problem, rest, n_left, windows[number], used_s, holds, None)
+            phase += more
+        if n_left > 0:
+            return None
+        busy |= {device for unit in phase for device in unit.option.devices}
+        busy = busy if not may_change else {device for device in busy if used_s[device] < windows[number][1]}
+        phases.append(phase)
+    return _without_last_limits(phases)
+
+
+def _fill_phase(
+    problem: Problem,
+    options: Sequence[PlacementOption],
+    n_left: int,
+    window_s: tuple[float, float],
+    used_s: dict[str, float],
+    holds: Mapping[str, frozenset[str]],
+    quotas: Quotas | None,
+) -> tuple[CandidatePhase, int]:
+    """Give ``n_left`` tasks of a stage to ``options`` in their order; also return how many are left over.
+
+    ``window_s`` is when the first task can begin and the last must end. ``used_s`` is moved on: until when
+    each device is busy.
+    """
+    lead_s, end_s = window_s
+    phase: list[CandidateUnit] = []
+    for option in options:
+        load_s = option.load_s if _hindrance(option, holds) else 0.0
+        start_s = max(max(used_s[device] for device in option.devices) + load_s, lead_s)
+        n_rounds = math.floor((end_s - start_s) / (option.item_s * problem.mean_size) + 1e-9)
+        n_tasks = min(n_left, n_rounds * option.fit.in_flight)
+        if quotas is not None:
+            is_rest = end_s - start_s < LEAST * (end_s - lead_s)
+            n_tasks = 0 if is_rest else quotas.take(option, n_tasks)
+        if n_tasks <= 0:
+            continue
+        n_left -= n_tasks
+        stop_s = start_s + math.ceil(n_tasks / option.fit.in_flight) * option.item_s * problem.mean_size
+        used_s.update(dict.fromkeys(option.devices, stop_s))
+        phase.append(CandidateUnit(option, n_tasks))
+    return tuple(phase), n_left
+
+
+def _in_order(
+    layout: Layout, busy: set[str], fast_first: bool, holds: Mapping[str, frozenset[str]]
+) -> list[PlacementOption]:
+    """Sort by time left from the stage before, then by who holds the stage already, then by speed."""
+    sign = 1 if fast_first else -1  # of the seconds for one item
+    return sorted(
+        layout, key=lambda h: (not busy.intersection(h.devices), _hindrance(h, holds), sign / h.items_per_s)
+    )
+
+
+def _hindrance(option: PlacementOption, holds: Mapping[str, frozenset[str]]) -> int:
+    """Return 0 if the devices hold the stage, 1 if they hold nothing, 2 if they hold another stage."""
+    held = [holds[device] for device in option.devices]
+    if all(option.stage in stages for stages in held):
+        return 0
+    return 2 if any(held) else 1
+
+
+def _without_last_limits(phases: Sequence[CandidatePhase]) -> tuple[CandidatePhase, ...]:
+    """Take away the limits of units whose devices have no later phase to go on with."""
+    kept: list[CandidatePhase] = []
+    later: set[str] = set()
+    for phase in reversed(phases):
+        kept.append(
+            tuple(u if later.intersection(u.option.devices) else CandidateUnit(u.option) for u in phase)
+        )
+        later |= {device for unit in phase for device in unit.option.devices}
+    return tuple(reversed(kept))
