@@ -5,9 +5,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from evenload.pipeline.planning.fill_devices import fill_devices
 from evenload.pipeline.planning.layouts import Layout, best_layouts, best_single
 from evenload.pipeline.planning.placement_options import PlacementOption, bytes_together
+from evenload.pipeline.planning.shares.fill_devices import fill_devices
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
 from evenload.pipeline.problem import PlanDevice, Problem
 
@@ -34,6 +34,13 @@ _STEPS = (
     2.0,
     4.0,
 )
+_WAYS_TO_FILL = (  # devices first, may one change stages, quotas
+    ("fast", True, True),
+    ("fast", True, False),
+    ("slow", True, False),
+    ("fast", False, False),
+    ("slow", False, False),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +65,16 @@ def generate_candidates(problem: Problem, bound_s: float, mode: str = "auto") ->
     if mode in ("auto", "data_parallel"):
         yield from _every_stage_everywhere(problem)
     wants = {mode} if mode != "auto" else {"swap", "stage_parallel", "model_parallel"}
-    for layouts in _layout_choices(problem, mode):
-        name = "swap" if _is_ungrouped(layouts) else "model_parallel"
+    choices = [
+        (layouts, "swap" if _is_ungrouped(layouts) else "model_parallel")
+        for layouts in _layout_choices(problem, mode)
+    ]
+    for layouts, name in choices:
         if name in wants:
             label = _label("stage after stage on all devices", layouts)
             yield Candidate(name, label, _all_units(layouts), layouts=layouts)
+    for layouts, name in choices:
+        if name in wants:
             yield from _stages_together(problem, layouts, name)
         if name in wants or "stage_parallel" in wants:
             yield from _staggered(problem, layouts, bound_s, wants)
@@ -170,10 +182,9 @@ def _staggered(
         return
     is_split = not _is_ungrouped(layouts)
     seen: set[tuple[CandidatePhase, ...]] = set()
-    ways = [*itertools.product(("fast",), (True,), (True,)), *itertools.product(("fast", "slow"), (True, False), (False,))]
-    for step, (name, may_change, has_quotas) in itertools.product(_STEPS, ways):
+    for step, (name, may_change, has_quotas) in itertools.product(_STEPS, _WAYS_TO_FILL):
         deadline_s = bound_s * (1 + step)
-        phases = fill_devices(problem, layouts, deadline_s, name == "fast", may_change, has_quotas)
+        phases = fill_devices(problem, layouts, deadline_s, name == "fast", may_change, has_quotas=has_quotas)
         if phases is None or phases in seen:
             continue
         seen.add(phases)

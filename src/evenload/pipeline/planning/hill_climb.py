@@ -34,7 +34,7 @@ def hill_climb(
             if n_tried >= budget:
                 break
             n_tried += 1
-            tried = simulate_phases(problem, changed, late_first=candidate.late_first)
+            tried = simulate_phases(problem, changed, late_first=candidate.late_first, slices="none")
             if tried.makespan_s < best.makespan_s * (1 - 1e-9):
                 phases, best, is_better = changed, tried, True
                 break

@@ -10,6 +10,8 @@ __all__ = ["Layout", "best_layouts", "best_single"]
 Layout = tuple[PlacementOption, ...]
 _LOSSY = ("fp8", "nf4")
 MOST_LAYOUTS = 3
+MANY_DEVICES = 32
+MOST_MORE = 8  # devices in a group of many, beyond those that it takes
 
 
 def best_layouts(stage: PlanStage, problem: Problem, *, groups_only: bool = False) -> list[Layout]:
@@ -25,7 +27,7 @@ def best_layouts(stage: PlanStage, problem: Problem, *, groups_only: bool = Fals
         found.append(singles)
     all_whole = len(found) == 1 and [h.fit.name for h in found[0]] == ["whole"] * len(devices)
     if not all_whole:
-        found += [_grouped(stage, devices, size, problem) for size in range(2, len(devices) + 1)]
+        found += [_grouped(stage, devices, size, problem) for size in _group_sizes(stage, devices, problem)]
     kept: list[Layout] = []
     for layout in found:
         is_group = any(len(option.devices) > 1 for option in layout)
@@ -41,6 +43,19 @@ def best_single(stage: PlanStage, device: PlanDevice, problem: Problem) -> Place
     ways = device_options(stage, device, problem)
     lossless = [option for option in ways if option.fit.name not in _LOSSY]
     return min(lossless, key=lambda option: option.item_s) if lossless else next(iter(ways), None)
+
+
+def _group_sizes(stage: PlanStage, devices: Sequence[PlanDevice], problem: Problem) -> list[int]:
+    """List the sizes of groups worth trying: of many devices, not much more than it takes."""
+    sizes = range(2, len(devices) + 1)
+    if stage.weights is None or "layer_split" not in stage.fits:
+        return []
+    if len(devices) <= MANY_DEVICES:
+        return list(sizes)
+    largest = sorted(devices, key=lambda device: -(device.free_bytes or 0))
+    fits = (n for n in sizes if group_option(stage, largest[:n], problem) is not None)
+    least = next(fits, None)
+    return [] if least is None else [n for n in sizes if n <= least + MOST_MORE]
 
 
 def _grouped(stage: PlanStage, devices: Sequence[PlanDevice], size: int, problem: Problem) -> Layout:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from evenload.pipeline.planning.placement_options import device_options
-from evenload.pipeline.planning.work_shares import Way, share_work
+from evenload.pipeline.planning.shares.work_shares import Way, share_work
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 
 __all__ = ["least_time"]
@@ -130,7 +130,7 @@ class _Bound:
         return max(lead[s] + costs[s].longest_s / max(costs[s].speeds) + self.tail[s] for s in self.left)
 
     def window(self, a: Sequence[int], ready: float, t: float) -> float:
-        """Return the seconds until ``t`` that a device can work which loads the stages ``a`` once it is ready."""
+        """Return the seconds for work until ``t`` of a device that loads ``a`` once it is ready."""
         loads = sum(self.costs[s].load_s for s in a)
         return max(0.0, t - min(self.tail[s] for s in a) - max(ready + loads, min(self.head[s] for s in a)))
 
@@ -140,7 +140,7 @@ class _Bound:
         return {s: max(window for a, window in windows.items() if s in a) for s in self.left}
 
     def prices(self, t: float) -> dict[int, float]:
-        """Return the prices of a second of work on each stage that say most about how little is done by ``t``."""
+        """Return the prices of a second of work on each stage at which the least is earned by ``t``."""
         alike: dict[tuple, int] = {}
         for (speeds, ready), n_devices in self.kinds.items():
             key = (tuple(round(math.log(speed, _ALIKE)) if speed else None for speed in speeds), ready)
@@ -149,7 +149,9 @@ class _Bound:
         for number, (logs, ready) in enumerate(alike):
             widest = self.widest(ready, t)
             ways += [
-                Way(s, widest[s] * _ALIKE ** logs[s], ((number, 1),)) for s in self.left if logs[s] is not None
+                Way(s, widest[s] * _ALIKE ** logs[s], ((number, 1),))
+                for s in self.left
+                if logs[s] is not None
             ]
         work_s = [self.costs[s].work_s if s in self.left else 0.0 for s in range(len(self.costs))]
         found = share_work(ways, work_s, list(alike.values())).prices
@@ -183,7 +185,9 @@ class _Bound:
         speeds, ready = kind
         return max(self._earned(a, self.window(a, ready, t), speeds, price) for a in self.sets)
 
-    def _earned(self, a: Sequence[int], window: float, speeds: Sequence[float], price: dict[int, float]) -> float:
+    def _earned(
+        self, a: Sequence[int], window: float, speeds: Sequence[float], price: dict[int, float]
+    ) -> float:
         costs = {s: self.costs[s] for s in a if speeds[s]}
         task_s = {s: cost.item_s / speeds[s] for s, cost in costs.items()}
         if not task_s:

@@ -61,7 +61,7 @@ def replan(problem: Problem, state: RunState, current: Sequence[Phase], mode: st
     going_on = _phases_that_go_on(rest, current)
     current_s = None
     if going_on is not None:
-        makespan_s = simulate_phases(rest, going_on).makespan_s
+        makespan_s = simulate_phases(rest, going_on, slices="none").makespan_s
         current_s = makespan_s if makespan_s < float("inf") else None
     found = make_plan(rest, mode, effort=EFFORT)
     assert found.makespan_s is not None

@@ -232,11 +232,17 @@ class _PlanSimulation:
                 continue
             size = self.tasks.size_next(stage)
             most = self._most_by(some, stage, size) / self.mean_size
-            is_near_end = n_left <= most
-            if is_near_end and self._others_suffice(some, stage, size, now):
-                return stage, 1, 0
+            if n_left > most:
+                if self.tasks.n_ready[stage]:
+                    return stage, *self._together(some, stage, n_left - most)
+                continue
+            missing, each = self._missing_of_others(some, stage, size, now)
+            if missing <= SLACK:  # those that remain suffice until so many have gone that they do not
+                n_too_many = int(-missing / each) + 1 if each > 0 else len(some.members)
+                return stage, min(len(some.members), n_too_many), 0
             if self.tasks.n_ready[stage]:
-                return (stage, 1, 1) if is_near_end else (stage, *self._together(some, stage, n_left - most))
+                is_in_step = self.is_whole and some.kind.n_parallel == 1 and stage not in some.kind.limits
+                return stage, min(len(some.members), self.tasks.n_ready[stage]) if is_in_step else 1, 1
         return None, 0, 0
 
     def _together(self, some: WorkerSet, stage: int, n_surely: float) -> tuple[int, int]:
@@ -250,25 +256,28 @@ class _PlanSimulation:
         n_alike = self.tasks.n_alike(stage, min(math.ceil(n_surely), n_most * n_each))
         return (n_alike // n_each, n_each) if n_alike >= n_each else (1, n_alike)
 
-    def _others_suffice(self, some: WorkerSet, stage: int, size: float, now: float) -> bool:
-        """Return whether the others would finish the rest of the stage before one more item of one of these."""
+    def _missing_of_others(self, some: WorkerSet, stage: int, size: float, now: float) -> tuple[float, float]:
+        """Return the work that would be left if the others worked until one of these had done one more item.
+
+        Also return how much of theirs one more worker like these would do. If nothing is left without it, one
+        of these closes the stage. If something is, all of these can begin: each takes one item, and will do
+        one less by that time.
+        """
         load_s = 0.0 if stage in some.loaded else some.kind.load_s[stage]
         deadline = now + load_s + size * some.kind.item_s[stage]
-        needed = self.tasks.n_left[stage] * self.mean_size
-        needed -= some.possible(stage, deadline, now, is_whole=self.is_whole) * (len(some.members) - 1)
+        each = some.possible(stage, deadline, now, is_whole=self.is_whole)
+        missing = self.tasks.n_left[stage] * self.mean_size - each * (len(some.members) - 1)
         for others in (self.idle, self.partly, self.busy):
             for other in others.values():
-                if needed <= SLACK:
-                    return True
                 if stage in other.kind.item_s and stage not in other.closed:
                     possible = other.possible(stage, deadline, now, is_whole=self.is_whole)
-                    needed -= possible * len(other.members)
-        return needed <= SLACK
+                    missing -= possible * len(other.members)
+        return missing, each
 
     # --- work ---------------------------------------------------------------------------------------
 
     def _settle(self, some: WorkerSet, now: float) -> bool:
-        """There is nothing to begin: load ahead, let the devices go, or wait. Return whether it changes others."""
+        """Load ahead, let the devices go, or wait: nothing can begin. True if others may see it."""
         if some.ends:
             self._rest(some)
             return False

@@ -73,9 +73,9 @@ class WorkerSet:
 
     members  their numbers
     closed   stages that they have nothing more to do for
-    loaded_s  until when they load
+    loaded_s until when they load
     taken    stage -> items that each of them took, where there is a limit
-    ends     when the items end that each works on; if some of a worker's lanes are free, it is alone in its set
+    ends     when the items end that each works on; with some lanes free, a worker is alone in its set
     """
 
     __slots__ = ("closed", "ends", "kind", "loaded", "loaded_s", "members", "taken")

@@ -1,4 +1,4 @@
-"""Share the work of stages over devices that are unequally good at them: a small linear program, solved exactly.
+"""Share the work of stages over devices that are unequally good at them: a small linear program.
 
     maximise f  subject to   sum of rate * y over the ways of stage s  >=  f * tasks of s     for each stage
                              sum of uses * y over the ways             <=  devices of kind k  for each kind
@@ -53,7 +53,9 @@ def share_work(ways: Sequence[Way], n_tasks: Sequence[float], n_devices: Sequenc
         return Shares(0.0, (0.0,) * len(ways), (0.0,) * len(n_tasks))
     # Everything is scaled to about 1: f by `top`, y by `most`, each row by what it could be.
     n_rows, n_ways = len(n_tasks) + len(n_devices), len(ways)
-    table = np.zeros((n_rows + 1, 1 + n_ways + n_rows + 1))  # f, ways, slacks, right side; last row: objective
+    table = np.zeros(
+        (n_rows + 1, 1 + n_ways + n_rows + 1)
+    )  # f, ways, slacks, right side; last row: objective
     for stage in open_stages:
         table[stage, 0] = n_tasks[stage] * top / able[stage]
     for at, (way, n_most) in enumerate(zip(ways, most, strict=True), start=1):

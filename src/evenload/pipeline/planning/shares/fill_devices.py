@@ -1,18 +1,17 @@
-"""Fill devices with the tasks of one stage after the other, up to a deadline: a plan before it is simulated."""
+"""Fill devices with the tasks of stage after stage, up to a deadline: a plan before it is simulated."""
 
 import math
 from collections.abc import Mapping, Sequence
 
 from evenload.pipeline.planning.layouts import Layout
 from evenload.pipeline.planning.placement_options import PlacementOption
-from evenload.pipeline.planning.quotas import Quotas
+from evenload.pipeline.planning.shares.quotas import Quotas
 from evenload.pipeline.planning.simulate_plan import CandidatePhase, CandidateUnit
 from evenload.pipeline.problem import Problem
 
 __all__ = ["fill_devices"]
 
-import os
-LEAST = float(os.environ.get("LEAST","0.1"))
+LEAST = 0.1  # of the time for a stage: a device with less of it left is not given that stage as well
 
 
 def fill_devices(
@@ -21,34 +20,28 @@ def fill_devices(
     deadline_s: float,
     fast_first: bool,
     may_change: bool,
-    quotas: str = "none",
+    *,
+    has_quotas: bool = False,
 ) -> tuple[CandidatePhase, ...] | None:
     """Fill devices with tasks up to a deadline, stage by stage; None if it is too early for all tasks.
 
     may_change  a device that has time left at the end of a stage goes on with the next one
-    quotas      each kind of device does as much of each stage as is best by that deadline, where devices are
-                unequally good at the stages: in few devices (first), or each device in all (even) | none
+    has_quotas  each kind of device does as much of each stage as is best by that deadline, where devices are
+                unequally good at the stages
 
     In a run that is under way, devices that hold a stage already come first for it, and need not load.
     """
     holds = {device.id: frozenset(device.holds) for device in problem.devices}
     used_s = {device.id: device.ready_s for device in problem.devices}
     busy: set[str] = set()
-    least_s = [min(option.item_s for option in layout) for layout in layouts]
-    graph = problem.graph
-    first_s = [0.0 if graph.needs[n] else min(o.load_s for o in layout) for n, layout in enumerate(layouts)]
-    leads = graph.longest_before([first + least for first, least in zip(first_s, least_s, strict=True)])
-    tails = graph.longest_after(least_s)
-    # In a run that is under way there is something to do for every stage.
-    windows = [(0.0 if any(problem.done) else lead, deadline_s - tail)
-               for lead, tail in zip(leads, tails, strict=True)]  # fmt: skip
-    allowed = Quotas(problem, layouts, windows, is_even=quotas == "even") if quotas != "none" else None
+    windows = _windows(problem, layouts, deadline_s)
+    quotas = Quotas(problem, layouts, windows) if has_quotas else None
     phases: list[CandidatePhase] = []
     for number, layout in enumerate(layouts):
         ordered = _in_order(layout, busy, fast_first, holds)
         options = [option for option in ordered if may_change or not busy.intersection(option.devices)]
         n_left = problem.n_left(number)
-        phase, n_left = _fill_phase(problem, options, n_left, windows[number], used_s, holds, allowed)
+        phase, n_left = _fill_phase(problem, options, n_left, windows[number], used_s, holds, quotas)
         if n_left > 0:  # rounded quotas leave some over
             rest = [option for option in options if option not in {unit.option for unit in phase}]
             more, n_left = _fill_phase(problem, rest, n_left, windows[number], used_s, holds, None)
@@ -59,6 +52,20 @@ def fill_devices(
         busy = busy if not may_change else {device for device in busy if used_s[device] < windows[number][1]}
         phases.append(phase)
     return _without_last_limits(phases)
+
+
+def _windows(problem: Problem, layouts: Sequence[Layout], deadline_s: float) -> list[tuple[float, float]]:
+    """Return for each stage when its first task can begin, and when its last must end."""
+    least_s = [min(option.item_s for option in layout) for layout in layouts]
+    graph = problem.graph
+    first_s = [0.0 if graph.needs[n] else min(o.load_s for o in layout) for n, layout in enumerate(layouts)]
+    leads = graph.longest_before([first + least for first, least in zip(first_s, least_s, strict=True)])
+    tails = graph.longest_after(least_s)
+    # In a run that is under way there is something to do for every stage.
+    is_under_way = any(problem.done)
+    return [
+        (0.0 if is_under_way else lead, deadline_s - tail) for lead, tail in zip(leads, tails, strict=True)
+    ]
 
 
 def _fill_phase(

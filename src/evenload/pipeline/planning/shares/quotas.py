@@ -1,12 +1,11 @@
-"""How many tasks of each stage devices of each kind should do: by a linear program over kinds, not devices."""
+"""How many tasks of each stage devices of each kind should do, by a linear program over the kinds."""
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 
 from evenload.pipeline.planning.layouts import Layout
 from evenload.pipeline.planning.placement_options import PlacementOption
-from evenload.pipeline.planning.work_shares import Way, share_work
+from evenload.pipeline.planning.shares.work_shares import Way, share_work
 from evenload.pipeline.problem import Problem
 
 __all__ = ["Quotas"]
@@ -19,17 +18,9 @@ class Quotas:
     """The tasks that placement options of each kind may still take, so that all devices end together.
 
     windows  of each stage: when its first task can begin and its last must end
-    is_even  each of several alike gets the same part of the quota; else the first take what they can
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        layouts: Sequence[Layout],
-        windows: Sequence[tuple[float, float]],
-        *,
-        is_even: bool,
-    ):
+    def __init__(self, problem: Problem, layouts: Sequence[Layout], windows: Sequence[tuple[float, float]]):
         self._device2kind = _device_kinds(problem, layouts)
         numbers = {kind: at for at, kind in enumerate(dict.fromkeys(self._device2kind.values()))}
         self._stages = [stage.name for stage in problem.stages]
@@ -43,8 +34,6 @@ class Quotas:
                     begin_s, end_s = max(windows[stage][0], option.load_s), windows[stage][1]
                     n_tasks = max(0.0, end_s - begin_s) * option.items_per_s / problem.mean_size
                     ways[key] = Way(stage, n_tasks, uses)
-        self._is_even = is_even
-        self._n_alike = Counter(self._key(option) for layout in layouts for option in layout)
         held = list(self._device2kind.values())
         n_left = [problem.n_left(stage) for stage in range(len(layouts))]
         shares = share_work(list(ways.values()), n_left, [held.count(kind) for kind in numbers])
@@ -58,12 +47,10 @@ class Quotas:
         return option.stage, tuple(self._device2kind[device] for device in option.devices)
 
     def take(self, option: PlacementOption, n_most: int) -> int:
-        """Return how many tasks the option gets, at most ``n_most``; the quota of its kind is less by them."""
+        """Return how many tasks the option gets, at most ``n_most``; its kind has so many fewer left."""
         key = self._key(option)
-        n_share = math.ceil(self._left[key] / max(1, self._n_alike[key])) if self._is_even else self._left[key]
-        n = max(0, min(n_most, n_share))
+        n = max(0, min(n_most, self._left[key]))
         self._left[key] -= n
-        self._n_alike[key] -= 1
         return n
 
 

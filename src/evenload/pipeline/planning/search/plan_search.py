@@ -1,0 +1,166 @@
+"""Try candidates by simulation, improve the best, and say how far the search has come."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from evenload.pipeline.planning.candidates import Candidate, generate_candidates
+from evenload.pipeline.planning.hill_climb import hill_climb
+from evenload.pipeline.planning.least_time import least_time
+from evenload.pipeline.planning.search.coarse_problem import coarsen, refine
+from evenload.pipeline.planning.simulate_plan import CandidatePhase, SimulatedPlan, simulate_phases
+from evenload.pipeline.problem import Problem
+
+__all__ = ["SearchState", "Tried", "Watch", "search_plan"]
+
+MOST_EVENTS = 300_000  # simulated in the search of candidates; the first ones are always tried
+MOST_EXACT_EVENTS = 600_000  # in simulations of the whole problem
+MOST_EXACT_TASKS = 1_000_000  # of a problem that is simulated as a whole
+TASKS_PER_SEARCH = 30_000  # simulated tasks that an improvement may cost
+N_IMPROVED = 2
+N_EXACT = 3
+GOOD = 1.02  # times the bound: then no improvement is looked for
+GOOD_ENOUGH = 1.003
+
+
+@dataclass(frozen=True, slots=True)
+class SearchState:
+    """The state of a search. ``best_s``: makespan of the best plan so far, None before the first."""
+
+    best_s: float | None
+    bound_s: float
+    n_tried: int
+
+
+Watch = Callable[[SearchState], bool]  # told after each simulation; True ends the search
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A candidate with its simulated run."""
+
+    candidate: Candidate
+    simulated: SimulatedPlan
+
+
+def search_plan(
+    problem: Problem, mode: str, effort: float, watch: Watch | None
+) -> tuple[list[Tried], Problem]:
+    """Return the best candidate of each label, quickest first, and the problem that they were simulated with.
+
+    That is ``problem`` itself, unless it is so large that several items are simulated as one. Only the first
+    candidate has the slices of its run.
+    """
+    coarse, n_together = coarsen(problem)
+    search = _Search(mode, watch)
+    best = search.run(coarse, effort)
+    n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
+    if best and coarse is not problem and n_tasks <= MOST_EXACT_TASKS:
+        best, coarse = search.exactly(problem, best, n_together), problem
+    if best:
+        chosen = best[0].candidate
+        run = simulate_phases(coarse, chosen.phases, late_first=chosen.late_first, slices="joined")
+        best[0] = Tried(chosen, run)
+    return best, coarse
+
+
+class _Search:
+    """A search for the quickest plan: what was tried, what that cost, and whether it is to end."""
+
+    def __init__(self, mode: str, watch: Watch | None):
+        self.mode, self.watch = mode, watch
+        self.n_events, self.n_tried = 0, 0
+        self.best_s, self.bound_s = math.inf, 0.0
+        self.is_over = False
+
+    def simulate(self, problem: Problem, candidate: Candidate) -> SimulatedPlan:
+        run = simulate_phases(problem, candidate.phases, late_first=candidate.late_first, slices="none")
+        self.n_events += run.n_events
+        self.n_tried += 1
+        self.best_s = min(self.best_s, run.makespan_s)
+        if self.watch is not None:
+            best_s = self.best_s if math.isfinite(self.best_s) else None
+            self.is_over |= self.watch(SearchState(best_s, self.bound_s, self.n_tried)) and best_s is not None
+        return run
+
+    def run(self, problem: Problem, effort: float) -> list[Tried]:
+        """Return the best candidate of each label, quickest first; the quickest ones improved."""
+        bound_s = self.bound_s = least_time(problem)
+        tried: dict[tuple[str, str], Tried] = {}
+
+        def consider(candidate: Candidate, simulated: SimulatedPlan) -> None:
+            if problem.host_bytes is not None and _pinned_bytes(candidate.phases) > problem.host_bytes:
+                return
+            key = (candidate.mode, candidate.label)
+            if key not in tried or simulated.makespan_s < tried[key].simulated.makespan_s:
+                tried[key] = Tried(candidate, simulated)
+
+        for candidate in generate_candidates(problem, bound_s, self.mode):
+            consider(candidate, self.simulate(problem, candidate))
+            if self.is_over or (self.n_events > MOST_EVENTS and math.isfinite(self.best_s)):
+                break
+        for one in self._to_improve(problem, list(tried.values()), bound_s):
+            n_tasks = problem.n_items * sum(stage.n_tasks for stage in problem.stages)
+            if budget := int(effort * TASKS_PER_SEARCH / max(1, n_tasks)):
+                consider(*hill_climb(one.candidate, one.simulated, problem, budget, bound_s * GOOD_ENOUGH))
+        finite = [one for one in tried.values() if math.isfinite(one.simulated.makespan_s)]
+        best = sorted(finite, key=lambda one: one.simulated.makespan_s)
+        return self._with_fewer(problem, best)
+
+    def _to_improve(self, problem: Problem, tried: Sequence[Tried], bound_s: float) -> list[Tried]:
+        ranked = sorted(tried, key=lambda one: one.simulated.makespan_s)
+        is_good = not ranked or ranked[0].simulated.makespan_s <= bound_s * GOOD
+        return [] if is_good or self.is_over else ranked[:N_IMPROVED]
+
+    def _with_fewer(self, problem: Problem, best: list[Tried]) -> list[Tried]:
+        """Try it without the slowest device, which may cost more than it helps."""
+        fewer = _without_slowest(problem) if self.mode != "single" else None
+        if not best or fewer is None or self.is_over or self.n_events > MOST_EVENTS:
+            return best
+        if least_time(fewer) < best[0].simulated.makespan_s:
+            below = self.run(fewer, 0)
+            if below and below[0].simulated.makespan_s < best[0].simulated.makespan_s * (1 - 1e-9):
+                return [below[0], *best]
+        return best
+
+    def exactly(self, problem: Problem, best: Sequence[Tried], n_together: int) -> list[Tried]:
+        """Simulate the best candidates of a coarse problem with all items; scale the others' times."""
+        self.n_events, found = 0, []
+        for one in best[:N_EXACT]:
+            exact = refine(one.candidate, problem, n_together)
+            if exact is not None:
+                found.append((one, Tried(exact, self.simulate(problem, exact))))
+            if found and (self.is_over or self.n_events > MOST_EXACT_EVENTS):
+                break
+        found = [pair for pair in found if math.isfinite(pair[1].simulated.makespan_s)]
+        if not found:
+            return []
+        found.sort(key=lambda pair: pair[1].simulated.makespan_s)
+        scale = found[0][1].simulated.makespan_s / found[0][0].simulated.makespan_s
+        known = {id(before) for before, _ in found}
+        others = [
+            Tried(
+                one.candidate, replace(one.simulated, makespan_s=one.simulated.makespan_s * max(1.0, scale))
+            )
+            for one in best
+            if id(one) not in known
+        ]
+        least_s = found[0][1].simulated.makespan_s
+        rest = [
+            *(tried for _, tried in found[1:]),
+            *(one for one in others if one.simulated.makespan_s >= least_s),
+        ]
+        return [found[0][1], *sorted(rest, key=lambda one: one.simulated.makespan_s)]
+
+
+def _pinned_bytes(phases: Sequence[CandidatePhase]) -> int:
+    """Return the most host memory that is pinned at once, over all devices and stages of a phase."""
+    return max((sum(unit.option.fit.host_bytes for unit in phase) for phase in phases), default=0)
+
+
+def _without_slowest(problem: Problem) -> Problem | None:
+    """Return the problem without its slowest device, which may cost more than it helps."""
+    if len(problem.devices) < 2:
+        return None
+    slowest = min(problem.devices, key=lambda device: device.speed)
+    return replace(problem, devices=tuple(device for device in problem.devices if device is not slowest))

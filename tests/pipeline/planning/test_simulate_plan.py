@@ -1,0 +1,110 @@
+"""Workers that go in step end when each of them alone would: whatever the graph, fleet, sizes and limits."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline.planning.itemwise_simulation import simulate_items
+
+from evenload.pipeline.planning.candidates import generate_candidates
+from evenload.pipeline.planning.layouts import best_layouts
+from evenload.pipeline.planning.least_time import least_time
+from evenload.pipeline.planning.planner import make_plan
+from evenload.pipeline.planning.search.coarse_problem import coarsen, refine
+from evenload.pipeline.planning.simulate_plan import simulate_phases
+from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
+
+GIB = 2**30
+
+
+@st.composite
+def problems(
+    draw, n_stages: int = 4, n_devices: int = 7, n_items: int = 24, has_sizes: bool = True
+) -> Problem:
+    n = draw(st.integers(1, n_stages))
+    is_graph = draw(st.booleans())
+    needs = tuple(
+        tuple(sorted(draw(st.sets(st.integers(0, s - 1), max_size=2)))) if s else () for s in range(n)
+    )
+    counts = [1 if is_graph else draw(st.sampled_from([1, 1, 2, 4])) for _ in range(n)]
+    stages = tuple(
+        PlanStage(
+            f"s{s}",
+            draw(st.sampled_from([0.1, 1.0, 2.5, 4.0])),
+            draw(st.sampled_from([0.0, 1.0, 5.0, 20.0])),
+            weights=draw(st.sampled_from([None, Weights(GIB, GIB // 2, 4), Weights(GIB, GIB // 2, 60)])),
+            n_passes=4,
+            n_tasks=counts[s],
+            fits=("whole", "layer_split", "resident_stream"),
+        )
+        for s in range(n)
+    )
+    devices = tuple(
+        PlanDevice(
+            f"d{d}",
+            draw(st.sampled_from([0.25, 0.5, 1.0])),
+            draw(st.sampled_from([8, 22, 45])) * GIB,
+            ready_s=draw(st.sampled_from([0.0, 0.0, 0.0, 3.0])),
+        )
+        for d in range(draw(st.integers(1, 7)))
+    )
+    n_all = draw(st.integers(1, n_items))
+    sizes = tuple(draw(st.sampled_from([1.0, 1.0, 2.0, 5.0])) for _ in range(n_all))
+    is_sized = has_sizes and draw(st.booleans())
+    return Problem(stages, devices, n_all, sizes if is_sized else None, needs=needs if is_graph else ())
+
+
+@settings(max_examples=15, deadline=None)
+@given(problem=problems())
+def test_sets_of_workers_end_when_each_worker_alone_would(problem: Problem) -> None:
+    if not all(best_layouts(stage, problem) for stage in problem.stages):
+        return
+    bound_s = least_time(problem)
+    for candidate in list(generate_candidates(problem, bound_s))[:25]:
+        options = {"late_first": candidate.late_first}
+        together = simulate_phases(problem, candidate.phases, **options)
+        alone = simulate_items(problem, candidate.phases, **options)
+        if problem.sizes is None:
+            assert together.makespan_s == pytest.approx(alone.makespan_s, rel=1e-9)
+            assert sum(together.unit2items.values()) == sum(alone.unit2items.values())
+        elif math.isfinite(alone.makespan_s):  # ties between items of several sizes may fall otherwise
+            assert together.makespan_s <= alone.makespan_s * 1.3
+        assert together.makespan_s >= bound_s * (1 - 1e-9)
+        n_each = sum(one.n_items * len(one.device.split("+")) for one in together.slices)
+        joined = simulate_phases(problem, candidate.phases, slices="joined", **options)
+        assert sum(one.n_items for one in joined.slices) == n_each
+
+
+def test_lanes_of_a_group_wait_until_its_model_is_loaded() -> None:
+    stage = PlanStage("s", 3.0, 20.0, weights=Weights(0, GIB, 30), fits=("layer_split",))
+    devices = tuple(PlanDevice(f"d{n}", 1.0, 12 * GIB) for n in range(3))
+    problem = Problem((stage,), devices, 2)
+    (layout,) = best_layouts(stage, problem)[:1]
+    from evenload.pipeline.planning.simulate_plan import CandidateUnit
+
+    run = simulate_phases(problem, [tuple(CandidateUnit(option) for option in layout)])
+    assert min(one.start_s for one in run.slices if one.kind == "work") >= 20.0
+
+
+@settings(max_examples=15, deadline=None)
+@given(problem=problems(n_stages=3, n_items=20, has_sizes=False))
+def test_a_coarse_plan_holds_for_all_items(problem: Problem) -> None:
+    if not all(best_layouts(stage, problem) for stage in problem.stages):
+        return
+    from dataclasses import replace
+
+    many = replace(problem, n_items=problem.n_items * 200)
+    coarse, n_together = coarsen(many)
+    plan = make_plan(many, effort=0)
+    assert plan.makespan_s is not None
+    assert plan.makespan_s >= least_time(many)
+    assert not any("simulated as" in note for note in plan.notes)
+    for number, stage in enumerate(many.stages):
+        units = [unit for phase in plan.phases for unit in phase.units if unit.stage == stage.name]
+        assert sum(unit.n_items for unit in units) == many.n_left(number)
+        assert all(unit.limit is None or unit.n_items <= unit.limit for unit in units)
+    for candidate in list(generate_candidates(coarse, least_time(coarse)))[:3]:
+        exact = refine(candidate, many, n_together)
+        assert exact is not None
+        assert [len(phase) for phase in exact.phases] == [len(phase) for phase in candidate.phases]
