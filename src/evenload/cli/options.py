@@ -16,6 +16,7 @@ __all__ = [
     "json_option",
     "no_progress_option",
     "passed_as",
+    "planning_limit_option",
     "quiet_option",
     "set_option",
     "skip_option",
@@ -38,6 +39,12 @@ set_option = click.option(
 )
 skip_option = click.option(
     "--skip", "skipped", multiple=True, metavar="ID", help="Leave this item out; may be given several times."
+)
+planning_limit_option = click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="End the search for a plan after so long; the best so far is the plan.",
 )
 
 

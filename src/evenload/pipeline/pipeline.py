@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.dispatch.item_flow import ItemFlow
     from evenload.pipeline.job.spec import JobSpec
     from evenload.pipeline.planning.job_plan import PlannedJob
+    from evenload.pipeline.planning.search.plan_search import Watch
     from evenload.pipeline.reuse.decision import StageReuse
     from evenload.pipeline.run.machines.fleet import Fleet
     from evenload.pipeline.run.session import JobSession
@@ -186,6 +187,7 @@ class Pipeline:
         skip: Iterable[str] = (),
         cache: str | Path | None = None,
         report: str | Path | None = None,
+        watch: "Watch | None" = None,
         sinks: Iterable[Callable[[Event], None]] = (),
         sample_s: float = 1.0,
     ) -> PipelineResult:
@@ -198,6 +200,7 @@ class Pipeline:
         skip              ids of items that are left out; a later run does them
         cache             a folder in which runs of any job keep results for each other; wins over the job's
         report            write the report here, not into the run folder
+        watch             told how far the search for a plan is, as in ``make_plan``
         sinks             get every event as it happens
         sample_s          seconds from one look at the devices' load and memory to the next
 
@@ -239,7 +242,9 @@ class Pipeline:
                             may_use_cpu=may_use_cpu(fleet.use),
                             skipped=skipped,
                         )
-                        session.go(fleet, functools.partial(self._planned, fleet, folder), policy, sample_s)
+                        session.go(
+                            fleet, functools.partial(self._planned, fleet, folder, watch), policy, sample_s
+                        )
                         interrupts.hold()
                         session.finish()
                     return self._write(session, folder, report, session.lost_events(file))
@@ -262,7 +267,12 @@ class Pipeline:
         return digest_of(json_text(made).encode("utf-8", "replace"))
 
     def _planned(
-        self, fleet: "Fleet", folder: RunFolder, flow: "ItemFlow", reuse: "Sequence[StageReuse]"
+        self,
+        fleet: "Fleet",
+        folder: RunFolder,
+        watch: "Watch | None",
+        flow: "ItemFlow",
+        reuse: "Sequence[StageReuse]",
     ) -> "PlannedJob":
         """Plan what is left, by the job's mode, the memory that is free now, and what is known of times."""
         from evenload.pipeline.planning.estimates.run_history import StageHistory, read_history
@@ -287,7 +297,7 @@ class Pipeline:
             host_bytes=fleet.host_bytes(),
             done=tasks_done(flow, tasks_an_item(self.spec), self.spec.graph.needs),
         )
-        plan = plan_job(self.spec, asked)
+        plan = plan_job(self.spec, asked, watch=watch)
         folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")
         return PlannedJob(plan, asked)
 

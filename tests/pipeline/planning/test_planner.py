@@ -297,11 +297,49 @@ def test_sizes_differ_and_the_longest_begin() -> None:
 
 
 def test_very_many_items_are_taken_together_and_say_so() -> None:
-    problem = problem_of([(1.0, 5.0), (0.5, 5.0)], [1.0, 0.5, 1.0], 200_000)
+    problem = problem_of([(1.0, 5.0), (0.5, 5.0)], [1.0, 0.5, 1.0], 2_000_000)
     plan = make_plan(problem)
     assert plan.ratio is not None
     assert 1.0 <= plan.ratio < 1.02
     assert any("simulated as" in note for note in plan.notes)
+
+
+def mixed_fleet(n_devices: int) -> tuple[PlanDevice, ...]:
+    """Four kinds of unequal speed and memory."""
+    kinds = [(1.0, 76), (0.6, 44), (0.35, 22), (0.5, 70)]
+    return tuple(
+        PlanDevice(f"d{n}", kinds[n * 4 // n_devices][0], kinds[n * 4 // n_devices][1] * GIB)
+        for n in range(n_devices)
+    )
+
+
+@pytest.mark.slow
+def test_a_stage_that_fits_few_kinds_is_known_to_the_bound_and_shared_by_the_plan() -> None:
+    stages = (
+        PlanStage("encode", 0.3, 15.0, Weights(15 * GIB), GIB),
+        PlanStage("denoise", 17.8, 30.0, Weights(38 * GIB), 3 * GIB),
+        PlanStage("decode", 0.6, 5.0, Weights(GIB), 3 * GIB),
+        PlanStage("finish", 3.4, 20.0, Weights(24 * GIB), GIB),
+    )
+    problem = Problem(tuple(replace(s, fits=("whole",)) for s in stages), mixed_fleet(64), 4000)
+    plan = make_plan(problem)
+    assert plan.ratio is not None
+    assert plan.ratio <= 1.08
+    for memory in plan.memory:
+        assert memory.free_bytes is not None
+        assert all(needed is not None and needed <= memory.free_bytes for needed in memory.phase2bytes)
+    check_complete(problem, plan)
+    able_s = sum(device.speed for device in problem.devices if device.free_bytes > 41 * GIB)  # type: ignore[operator]
+    assert plan.bound_s is not None
+    assert plan.bound_s >= 4000 * (17.8 + 3.4) / able_s
+
+
+def test_the_bound_lets_a_device_that_is_ready_later_load_by_then() -> None:
+    stages = (PlanStage("a", 0.1, 5.0), PlanStage("b", 1.0, 1.0))
+    problem = Problem(stages, (PlanDevice("x"), PlanDevice("y", ready_s=4.0)), 20)
+    # y is ready before the first item of b is there: it loses only what it takes to load beyond that.
+    assert least_time(problem) <= 5.1 + 20 * 1.0
+    assert make_plan(problem).makespan_s >= least_time(problem)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 from evenload._optional import require
-from evenload.cli.options import PATH, json_option, passed_as, set_option
+from evenload.cli.options import PATH, json_option, passed_as, planning_limit_option, set_option
+from evenload.cli.pipeline.planning_progress import PlanningProgress
 from evenload.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class PlanRequest:
     items: int | None
     measured: Path | None
     trace: bool
+    time_limit: float | None
     verbose: bool
     changes: tuple[str, ...]
     as_json: bool
@@ -55,6 +57,7 @@ class PlanRequest:
     help="Take times from the run in this folder.",
 )
 @click.option("--trace", is_flag=True, help="Trace activations with the real classes (imports torch).")
+@planning_limit_option
 @click.option("-v", "--verbose", is_flag=True, help="Show all notes of what is assumed.")
 @set_option
 @json_option
@@ -84,7 +87,11 @@ def plan(request: PlanRequest) -> int:
         host_bytes=host_bytes,
         trace=request.trace,
     )
-    found = plan_job(spec, job_problem)
+    progress = PlanningProgress(request.time_limit)
+    try:
+        found = plan_job(spec, job_problem, watch=progress)
+    finally:
+        progress.close()
     if request.as_json:
         click.echo(json.dumps(found.to_json(), indent=2))
         return 0

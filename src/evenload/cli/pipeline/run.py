@@ -14,10 +14,12 @@ from evenload.cli.options import (
     json_option,
     no_progress_option,
     passed_as,
+    planning_limit_option,
     quiet_option,
     set_option,
     skip_option,
 )
+from evenload.cli.pipeline.planning_progress import PlanningProgress
 from evenload.cli.pipeline.result_text import echo_result
 from evenload.cli.pipeline.slurm import slurm_options, submit
 from evenload.cli.pipeline.slurm_script import SlurmOptions
@@ -47,6 +49,7 @@ class RunRequest:
     changes: tuple[str, ...]
     skipped: tuple[str, ...]
     seed: int | None
+    time_limit: float | None
     dry_run: bool
     schema: bool
     as_json: bool
@@ -121,6 +124,7 @@ class RunRequest:
 @set_option
 @skip_option
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="The job's seed; short for --set job.seed=.")
+@planning_limit_option
 @click.option("--dry-run", is_flag=True, help="Check everything, print the plan, run nothing.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files, for editors.")
 @json_option
@@ -197,6 +201,9 @@ def _run(pipeline: "Pipeline", request: RunRequest, monitors: Monitors) -> "Pipe
                 skip=request.skipped,
                 cache=request.cache,
                 report=request.report,
+                watch=PlanningProgress(
+                    request.time_limit, shows=not request.no_progress and not request.quiet
+                ),
                 sinks=[progress, *sinks],
             )
         echo_result(result, request.as_json)

@@ -16,6 +16,7 @@ from evenload.pipeline.planning.estimates.hardware import find_hardware
 from evenload.pipeline.planning.job_problem import JobProblem
 from evenload.pipeline.planning.modelled_fleet import FleetDevice
 from evenload.pipeline.planning.planner import MODES, make_plan
+from evenload.pipeline.planning.search.plan_search import Watch
 
 if TYPE_CHECKING:
     from evenload.devices import DevicePool
@@ -31,15 +32,17 @@ class PlannedJob(NamedTuple):
     job_problem: JobProblem
 
 
-def plan_job(spec: "JobSpec", job_problem: JobProblem, *, effort: float = 1.0) -> Plan:
+def plan_job(
+    spec: "JobSpec", job_problem: JobProblem, *, effort: float = 1.0, watch: Watch | None = None
+) -> Plan:
     """Plan a job by its mode; mode ``auto`` compares all modes.
 
     ``effort`` scales how long improvements are searched for, 0 for none. If the seconds of a stage are
-    unknown, the plan says what fits and gives no makespan.
+    unknown, the plan says what fits and gives no makespan. ``watch`` as in ``make_plan``.
     Raises ConfigError, with the shortfall in GiB, if the job does not fit on the devices.
     """
     if job_problem.has_times:
-        plan = make_plan(job_problem.problem, spec.schedule.mode, effort=effort)
+        plan = make_plan(job_problem.problem, spec.schedule.mode, effort=effort, watch=watch)
     else:
         plan = _plan_without_times(job_problem, spec.schedule.mode)
     notes = (*spec.notes, *job_problem.notes, *plan.notes)

@@ -34,13 +34,15 @@ def make_plan(
     refused = shortfall_error(problem)
     if refused is not None:
         raise refused
-    best, simulated = search_plan(problem, mode, effort, watch)
+    best, simulated, is_ended = search_plan(problem, mode, effort, watch)
     if not best:
         raise ConfigError(
             f"no plan of mode {mode} is possible on {len(problem.devices)} devices",
             hint=_HINTS.get(mode, "use mode auto"),
         )
-    return _plan(problem, simulated, best, mode)
+    plan = _plan(problem, simulated, best, mode)
+    note = "the search for a plan was ended before its time: a longer one may find a better plan"
+    return replace(plan, notes=(*plan.notes, note)) if is_ended else plan
 
 
 _HINTS = {

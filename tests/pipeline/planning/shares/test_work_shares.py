@@ -1,4 +1,4 @@
-"""Shares are possible, and the prices prove that nothing better is: the two ends of the linear program meet."""
+"""Shares are possible, and the prices prove that nothing better is: both ends of the program meet."""
 
 import pytest
 from hypothesis import given, settings

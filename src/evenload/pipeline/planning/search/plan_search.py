@@ -25,14 +25,19 @@ GOOD_ENOUGH = 1.003
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """The state of a search. ``best_s``: makespan of the best plan so far, None before the first."""
+    """The state of a search.
+
+    best_s   makespan of the best plan so far, None before the first
+    is_over  it has ended; nothing more is told
+    """
 
     best_s: float | None
     bound_s: float
     n_tried: int
+    is_over: bool = False
 
 
-Watch = Callable[[SearchState], bool]  # told after each simulation; True ends the search
+Watch = Callable[[SearchState], bool]  # told after each simulation, and at the end; True ends the search
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +50,8 @@ class Tried:
 
 def search_plan(
     problem: Problem, mode: str, effort: float, watch: Watch | None
-) -> tuple[list[Tried], Problem]:
-    """Return the best candidate of each label, quickest first, and the problem that they were simulated with.
+) -> tuple[list[Tried], Problem, bool]:
+    """Return the best candidates, quickest first, what they were simulated with, and if the search was ended.
 
     That is ``problem`` itself, unless it is so large that several items are simulated as one. Only the first
     candidate has the slices of its run.
@@ -61,7 +66,8 @@ def search_plan(
         chosen = best[0].candidate
         run = simulate_phases(coarse, chosen.phases, late_first=chosen.late_first, slices="joined")
         best[0] = Tried(chosen, run)
-    return best, coarse
+    search.tell(is_over=True)
+    return best, coarse, search.is_over
 
 
 class _Search:
@@ -78,10 +84,14 @@ class _Search:
         self.n_events += run.n_events
         self.n_tried += 1
         self.best_s = min(self.best_s, run.makespan_s)
-        if self.watch is not None:
-            best_s = self.best_s if math.isfinite(self.best_s) else None
-            self.is_over |= self.watch(SearchState(best_s, self.bound_s, self.n_tried)) and best_s is not None
+        self.is_over |= self.tell() and math.isfinite(self.best_s)
         return run
+
+    def tell(self, *, is_over: bool = False) -> bool:
+        """Tell who watches how far the search is; return whether it is to end."""
+        best_s = self.best_s if math.isfinite(self.best_s) else None
+        state = SearchState(best_s, self.bound_s, self.n_tried, is_over)
+        return self.watch is not None and self.watch(state)
 
     def run(self, problem: Problem, effort: float) -> list[Tried]:
         """Return the best candidate of each label, quickest first; the quickest ones improved."""
@@ -125,7 +135,7 @@ class _Search:
 
     def exactly(self, problem: Problem, best: Sequence[Tried], n_together: int) -> list[Tried]:
         """Simulate the best candidates of a coarse problem with all items; scale the others' times."""
-        self.n_events, found = 0, []
+        self.n_events, self.best_s, found = 0, math.inf, []
         for one in best[:N_EXACT]:
             exact = refine(one.candidate, problem, n_together)
             if exact is not None:
