@@ -6,7 +6,7 @@ STAMP := .venv/.ready-
 PURE := tests/balance tests/devices tests/house tests/report tests/events tests/test_errors.py \
 	tests/test_public_surface.py tests/test_settings.py
 
-.PHONY: demo test check pure test-slow chaos test-flower lint docs bench clean help
+.PHONY: demo test suite site check pure style types test-levels test-slow chaos test-flower lint docs bench clean help
 
 help:  ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile | expand -t 20
@@ -14,15 +14,24 @@ help:  ## List the targets
 demo: $(STAMP)demo  ## Restore and score real pictures over every device of this machine
 	$(BIN)/python examples/restore/demo.py
 
-test: $(STAMP)dev lint  ## Every check: style, types, layers, tests, docs
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+test: $(STAMP)dev  ## Every check: style, types, layers, tests, docs
+	$(MAKE) style
+	$(MAKE) --jobs 3 suite types site
+
+suite: $(STAMP)dev
 	$(BIN)/pytest --numprocesses 4 --dist worksteal --max-worker-restart 0 --durations 10 --durations-min 1 -ra
+
+site: $(STAMP)dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 check: $(STAMP)dev  ## The fast lane: style, types, layers, and the tests that start nothing
 	$(MAKE) --jobs 2 --output-sync lint pure
 
 pure: $(STAMP)dev
 	$(BIN)/pytest -q $(PURE)
+
+test-levels: $(STAMP)dev  ## Suites of the compiled kernels, once for each kind of processor that this one can be
+	$(BIN)/python scripts/test_levels.py
 
 test-slow: $(STAMP)dev  ## The suites that take minutes
 	$(BIN)/pytest -m slow --timeout 1800 -o faulthandler_timeout=2400
@@ -36,10 +45,14 @@ test-flower:  ## Flower's apps on our executor, in an environment of their own
 	.venv-flower/bin/pip install --quiet --editable '.[flower]' pytest pytest-timeout pytest-xdist hypothesis
 	FLWR_TELEMETRY_ENABLED=0 .venv-flower/bin/pytest tests/clients/test_flower.py
 
-lint: $(STAMP)dev
+lint: $(STAMP)dev style types
+
+style: $(STAMP)dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+
+types: $(STAMP)dev
 	$(BIN)/pyright
 
 docs: $(STAMP)dev  ## Serve the documentation on this machine

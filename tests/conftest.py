@@ -145,7 +145,7 @@ def popen() -> Iterator[Callable[..., subprocess.Popen]]:
                     with suppress(psutil.Error):
                         child.kill()
             program.kill()
-            program.wait()
+            program.wait(timeout=500)
         for pipe in (program.stdin, program.stdout, program.stderr):
             if pipe is not None:
                 with suppress(OSError):

@@ -156,7 +156,7 @@ def leave_a_thread(rng: random.Random) -> None:
 
     thread = threading.Thread(target=forks)
     thread.start()
-    thread.join()
+    thread.join(timeout=500)
 
 
 def grandchild(rng: random.Random) -> None:

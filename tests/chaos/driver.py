@@ -106,9 +106,9 @@ class PhaseRun:
                 work()
         finally:
             self.is_over.set()
-            actor.join()
+            actor.join(timeout=500)
             if self.phase.beside:
-                beside.join()
+                beside.join(timeout=500)
         for item, value in self.kept:
             note("held", self.number, item, digest(value))
 

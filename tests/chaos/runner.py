@@ -104,14 +104,14 @@ def run_life(program: Program, folder: Path, life: int, stop: threading.Event) -
         time.sleep(LOOK_S)
         if stop.is_set():
             driver.kill()
-            driver.wait()
+            driver.wait(timeout=500)
             raise Stopped
         if time.monotonic() > until:
             with contextlib.suppress(ProcessLookupError):
                 driver.send_signal(signal.SIGUSR1)
                 time.sleep(2.0)
             driver.kill()
-            driver.wait()
+            driver.wait(timeout=500)
             return None
     intruder.wake_up(float("inf"))
     return driver.returncode

@@ -203,7 +203,7 @@ def test_devices_of_a_running_job_are_drained_and_added(run, tmp_path, popen):
         assert "nobody would work without cpu:1, cpu:0" in err
     finally:
         job.kill()
-        job.communicate()
+        job.communicate(timeout=500)
     code, _, err = run("drain", "cpu:0", *folder)
     assert code == 2
     assert "has ended" in err

@@ -296,7 +296,7 @@ def test_a_workers_output_on_a_real_terminal(stranger, tmp_path):
         while piece := os.read(ours, 65536):
             seen += piece
     os.close(ours)
-    assert program.wait() == 0
+    assert program.wait(timeout=500) == 0
     text = seen.decode()
     assert "100%w" in text
     assert "10%" not in text.replace("100%", "")

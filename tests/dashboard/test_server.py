@@ -186,10 +186,10 @@ def test_twenty_viewers_of_a_thousand_events_a_second_and_stalled_ones(tmp_path,
         until(lambda: all("n_frames" in state for state in states), "each viewer has been sent something")
         write_quickly(tmp_path / "run" / "events.jsonl", 2000, 1000)
         for thread in viewers:
-            thread.join()
+            thread.join(timeout=500)
         is_over.set()
         for thread in stalled:
-            thread.join()
+            thread.join(timeout=500)
     assert all(has_all(state) and state["n_frames"] > 1 for state in states)
 
 
@@ -208,7 +208,7 @@ def test_it_ends_with_its_run_and_viewers_see_the_end(write_run, serve_run, samp
         viewer.start()
         until(lambda: "n_frames" in state, "the viewer has been sent something")
         write_run([event for event in sample_run() if type(event).__name__ == "RunFinished"])
-    viewer.join()
+    viewer.join(timeout=500)
     assert state["summary"]["status"] == "done"
 
 

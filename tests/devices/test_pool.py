@@ -216,7 +216,7 @@ def test_many_threads_may_use_it():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(timeout=500)
     assert not errors
     assert [pool.load(d).tasks_done for d in pool.ids] == [600, 600]
     assert [pool.load(d).running for d in pool.ids] == [0, 0]

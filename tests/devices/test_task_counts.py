@@ -41,5 +41,5 @@ def test_threads_do_not_lose_counts():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(timeout=500)
     assert ledger.counts("a") == TaskCounts(running=0, done=4000, busy_s=4000.0)

@@ -127,7 +127,7 @@ def test_events_may_come_from_any_thread():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(timeout=500)
     assert len(seen) == 800
 
 

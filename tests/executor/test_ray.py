@@ -184,7 +184,7 @@ def test_workers_leave_when_the_driver_is_killed(
     pids = [int(line_of(program.stderr, "READY").split()[-1]) for _ in range(2)]
     workers = [psutil.Process(pid) for pid in pids]
     program.kill()
-    program.communicate()
+    program.communicate(timeout=500)
     _, left = psutil.wait_procs(workers, timeout=100)
     for process in left:
         process.kill()
@@ -212,7 +212,7 @@ def test_ctrl_c_once_keeps_what_is_finished(
     part = tmp_path / "out.jsonl.part"
 
     def has_a_result() -> bool:
-        assert program.poll() is None, program.communicate()
+        assert program.poll() is None, program.communicate(timeout=500)
         return part.exists() and "\n" in part.read_text()
 
     until(has_a_result, "a result is written")
@@ -236,7 +236,7 @@ def finish(program: subprocess.Popen, timeout_s: float) -> tuple[str, str]:
         return program.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(program.pid, signal.SIGKILL)
-        return program.communicate()
+        return program.communicate(timeout=500)
 
 
 @pytest.mark.slow

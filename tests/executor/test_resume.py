@@ -317,7 +317,7 @@ def kill_again_and_again(tmp_path: Path, popen: Any, n_kills: int, n: int, deadl
             timer.start()
         else:
             timer = None
-        lines = driver.communicate()[0].split("\n")
+        lines = driver.communicate(timeout=500)[0].split("\n")
         if timer is not None:
             timer.cancel()
         whole = [int(line) for line in lines[:-1] if line != "end"]

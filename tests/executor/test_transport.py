@@ -51,7 +51,7 @@ class Line:
         frames: list[Frame] = []
         while not frames:
             frames = self.inbox.read() or []
-        sending.join()
+        sending.join(timeout=500)
         return unpack(frames[0])
 
     def __enter__(self) -> "Line":
@@ -366,7 +366,7 @@ def test_calls_with_large_arguments_and_functions() -> None:
     weights = np.arange(200_000.0)
     with Executor("cpu*1", echo=False) as executor:
         future = executor.submit(functools.partial(np.add, weights), weights)
-        assert np.array_equal(future.result(), weights * 2)
+        assert np.array_equal(future.result(timeout=500), weights * 2)
 
 
 def large(x: int) -> np.ndarray:

@@ -61,6 +61,9 @@ SLEEPERS: dict[str, dict[str, str]] = {
 }
 """By file: the function that sleeps, and what it is."""
 
+WAITS = ("join", "wait", "communicate", "result", "get")
+"""Of a thread, a process, an event, a future, a queue: without an argument each waits for ever."""
+
 
 def sleeps(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     """Each call of a function ``sleep``: where it is, and whether it is a task by its place."""
@@ -70,6 +73,21 @@ def sleeps(tree: ast.Module) -> Iterator[tuple[str, bool]]:
             name = getattr(node.func, "attr", getattr(node.func, "id", ""))
             if name == "sleep":
                 yield described(path)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, (*path, node))
+
+    yield from visit(tree, ())
+
+
+def waits_without_limit(tree: ast.Module) -> Iterator[tuple[str, bool]]:
+    """Each wait that may last for ever: where it is, and whether it is a task's, or another's limit holds."""
+
+    def visit(node: ast.AST, path: tuple[ast.AST, ...]) -> Iterator[tuple[str, bool]]:
+        is_call = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+        if is_call and node.func.attr in WAITS and not node.args and not node.keywords:
+            name, is_task = described(path)
+            calls = [one.func for one in path if isinstance(one, ast.Call)]
+            yield name, is_task or any(getattr(one, "attr", "") == "wait_for" for one in calls)
         for child in ast.iter_child_nodes(node):
             yield from visit(child, (*path, node))
 
@@ -100,6 +118,31 @@ def test_who_sleeps_is_a_task() -> None:
     named = {(file, name) for file, names in SLEEPERS.items() for name in names}
     assert bare - named == set(), "wait with `until`, an event or a virtual clock; or say what it is"
     assert named - bare == set(), "no longer there"
+
+
+def test_no_wait_lasts_for_ever() -> None:
+    """pytest's own limit ends what waits in its thread, and in no other, and leaves what was waited for."""
+    bare = {
+        (path.relative_to(TESTS).as_posix(), name)
+        for path in TESTS.rglob("*.py")
+        for name, is_limited in waits_without_limit(ast.parse(path.read_text(encoding="utf-8")))
+        if not is_limited
+    }
+    assert bare == set(), "give it `timeout=500`"
+
+
+@pytest.mark.parametrize(
+    ("source", "n_found"),
+    [
+        ("def test(): thread.join()", 1),
+        ("def test():\n  print(process.communicate()[0], queue.get())", 2),
+        ("def test(): future.result(5); event.wait(timeout=3); ''.join(x); {}.get(3)", 0),
+        ("def test():\n  def task(x): Event().wait()", 0),
+        ("async def test(): await asyncio.wait_for(event.wait(), 9)", 0),
+    ],
+)
+def test_a_wait_without_limit_is_told(source: str, n_found: int) -> None:
+    assert sum(not is_limited for _, is_limited in waits_without_limit(ast.parse(source))) == n_found
 
 
 @pytest.mark.parametrize(

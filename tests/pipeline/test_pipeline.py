@@ -655,7 +655,7 @@ def test_ctrl_c_keeps_what_is_done(
     events = job.parent / "run" / "events.jsonl"
 
     def has_begun() -> bool:
-        assert process.poll() is None, process.communicate()
+        assert process.poll() is None, process.communicate(timeout=500)
         return events.is_file() and events.read_text().count("ItemFinished") >= 3
 
     until(has_begun, "three items are finished")

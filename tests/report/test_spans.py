@@ -80,7 +80,7 @@ def test_spans_arrive_where_the_environment_says(monkeypatch, sample_run):
                     sink(event)
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(timeout=500)
     names = []
     for path, body in bodies:
         assert path == "/v1/traces"

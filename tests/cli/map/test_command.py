@@ -256,7 +256,7 @@ def test_a_signal_once_keeps_what_is_finished(
     part = folder / "out.jsonl.part"
 
     def has_a_result() -> bool:
-        assert program.poll() is None, program.communicate()
+        assert program.poll() is None, program.communicate(timeout=500)
         return part.exists() and part.stat().st_size > 0
 
     until(has_a_result, "a result is written")

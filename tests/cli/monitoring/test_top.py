@@ -52,7 +52,7 @@ def test_jobs_come_and_go(tmp_path, job):
 def test_a_job_whose_process_is_gone_is_swept_away():
     jobs_folder().mkdir(parents=True)
     dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
+    dead.wait(timeout=500)
     (jobs_folder() / "1-1.json").write_text(json.dumps({"pid": dead.pid, "name": "x", "unix_s": 0.0}))
     (jobs_folder() / "2-2.json").write_text("{half")
     (jobs_folder() / "3-3.json").write_text(json.dumps({"pid": os.getpid(), "name": ["no"], "unix_s": 0}))
@@ -110,7 +110,7 @@ def on_terminal(term, keys, seconds=8.0):
         return process.wait(550), text.decode("utf-8", "replace")
     finally:
         process.kill()
-        process.wait()
+        process.wait(timeout=500)
         os.close(master)
 
 

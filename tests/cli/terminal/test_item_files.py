@@ -46,7 +46,7 @@ def test_items_from_a_fifo_are_not_lost_by_looking_first(tmp_path: Path) -> None
     writer = threading.Thread(target=(tmp_path / "items").write_text, args=("a\nb\n",))
     writer.start()
     assert list(stream_items(str(tmp_path / "items"))) == ["a", "b"]
-    writer.join()
+    writer.join(timeout=500)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
@@ -91,7 +91,7 @@ def test_a_pipe_is_written_and_not_replaced(tmp_path: Path, is_linked: bool) -> 
     reader = threading.Thread(target=lambda: got.append(fifo.read_text()))
     reader.start()
     write_rows(tmp_path / "link" if is_linked else fifo)
-    reader.join()
+    reader.join(timeout=500)
     assert got == ["1\n2\n"]
     assert fifo.is_fifo()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["fifo", "link"]

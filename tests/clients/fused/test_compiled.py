@@ -29,7 +29,7 @@ def test_one_thread_traces_at_a_time(monkeypatch):
 
     def work():
         alive, x = torch.ones(2, dtype=torch.bool), torch.ones(2, 2)
-        start.wait()
+        start.wait(timeout=500)
         steps.append(compile_step(traced, StackedClients({}, {}, {}, {}, {}, {}, alive), x, x, x, x, {}))
 
     before = nn.Module.__call__, nn.Module.__getattr__
@@ -37,7 +37,7 @@ def test_one_thread_traces_at_a_time(monkeypatch):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        thread.join(timeout=500)
     assert len(steps) == 3
     assert most == [1] * 3
     assert (nn.Module.__call__, nn.Module.__getattr__) == before

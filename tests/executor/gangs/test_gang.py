@@ -149,7 +149,7 @@ def test_ranks_leave_with_the_program(tmp_path: Path, popen: Any, line_of: Any) 
     ranks = psutil.Process(program.pid).children(recursive=True)
     assert len(ranks) >= 2
     program.kill()
-    program.communicate()
+    program.communicate(timeout=500)
     _, left = psutil.wait_procs(ranks, timeout=100)
     assert not left
 

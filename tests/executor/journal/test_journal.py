@@ -222,7 +222,7 @@ def test_a_journal_has_one_user(tmp_path: Path, popen: Callable[..., subprocess.
     with pytest.raises(ConfigError, match=f"in use by process {other.pid}"):
         Journal.open(tmp_path / "j", "f")
     other.kill()
-    other.communicate()
+    other.communicate(timeout=500)
     with Journal.open(tmp_path / "j", "f") as journal:  # the lock has gone with its process
         assert journal.done("a") == b"a"
 
@@ -257,7 +257,7 @@ def test_threads_share_the_wait_for_the_disk(tmp_path: Path, monkeypatch: pytest
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(timeout=500)
         assert len(journal) == 31
     assert n_syncs < 15
 
@@ -340,7 +340,7 @@ def test_a_program_killed_at_any_moment_keeps_what_it_was_told_is_safe(
         for _ in range(dice.randrange(5)):
             told = int(writer.stdout.readline())
         writer.send_signal(signal.SIGKILL)
-        rest = writer.communicate()[0].split(b"\n")[:-1]
+        rest = writer.communicate(timeout=500)[0].split(b"\n")[:-1]
         told = int(rest[-1]) if rest else told
         with Journal.open(tmp_path / "j", "f") as journal:
             n = len(journal)

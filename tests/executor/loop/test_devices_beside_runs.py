@@ -95,11 +95,11 @@ def test_every_run_is_whole_whatever_comes_and_goes(backend: str, n_runs: int, s
                 threads.submit(keep_running, number) for number in range(2 if backend != "inline" else 1)
             ]
             for one in running:
-                one.result()
+                one.result(timeout=500)
         finally:
             is_over.set()
         for one in changing:
-            one.result()
+            one.result(timeout=500)
         assert set(executor.devices.ids) <= set(SLOTS)
         assert executor.submit(double, 4).result(100) == 8
 

@@ -100,12 +100,12 @@ def test_submitting_while_another_thread_closes_loses_no_future(until: Callable[
         assert refusals
         done = wait(futures, 100)
         assert not done.not_done
-        assert {future.result() for future in futures} == {1}
+        assert {future.result(timeout=500) for future in futures} == {1}
 
 
 def test_what_is_submitted_to_a_closed_engine_fails_at_once() -> None:
     executor = Executor("cpu*1")
-    executor.submit(abs, -1).result()
+    executor.submit(abs, -1).result(timeout=500)
     calls = executor._calls
     assert calls is not None
     executor.close()
@@ -188,7 +188,7 @@ def test_a_mistake_in_one_run_ends_no_other(backend: str, monkeypatch: pytest.Mo
 
 def test_a_new_policy_is_for_every_map_whatever_its_stage_is_called() -> None:
     with Executor("cpu*1", backend="inline") as executor:
-        assert executor.submit(abs, -1).result() == 1
+        assert executor.submit(abs, -1).result(timeout=500) == 1
         results = executor.map(abs, range(50), stage="submit", look_ahead=4)
         assert next(results) == 0
         executor.set_policy("guided")

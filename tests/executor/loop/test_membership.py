@@ -208,7 +208,7 @@ def test_a_folder_of_a_job_that_was_killed_is_found_out(
     assert job.stdout.readline() == b"listens\n"
     assert ask(tmp_path, "drain", ["cpu:1"]) == ["cpu:0"]
     job.send_signal(signal.SIGKILL)
-    job.communicate()
+    job.communicate(timeout=500)
     with pytest.raises(ConfigError, match=f"has ended: there is no process {job.pid}"):
         ask(tmp_path, "list")
     assert (tmp_path / "control" / "owner").exists()
@@ -220,7 +220,7 @@ def test_a_job_that_does_not_answer(tmp_path: Path, executor: tuple[Executor, li
     control = Control(tmp_path, executor[0])
     with control:
         control._is_over.set()
-        control._thread.join()
+        control._thread.join(timeout=500)
         with pytest.raises(ConfigError, match="does not answer"):
             ask(tmp_path, "list", wait_s=0.2)
 

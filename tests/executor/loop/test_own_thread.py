@@ -54,7 +54,7 @@ def test_a_callback_that_waits_is_told_so(
     future = executor.submit(behind, str(tmp_path / "gate"))
     future.add_done_callback(waits)
     (tmp_path / "gate").touch()
-    assert future.result() == 7
+    assert future.result(timeout=500) == 7
     until(lambda: outcomes, "the callback has ended")
     assert isinstance(outcomes[0], ConfigError)
     assert "own thread" in outcomes[0].message
@@ -66,11 +66,11 @@ def test_a_callback_may_submit_and_read_what_is_done(
 ) -> None:
     outcomes: list[Any] = []
     future = executor.submit(behind, str(tmp_path / "gate"))
-    future.add_done_callback(lambda done: outcomes.append((done.result(), executor.submit(pow, done, 2))))
+    future.add_done_callback(lambda done: outcomes.append((done.result(0), executor.submit(pow, done, 2))))
     (tmp_path / "gate").touch()
     until(lambda: outcomes, "the callback has ended")
     assert outcomes[0][0] == 7
-    assert outcomes[0][1].result() == 49
+    assert outcomes[0][1].result(timeout=500) == 49
 
 
 @pytest.mark.parametrize("how", ["result", "map", "wait"])
@@ -103,7 +103,7 @@ def test_an_event_sink_may_raise_emit_and_remove_itself() -> None:
     log.subscribe(repeats)
     with Executor("cpu*2", echo=False, events=log) as executor:
         assert list(executor.map(abs, range(50))) == list(range(50))
-        assert executor.submit(abs, -3).result() == 3
+        assert executor.submit(abs, -3).result(timeout=500) == 3
     assert [type(error) for error in log.sink_errors] == [SystemExit, RecursionError]
 
 

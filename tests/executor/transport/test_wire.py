@@ -42,7 +42,7 @@ def through_a_pipe(frames: list[Frame], piece: int | None = None) -> list[Frame]
             received += inbox.read() or []
     except EOFError:
         pass
-    thread.join()
+    thread.join(timeout=500)
     os.close(read)
     return received
 

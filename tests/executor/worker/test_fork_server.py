@@ -186,12 +186,12 @@ def threads_of(_: Any) -> tuple[int, list[int]]:
 def test_a_preloaded_worker_keeps_to_its_share_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     with Executor("cpu*1", start="forkserver", echo=False) as executor:
-        first = executor.submit(threads_of, 0).result()
+        first = executor.submit(threads_of, 0).result(timeout=500)
         backend: Any = executor._engine.backend
         backend._server.preload(["numpy", "torch"])
         (worker,) = executor._engine._supervisor.workers.values()
         backend.kill(worker.number)
-        again = executor.submit(threads_of, 0).result()
+        again = executor.submit(threads_of, 0).result(timeout=500)
         assert again == first
         assert backend._n_servers == 1
 

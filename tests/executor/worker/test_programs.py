@@ -145,7 +145,7 @@ def test_workers_leave_when_the_program_is_killed(
     line_of(program.stderr, "READY")
     assert len(tagged(tag)) >= 2
     program.kill()
-    program.communicate()
+    program.communicate(timeout=500)
     try:
         until(lambda: not tagged(tag), "its workers and what they started have left")
     finally:
@@ -191,7 +191,7 @@ def test_a_program_that_closes_nothing_ends_and_leaves_nothing(tmp_path: Path, p
         if pid == 0:
             raise SystemExit(0)  # a forked child must not stop its parent's workers as it leaves
         os.waitpid(pid, 0)
-        print(future.result(), next(results))
+        print(future.result(timeout=500), next(results))
         """,
     )
     tag = f"forgotten-{os.getpid()}"

@@ -280,7 +280,7 @@ def test_what_hears_of_a_result_may_raise_anything(executor: Executor, tmp_path:
     future = executor.submit(behind_a_gate, 1)
     future.add_done_callback(lambda _: sys.exit("from a callback"))  # in the engine's thread, not in ours
     gate.touch()
-    assert future.result() == 1
+    assert future.result(timeout=500) == 1
     assert list(executor.map(abs, range(5))) == list(range(5))
 
 

@@ -239,7 +239,7 @@ def gang(tmp_path_factory):
     finally:
         for rank in ranks:
             rank.kill()
-            rank.wait()
+            rank.wait(timeout=500)
     assert [rank.returncode for rank in ranks] == [0] * 4, "\n".join(errors)
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(4)]
 

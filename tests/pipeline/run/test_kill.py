@@ -95,7 +95,7 @@ def kill_at_random(
                 os.kill(victim.pid, signal.SIGKILL)
             continue
         process.kill()
-        process.wait()
+        process.wait(timeout=500)
         n_driver += 1
         process = start(job, out)
     assert process.wait(550) == 0, (job.parent / "said").read_text()

@@ -129,7 +129,7 @@ def test_items_in_flight_do_not_spoil_one_another(tiny_models: Path, pictures: l
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            thread.join(timeout=500)
     finally:
         sys.setswitchinterval(before)
     assert not wrong

@@ -105,7 +105,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     thread.start()
     yield running
     running.shutdown()
-    thread.join()
+    thread.join(timeout=500)
     running.server_close()
 
 

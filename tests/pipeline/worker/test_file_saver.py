@@ -23,7 +23,7 @@ def test_a_file_is_there_when_it_is_told_and_a_fault_is_told_as_well(tmp_path: P
         saver.save([(path, bytes([at]))], lambda fault, path=path: told.put((fault, path.read_bytes())))
     saver.save([(tmp_path / "taken" / "x", b"")], lambda fault: told.put((fault, b"")))
     saver.close()
-    seen = [told.get() for _ in range(21)]
+    seen = [told.get(timeout=500) for _ in range(21)]
     assert sorted(content for fault, content in seen if fault is None) == [bytes([at]) for at in range(20)]
     assert [type(fault) for fault, _ in seen if fault is not None] in (
         [FileExistsError],

@@ -54,7 +54,7 @@ def test_another_thread_goes_on_while_a_kernel_runs(patient):
         assert max(seen) > MOST_TURNS
     finally:
         is_over.set()
-        other.join()
+        other.join(timeout=500)
 
 
 def test_a_kernel_that_fails_has_the_lock_again():

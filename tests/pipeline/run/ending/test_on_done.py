@@ -78,7 +78,7 @@ def server() -> Iterator[Server]:
         thread.start()
         yield one
         one.shutdown()
-        thread.join()
+        thread.join(timeout=500)
 
 
 def pipeline(folder: Path, on_done: Any, **more: Any) -> Pipeline:

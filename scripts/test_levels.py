@@ -1,0 +1,49 @@
+"""Run the suites that use compiled kernels once for each kind of processor that this one can be.
+
+    python scripts/test_levels.py [level ...] [-- pytest's options and paths]
+
+A level is what EVENLOAD_PROCESSOR takes: a baseline, and with ``+`` the extensions that kernels look for.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from evenload.native import machine
+
+ROOT = Path(__file__).resolve().parents[1]
+SUITES = ("merkle", "zk", "gpu", "native", "balance", "moe", "clients")
+EXTENSIONS = ("sha", "avx512ifma")  # those with kernels of their own
+
+
+def levels_here() -> Iterator[str]:
+    """Each baseline of this processor without extensions, and with each that it has."""
+    for baseline in machine.baselines_here():
+        yield baseline
+        for extension in EXTENSIONS:
+            needs_v4 = extension.startswith("avx512") and baseline != "x86-64-v4"
+            if extension in machine.host_features() and not needs_v4:
+                yield f"{baseline}+{extension}"
+
+
+def main(argv: list[str]) -> int:
+    at = argv.index("--") if "--" in argv else len(argv)
+    levels, options = argv[:at] or list(levels_here()), argv[at + 1 :]
+    if not any((ROOT / option.partition("::")[0]).exists() for option in options):
+        options += [str(ROOT / "tests" / suite) for suite in SUITES]
+    command = [sys.executable, "-m", "pytest", "-q", "--numprocesses", "4", "--dist", "worksteal"]
+    failed = []
+    for level in levels:
+        print(f"=== EVENLOAD_PROCESSOR={level}", flush=True)
+        environment = {**os.environ, "EVENLOAD_PROCESSOR": level}
+        if subprocess.run([*command, *options], cwd=ROOT, env=environment, check=False).returncode:
+            failed.append(level)
+    for level in levels:
+        print(f"{level}: {'FAILED' if level in failed else 'passed'}")
+    return bool(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
