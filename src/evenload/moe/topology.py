@@ -203,14 +203,10 @@ def lay_out(
     Raises ConfigError where that does not hold.
     Source: LPLB, ``update_redundancy_mapping``'s contract.
     """
-    matrix = check_mapping(redundant_to_original)
-    weight = array_of("load", load).astype(np.float64)
+    matrix, weight = check_mapping(redundant_to_original), _weight(load)
     n_slots, n_nodes = whole("n_slots", n_slots), whole("n_nodes", n_nodes, least=1)
-    ep_size = None if ep_size is None else whole("ep_size", ep_size, least=1)
-    if weight.ndim != 2 or not weight.size:
-        raise ConfigError(f"load has shape {weight.shape}", hint="give [layers, experts]")
     (n_layers, n_experts), (n_group, n_columns) = weight.shape, matrix.shape
-    n_ranks = ep_size or n_group
+    n_ranks = n_group if ep_size is None else whole("ep_size", ep_size, least=1)
     n_local, n_copies = n_experts // n_ranks, (n_slots - n_experts) // n_ranks
     if (
         n_ranks % n_group
@@ -231,3 +227,10 @@ def lay_out(
     copies = np.take_along_axis(heavy, matrix[None, None, :, None, :].astype(np.int64), axis=2)
     slots = np.concatenate([base, copies.reshape(n_layers, n_ranks, n_copies)], axis=2)
     return slots.reshape(n_layers, n_slots)
+
+
+def _weight(load: ArrayLike) -> NDArray[np.float64]:
+    weight = array_of("load", load).astype(np.float64)
+    if weight.ndim != 2 or not weight.size:
+        raise ConfigError(f"load has shape {weight.shape}", hint="give [layers, experts]")
+    return weight

@@ -24,6 +24,7 @@ from evenload.errors import ConfigError
 from evenload.moe.placement.fleet import Fleet
 
 __all__ = ["BYTES_PER_S", "Schedule", "Transfer", "keep_slots", "schedule_transfers"]
+MOST_BYTES = 1 << 50  # of an expert
 BYTES_PER_S = 50e9  # of a GPU's link, 400 Gbit/s
 
 
@@ -116,33 +117,16 @@ def schedule_transfers(
 
     Copies on dead GPUs are no sources. Raises ConfigError if shapes differ or do not fit the fleet.
     """
-    instance_of("fleet", fleet, Fleet, "a Fleet, such as Fleet.even(8, 72)")
-    before, after = array_of("old", old), array_of("new", new)
-    expert_bytes, latency_s = (
-        whole("expert_bytes", expert_bytes, most=1 << 50),
-        number("latency_s", latency_s),
-    )
-    for name, speed in (("bytes_per_s", bytes_per_s), ("load_bytes_per_s", load_bytes_per_s)):
-        number(name, speed, is_zero_allowed=False)
-    if node_bytes_per_s is not None:
-        number("node_bytes_per_s", node_bytes_per_s, is_zero_allowed=False)
-    width = fleet.n_gpus * fleet.width
-    kinds = before.dtype.kind + after.dtype.kind
-    if not set(kinds) <= set("iu") or min(before.min(initial=0), after.min(initial=0)) < -1:
-        raise ConfigError(
-            "placements of other things than experts", hint="give integers, -1 for an empty slot"
-        )
-    before, after = before.astype(np.int64), after.astype(np.int64)
-    if before.shape != after.shape or before.ndim != 2 or before.shape[1] != width:
-        raise ConfigError(
-            f"placements of {before.shape} and {after.shape} for {fleet.n_gpus} GPUs of {fleet.width} slots",
-            hint=f"give both as [layers, {width}]",
-        )
+    before, after = _placements(old, new, fleet)
+    whole("expert_bytes", expert_bytes, most=MOST_BYTES)
+    number("latency_s", latency_s)
+    speeds = {True: bytes_per_s if node_bytes_per_s is None else node_bytes_per_s, False: bytes_per_s}
+    for speed in (*speeds.values(), load_bytes_per_s):
+        number("a number of bytes per second", speed, is_zero_allowed=False)
     after = keep_slots(before, after, fleet.n_gpus)
     rows = enumerate(zip(before, after, strict=True))
     layers = [list(_Layer(layer, *row, fleet).batches()) for layer, row in rows]
     batches = tuple(tuple(batch) for batch in _merge(layers))
-    speeds = {True: node_bytes_per_s or bytes_per_s, False: bytes_per_s}
 
     def rate(transfer: Transfer) -> float:
         if transfer.source < 0:
@@ -152,6 +136,23 @@ def schedule_transfers(
     seconds = sum((expert_bytes / min(map(rate, batch)) + latency_s for batch in batches), 0.0)
     n_bytes = sum(map(len, batches)) * expert_bytes
     return Schedule(batches, after, int((after >= 0).sum()), n_bytes, seconds)
+
+
+def _placements(old: ArrayLike, new: ArrayLike, fleet: Fleet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Both placements, if they are of this fleet."""
+    instance_of("fleet", fleet, Fleet, "a Fleet, such as Fleet.even(8, 72)")
+    before, after = array_of("old", old), array_of("new", new)
+    kinds, width = before.dtype.kind + after.dtype.kind, fleet.n_gpus * fleet.width
+    if not set(kinds) <= set("iu") or min(before.min(initial=0), after.min(initial=0)) < -1:
+        raise ConfigError(
+            "placements of other things than experts", hint="give integers, -1 for an empty slot"
+        )
+    if before.shape != after.shape or before.ndim != 2 or before.shape[1] != width:
+        raise ConfigError(
+            f"placements of {before.shape} and {after.shape} for {fleet.n_gpus} GPUs of {fleet.width} slots",
+            hint=f"give both as [layers, {width}]",
+        )
+    return before.astype(np.int64), after.astype(np.int64)
 
 
 class _Layer:
