@@ -169,11 +169,27 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+def started_cluster(options: dict[str, Any]) -> Any:
+    """A Ray cluster. Its processes give up after 30 s, whatever else the machine does: others do then."""
+    from ray.cluster_utils import Cluster
+
+    before = set(psutil.Process().children(recursive=True))
+    for tries_left in (2, 1, 0):
+        try:
+            return Cluster(initialize_head=True, head_node_args=options)
+        except Exception:
+            for process in set(psutil.Process().children(recursive=True)) - before:
+                with suppress(psutil.Error):
+                    process.kill()
+            if not tries_left:
+                raise
+    return None
+
+
 @pytest.fixture(scope="session")
 def ray_head() -> Iterator[Any]:
     """A Ray cluster of this machine alone, which this process is connected to. Others may join it."""
     import ray
-    from ray.cluster_utils import Cluster
 
     from evenload.executor.backends.ray import backend as ray_backend
 
@@ -190,10 +206,7 @@ def ray_head() -> Iterator[Any]:
         "temp_dir": folder,
     }
     with warnings.catch_warnings():
-        try:
-            cluster = Cluster(initialize_head=True, head_node_args=options)
-        except Exception:  # its processes have 30 s to start: more cannot be asked for
-            cluster = Cluster(initialize_head=True, head_node_args=options)
+        cluster = started_cluster(options)
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
     yield cluster
     ray.shutdown()

@@ -14,6 +14,7 @@ from evenload.events import DeviceSample, EventLog, Note
 
 __all__ = ["Telemetry"]
 
+N_WAITS = 50  # so that a moment in which the whole process is stopped is only one of them
 STOP_WAIT_S = 5.0
 
 
@@ -49,7 +50,8 @@ class Telemetry:
         thread, self._thread = self._thread, None
         if thread is not None:
             self._stop.set()
-            thread.join(STOP_WAIT_S)
+            for _ in range(N_WAITS):
+                thread.join(STOP_WAIT_S / N_WAITS)
             if not thread.is_alive():
                 self._readings.close()
 

@@ -111,9 +111,9 @@ class Backend(Protocol):
         ...
 
     def close(self, grace_s: float) -> list[Message]:
-        """Stop the workers; those that are left after ``grace_s`` are killed. Frees everything.
+        """Stop the workers; those that are busy after ``grace_s`` are killed. Frees everything.
 
-        Returns the last messages.
+        Those that have nothing to do have longer, unless ``grace_s`` is 0. Returns the last messages.
         """
         ...
 

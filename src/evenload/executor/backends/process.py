@@ -41,6 +41,7 @@ from evenload.settings import resolve
 __all__ = ["ProcessBackend"]
 
 MOST_SERVERS = 3
+FREE_S = 5.0  # for a worker that has nothing to do, to free what its tasks hold
 DEATH_CHECK_S = 0.1  # where no file descriptor tells of a child's death
 
 
@@ -202,10 +203,15 @@ class ProcessBackend:
     def close(self, grace_s: float) -> list[Message]:
         for worker in self._children:
             self.forward(worker, Frame(protocol.STOP))
-        until = time.monotonic() + grace_s
         messages: list[Message] = []
-        while self._children and time.monotonic() < until:
-            messages += self.poll(until - time.monotonic())
+        waited_s, most_s = 0.0, max(grace_s, FREE_S) if grace_s else 0.0
+        while self._children and waited_s < most_s:
+            began_s = time.monotonic()
+            messages += self.poll(DEATH_CHECK_S)
+            waited_s += min(time.monotonic() - began_s, DEATH_CHECK_S)  # none while all is stopped
+            for child in self._children.values() if waited_s >= grace_s else ():
+                if not child.is_free:
+                    child.kill()
         for child in self._children.values():
             child.kill()
         until = time.monotonic() + ANSWER_S

@@ -10,7 +10,7 @@ from evenload.executor.run.run import Run
 
 __all__ = ["EngineThread"]
 
-GRACE_S = 1.0  # for workers to free what their tasks hold
+GRACE_S = 1.0  # for workers to end what they are at
 KEEP_S = 30.0  # for a journal to keep what is finished
 
 

@@ -147,6 +147,11 @@ class Child:
     def pid(self) -> int | None:
         return self._process.pid
 
+    @property
+    def is_free(self) -> bool:
+        """Whether it is up and has answered all that it was sent."""
+        return self._is_up and not self.chunks and not self._loading
+
     def _prepare_for(self, frame: Frame) -> None:
         """Enlarge the pipes at the first large message, for fewer and larger reads and writes."""
         if self._has_large_pipes or frame.n_bytes < LARGE_BYTES:

@@ -19,6 +19,7 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError, EvenloadError
 from evenload.executor.backends import FreeMemory, WorkerOptions
+from evenload.executor.backends.process import FREE_S
 from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, RayFrame
 from evenload.executor.backends.ray.channel import ActorChannel
 from evenload.executor.backends.ray.cluster import Cluster
@@ -208,7 +209,7 @@ class RayBackend:
         self._lose_left()
         for channel in self._channels.values():
             channel.write(ActorCommand("close", (grace_s,)))
-        until = time.monotonic() + grace_s + KILL_S
+        until = time.monotonic() + max(grace_s, FREE_S) + KILL_S
         while self._workers and time.monotonic() < until:
             messages += self.poll(0.1)
         for channel in self._channels.values():
