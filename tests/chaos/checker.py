@@ -49,6 +49,7 @@ class Seen:
     n_ended: Counter[int]
     faults: list[Line]
     hurt: dict[int, set[str]]  # process -> what it did, or what was done to it
+    interrupted: set[int]  # lives whose driver was
     last: dict[int, Line]  # process -> what it wrote last of an item of this phase
 
     def touched(self, item: int) -> set[tuple[int, int]]:
@@ -115,6 +116,7 @@ def gather(program: Program, phase: Phase, number: int, lines: Iterable[Line]) -
         Counter(line.item for line in mine if line.kind == "ended"),
         [line for line in mine if line.kind == "fault"],
         dict(hurt),
+        {line.life for line in lines if line.more == "interrupt driver"},
         {line.pid: line for line in mine if line.kind in ("began", "ended")},
     )  # fmt: skip
 
@@ -251,6 +253,8 @@ def of_end(seen: Seen, attempt: Attempt, is_last: bool) -> Iterator[str]:
     """What the map as a whole should have given, and how it should have ended."""
     phase, over, given = seen.phase, attempt.over, {item for item, _ in attempt.got}
     is_main = seen.number < BESIDE
+    if over.startswith("ExecutorClosed") and attempt.life in seen.interrupted:
+        return  # the map beside ends with the executor
     if is_main and phase.disk and not is_last and "cannot be written" in over:
         return
     if is_main and phase.on_error == "raise" and not over.startswith("as told"):

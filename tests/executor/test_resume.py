@@ -246,6 +246,28 @@ def test_a_full_disk_ends_the_run_and_nothing_else(
     assert list(executor.map(abs, range(10), journal=tmp_path / "j")) == list(range(10))
 
 
+def test_a_full_disk_is_told_also_if_the_input_broke_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Any
+) -> None:
+    """Results that could not be kept are not delivered: the error of the input would not say so."""
+    is_written = threading.Event()
+
+    def full(fd: int) -> None:
+        is_written.set()
+        raise OSError(28, "No space left on device")
+
+    def items() -> Any:
+        yield 1
+        until(is_written.is_set, "the first result is to be kept")
+        raise LookupError("the source is gone")
+
+    with Executor("cpu*1", backend="process", echo=False) as executor, monkeypatch.context() as patch:
+        results = executor.map(abs, items(), journal=tmp_path / "j", policy="pull")
+        patch.setattr(segments_module, "sync", full)
+        with pytest.raises(EvenloadError, match="cannot be written: No space left on device"):
+            list(results)
+
+
 def test_a_journal_in_use_is_refused_and_one_never_used_is_let_go(tmp_path: Path) -> None:
     with Executor("cpu*1") as executor:
         results = executor.map(abs, range(3), journal=tmp_path / "j")

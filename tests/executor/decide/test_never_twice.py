@@ -60,6 +60,7 @@ class Fleet:
     begun: Counter[int] = field(default_factory=Counter)
     fates: dict[int, str] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
+    guilty: set[int] = field(default_factory=set)  # items of the call in which a worker ends
     now: float = 0.0
 
     def handle(self, event: object, chunk: Chunk | None = None) -> None:
@@ -72,6 +73,11 @@ class Fleet:
             else:
                 assert isinstance(one, Fail)
                 settled = list(one.items)
+                if one.why == "overtime":
+                    assert set(settled) <= self.guilty, "not the ones that ran too long"
+                    assert len(settled) == 1 or not self.repeatable, (
+                        "of a batch it is not known yet who it was"
+                    )
             for item in settled:
                 assert item not in self.fates, f"item {item} has two fates"
                 self.fates[item] = type(one).__name__
@@ -127,7 +133,7 @@ class Fleet:
             self.held[device].pop(0)
             self.handle(ChunkUnreadable(chunk.send.chunk, self.now, is_run=bool(chunk.n_begun)), chunk)
 
-    def die(self, device: str, has_lost_answer: bool = False) -> None:
+    def die(self, device: str, has_lost_answer: bool = False, is_hung: bool = False) -> None:
         """Its worker ends; ``has_lost_answer``: after it has gone on to its second chunk."""
         chunks, self.held[device] = self.held[device], []
         first = chunks[0]
@@ -137,13 +143,14 @@ class Fleet:
             self.begin_one(device)
             self.held[device] = []
             position = PACKING
-        elif self.rng.random() < 0.2:
+        elif self.rng.random() < 0.2 and not is_hung:
             position = PACKING  # what it wrote last cannot be read
         elif not first.n_begun:
             position = self.rng.choice((NOT_BEGUN, UNPACKING))
         else:
             position = (first.n_begun - 1) // step * step
-        is_overtime = position >= 0 and self.rng.random() < 0.5
+        is_overtime = position >= 0 and (is_hung or self.rng.random() < 0.5)
+        self.guilty = set(first.send.items[position : position + step]) if is_overtime else set()
         for chunk, at in zip(chunks, (position, QUEUED), strict=False):
             self.handle(WorkerDied(chunk.send.chunk, device, self.now, at, is_overtime), chunk)
 
@@ -176,6 +183,13 @@ class Fleet:
         elif what == "begin":
             chunk = self.held[device][0]
             self.begin_one(device) if chunk.n_begun < chunk.n else self.answer(device)
+        elif what == "hang":
+            chunk = self.held[device][0]
+            if chunk.n_begun == chunk.n or self.scheduler.is_superseded(chunk.send.chunk):
+                return
+            self.begin_one(device)
+            self.get_stuck(device)
+            self.die(device, is_hung=True)
         elif what == "die late":
             self.die(device, has_lost_answer=True)
         else:
@@ -202,7 +216,7 @@ class Fleet:
 
 WHAT = (
     "ask", "ask", "begin", "begin", "begin", "answer", "skip", "spoil", "die", "die late", "get_stuck",
-    "leave", "come_back",
+    "hang", "leave", "come_back",
 )  # fmt: skip
 EVENTS = st.lists(
     st.tuples(st.sampled_from(WHAT), st.sampled_from(DEVICES), st.integers(0, 2**16)), max_size=40

@@ -412,14 +412,15 @@ def test_neighbours_of_a_stuck_item_run_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("is_overtime", [True, False])
-def test_a_stuck_item_that_ends_its_worker_is_given_up(is_overtime: bool) -> None:
-    world = make("pull:4", 4)
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_stuck_item_that_ends_its_worker_is_given_up_as_any_other(is_overtime: bool, most: int) -> None:
+    world = make("pull:4", 4, max_worker_deaths=most)
     world.ask("a")
     chunk = world.held.pop("a").chunk
     world.scheduler.handle(WorkerStuck(chunk, "a", 1.0, 1))
     world.note(world.scheduler.handle(WorkerDied(chunk, "a", 2.0, 1, is_overtime)))
     world.run()
-    assert world.fates.pop(1) == ("overtime" if is_overtime else "died")
+    assert world.fates.pop(1) == ("overtime" if is_overtime else "died" if most == 1 else "accepted")
     assert world.fates == {0: "accepted", 2: "accepted", 3: "accepted"}
 
 

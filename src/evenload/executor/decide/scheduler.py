@@ -87,11 +87,6 @@ class Scheduler:
     # --- items come -------------------------------------------------------------------------------
 
     def _on_read(self, event: ins.ItemsRead) -> list[ins.Instruction]:
-        if self._batch == 1 and event.costs is None:
-            self.dealer.add_range(self.n_fed, event.n)
-            self.n_fed += event.n
-            self._n_units = self.n_fed
-            return []
         if event.costs is None:
             self.n_fed += event.n
             n_new = self.n_fed // self._batch - self._n_units
@@ -258,10 +253,9 @@ class Scheduler:
         if sent is None:
             return []
         open_ = self._open(sent.items)
-        if event.is_run and not self._repeatable:
-            return self._give_up(event.chunk, event.now, sent, open_, "unknown")
-        if sent.singly:
-            return self._give_up(event.chunk, event.now, sent, open_, "spoilt")
+        is_unknown = event.is_run and not self._repeatable
+        if is_unknown or sent.singly:
+            return self._give_up(event.chunk, event.now, sent, open_, "unknown" if is_unknown else "spoilt")
         self._suspects.update(sent.units)
         self.retries["spoilt"] += len(open_)
         self.dealer.failed(event.chunk, event.now, sent.units)
@@ -284,7 +278,8 @@ class Scheduler:
     def _on_death(self, event: ins.WorkerDied) -> list[ins.Instruction]:
         instructions: list[ins.Instruction] = []
         if event.chunk in self._hung:
-            return self._end_hung(event.chunk, event.now, "overtime" if event.is_overtime else "died")
+            why = "overtime" if event.is_overtime else "died" if event.position != QUEUED else ""
+            return self._end_hung(event.chunk, event.now, why)
         for deal in self.dealer.lost(event.device, event.now):
             sent = self._sent.pop(deal.chunk)
             if deal.chunk == event.chunk and event.position != QUEUED:
@@ -308,8 +303,8 @@ class Scheduler:
         if held is None:
             return []
         _, stuck = self._blame(held, event.position)
-        units = {held.items[at] // self._batch for at in stuck}
-        items = [item for item in held.items if item // self._batch in units]
+        items = [held.items[at] for at in stuck]
+        units = {item // self._batch for item in items}
         self._hung[event.chunk] = HungChunk(held, items)
         self.dealer.narrow(event.chunk, units)  # so that copies can be made of these alone
         again = [unit for unit in held.units if unit not in units]
@@ -321,13 +316,19 @@ class Scheduler:
         return []
 
     def _end_hung(self, chunk: int, now: float, why: str) -> list[ins.Instruction]:
-        """Give up the stuck items of a chunk, unless another device has them."""
+        """The stuck item of a chunk has ended its worker, unless another device has it; or its batch has."""
         hung = self._hung.pop(chunk)
         stuck = self._open(hung.items)
-        if why != "overtime" and self.dealer.has_copy(chunk):
-            self.dealer.failed(chunk, now, {item // self._batch for item in stuck})
-            return []
-        return self._give_up(chunk, now, hung.held, stuck, why)
+        has_copy, ends = self.dealer.has_copy(chunk), []
+        if len(stuck) == 1 and (why == "overtime" or (why == "spoilt" and not has_copy)):
+            ends = self._fail(stuck, why)
+        elif len(stuck) == 1 and why == "died" and not has_copy:
+            ends = self._strike(stuck[0])
+        elif len(stuck) > 1 and why:
+            self._suspects.update(item // self._batch for item in stuck)
+            self.retries[why] += len(stuck)
+        self._redo_rest(chunk, hung.held, now)
+        return ends
 
     def _blame(self, sent: HeldChunk, position: int) -> tuple[int, range]:
         """Return how many items of the chunk had begun, and the positions that may have ended the worker."""

@@ -242,7 +242,12 @@ class JournalSink:
         self.is_closed.set()
         if end.skips_gaps:
             self._sink.skip_gaps()
-        self._sink.close(end.error or self._broken)
+        error = (
+            self._broken or end.error
+        )  # what the journal could not keep is not delivered: that is told first
+        if error is not end.error is not None:
+            error.__context__ = end.error
+        self._sink.close(error)
 
     # --- the thread -------------------------------------------------------------------------------
 
