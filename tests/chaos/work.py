@@ -135,10 +135,7 @@ def rank(own: Any, number: int, n: int) -> Any:
     total = torch.tensor([own.number + 1])
     dist.all_reduce(total)
     deed = phase_of(number).deeds.get(own.number)
-    if deed is not None:
-        instead = misbehave(number, own.number, deed.name, random.Random(deed.seed))
-        if instead is not None:
-            return instead
-    dist.all_reduce(total)
+    instead = misbehave(number, own.number, deed.name, random.Random(deed.seed)) if deed is not None else None
+    dist.all_reduce(total)  # also of a rank with a bad result: the others would wait for it, rightly for ever
     note("ended", number, own.number)
-    return int(total)
+    return int(total) if instead is None else instead

@@ -383,3 +383,13 @@ def test_more_than_one_of_the_samples_goes_on() -> None:
     stages = (PlanStage("make", 1.0, n_tasks=4), PlanStage("end", 1.0, n_tasks=2))
     problem = Problem(stages, (PlanDevice("a"), PlanDevice("b")), 3)
     check_complete(problem, make_plan(problem, effort=0))
+
+
+@pytest.mark.parametrize("mode", ["stage_parallel", "swap", "data_parallel", "single", "auto"])
+@pytest.mark.parametrize("done", [(0, 0), (6, 0), (6, 5)])
+def test_a_job_is_gone_on_with_in_its_mode_also_when_its_first_stage_is_done(
+    mode: str, done: tuple[int, int]
+) -> None:
+    problem = replace(problem_of([(1.0, 0.5), (1.0, 0.5)], [1.0, 1.0, 1.0], 6), done=done)
+    plan = make_plan(problem, mode, effort=0)
+    assert plan.mode == mode or mode == "auto"

@@ -245,8 +245,8 @@ class JournalSink:
         error = (
             self._broken or end.error
         )  # what the journal could not keep is not delivered: that is told first
-        if error is not end.error is not None:
-            error.__context__ = end.error
+        if self._broken is not None and self._broken is not end.error:
+            self._broken.__context__ = end.error
         self._sink.close(error)
 
     # --- the thread -------------------------------------------------------------------------------

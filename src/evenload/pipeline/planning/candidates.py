@@ -76,6 +76,9 @@ def generate_candidates(problem: Problem, bound_s: float, mode: str = "auto") ->
     for layouts, name in choices:
         if name in wants:
             yield from _stages_together(problem, layouts, name)
+        if name == "swap" and mode == "stage_parallel" and len(problem.stages) == 1:  # the others are done
+            label = _label("one stage on all devices", layouts)
+            yield Candidate(mode, label, _all_units(layouts), layouts=layouts)
         if name in wants or "stage_parallel" in wants:
             yield from _staggered(problem, layouts, bound_s, wants)
 
