@@ -3,7 +3,7 @@
 import bisect
 import math
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from evenload.pipeline.planning.candidates import generate_candidates
@@ -100,6 +100,27 @@ def _times(problem: Problem, slices) -> tuple[list[list[float]], list[list[float
     names = [stage.name for stage in problem.stages]
     begins = [sorted(one.start_s for one in work if one.stage == name) for name in names]
     return begins, [sorted(one.stop_s for one in work if one.stage == name) for name in names]
+
+
+@settings(max_examples=40, deadline=None)
+@given(draw=st.data())
+def test_what_is_half_done_can_be_planned(draw) -> None:
+    """Also where some samples or parts of an item are done that others wait for."""
+    counts = [draw.draw(st.integers(1, 3))]
+    for more in draw.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3)):
+        counts.append(counts[-1] * more if draw.draw(st.booleans()) else min(counts[-1], more))
+    stages = tuple(
+        PlanStage(f"s{n}", 1.0, 0.5, n_tasks=count, fits=("whole",)) for n, count in enumerate(counts)
+    )
+    n_items, done = draw.draw(st.integers(1, 6)), []
+    for stage, count in enumerate(counts):
+        most = n_items * count if not stage else done[-1] * count // counts[stage - 1]
+        done.append(draw.draw(st.integers(0, most)))
+    problem = Problem(stages, (PlanDevice("d0"), PlanDevice("d1", 0.5)), n_items, done=tuple(done))
+    assume(any(problem.n_left(stage) for stage in range(len(stages))))
+    plan = make_plan(problem, effort=0)
+    assert plan.makespan_s is not None
+    assert math.isfinite(plan.makespan_s)
 
 
 def test_equal_branches_run_side_by_side_and_the_bound_knows_it() -> None:

@@ -83,17 +83,21 @@ def _parts_left(flow: ItemFlow, wholes: Sequence[Strand], stage: int, most: int)
 
 def as_expanded(problem: Problem, flow: ItemFlow) -> Problem:
     """``problem`` with as many parts of an item as there are on average, where that is known."""
-    scopes, n_tasks = flow.graph.scopes, {}
-    for scope in {scope for scope in scopes if scope}:
-        n_expanded = sum(one.is_decided(scope[0]) for one in flow.strands if not one.scope)
+    scopes = flow.graph.scopes
+    n_tasks: dict[tuple[int, ...], int] = {(): 1}
+    for scope in sorted({scope for scope in scopes if scope}, key=len):
+        outer = scope[:-1]
+        was = [stage.n_tasks for stage, one in zip(problem.stages, scopes, strict=True) if one == scope]
+        n_expanded = sum(scope[-1] in one.parts for one in flow.strands if one.scope == outer)
         n_parts = sum(part.scope == scope for part in flow.strands)
-        if n_expanded and n_parts:
-            n_tasks[scope] = max(1, round(n_parts / n_expanded))
+        # A multiple of the parts that it is part of.
+        n_each = round(n_parts / n_expanded) if n_expanded else max(was) // n_tasks.get(outer, 1)
+        n_tasks[scope] = n_tasks.get(outer, 1) * max(1, n_each)
     stages = [
-        replace(stage, n_tasks=n_tasks.get(scope, stage.n_tasks))
+        replace(stage, n_tasks=n_tasks[scope]) if scope else stage
         for stage, scope in zip(problem.stages, scopes, strict=True)
     ]
-    return replace(problem, stages=tuple(stages)) if n_tasks else problem
+    return replace(problem, stages=tuple(stages)) if len(n_tasks) > 1 else problem
 
 
 def timings_of(view: DispatchView, now: float) -> dict[tuple[str, str], MeanTime]:

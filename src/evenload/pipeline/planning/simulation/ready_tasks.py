@@ -44,7 +44,7 @@ class ReadyTasks:
             first, last = n_all - self.n_left[number], n_all
             for need in self._graph.needs[number]:
                 n_done = self._stages[need].n_tasks * problem.n_items - self.n_left[need]
-                n_reached = n_done * stage.n_tasks // self._stages[need].n_tasks
+                n_reached = self._n_reached(need, number, n_done)
                 last = min(last, n_reached)
                 for task in range(n_reached if number in self._n_missing else 0):
                     self._n_missing[number][task] -= 1
@@ -87,6 +87,16 @@ class ReadyTasks:
             taken.append((first, last))
             n -= last - first
         return taken
+
+    def _n_reached(self, need: int, stage: int, n_done: int) -> int:
+        """Return how many tasks of ``stage`` follow from ``n_done`` of ``need``; note items half there."""
+        before, after = self._stages[need].n_tasks, self._stages[stage].n_tasks
+        if after >= before:
+            return n_done * after // before
+        arrived = self._n_arrived[need, stage]
+        for item in range(len(arrived)):
+            arrived[item] = min(before, max(0, n_done - item * before))
+        return n_done // before * after
 
     def done(self, stage: int, tasks: Iterable[TaskRange]) -> None:
         """Queue what can begin now that ``tasks`` are done."""
