@@ -9,6 +9,7 @@ import json
 import random
 import shutil
 import sys
+import zlib
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ class {name}:
         if {reads_job_seed}: self.parts.append(context.seed)
     def __call__(self, inputs, item):
         parts = [*self.parts, {expression}]
-        digest = note("{name}", object.__getattribute__(item, "id"), parts)
+        digest = note("{name} {code}", object.__getattribute__(item, "id"), parts)
         return {{"{output}": digest, "{output}_n": len(str(parts))}}
 """
 MODULE = """
@@ -163,7 +164,7 @@ class RandomJob:
             reads = ", ".join([*one.reads, f"help_{one.name}({one.k})"])
             module += STAGE.format(
                 name=one.name, version=one.version, output=f"out_{one.name}", expression=reads,
-                reads_job_seed=one.reads_job_seed,
+                reads_job_seed=one.reads_job_seed, code=zlib.crc32(reads.encode()),
             )  # fmt: skip
         (self.folder / "stages.py").write_text(module)
         helped = [HELPED.format(name=one.name, version=one.helper_version) for one in self.stages]
