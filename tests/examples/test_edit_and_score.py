@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from evenload.cli import main
-from evenload.events import Event, ItemFinished
+from evenload.events import Event, ItemFinished, Span
 from evenload.pipeline import MultiDeviceImageEdit, Pipeline, PipelineResult
 
 torch = pytest.importorskip("torch")
@@ -93,6 +93,21 @@ def test_the_same_bytes_on_any_devices_in_any_mode(
     result = run(example, mode, f"schedule.mode={mode}", devices=devices, backend=backend)
     assert result.status == "done"
     assert outputs_of(result.folder) == outputs_of(first.folder)
+
+
+def test_another_question_is_scored_without_editing_anything_again(
+    example: Path, first: PipelineResult
+) -> None:
+    shutil.copytree(first.folder, example / "asked")
+    seen: list[Event] = []
+    question = "score.question='Is the picture sharp?'"
+    asked = run(example, "asked", question, devices="cpu*1", sinks=[seen.append])
+    assert asked.n_restored == 15, "five pictures through three stages"
+    assert {event.stage for event in seen if isinstance(event, Span)} == {"score"}
+    before, after = outputs_of(first.folder), outputs_of(asked.folder)
+    assert [name for name in before if before[name] != after[name]] == ["results"]
+    scores = [(one.outputs["score"], two.outputs["score"]) for one, two in zip(first, asked, strict=True)]
+    assert any(one != two for one, two in scores)
 
 
 def test_it_goes_on_where_it_was_and_retries_what_failed(
