@@ -7,11 +7,14 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
-from evenload.errors import SpecError
+from evenload.errors import ConfigError, EvenloadError, SpecError
+from evenload.executor.loop.cost_cache import user_cache
+from evenload.pipeline.job.remote.copies import RemoteCopies, is_remote, joined
+from evenload.pipeline.job.section import one_line
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 
@@ -44,10 +47,12 @@ def read_items(inputs: "InputsSection", folder: Path, seed: int, source: str) ->
 def find_items(inputs: "InputsSection", folder: Path, seed: int) -> tuple[Items, Faults]:
     """Return every item with its values, as ``read_items``, and what is wrong with the inputs."""
     faults: Faults = []
+    given = str(getattr(inputs, inputs.source))
     if inputs.folder is not None or inputs.glob is not None:
-        rows = _file_rows(inputs, folder, faults)
+        rows = (_remote_rows if is_remote(given) else _file_rows)(inputs, folder, faults)
     else:
-        rows = _table_rows(inputs, folder / getattr(inputs, inputs.source), _place(inputs), faults)
+        rows = _table_rows(inputs, folder, given, _place(inputs), faults)
+    _fetch_all(inputs, rows, faults)
     _refuse_repeated(rows, _place(inputs), faults)
     faults += _column_faults(inputs, rows)
     items = []
@@ -103,9 +108,7 @@ def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tu
         )
         below = f"; for those of its folders use glob: {inputs.folder}/*/*" if is_nested else ""
         faults.append((_place(inputs), f"there is no file {where}{below}"))
-    columns: dict[str, dict[str, Any]] = {}
-    if inputs.table is not None:
-        columns = dict(_table_rows(inputs, folder / inputs.table, ("job", "inputs", "table"), faults))
+    columns = _columns_of(inputs, folder, faults)
     rows = []
     for path in sorted(files):
         name = path.relative_to(root).with_suffix("").as_posix() if path.is_relative_to(root) else path.stem
@@ -119,6 +122,53 @@ def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tu
             for empty in _empty_folders(str(inputs.glob), folder, files)
         ]
     return rows
+
+
+def _columns_of(inputs: "InputsSection", folder: Path, faults: Faults) -> dict[str, dict[str, Any]]:
+    """Return the columns that ``table`` adds to files, by id."""
+    if inputs.table is None:
+        return {}
+    return dict(_table_rows(inputs, folder, inputs.table, ("job", "inputs", "table"), faults))
+
+
+def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
+    """Return a row for each file of a remote folder or pattern; ids are relative to what has no wildcard."""
+    given = str(getattr(inputs, inputs.source))
+    try:
+        found = _copies().listed(given, is_pattern=inputs.glob is not None)
+    except EvenloadError as error:
+        faults.append((_place(inputs), one_line(error)))
+        return []
+    if not found:
+        faults.append((_place(inputs), f"there is no file at {given}"))
+    columns, rows = _columns_of(inputs, folder, faults), []
+    root = given.rstrip("/") if inputs.folder is not None else re.split(r"[^/]*[*?\[]", given)[0].rstrip("/")
+    for url in found:
+        name = str(PurePosixPath(url.removeprefix(root).lstrip("/")).with_suffix(""))
+        rows.append((name, {**columns.get(name, {}), "path": url}))
+    return rows
+
+
+def _fetch_all(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, Any]]], faults: Faults) -> None:
+    """Put the paths of local copies in place of the addresses in columns that hold paths."""
+    columns = {*inputs.paths, "path"} if inputs.source in ("folder", "glob") else set(inputs.paths)
+    places = [
+        (name, values, column)
+        for name, values in rows
+        for column in sorted(columns)
+        if isinstance(values.get(column), str) and is_remote(values[column])
+    ]
+    copies = _copies().of_all(values[column] for _, values, column in places) if places else {}
+    for name, values, column in places:
+        copy = copies[values[column]]
+        if isinstance(copy, EvenloadError):
+            faults.append(((f"item {name!r}, {column}",), one_line(copy)))
+        else:
+            values[column] = str(copy)
+
+
+def _copies() -> RemoteCopies:
+    return RemoteCopies(user_cache() / "remote")
 
 
 def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
@@ -151,10 +201,16 @@ def _absolute(path: Path) -> Path:
 
 
 def _table_rows(
-    inputs: "InputsSection", file: Path, place: Place, faults: Faults
+    inputs: "InputsSection", folder: Path, given: str, place: Place, faults: Faults
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return ``(id, columns)`` of each row; columns named in ``paths`` become absolute paths."""
+    """Return ``(id, columns)`` of each row; columns named in ``paths`` become absolute paths or addresses."""
     rows: list[tuple[str, dict[str, Any]]] = []
+    try:
+        file = _copies().of(given) if is_remote(given) else folder / given
+    except EvenloadError as error:
+        faults.append((place, one_line(error)))
+        return rows
+    base = given.rpartition("/")[0] if is_remote(given) else ""
     n_rows, nameless = 0, []
     try:
         for line, columns in _lines(inputs, file):
@@ -167,9 +223,13 @@ def _table_rows(
                 nameless.append((line, sorted(columns)))
                 continue
             for column in inputs.paths:
-                if isinstance(columns.get(column), str):
-                    columns[column] = str((file.parent / columns[column]).resolve())
+                if isinstance(columns.get(column), str) and not is_remote(columns[column]):
+                    here = columns[column]
+                    columns[column] = joined(base, here) if base else str((file.parent / here).resolve())
             rows.append((str(name), columns))
+    except ConfigError as error:
+        faults.append((place, one_line(error)))
+        return rows
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         faults.append((place, f"cannot read {file}: {getattr(error, 'strerror', None) or error}"))
         return rows

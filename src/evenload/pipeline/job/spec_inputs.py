@@ -2,6 +2,7 @@
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from evenload.pipeline.job.remote.copies import is_remote
 from evenload.pipeline.job.section import Fault, Faults, Section, job_folder
 
 __all__ = ["SOURCES", "InputsSection", "JobSection"]
@@ -11,7 +12,7 @@ SOURCES = ("folder", "glob", "jsonl", "csv", "parquet")
 
 class InputsSection(Section):
     """The place where items come from: exactly one of folder, glob, jsonl, csv, parquet, relative to the
-    job file.
+    job file, or an address (s3://..., https://...), of which a local copy is made.
     """
 
     folder: str | None = None
@@ -80,7 +81,7 @@ class JobSection(Section):
         faults: list[Fault] = []
         for key in ("folder", "jsonl", "csv", "parquet", "table"):
             path = getattr(inputs, key)
-            if path is not None and not (folder / path).exists():
+            if path is not None and not is_remote(path) and not (folder / path).exists():
                 kind = "folder" if key == "folder" else "file"
                 faults.append(((key,), f"there is no {kind} {(folder / path).resolve()}"))
         if faults:

@@ -1,0 +1,1 @@
+"""Inputs that lie elsewhere: local copies of remote files."""

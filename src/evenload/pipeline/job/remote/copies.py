@@ -1,0 +1,197 @@
+"""Local copies of remote files: what fsspec reaches (s3://, gs://, hf://, https://, ...), each fetched once.
+
+copies = RemoteCopies(user_cache() / "remote")
+copies.of("s3://bucket/pictures/a.png")      a path; fetched again only if the store says that it has changed
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from evenload._optional import require
+from evenload._private_files import own_folder, read_own, write_own
+from evenload.errors import ConfigError, EvenloadError, MissingExtra, quoted
+
+__all__ = ["RemoteCopies", "is_remote", "joined"]
+
+MOST_FILE_BYTES = 16 << 30
+MOST_FILES = 1_000_000
+MOST_NOTE_BYTES = 10_000
+_BLOCK_BYTES = 1 << 20
+_N_THREADS = 8
+_WHAT = "copies of remote files"
+_URL = re.compile(r"([a-z][a-z0-9]{1,15})://", re.ASCII)
+# What rows of a table may name. Others of fsspec's reach into this machine, or chain several.
+_PROTOCOLS = frozenset(
+    ("abfs", "az", "azure", "gcs", "gs", "hf", "http", "https", "memory", "oci", "oss", "r2", "s3", "s3a")
+)
+# What a store says of a file that changes with its content, by the names that stores have for it.
+_VERSIONS = (
+    "ETag",
+    "etag",
+    "checksum",
+    "md5",
+    "generation",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "created",
+)
+
+
+def is_remote(text: str) -> bool:
+    """Return whether ``text`` is an address of a remote file, not a path."""
+    return _URL.match(text) is not None
+
+
+def joined(base: str, relative: str) -> str:
+    """Return the address of a path in the folder ``base``. Raises ConfigError for one that leads out."""
+    if relative.startswith("/") or ".." in PurePosixPath(relative).parts:
+        raise ConfigError(f"{quoted(relative)} leads out of {quoted(base)}", hint="write the whole address")
+    return f"{base.rstrip('/')}/{relative}"
+
+
+class RemoteCopies:
+    """A folder of copies of remote files, each beside a note of what the store said of it.
+
+    Several programs may use it at once: a copy gets its name when it is whole.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_FILE_BYTES):
+        self._folder, self._most_bytes = folder, most_bytes
+
+    def of(self, url: str) -> Path:
+        """Return the path of a copy of the file at ``url``.
+
+        Raises ConfigError if it cannot be read, is no file, is cut or too long, MissingExtra if the package
+        for its kind of store is not installed.
+        """
+        store, path = _store(url)
+        try:
+            facts = store.info(path)
+        except Exception as error:  # each store has its own
+            raise _unreadable(url, error) from error
+        size = facts.get("size")
+        if facts.get("type") == "directory":
+            raise ConfigError(f"{quoted(url)} is a folder, no file", hint="inputs: {folder: ...} lists one")
+        if isinstance(size, int) and size > self._most_bytes:
+            raise self._too_long(url)
+        copy = self._place(url)
+        said = {name: str(facts[name]) for name in _VERSIONS if facts.get(name) is not None}
+        note = {"url": url, "size": size, **said}
+        if said and _note_of(copy) == note and copy.is_file():
+            return copy
+        n_bytes = self._fetch(store, path, url, copy)
+        if isinstance(size, int) and n_bytes != size:
+            copy.unlink(missing_ok=True)
+            raise ConfigError(f"{quoted(url)} gave {n_bytes} bytes of {size}", hint="try again")
+        write_own(_note_path(copy), json.dumps(note).encode())
+        return copy
+
+    def of_all(self, urls: Iterable[str]) -> dict[str, Path | EvenloadError]:
+        """Return the copy of each, several fetched at once; an error in place of one that cannot be had."""
+        wanted = list(dict.fromkeys(urls))
+
+        def one(url: str) -> Path | EvenloadError:
+            try:
+                return self.of(url)
+            except EvenloadError as error:
+                return error
+
+        with ThreadPoolExecutor(_N_THREADS, "evenload-remote") as pool:
+            return dict(zip(wanted, pool.map(one, wanted), strict=True))
+
+    def listed(self, url: str, *, is_pattern: bool) -> list[str]:
+        """Return the addresses of the files in a folder, or of those that match a pattern, sorted.
+
+        Raises ConfigError if they cannot be listed or are more than a million.
+        """
+        store, path = _store(url)
+        protocol = url.partition("://")[0]
+        try:
+            found = store.glob(path, detail=True).values() if is_pattern else store.ls(path, detail=True)
+            names = [str(one["name"]) for one in found if one.get("type") == "file"]
+        except Exception as error:
+            raise _unreadable(url, error) from error
+        if len(names) > MOST_FILES:
+            raise ConfigError(f"{quoted(url)} has {len(names)} files", hint=f"{MOST_FILES} is the most")
+        shown = [one for one in names if not PurePosixPath(one).name.startswith(".")]
+        return sorted(one if is_remote(one) else f"{protocol}://{one.lstrip('/')}" for one in shown)
+
+    def _place(self, url: str) -> Path:
+        """Return where the copy belongs: a folder of its own, and its name as far as that is a plain one."""
+        key = hashlib.blake2b(url.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", PurePosixPath(url.partition("?")[0]).name)[-100:].lstrip(".")
+        return self._folder / key[:2] / key / (name or "file")
+
+    def _fetch(self, store: Any, path: str, url: str, copy: Path) -> int:
+        """Write the file's content to ``copy``, which appears whole or not at all; returns its bytes."""
+        own_folder(self._folder, _WHAT)
+        copy.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft, n_bytes = copy.with_name(f"{os.urandom(6).hex()}.tmp"), 0
+        try:
+            with store.open(path, "rb") as source, draft.open("wb") as target:
+                while block := source.read(_BLOCK_BYTES):
+                    n_bytes += len(block)
+                    if n_bytes > self._most_bytes:
+                        raise self._too_long(url)
+                    target.write(block)
+            draft.replace(copy)
+        except EvenloadError:
+            raise
+        except Exception as error:
+            raise _unreadable(url, error) from error
+        finally:
+            draft.unlink(missing_ok=True)
+        return n_bytes
+
+    def _too_long(self, url: str) -> ConfigError:
+        return ConfigError(f"{quoted(url)} is longer than {self._most_bytes} bytes", hint="fetch it yourself")
+
+
+def _store(url: str) -> tuple[Any, str]:
+    """Return the file system of ``url`` and the path in it."""
+    protocol = url.partition("://")[0]
+    if protocol not in _PROTOCOLS or "::" in url or not url.isprintable():
+        known = ", ".join(sorted(_PROTOCOLS - {"memory"}))
+        raise ConfigError(f"{quoted(url)} is of no kind that can be fetched", hint=f"kinds: {known}")
+    fsspec = require("fsspec", extra="remote", why=f"reading {protocol}://")
+    try:
+        store, path = fsspec.core.url_to_fs(url)
+        store.invalidate_cache()  # of listings: an earlier look is not believed
+        return store, path
+    except ImportError as error:
+        raise MissingExtra(
+            f"{protocol}:// needs a package that is not installed: {error}", hint=_install(protocol)
+        ) from error
+    except Exception as error:
+        raise _unreadable(url, error) from error
+
+
+def _install(protocol: str) -> str:
+    others = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "hf": "huggingface_hub"}
+    return f"pip install {others[protocol]}" if protocol in others else "pip install 'evenload[remote]'"
+
+
+def _unreadable(url: str, error: Exception) -> ConfigError:
+    said = str(error) or type(error).__name__
+    return ConfigError(f"{quoted(url)} cannot be read: {type(error).__name__}: {quoted(said)}", hint=_LOOK)
+
+
+_LOOK = "is the address right, and are you let in? the store's own variables (AWS_PROFILE, ...) count"
+
+
+def _note_path(copy: Path) -> Path:
+    return copy.parent / ".note.json"
+
+
+def _note_of(copy: Path) -> Any:
+    try:
+        return json.loads(read_own(_note_path(copy), _WHAT, MOST_NOTE_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return None
