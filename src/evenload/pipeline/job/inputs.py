@@ -234,14 +234,20 @@ def _table_rows(
         faults.append((place, f"cannot read {file}: {getattr(error, 'strerror', None) or error}"))
         return rows
     if nameless:
-        lines, known = [str(line) for line, _ in nameless], nameless[0][1]
-        where = f"line{'s' if len(lines) > 1 else ''} {', '.join([*lines[:5], '...'][: len(lines)])}"
-        count = f" ({len(lines)} of {n_rows} rows)" if len(lines) > 1 else ""
-        fault = f"has no {_nearest(inputs.id, known)} (job.inputs.id){count}"
-        faults.append(((f"{file.name} {where}",), fault))
+        faults.append(_nameless_fault(inputs, file, nameless, n_rows))
     if not rows and not faults:
         faults.append((place, f"there is no row in {file}"))
     return rows
+
+
+def _nameless_fault(
+    inputs: "InputsSection", file: Path, nameless: Sequence[tuple[int, list[str]]], n_rows: int
+) -> tuple[Place, str]:
+    """Return the fault of rows without an id; each of them has its line and its columns in ``nameless``."""
+    lines, known = [str(line) for line, _ in nameless], nameless[0][1]
+    where = f"line{'s' if len(lines) > 1 else ''} {', '.join([*lines[:5], '...'][: len(lines)])}"
+    count = f" ({len(lines)} of {n_rows} rows)" if len(lines) > 1 else ""
+    return (f"{file.name} {where}",), f"has no {_nearest(inputs.id, known)} (job.inputs.id){count}"
 
 
 def _lines(inputs: "InputsSection", file: Path) -> Iterator[tuple[int, dict[str, Any] | str]]:
