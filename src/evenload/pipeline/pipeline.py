@@ -271,10 +271,10 @@ class Pipeline:
         fleet: "Fleet",
         folder: RunFolder,
         watch: "Watch | None",
-        flow: "ItemFlow",
+        flow: "ItemFlow | None",
         reuse: "Sequence[StageReuse]",
     ) -> "PlannedJob":
-        """Plan what is left, by the job's mode, the memory that is free now, and what is known of times."""
+        """Plan what is left of ``flow`` (None: all), by mode, free memory and what is known of times."""
         from evenload.pipeline.planning.estimates.run_history import StageHistory, read_history
         from evenload.pipeline.planning.job_plan import (
             PlannedJob,
@@ -288,6 +288,7 @@ class Pipeline:
         if folder.is_resumed:
             with contextlib.suppress(ConfigError):  # it was killed before it had a summary
                 history |= {n: one for n, one in read_history(folder.path).items() if one.item_s is not None}
+        done = () if flow is None else tasks_done(flow, tasks_an_item(self.spec), self.spec.graph.needs)
         asked = build_job_problem(
             self.spec,
             len(self.items),
@@ -295,7 +296,7 @@ class Pipeline:
             pool_devices(fleet.pool, fleet.free_bytes()),
             history=history,
             host_bytes=fleet.host_bytes(),
-            done=tasks_done(flow, tasks_an_item(self.spec), self.spec.graph.needs),
+            done=done,
         )
         plan = plan_job(self.spec, asked, watch=watch)
         folder.write_text("plan.json", json_text(plan.to_json(), indent=2) + "\n")

@@ -1,6 +1,6 @@
 """A job whose models stay in the workers from one run to the next: planned once, for all models at a time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,10 @@ from evenload.events import json_text
 from evenload.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
+    from evenload.pipeline.dispatch.item_flow import ItemFlow
     from evenload.pipeline.job.spec import JobSpec
+    from evenload.pipeline.planning.search.plan_search import Watch
+    from evenload.pipeline.reuse.decision import StageReuse
     from evenload.pipeline.run.machines.fleet import Fleet
     from evenload.pipeline.stage import Item
     from evenload.pipeline.store.kept_results import ReuseSettings
@@ -49,10 +52,18 @@ class ResidentJob(Pipeline):
 
         return no_reuse(self.spec, self.folder)  # weights need not be read to be known again
 
-    def _planned(self, fleet: "Fleet", folder: "RunFolder") -> Any:
+    def _planned(
+        self,
+        fleet: "Fleet",
+        folder: "RunFolder",
+        watch: "Watch | None",
+        flow: "ItemFlow | None",
+        reuse: "Sequence[StageReuse]",
+    ) -> Any:
+        """Plan all stages for all items, whatever is there of them: the models stay for later runs."""
         devices = tuple(device.id for device in fleet.pool)
         if devices not in self._plans:
-            self._plans[devices] = self._first_plan(fleet, folder)
+            self._plans[devices] = self._first_plan(fleet, folder, reuse)
         found = self._plans[devices]
         if found.job_problem.problem.n_items != len(self.items):
             found = self._again(found)
@@ -71,14 +82,14 @@ class ResidentJob(Pipeline):
             plan=plan_job(self.spec.model_copy(update={"schedule": same}), asked), job_problem=asked
         )
 
-    def _first_plan(self, fleet: "Fleet", folder: "RunFolder") -> Any:
+    def _first_plan(self, fleet: "Fleet", folder: "RunFolder", reuse: "Sequence[StageReuse]") -> Any:
         """All models on each device where they fit whole, so that nothing is loaded twice."""
         asked = self.spec
         if asked.schedule.mode == "auto":
             every = asked.schedule.model_copy(update={"mode": "data_parallel"})
             self.spec = asked.model_copy(update={"schedule": every})
             try:
-                found = super()._planned(fleet, folder)
+                found = super()._planned(fleet, folder, None, None, reuse)
                 units = [unit for phase in found.plan.phases for unit in phase.units]
                 if all(unit.fit.name == "whole" for unit in units):
                     return found
@@ -86,4 +97,4 @@ class ResidentJob(Pipeline):
                 pass  # they do not fit together
             finally:
                 self.spec = asked
-        return super()._planned(fleet, folder)
+        return super()._planned(fleet, folder, None, None, reuse)
