@@ -198,6 +198,7 @@ def ray_head() -> Iterator[Any]:
     patch.setattr(ray_backend, "START_S", 200.0)  # actors start slowly where others work beside them
     patch.setattr(ray_backend, "KILL_S", 100.0)
     patch.setenv("RAY_DASHBOARD_STARTUP_TIMEOUT_S", "200")
+    _make_ray_patient(patch)
     options: dict[str, Any] = {
         "num_cpus": 16,
         "num_gpus": 2,  # in Ray's books, whatever there is
@@ -213,6 +214,30 @@ def ray_head() -> Iterator[Any]:
     cluster.shutdown()
     patch.undo()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_ray_patient(patch: pytest.MonkeyPatch) -> None:
+    """Let nodes take as long to start as anything else: Ray gives each 30 s, and has no setting for that."""
+    from ray._private import services
+    from ray.cluster_utils import Cluster
+
+    get_node, wait_for_node = services.get_node, Cluster._wait_for_node
+
+    def get_node_in_time(*asked: Any) -> Any:
+        end = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                return get_node(*asked)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.1)
+
+    def wait_for_node_in_time(cluster: Any, node: Any) -> None:
+        wait_for_node(cluster, node, LIMIT_S)
+
+    patch.setattr(services, "get_node", get_node_in_time)
+    patch.setattr(Cluster, "_wait_for_node", wait_for_node_in_time)
 
 
 @pytest.fixture(scope="session")

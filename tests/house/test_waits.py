@@ -16,6 +16,7 @@ TESTS = Path(__file__).parents[1]
 SLEEPERS: dict[str, dict[str, str]] = {
     "conftest.py": {
         "wait": "what tests wait with",
+        "get_node_in_time": "asks Ray again, with a limit, until a node has started",
         "pytest_sessionfinish": "waits, with a limit, until no process of a test is left",
     },
     # tasks at the top of a module

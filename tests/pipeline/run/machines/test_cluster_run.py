@@ -2,6 +2,7 @@
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,9 +26,12 @@ import helper
 class Draw:
     '''The first item of west is drawn at once; all others wait for the gate.'''
     def __init__(self, context, *, factor):
-        self.gate, self.is_first = "GATE", context.device.id.startswith("west/")
+        self.gate, self.is_west = "GATE", context.device.id.startswith("west/")
+        self.is_first = self.is_west
         self.factor = float(context.path(factor).read_text())
     def __call__(self, inputs, item):
+        if self.is_west and not self.is_first:
+            open(self.gate + ".west", "w").close()
         while not self.is_first and not os.path.exists(self.gate):
             time.sleep(0.01)
         self.is_first = False
@@ -129,18 +133,32 @@ def made_here(job: Path, tmp_path: Path) -> dict[str, bytes]:
     return outputs_of(tmp_path / "here")
 
 
-def kill_west(job: Path, tmp_path: Path, machines: Any) -> list[str]:
-    """Run over two nodes, one of which is killed at its first result, while it works; returns the notes."""
-    machines.join("west")
-    expected = made_here(job, tmp_path)
+@pytest.fixture
+def killer(machines: Any, tmp_path: Path, until: Callable[..., None]) -> Iterator[threading.Thread]:
+    """A thread that kills west when it works on its second item; then the others need not wait any more."""
 
     def kill() -> None:
-        machines.kill("west")
+        until(lambda: (tmp_path / "gate.west").exists() or is_over.is_set(), "west works")
+        if not is_over.is_set():
+            machines.kill("west")
         (tmp_path / "gate").touch()
 
-    watch = Watch("west/", kill)
+    is_over = threading.Event()
+    thread = threading.Thread(target=kill)
+    yield thread
+    is_over.set()
+    thread.join()
+
+
+def kill_west(job: Path, tmp_path: Path, machines: Any, killer: threading.Thread) -> list[str]:
+    """Run over two nodes, one of which is killed while it works; returns the notes."""
+    machines.join("west")
+    expected = made_here(job, tmp_path)
+    killer.start()
+    watch = Watch("west/", lambda: None)
     result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False), sinks=[watch])
-    assert watch.is_done
+    killer.join()
+    assert watch.is_done, "it had a result before"
     assert result.status == "done"
     assert outputs_of(job.parent / "run") == expected
     assert {path.name for path in (job.parent / "run").iterdir()} == {
@@ -150,20 +168,20 @@ def kill_west(job: Path, tmp_path: Path, machines: Any) -> list[str]:
 
 
 def test_a_node_that_is_killed_costs_what_ran_there(
-    ray_head: Any, machines: Any, far_west: None, job: Path, tmp_path: Path
+    ray_head: Any, machines: Any, killer: threading.Thread, far_west: None, job: Path, tmp_path: Path
 ) -> None:
     """Its files were fetched, as it has neither the run folder nor the job's."""
-    notes = kill_west(job, tmp_path, machines)
+    notes = kill_west(job, tmp_path, machines, killer)
     assert any("what is made there is fetched" in text for text in notes)
     assert any("is sent there" in text and "job" in text for text in notes)
-    assert any("was lost with its" in text for text in notes)
+    assert any("west/cpu:0" in text and "was lost with its" in text for text in notes)
 
 
 @pytest.mark.slow
 def test_a_node_that_is_killed_with_a_shared_folder(
-    ray_head: Any, machines: Any, job: Path, tmp_path: Path
+    ray_head: Any, machines: Any, killer: threading.Thread, job: Path, tmp_path: Path
 ) -> None:
-    notes = kill_west(job, tmp_path, machines)
+    notes = kill_west(job, tmp_path, machines, killer)
     assert not any("fetched" in text or "sent there" in text for text in notes)
 
 
@@ -200,17 +218,14 @@ def test_a_node_that_joins_is_used_when_asked_to(
 
 @pytest.mark.slow
 def test_what_may_not_run_twice_fails_with_its_node(
-    ray_head: Any, machines: Any, job: Path, tmp_path: Path
+    ray_head: Any, machines: Any, killer: threading.Thread, job: Path, tmp_path: Path
 ) -> None:
     once = job.read_text().replace("outputs: {drawn: png}", "outputs: {drawn: png}\n    repeatable: false")
     job.write_text(once)
     machines.join("west")
-
-    def kill() -> None:
-        machines.kill("west")
-        (tmp_path / "gate").touch()
-
-    result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False), sinks=[Watch("west/", kill)])
+    killer.start()
+    result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False))
+    killer.join()
     assert result.status == "failures"
     (failure,) = result.failures
     assert failure.error is not None
