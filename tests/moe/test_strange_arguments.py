@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,65 +10,113 @@ import numpy as np
 import pytest
 from strange_values import STRANGE, check
 
+from evenload.balance.flow import ReplicaGraph, Router
 from evenload.moe import (
+    Dispatcher,
     Fleet,
+    Planner,
     create_redundant_mapping,
     place,
     read_trace,
     rebalance_experts,
     schedule_transfers,
+    where_it_pays,
 )
+from evenload.moe.search.layer_search import Effort
+from evenload.moe.topology import lay_out
 
-LOADS = np.random.default_rng(0).integers(1, 100, (2, 8))
-SLOTS = np.tile(np.arange(12) % 8, (2, 1))
-FLEET = Fleet.even(4, 12)
-FUNCTIONS: tuple[tuple[Callable[..., Any], dict[str, Any]], ...] = (
-    (
+BRIEF = Effort(n_windows=2, n_made_up=2, n_rounds=1, n_tries=4)
+FLEET = Fleet.even(4, 12, n_nodes=2)
+LOADS = np.arange(1.0, 17.0).reshape(2, 8)
+OLD = np.tile(np.concatenate([np.arange(8), np.arange(4)]), (2, 1))
+GRAPH = ReplicaGraph.from_slots(OLD[0], 8, 4)
+
+CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
+    "rebalance_experts": (
         rebalance_experts,
-        {"weight": LOADS, "num_replicas": 12, "num_groups": 1, "num_nodes": 1, "num_gpus": 4},
+        {"weight": LOADS, "num_replicas": 12, "num_groups": 2, "num_nodes": 2, "num_gpus": 4},
     ),
-    (create_redundant_mapping, {"n_logical": 8, "n_physical": 12, "ep_size": None, "topology": "circulant"}),
-    (Fleet.even, {"n_gpus": 4, "n_slots": 12, "n_nodes": 1, "speeds": (), "dead": ()}),
-    (
+    "place": (
         place,
-        {
-            "load_windows": LOADS, "fleet": FLEET, "objective": "equal", "old": None, "target": None,
-            "node_limit": "none", "n_groups": None, "robust": 0.0, "effort": "online", "seed": 0,
-            "threads": 1,
-        },
+        {"load_windows": LOADS[None], "fleet": FLEET, "objective": "routed", "old": OLD, "node_limit": "base",
+         "n_groups": 2, "robust": 0.0, "effort": BRIEF, "seed": 0, "threads": 1},
     ),
-    (
+    "place to a target": (
+        place, {"load_windows": LOADS[None], "fleet": FLEET, "old": OLD, "target": 9.0, "effort": BRIEF},
+    ),
+    "judge": (place(LOADS[None], FLEET, effort=BRIEF).judge, {"load_windows": LOADS[None]}),
+    "schedule_transfers": (
         schedule_transfers,
-        {
-            "old": SLOTS, "new": SLOTS, "fleet": FLEET, "expert_bytes": 1, "bytes_per_s": 1.0,
-            "node_bytes_per_s": None, "load_bytes_per_s": 1.0, "latency_s": 0.0,
-        },
+        {"old": OLD, "new": OLD[:, ::-1], "fleet": FLEET, "expert_bytes": 10, "bytes_per_s": 1e9,
+         "node_bytes_per_s": 1e9, "load_bytes_per_s": 1e9, "latency_s": 0.0},
     ),
-)  # fmt: skip
-pytestmark = pytest.mark.filterwarnings("ignore:.*masked element", "ignore:.*target")
+    "where_it_pays": (
+        where_it_pays,
+        {"plan": place(LOADS[None], FLEET, old=OLD, effort=BRIEF), "old": OLD, "tokens_to_come": 10,
+         "token_s": 1.0, "expert_bytes": 10},
+    ),
+    "create_redundant_mapping": (
+        create_redundant_mapping, {"n_logical": 8, "n_physical": 12, "ep_size": 4, "topology": "ring"},
+    ),
+    "lay_out": (
+        lay_out,
+        {"redundant_to_original": create_redundant_mapping(8, 12), "load": LOADS, "n_slots": 12, "ep_size": 4,
+         "n_nodes": 1},
+    ),
+    "from_slots": (
+        ReplicaGraph.from_slots,
+        {"phy2log": OLD, "n_experts": 8, "n_gpus": 4, "slot2gpu": np.arange(12) // 3, "dead": [1]},
+    ),
+    "Router": (Router, {"graph": GRAPH, "speeds": [1, 1, 1, 2], "cost": "tokens"}),
+    "solve": (Router(GRAPH).solve, {"demands": np.arange(8)}),
+    "Dispatcher": (Dispatcher, {"graph": GRAPH, "layer": 0, "rank2gpu": [0, 1, 2, 3], "nodes": [0, 0, 1, 1]}),
+    "count": (Dispatcher(GRAPH).count, {"ids": [1, 2, -1]}),
+    "exact_shares": (
+        Dispatcher(GRAPH).exact_shares,
+        {"quotas": np.zeros(12, np.int64), "counts": np.zeros((4, 8), np.int64), "rank": 0},
+    ),
+    "Planner": (
+        Planner,
+        {"redundant_to_original": OLD[0], "n_routed_experts": 12, "n_logical_routed_experts": 8, "ep_size": 4,
+         "exchange": "counts", "nodes": [0, 0, 1, 1], "backend": "cpu", "speeds": [1, 1, 2, 2],
+         "cost": "tokens", "dead": ()},
+    ),
+    "Fleet": (Fleet, {"slots": (3, 3), "speeds": (1, 2), "nodes": (0, 0), "dead": [0]}),
+    "Fleet.even": (Fleet.even, {"n_gpus": 4, "n_slots": 12, "n_nodes": 2, "speeds": (), "dead": ()}),
+}  # fmt: skip
 
 
-def try_one(seed: int, trace: Path) -> None:
-    rng = random.Random(seed)
-    reading = (read_trace, {"path": trace, "n_experts": 9, "kind": "ids"})
-    function, arguments = rng.choice((*FUNCTIONS, reading))
-    name, value = rng.choice(sorted(arguments)), rng.choice(STRANGE)
-    call = f"{function.__name__}({name}=a {type(value).__name__}), seed {seed}"
-    check(call, lambda: function(**arguments | {name: value}), lambda given: given is not None)
+def strange_arrays(chance: random.Random) -> list[Any]:
+    """Arrays and tensors of one shape drawn at random, of every kind."""
+    torch = pytest.importorskip("torch")
+    size = chance.choice([(), (0,), (8,), (2, 8), (1, 2, 8), (2, 12), (12,), (3, 3, 3, 3)])
+    return [
+        np.zeros(size), np.full(size, np.nan), np.full(size, -1), np.full(size, 2**63, np.uint64),
+        np.ones(size, bool), np.zeros(size, complex), np.zeros(size, "datetime64[s]"), np.zeros(size, "U3"),
+        np.zeros(size, object), np.zeros(size, [("a", int)]), torch.zeros(size),
+        torch.ones(size, requires_grad=True), torch.ones(size, dtype=torch.bfloat16),
+        torch.ones(size, dtype=torch.bool), torch.zeros(size, device="meta"), torch.zeros(2, 2).to_sparse(),
+        [[1], [2, 3]],
+    ]  # fmt: skip
 
 
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    np.save(tmp_path / "trace.npy", np.argsort(np.random.default_rng(0).random((3, 2, 9)))[..., :4])
-    return tmp_path / "trace.npy"
+@pytest.mark.filterwarnings("ignore:target", "ignore:.*masked element", "ignore:.*Sparse")
+@pytest.mark.parametrize("name", CALLS)
+def test_whatever_is_given_there_is_an_answer_or_a_reason(name: str) -> None:
+    function, arguments = CALLS[name]
+    function(**arguments)
+    for argument in arguments:
+        values = [*STRANGE, *strange_arrays(random.Random(f"{name} {argument}"))]
+        for at, value in enumerate(values):
+            call = f"{name}({argument}=a {type(value).__name__}, the {at}th)"
+            check(call, partial(function, **arguments | {argument: value}), lambda _: True)
 
 
-def test_whatever_is_given_there_is_an_answer_or_a_reason(trace: Path) -> None:
-    for seed in range(150):
-        try_one(seed, trace)
-
-
-@pytest.mark.slow
-def test_whatever_is_given_there_is_an_answer_or_a_reason_at_length(trace: Path) -> None:
-    for seed in range(1000, 6000):
-        try_one(seed, trace)
+@pytest.mark.parametrize("argument", ["path", "n_experts", "kind"])
+def test_a_trace_is_read_or_refused(argument: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.npy"
+    np.save(path, np.argsort(np.random.default_rng(0).random((3, 2, 9)))[..., :4])
+    arguments = {"path": path, "n_experts": 9, "kind": "ids"}
+    for value in STRANGE:
+        call = f"read_trace({argument}=a {type(value).__name__})"
+        check(call, partial(read_trace, **arguments | {argument: value}), lambda _: True)

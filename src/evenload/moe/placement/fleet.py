@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.balance.arguments import whole
+from evenload.balance.arguments import array_of, whole
 from evenload.errors import ConfigError, quoted
 
 __all__ = ["Fleet"]
@@ -130,6 +130,6 @@ def _whole(name: str, values: Iterable[Any]) -> tuple[int, ...]:
 
 def _numbers(name: str, values: Iterable[Any]) -> tuple[float, ...]:
     try:
-        return tuple(float(one) for one in values)
+        return tuple(array_of(name, list(values)).astype(float).reshape(-1).tolist())
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise ConfigError(f"{name} is {quoted(values)}", hint="give numbers") from error
