@@ -33,7 +33,14 @@ def main(argv: list[str]) -> int:
     levels, options = argv[:at] or list(levels_here()), argv[at + 1 :]
     if not any((ROOT / option.partition("::")[0]).exists() for option in options):
         options += [str(ROOT / "tests" / suite) for suite in SUITES]
-    command = [sys.executable, "-m", "pytest", "-q", "--numprocesses", "4", "--dist", "worksteal"]
+    command = [
+        str(Path(sys.executable).parent / "pytest"),
+        "-q",
+        "--numprocesses",
+        "4",
+        "--dist",
+        "worksteal",
+    ]
     failed = []
     for level in levels:
         print(f"=== EVENLOAD_PROCESSOR={level}", flush=True)
