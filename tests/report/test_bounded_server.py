@@ -23,7 +23,7 @@ def server() -> Iterator[BoundedServer]:
     yield server
     server.shutdown()
     server.server_close()
-    thread.join()
+    thread.join(timeout=500)
 
 
 def test_half_open_connections_keep_nobody_out(
