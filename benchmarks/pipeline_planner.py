@@ -1,6 +1,11 @@
 """How near the least possible time plans come, on modelled fleets, beside what others do with the same job.
 
     python benchmarks/pipeline_planner.py [--draws 8] [--effort 1]
+    python benchmarks/pipeline_planner.py --large
+
+With --large: five stages on fleets of four kinds with unequal memory, 10,000 items on 64 devices and 100,000
+on 512; also with speeds that differ by up to 10 % within a kind (scattered), and with stages that must be
+held whole, so that two of them fit on some kinds only (whole); CPU seconds and most memory of the planner.
 
 Times of the cases: edits per second as the job's author gave them, 50 steps (17.8 s on an H200, vllm-omni
 #3684), 40 steps with guidance, an 8-step distillation, and three stages; loads of 15 to 30 s. Fleets: 6 equal
@@ -16,14 +21,16 @@ import argparse
 import itertools
 import math
 import random
+import resource
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import record
 
 from evenload.errors import ConfigError
 from evenload.pipeline.planning.planner import make_plan
-from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
+from evenload.pipeline.problem import PlanDevice, PlanStage, Problem, Weights
 
 CASES = {
     "as given: edit 5.0, score 3.4": [(5.0, 20), (3.4, 15)],
@@ -38,6 +45,64 @@ FLEETS = {
     "16: 8, 4 at 1/2, 4 at 1/4": [1.0] * 8 + [0.5] * 4 + [0.25] * 4,
 }
 COUNTS = (50, 100, 250)
+
+
+GIB = 2**30
+KINDS = [(1.0, 76), (0.6, 44), (0.35, 22), (0.5, 70)]  # speed, GiB
+LARGE_STAGES = (
+    PlanStage("encode", 0.3, 15.0, Weights(15 * GIB), GIB),
+    PlanStage("denoise", 17.8, 30.0, Weights(GIB // 4, int(0.633 * GIB), 60), int(2.5 * GIB), GIB // 16, 50),
+    PlanStage("decode", 0.6, 5.0, Weights(GIB), 3 * GIB),
+    PlanStage("score", 1.0, 15.0, Weights(15 * GIB), GIB),
+    PlanStage("finish", 3.4, 20.0, Weights(GIB // 2, GIB // 2, 48), GIB, GIB // 50, 20),
+)
+
+
+def large_problem(how: str, n_items: int, n_devices: int) -> Problem:
+    """Return a job of five stages; ``how``: kinds | scattered (speeds) | whole (none split or streamed)."""
+    draw = random.Random(0)
+    devices = []
+    for n in range(n_devices):
+        speed, gib = KINDS[n * len(KINDS) // n_devices]
+        scattered = round(speed * draw.uniform(0.9, 1.1), 3) if how == "scattered" else speed
+        devices.append(PlanDevice(f"d{n}", scattered, gib * GIB))
+    fits = {"fits": ("whole",)} if how == "whole" else {}
+    stages = tuple(replace(stage, **fits) for stage in LARGE_STAGES)
+    return Problem(stages, tuple(devices), n_items, context_bytes=int(0.6 * GIB))
+
+
+def measure_large(how: str, n_items: int, n_devices: int) -> dict:
+    problem = large_problem(how, n_items, n_devices)
+    start = time.process_time()
+    plan = make_plan(problem)
+    cpu_s = time.process_time() - start
+    return {
+        "case": how,
+        "items": n_items,
+        "devices": n_devices,
+        "bound_s": plan.bound_s,
+        "makespan_s": plan.makespan_s,
+        "ratio": plan.ratio,
+        "how": plan.candidates[0].label,
+        "plan_cpu_s": cpu_s,
+        "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def large_rows() -> None:
+    rows = []
+    print("fleet      items devices  bound (s)   plan  CPU (s)  MiB so far")
+    for how, (n_items, n_devices) in itertools.product(
+        ("kinds", "scattered", "whole"), ((10_000, 64), (100_000, 512))
+    ):
+        row = measure_large(how, n_items, n_devices)
+        rows.append(row)
+        print(
+            f"{how:9} {n_items:6} {n_devices:7} {row['bound_s']:10.1f}  {row['ratio']:.3f}"
+            f"  {row['plan_cpu_s']:7.1f}  {row['peak_bytes'] / 2**20:10.0f}",
+            flush=True,
+        )
+    record.record("pipeline_planner_large", rows)
 
 
 def problem_of(stages: Sequence[tuple[float, float]], speeds: Sequence[float], n_items: int) -> Problem:
@@ -117,7 +182,10 @@ def main() -> None:
     )
     parser.add_argument("--draws", type=int, default=8, help="random fleets")
     parser.add_argument("--effort", type=float, default=1.0, help="of the planner's improvements")
+    parser.add_argument("--large", action="store_true", help="large jobs alone")
     options = parser.parse_args()
+    if options.large:
+        return large_rows()
     rows = []
     print(f"{'case':31} {'fleet':26} items   bound   plan  round-robin  barrier  fixed pools")
     chosen = fleets(options.draws)
