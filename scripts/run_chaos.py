@@ -37,7 +37,8 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="begin no program after so long")
     parser.add_argument("--faults", type=int, help="go on until so many have happened")
     parser.add_argument("--first", type=int, default=int(time.time()), help="the first seed")
-    parser.add_argument("--jobs", type=int, default=1, help="programs at a time")
+    n_jobs = min(4, os.cpu_count() or 1)
+    parser.add_argument("--jobs", type=int, default=n_jobs, help="programs at a time")
     parser.add_argument("--keep", type=Path, default=Path("chaos-kept"), help="where evidence is kept")
     parser.add_argument("--go-on", action="store_true", help="do not stop at a violation")
     parser.add_argument("--record", action="store_true", help="write the counts as a result")
@@ -127,14 +128,22 @@ def write(campaign: Campaign, faults: Counter[str]) -> None:
         n_tasks=sum(outcome.n_items for outcome in outcomes),
         n_drivers=sum(outcome.n_lives for outcome in outcomes),
         most_load=round(campaign.most_load, 1),
-        violations={outcome.seed: outcome.violations for outcome in outcomes if outcome.violations},
+        violations={str(one.seed): [*map(brief, one.violations)] for one in outcomes if one.violations},
         seconds=round(time.monotonic() - campaign.began_s),
         jobs=campaign.options.jobs,
         commit=commit(),
     )
     page = json.loads(path.read_text(encoding="utf-8"))
-    page["command"] = shlex.join(["python", "scripts/run_chaos.py", *sys.argv[1:]])
+    told = [word for word in sys.argv[1:] if word not in ("--keep", str(campaign.options.keep))]
+    page["command"] = shlex.join(["python", "scripts/run_chaos.py", *told])
     path.write_text(json.dumps(page, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def brief(violation: str) -> str:
+    """A violation in one line: of a traceback the error only."""
+    first, *rest = violation.strip().splitlines()
+    errors = [line for line in rest if not line.startswith((" ", "Traceback"))]
+    return f"{first.partition(': ')[0]}: {errors[-1]}"[:200] if errors else first[:200]
 
 
 def commit() -> str:

@@ -17,6 +17,7 @@ from chaos.work import BESIDE
 
 GOES = "full"  # the driver has mounted this disk: what is on it goes with a driver that is killed
 SERVER = "kill fork server"
+REFUSED = ("unpicklable item", "item breaks as it is read")
 OUTSIDE = ("kill worker", "stop worker", SERVER)
 ERROR_OF = {
     **dict.fromkeys(("raise", "raise odd", "unpicklable error", "memory"), ("TaskError",)),
@@ -314,14 +315,19 @@ def of_gang(seen: Seen, attempt: Attempt) -> Iterator[str]:
 def count_faults(lines: list[Line]) -> Counter[str]:
     """Faults that have happened, by kind.
 
-    One that should have ended its process has, or is not counted; nor is one that has hit nothing.
+    One that should have ended its process has, or is not counted; nor is one that has hit nothing. An item
+    that is refused as it is read counts once, however often it is tried.
     """
     faults: Counter[str] = Counter()
+    refused: set[tuple[int, int]] = set()
     last = {line.pid: at for at, line in enumerate(lines) if line.kind in ("began", "ended")}
     for at, line in enumerate(lines):
         if line.kind == "fault":
             has_survived = line.more in DEADLY and last.get(line.pid, -1) > at
-            if not has_survived:
+            is_known = line.more in REFUSED and (line.phase, line.item) in refused
+            if line.more in REFUSED:
+                refused.add((line.phase, line.item))
+            if not has_survived and not is_known:
                 faults[line.more] += 1
         elif line.kind == "missed":
             faults[line.more] -= 1

@@ -93,15 +93,6 @@ def attempt(phase: int, item: int) -> int:
     raise AssertionError("ten thousand attempts")
 
 
-def is_first(name: str) -> bool:
-    """Whether nobody has asked this before, in any process or life."""
-    with contextlib.suppress(FileExistsError):
-        path = Path(os.environ[FOLDER]) / "attempts" / name
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        return True
-    return False
-
-
 @functools.cache
 def once_per_process(make: Callable[..., Any], *arguments: Any) -> Any:
     """``make(*arguments)``, remembered."""

@@ -113,6 +113,13 @@ def test_a_fault_that_has_hit_nothing_is_not_counted() -> None:
     assert count_faults([*lines, lines[0]]) == Counter({"scribble": 1})
 
 
+def test_an_item_that_cannot_be_read_is_one_fault_however_often_it_is_tried() -> None:
+    tried = [
+        Line("fault", 0, pid, 0, item, "item breaks as it is read") for pid, item in ((2, 1), (3, 1), (3, 2))
+    ]
+    assert count_faults(tried) == Counter({"item breaks as it is read": 2})
+
+
 def test_each_stage_of_a_pipeline_may_lose_so_many_workers() -> None:
     program, lines = made(kind="pipeline")
     killed = [

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from chaos.deeds import BAD_ITEMS, BY_NAME, MISSED
-from chaos.evidence import SEED, attempt, is_first, note, once_per_process
+from chaos.evidence import SEED, attempt, note, once_per_process
 from chaos.programs import DEADLY, STRAY, WAITS, Phase, digest, program_of, value_of
 
 BESIDE = 100  # added to the number of a phase: the map that runs beside it
@@ -33,9 +33,8 @@ def items_of(number: int, phase: Phase) -> Iterator[Any]:
 
 
 def bad_item(number: int, item: int, name: str) -> None:
-    """A damaged item is met, here and now: what it kills counts each time, the same refusal once."""
-    if name == "item kills as it is read" or is_first(f"bad-{number}-{item}"):
-        note("fault", number, item, name)
+    """A damaged item is met, here and now."""
+    note("fault", number, item, name)
 
 
 def call(number: int, given: Any) -> Any:
