@@ -245,10 +245,12 @@ def test_schema_describes_every_key() -> None:
         "version",
         "job",
         "devices",
+        "backend",
         "stages",
         "schedule",
         "cache",
         "errors",
+        "on_done",
         "report",
     }
     assert schema["additionalProperties"] is False
