@@ -244,6 +244,7 @@ def test_schema_describes_every_key() -> None:
     assert set(schema["properties"]) == {
         "version",
         "job",
+        "backend",
         "devices",
         "backend",
         "stages",
@@ -252,6 +253,7 @@ def test_schema_describes_every_key() -> None:
         "errors",
         "on_done",
         "report",
+        "on_done",
     }
     assert schema["additionalProperties"] is False
 

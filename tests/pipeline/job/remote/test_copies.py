@@ -229,4 +229,4 @@ def test_a_file_of_a_server_is_fetched_again_when_its_tag_changes(tmp_path: Path
                 kept.of(f"{url}/none.txt")
         finally:
             server.shutdown()
-            thread.join()
+            thread.join(timeout=500)

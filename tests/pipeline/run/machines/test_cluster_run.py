@@ -147,7 +147,7 @@ def killer(machines: Any, tmp_path: Path, until: Callable[..., None]) -> Iterato
     thread = threading.Thread(target=kill)
     yield thread
     is_over.set()
-    thread.join()
+    thread.join(timeout=500)
 
 
 def kill_west(job: Path, tmp_path: Path, machines: Any, killer: threading.Thread) -> list[str]:
@@ -157,7 +157,7 @@ def kill_west(job: Path, tmp_path: Path, machines: Any, killer: threading.Thread
     killer.start()
     watch = Watch("west/", lambda: None)
     result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False), sinks=[watch])
-    killer.join()
+    killer.join(timeout=500)
     assert watch.is_done, "it had a result before"
     assert result.status == "done"
     assert outputs_of(job.parent / "run") == expected
@@ -225,7 +225,7 @@ def test_what_may_not_run_twice_fails_with_its_node(
     machines.join("west")
     killer.start()
     result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False))
-    killer.join()
+    killer.join(timeout=500)
     assert result.status == "failures"
     (failure,) = result.failures
     assert failure.error is not None
