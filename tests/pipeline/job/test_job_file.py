@@ -246,14 +246,12 @@ def test_schema_describes_every_key() -> None:
         "job",
         "backend",
         "devices",
-        "backend",
         "stages",
         "schedule",
         "cache",
         "errors",
         "on_done",
         "report",
-        "on_done",
     }
     assert schema["additionalProperties"] is False
 
