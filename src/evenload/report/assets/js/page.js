@@ -175,7 +175,7 @@ function headPart(view) {
       live && el("span", { class: "connection", "data-state": live.state, role: "status" }, connectionText(live)),
       when && !Number.isNaN(when.getTime()) && el("time", { datetime: when.toISOString() }, when.toLocaleString("en-GB", { dateStyle: "long", timeStyle: "short" })),
       el("span", {}, plural(summary.devices.length, "device")),
-      summary.stages.length > 1 && el("span", {}, summary.stages.map((one) => one.stage).join(" → ")),
+      summary.stages.length > 1 && el("span", {}, `stages ${summary.stages.map((one) => one.stage).join(", ")}`),
     ),
     view.faults.length > 0 && el("div", { class: "faults", role: "note" }, "Not all of this run could be read.", el("ul", {}, view.faults.map((one) => el("li", {}, one)))),
   );
