@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -206,7 +206,7 @@ def ray_head() -> Iterator[Any]:
         "object_store_memory": 512 * 2**20,
         "temp_dir": folder,
     }
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), own_signals():
         cluster = started_cluster(options)
         ray.init(cluster.address, log_to_driver=False, logging_level="ERROR")
     yield cluster
@@ -214,6 +214,17 @@ def ray_head() -> Iterator[Any]:
     cluster.shutdown()
     patch.undo()
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def own_signals() -> Iterator[None]:
+    """Put back this process's handlers: those that Ray sets would be met by tests that know nothing of it."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _make_ray_patient(patch: pytest.MonkeyPatch) -> None:
@@ -267,7 +278,8 @@ class Machines:
 
     def join(self, name: str, n_cpus: int = 2) -> None:
         memory = {"object_store_memory": 80 * 2**20}
-        self.nodes[name] = self._cluster.add_node(num_cpus=n_cpus, node_name=name, **memory)
+        with own_signals():
+            self.nodes[name] = self._cluster.add_node(num_cpus=n_cpus, node_name=name, **memory)
 
     def kill(self, name: str) -> None:
         self._cluster.remove_node(self.nodes.pop(name), allow_graceful=False)

@@ -105,17 +105,17 @@ def test_inputs_are_found_or_given(setup: StageSetup, tmp_path: Path) -> None:
     path.write_bytes(b"content")
     known = describe_file(path)
     task = StageTask(0, 1)
-    inputs = TaskInputs(task, {"path": str(path), "n": 3}, Item(0, "a"), files=(("path", known),))
+    inputs = TaskInputs(task, {"path": str(path), "n": 3}, Item(0, "a"), files=((("path",), known),))
     found = site.with_files(inputs)
     assert found is not None
     assert found.values == inputs.values
     empty = tmp_path / "empty"
     empty.touch()
     given = inputs._replace(
-        files=(("path", with_content(known)), ("more", with_content(describe_file(empty))))
+        files=((("path",), with_content(known)), (("more",), with_content(describe_file(empty))))
     )
     path.write_bytes(b"another")
-    assert site.with_files(inputs._replace(files=(("path", known._replace(mark="x")),))) is None
+    assert site.with_files(inputs._replace(files=((("path",), known._replace(mark="x")),))) is None
     path.unlink()
     assert site.with_files(inputs) is None
     here = site.with_files(given)

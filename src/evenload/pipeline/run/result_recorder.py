@@ -205,7 +205,8 @@ class ResultRecorder:
         strand, stage = self._flow.strands[task.strand], self._spec.stages[task.stage].name
         now, name, error = self._log.now(), self._flow.name_of(strand), kept.error
         if error is None:
-            made = strand.made[task.stage].outputs  # of a stage that expands, what is of the whole item
+            # Of a stage that expands, what is of the whole item. A run that broke may not have come to it.
+            made = strand.made[task.stage].outputs if task.stage in strand.made else kept.outputs
             shown = {**made, **(self._before(strand) if task.stage == 0 else {})}
             self._log.emit(ItemFinished(now, stage, task.strand, name, shown))
         else:

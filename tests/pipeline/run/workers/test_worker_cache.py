@@ -225,7 +225,9 @@ def test_a_plan_is_that_of_its_own_number_of_items(job: Path, tmp_path: Path) ->
     folder = RunFolder.create(tmp_path / "planned")
     with whole.fleet("cpu*3") as fleet:
         found = {
-            n: ResidentJob(whole.spec, whole.items[:n], job.parent, plans)._planned(fleet, folder)
+            n: ResidentJob(whole.spec, whole.items[:n], job.parent, plans)._planned(
+                fleet, folder, None, None, ()
+            )
             for n in (1, 6)
         }
     assert [one.job_problem.problem.n_items for one in found.values()] == [1, 6]
