@@ -226,10 +226,10 @@ def test_what_may_not_run_twice_fails_with_its_node(
     result = Pipeline.from_yaml(job).run(backend=Ray(reserve=False))
     killer.join(timeout=500)
     assert result.status == "failures"
-    (failure,) = result.failures
-    assert failure.error is not None
-    assert failure.error.type == "WorkerLost"
-    assert "repeatable: false" in failure.error.message
+    for failure in result.failures:  # all that ran there
+        assert failure.error is not None
+        assert failure.error.type == "WorkerLost"
+        assert "repeatable: false" in failure.error.message
     again = Pipeline.from_yaml(job).run(backend="inline", retry_failed=True)
     assert again.status == "done"
 
