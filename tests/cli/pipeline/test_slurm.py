@@ -9,12 +9,15 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from evenload.cli import main
+from evenload.cli.pipeline.run import RunRequest
 from evenload.executor.backends.ray.await_nodes import await_nodes
 from evenload.pipeline import Pipeline
 
@@ -100,6 +103,19 @@ def evenload(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[in
     said = capsys.readouterr()
     assert isinstance(caught.value.code, int)
     return caught.value.code, said.out, said.err
+
+
+SAID_OTHERWISE = {"job", "backend", "fresh", "resume", "dry_run", "schema", "no_progress"}
+"""Options of a run that its command on the nodes says in its own way, or has no use for."""
+
+
+def test_no_option_of_a_run_is_left_behind(tmp_path: Path) -> None:
+    kinds = {field.name: str(field.type) for field in fields(RunRequest)}
+    nothing: dict[str, Any] = {name: () if "tuple" in kind else None for name, kind in kinds.items()}
+    plain = RunRequest(**nothing | {"job": tmp_path})
+    for name in kinds.keys() - SAID_OTHERWISE:
+        value: Any = ("a",) if "tuple" in kinds[name] else tmp_path if "Path" in kinds[name] else 3
+        assert replace(plain, **{name: value}).arguments != plain.arguments, name
 
 
 def test_the_script_says_what_was_asked_for(job: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,7 @@ class RunRequest:
             "--cache": self.cache and self.cache.resolve(),
             "--report": self.report and self.report.resolve(),
             "--seed": self.seed,
+            "--time-limit": self.time_limit,
         }
         flags = {"--json": self.as_json, "--quiet": self.quiet}
         assert self.job is not None
