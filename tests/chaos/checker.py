@@ -16,9 +16,8 @@ from chaos.programs import BAD_ITEMS, DEADLY, STRAY, WAITS, Phase, Program, dige
 from chaos.work import BESIDE
 
 GOES = "full"  # the driver has mounted this disk: what is on it goes with a driver that is killed
-SERVER = "kill fork server"
 REFUSED = ("unpicklable item", "item breaks as it is read")
-OUTSIDE = ("kill worker", "stop worker", SERVER)
+OUTSIDE = ("kill worker", "stop worker")  # the end of a fork server is nobody's end
 ERROR_OF = {
     **dict.fromkeys(("raise", "raise odd", "unpicklable error", "memory"), ("TaskError",)),
     **dict.fromkeys(("bad result", "bomb result", "unpicklable item"), ("ResultNotSendable",)),
@@ -91,15 +90,9 @@ def gather(program: Program, phase: Phase, number: int, lines: Iterable[Line]) -
     hurt: dict[int, set[str]] = defaultdict(set)
     numbers = (number, number + BESIDE) if phase.kind == "pipeline" else (number,)  # its two stages
     mine = [line for line in lines if line.phase in numbers]
-    seen_before: set[int] = set()
     for line in lines:
-        if line.more == SERVER:  # its workers end with it, a little later
-            for pid in seen_before:
-                hurt[pid].add(SERVER)
-        elif line.kind == "fault":
+        if line.kind == "fault":
             hurt[line.pid].add(line.more)
-        elif line.kind == "began":
-            seen_before.add(line.pid)
     for line in mine:
         if line.kind == "run":
             attempts.append(Attempt(line.life))

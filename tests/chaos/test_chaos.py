@@ -147,6 +147,13 @@ def test_a_batch_that_may_run_once_is_lost_with_its_worker_as_a_whole() -> None:
     assert [told for told in check(program, lost) if "item 4" in told], "nobody has killed it"
 
 
+def test_the_end_of_a_fork_server_is_no_excuse_for_a_lost_item() -> None:
+    program, lines = made()
+    ends = [Line("fault", 0, pid, 0, 3, "kill fork server") for pid in (2, 7)]
+    lost = replaced("got", 3, "WorkerLost: failed")(lines)
+    assert [told for told in check(program, [lines[0], lines[1], *ends, *lost[2:]]) if "item 3" in told]
+
+
 def test_a_disk_that_goes_with_its_driver_takes_its_journal_along() -> None:
     again = Line("began", 1, 9, 0, 3, "")
     for disk, is_wrong in (("limit", True), ("full", False)):

@@ -24,7 +24,11 @@ SLEEPERS: dict[str, dict[str, str]] = {
     "executor/task/test_hybrid.py": {"on_cpu": "a task"},
     "executor/test_pause.py": {"nap": "a task"},
     "executor/test_transport.py": {"nap": "a task"},
-    "executor/worker/test_fork_server.py": {"slow_pid_of": "a task", "slowly": "a task"},
+    "executor/worker/test_fork_server.py": {
+        "slow_pid_of": "a task",
+        "slowly": "a task",
+        "kill_the_server": "a task, until its thread has looked",
+    },
     # tasks that wait in a worker for a file, or in a thread for what the test does next
     "clients/fused/inductor/test_unlocked_kernels.py": {"count": "a thread that takes turns"},
     "executor/journal/test_journal.py": {"slow": "a slow disk"},

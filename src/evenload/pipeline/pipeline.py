@@ -239,6 +239,7 @@ class Pipeline:
                             ledger,
                             [file, *sinks],
                             reuse=reuse,
+                            interrupts=interrupts,
                             may_use_cpu=may_use_cpu(fleet.use),
                             skipped=skipped,
                         )

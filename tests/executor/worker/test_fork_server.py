@@ -2,9 +2,11 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +16,7 @@ import psutil
 import pytest
 
 from evenload.devices import DevicePool, worker_environment
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, WorkerLost
 from evenload.executor import Executor
 from evenload.executor.backends.process import ProcessBackend
 from evenload.executor.task.messages import Gone, Up
@@ -24,8 +26,6 @@ pytestmark = pytest.mark.skipif(not can_fork(), reason="workers are forked on Li
 
 
 def seen(_: int) -> dict[str, Any]:
-    import threading
-
     import numpy
 
     return {
@@ -97,6 +97,48 @@ def slowly(x: int) -> int:
     return x
 
 
+def kill_the_server() -> None:
+    """Kill the server of this worker, and go on until the thread that watches for ends has looked twice."""
+    server = psutil.Process().parent()
+    assert server is not None
+    assert "evenload-fork" in server.cmdline()
+    server.kill()
+    while os.getppid() == server.pid:
+        time.sleep(0.001)
+    (watcher,) = [one.native_id for one in threading.enumerate() if one.name == "evenload-life"]
+    before = n_turns(watcher)
+    while n_turns(watcher) < before + 2:
+        time.sleep(0.001)
+
+
+def n_turns(thread: int | None) -> int:
+    """How often the thread has waited for something."""
+    (line,) = re.findall(
+        r"^voluntary_ctxt_switches:\s*(\d+)", Path(f"/proc/self/task/{thread}/status").read_text(), re.M
+    )
+    return int(line)
+
+
+def outlive_the_server(exit_code: int | None) -> int:
+    kill_the_server()
+    return os._exit(exit_code) if exit_code is not None else os.getpid()
+
+
+def test_a_server_that_dies_takes_no_worker_with_it() -> None:
+    with Executor("cpu*1", start="forkserver", max_worker_deaths=1, echo=False) as executor:
+        (before,) = executor.map(pid_of, [0])
+        assert list(executor.map(outlive_the_server, [None], repeatable=False)) == [before]
+
+
+def test_how_a_worker_ended_is_not_made_up_if_its_server_is_gone() -> None:
+    with Executor("cpu*1", start="forkserver", max_worker_deaths=1, echo=False) as executor:
+        (error,) = executor.map(outlive_the_server, [7], on_error="return")
+        assert isinstance(error, WorkerLost)
+        assert error.exit_code_of_worker is None
+        assert error.message.endswith("was lost")
+        assert list(executor.map(abs, [-1])) == [1]
+
+
 def test_where_no_server_can_work_workers_are_spawned(monkeypatch: pytest.MonkeyPatch) -> None:
     from evenload.executor.worker import fork_server
 
@@ -140,21 +182,35 @@ def test_nothing_is_left_of_the_server(left_behind: Callable[[], list[psutil.Pro
 PARENT = """
 import os, signal, sys, time
 from evenload.executor import Executor
-executor = Executor("cpu*2", start="forkserver", echo=False)
+executor = Executor("cpu*2", start=START, echo=False)
 executor.start()
 list(executor.map(abs, range(4)))
 import psutil
-print(*[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
+child = 0
+if KEEPS and not (child := os.fork()):  # it has all that the executor has, and lives on
+    os.closerange(0, 3)
+    signal.pause()
+print(child, *[p.pid for p in psutil.Process().children(recursive=True)], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_the_server_and_its_workers_do_not_outlive_a_killed_parent(until: Callable[..., None]) -> None:
-    done = subprocess.run([sys.executable, "-c", PARENT], capture_output=True, text=True, timeout=550)
+@pytest.mark.parametrize("start", ["forkserver", "spawn"])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_the_server_and_its_workers_do_not_outlive_a_killed_parent(
+    start: str, keeps: bool, until: Callable[..., None]
+) -> None:
+    program = f"START, KEEPS = {start!r}, {keeps}\n{PARENT}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=550)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    pids = [int(pid) for pid in done.stdout.split()]
-    assert len(pids) == 3
-    until(lambda: not any(map(is_alive, pids)), "the server and its workers are gone")
+    child, *pids = map(int, done.stdout.split())
+    try:
+        theirs = [pid for pid in pids if pid != child]
+        assert len(theirs) == (3 if start == "forkserver" else 2)
+        until(lambda: not any(map(is_alive, theirs)), "the server and its workers are gone")
+    finally:
+        if child:
+            os.kill(child, signal.SIGKILL)
 
 
 def is_alive(pid: int) -> bool:

@@ -8,6 +8,7 @@ the executor (see ``worker.leave_with_parent``).
 import contextlib
 import os
 import selectors
+import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -72,9 +73,9 @@ class ProcessBackend:
         self._ended: list[Child] = []
         self._messages: list[Message] = []
         self._must_check = False
-        self._wake_out, self._wake_in = os.pipe()
-        os.set_blocking(self._wake_out, False)
-        os.set_blocking(self._wake_in, False)
+        self._wake_out, self._wake_in = socket.socketpair()  # closed by itself, unlike a pipe's numbers
+        self._wake_out.setblocking(False)
+        self._wake_in.setblocking(False)
         self._selector.register(self._wake_out, selectors.EVENT_READ, self._on_wake)
 
     def devices(self, spec: Spec) -> DevicePool:
@@ -198,7 +199,7 @@ class ProcessBackend:
 
     def wake(self) -> None:
         with contextlib.suppress(OSError):  # the pipe is full of earlier wakes, or closed
-            os.write(self._wake_in, b"!")
+            self._wake_in.send(b"!")
 
     def close(self, grace_s: float) -> list[Message]:
         for worker in self._children:
@@ -220,8 +221,8 @@ class ProcessBackend:
             if self._server is not None and time.monotonic() > until:
                 self._server.close()  # it is stopped; without it, who it did not start is known to be none
         self._selector.close()
-        os.close(self._wake_out)
-        os.close(self._wake_in)
+        self._wake_out.close()
+        self._wake_in.close()
         self._memory.close()
         if self._server is not None:
             self._server.close()
@@ -229,7 +230,7 @@ class ProcessBackend:
 
     def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._wake_out, 4096)
+            self._wake_out.recv(4096)
 
 
 def _is_fork(start: str) -> bool:

@@ -291,7 +291,7 @@ class Supervisor:
         self._forget(worker)
         if worker.is_untrue:  # nor what it says of where it is: it may have run all that it holds
             message = message._replace(position=PACKING)
-        if worker.leave_by_s is not None and message.exit_code == 0:
+        if worker.leave_by_s is not None and message.exit_code in (0, None):
             message = message._replace(cause="closed")
         elif worker.why_killed:
             message = message._replace(cause=worker.why_killed)

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
@@ -20,19 +21,29 @@ MOST_BYTES = 4 * 1024 * 1024
 MOST_FDS = 32
 
 
-def serve(fd: int) -> None:
-    """Serve requests until the other end of the socket closes."""
+def serve(fd: int, executor: int) -> None:
+    """Serve requests until the other end of the socket closes, or the process ``executor`` ends.
+
+    A child that the executor has forked keeps that end open.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests = socket.socket(fileno=fd)
+    try:
+        end_fd = os.pidfd_open(executor)
+    except ProcessLookupError:
+        return
+    news = select.poll()
+    news.register(requests, select.POLLIN)
+    news.register(end_fd, select.POLLIN)
     statuses: dict[int, int] = {}
     is_safe = True
-    while True:
+    while not any(ready == end_fd for ready, _ in news.poll()):
         body, fds, _, _ = socket.recv_fds(requests, MOST_BYTES, MOST_FDS)
         if not body:
             os._exit(0)
         kind, argument = pickle.loads(body)
         if kind == "fork" and is_safe:
-            _fork(argument, fds, requests, statuses)
+            _fork(argument, fds, (requests.fileno(), end_fd), statuses)
         elif kind == "fork":
             for one in fds:
                 os.close(one)
@@ -42,16 +53,14 @@ def serve(fd: int) -> None:
             is_safe = _import(argument)
 
 
-def _fork(how: dict[str, Any], fds: list[int], requests: socket.socket, statuses: dict[int, int]) -> None:
+def _fork(how: dict[str, Any], fds: list[int], ours: tuple[int, ...], statuses: dict[int, int]) -> None:
     status_fd = fds.pop()
     gc.freeze()  # the collector leaves these objects alone, so their memory stays shared
     pid = os.fork()
     if not pid:
         try:
-            os.close(status_fd)
-            for other in statuses.values():
+            for other in (*ours, status_fd, *statuses.values()):
                 os.close(other)
-            requests.close()
             _become_worker(how, fds)
         except BaseException:
             import traceback
@@ -91,7 +100,7 @@ def _become_worker(how: dict[str, Any], fds: list[int]) -> None:
     if numpy_random is not None:
         numpy_random.seed()
     arenas: Any = (*theirs[4:8], how["cell"]) if how["cell"] is not None else None
-    worker.main(theirs[0], theirs[1], theirs[2], theirs[3], arenas)
+    worker.main(theirs[0], theirs[1], theirs[2], theirs[3], arenas, how["executor"])
 
 
 def _collect(pid: int, statuses: dict[int, int]) -> None:

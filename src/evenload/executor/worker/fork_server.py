@@ -5,7 +5,8 @@
 The server imports what workers need and then only forks. It has one thread, runs no task and never uses a
 device, so a fork is as good as a new interpreter and takes milliseconds. It also imports what tasks import
 (torch, above all), for workers that replace others. It belongs to one backend and ends with it, however that
-ends. Devices and thread counts are set in the worker before anything can read them; see ``fork_main``.
+ends; its workers go on without it. Devices and thread counts are set in the worker before anything can read
+them; see ``fork_main``.
 """
 
 import contextlib
@@ -32,7 +33,8 @@ BOOT_WORKER = (
     "import sys; sys.path[:] = {path!r}; from evenload.executor.worker.worker import main; main({told})"
 )
 BOOT_SERVER = (
-    "import sys; sys.path[:] = {path!r}; from evenload.executor.worker.fork_main import serve; serve({fd})"
+    "import sys; sys.path[:] = {path!r}; "
+    "from evenload.executor.worker.fork_main import serve; serve({fd}, {executor})"
 )
 
 
@@ -74,7 +76,7 @@ class SpawnedWorker:
         cell: int | None,
     ):
         arenas = (*fds[4:8], cell) if cell is not None else None
-        told = ", ".join(map(repr, (*fds[:4], arenas)))
+        told = ", ".join(map(repr, (*fds[:4], arenas, os.getpid())))
         self._process = subprocess.Popen(
             # -P: a file pickle.py in the current folder must not be imported as the library's.
             [sys.executable, "-P", "-c", BOOT_WORKER.format(path=path, told=told), "evenload-worker", device],
@@ -127,13 +129,16 @@ class ForkedWorker:
     def is_dead(self) -> bool:
         return False  # its death is told by a file descriptor, always
 
-    def wait(self) -> int:
-        """Return the exit code, negative for a signal; -SIGKILL if it is unknown. Call it when it is dead."""
+    def wait(self) -> int | None:
+        """Return the exit code, negative for a signal. Call it when the worker is dead.
+
+        None if nobody knows: the server, who would be told, has ended before.
+        """
         if self.pid is not None and self._server.send("collect", self.pid) and self._is_told():
             read = os.read(self.status_fd, STATUS.size)
             if len(read) == STATUS.size:
                 return STATUS.unpack(read)[0]
-        return -signal.SIGKILL
+        return None
 
     def doubt(self) -> None:
         """It is to be killed and has no process id yet: if it was asked for long ago, the server hangs."""
@@ -163,7 +168,7 @@ class ForkServer:
         self.has_forked = self.refuses = False
         self._socket = ours
         self._imported: set[str] = set()
-        boot = BOOT_SERVER.format(path=path, fd=theirs.fileno())
+        boot = BOOT_SERVER.format(path=path, fd=theirs.fileno(), executor=os.getpid())
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-c", boot, "evenload-fork"],
@@ -196,6 +201,7 @@ class ForkServer:
             "path": list(path),
             "folder": _folder(),
             "cell": cell,
+            "executor": os.getpid(),
         }
         status_fd, theirs = os.pipe()
         try:

@@ -2,7 +2,7 @@
 
 Started as ``python -c "... main()"`` with the device's environment (visible devices, thread counts) set.
 It imports little, and no user code before the first ``LOAD``. It never outlives the executor: see
-``leave_with_parent``.
+``leave_with``.
 """
 
 import contextlib
@@ -42,14 +42,15 @@ def main(
     life_fd: int,
     progress_fd: int,
     arenas: tuple[int, int, int, int, int] | None,
+    executor: int,
 ) -> None:
-    """Serve frames until STOP or the executor's end, then leave the process.
+    """Serve frames until STOP or the end of the process ``executor``, then leave the process.
 
     ``arenas``: file descriptors of the arena to read, the one to write, the common one and the budget, and
     the second one's cell in the budget; None without shared memory.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the executor decides
-    leave_with_parent(life_fd)
+    leave_with(executor, life_fd)
     faulthandler.enable(all_threads=False)
     # A forked worker's streams were made for what was open before, which may have been a file.
     sys.stdout, sys.stderr = open_stream(1), open_stream(2)
@@ -230,27 +231,38 @@ def _device() -> Any:
     return current()
 
 
-def leave_with_parent(life_fd: int) -> None:
-    """End this process group when the executor ends, whatever the task does.
+def leave_with(executor: int, life_fd: int) -> None:
+    """End this process group when the process ``executor`` ends, whatever the task does.
 
     Only the executor holds the other end of ``life_fd``. When that closes, the kernel kills this process
     group, even if the task holds the interpreter's lock for ever (Linux). A thread watches too: for systems
-    without that signal, and for a forked child of the executor that keeps the pipe open.
+    without that signal, and for a forked child of the executor that keeps the pipe open. The end of the fork
+    server is not looked at: it would take along workers whose items have done nothing.
     """
-    parent = os.getppid()
     assert os.getpgrp() == os.getpid(), "a worker must not share a process group: it is killed as a whole"
     if sys.platform == "linux":
         fcntl.fcntl(life_fd, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(life_fd, F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(life_fd, fcntl.F_SETFL, fcntl.fcntl(life_fd, fcntl.F_GETFL) | os.O_ASYNC)
-    threading.Thread(target=_watch, args=(life_fd, parent), name="evenload-life", daemon=True).start()
-
-
-def _watch(life_fd: int, parent: int) -> None:
     poll = select.poll()
     poll.register(life_fd, select.POLLIN)
-    while not poll.poll(PARENT_CHECK_MS) and os.getppid() == parent:
+    if hasattr(os, "pidfd_open"):
+        try:
+            poll.register(os.pidfd_open(executor), select.POLLIN)
+        except ProcessLookupError:
+            _end_group()
+    arguments = (poll, None if hasattr(os, "pidfd_open") else executor)
+    threading.Thread(target=_watch, args=arguments, name="evenload-life", daemon=True).start()
+
+
+def _watch(poll: select.poll, parent: int | None) -> None:
+    """End this process group when there is news, or, where that cannot tell all, ``parent`` is another."""
+    while not poll.poll(PARENT_CHECK_MS) and parent in (None, os.getppid()):
         pass
+    _end_group()
+
+
+def _end_group() -> None:
     with contextlib.suppress(OSError):
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(1)

@@ -20,6 +20,7 @@ class RunLoop:
     """The loop of one run.
 
     is_time_up  says whether the run may go on no longer
+    check       raises what is to end it now, if anything
     has_failed  it was stopped because of failures, and deals nothing more
     is_late     it was ended because its time was up
     """
@@ -30,9 +31,10 @@ class RunLoop:
         parts: RunParts,
         recorder: ResultRecorder,
         is_time_up: Callable[[], bool] = lambda: False,
+        check: Callable[[], None] = lambda: None,
     ):
         self.has_failed = self.is_late = False
-        self._is_time_up = is_time_up
+        self._is_time_up, self._check = is_time_up, check
         self._context, self._parts, self._recorder = context, parts, recorder
 
     def go(self) -> None:
@@ -53,6 +55,7 @@ class RunLoop:
 
     def _round(self) -> None:
         parts, recorder = self._parts, self._recorder
+        self._check()
         parts.changes.attend()
         if parts.changes.is_stopped:
             raise KeyboardInterrupt

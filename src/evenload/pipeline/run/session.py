@@ -22,6 +22,7 @@ from evenload.pipeline.plan import Plan
 from evenload.pipeline.planning.job_plan import PlannedJob
 from evenload.pipeline.reuse.decision import StageReuse, reuse_text
 from evenload.pipeline.run.ending.item_rows import headline_of, item_rows
+from evenload.pipeline.run.interrupts import Interrupts
 from evenload.pipeline.run.machines.fleet import Fleet
 from evenload.pipeline.run.result_recorder import ResultRecorder
 from evenload.pipeline.run.run_events import ItemCounts, planned_event
@@ -55,6 +56,7 @@ class JobSession:
         sinks: Iterable[Callable[[Event], None]],
         *,
         reuse: ReuseSettings,
+        interrupts: Interrupts | None = None,
         may_use_cpu: bool = True,
         skipped: Collection[str] = (),
     ):
@@ -64,6 +66,7 @@ class JobSession:
         self.measured: dict[str, Any] = {}
         self.plan: Plan | None = None
         self._began_s = 0.0
+        self._interrupts = interrupts or Interrupts()
         items = list(items)
         rules = [StageRule.of(stage, spec.errors.timeout_s) for stage in spec.stages]
         limit_s = spec.errors.item_timeout_s
@@ -105,7 +108,7 @@ class JobSession:
                 self.plan = planned.plan
                 log.emit(Note(log.now(), "info", "plan", f"{self.plan.mode}: {self.plan.why}"))
                 log.emit(planned_event(self.plan, log.now()))
-                with self._watched(fleet.pool, sample_s):
+                with self._in_order(fleet), self._watched(fleet.pool, sample_s):
                     self._run(tasks, fleet, planned, policy)
         except KeyboardInterrupt:
             self.status = "interrupted"
@@ -139,6 +142,10 @@ class JobSession:
         n_samples = max((stage.samples for stage in stages), default=1)
         return len(self._flow.items) * (n_samples if len(stages) - 1 in sampled_stages(stages) else 1)
 
+    def _in_order(self, fleet: Fleet) -> contextlib.AbstractContextManager[None]:
+        """Let a signal end the run between two rounds; or at once, where a stage runs in this thread."""
+        return self._interrupts.deferred() if fleet.is_threaded else contextlib.nullcontext()
+
     @contextlib.contextmanager
     def _watched(self, pool: DevicePool, sample_s: float) -> Iterator[None]:
         """Sample the devices meanwhile. Drivers fail in their own ways; none of them is worth a run."""
@@ -166,6 +173,7 @@ class JobSession:
             build_parts(self._context, tasks, fleet, planned, policy),
             self._recorder,
             self._is_time_up,
+            self._interrupts.check,
         )
         try:
             loop.go()

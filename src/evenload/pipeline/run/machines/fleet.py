@@ -51,6 +51,12 @@ class Fleet:
         self._close()
         self.pool.close()
 
+    @property
+    def is_threaded(self) -> bool:
+        """Whether stages run elsewhere than in the thread that asks for them."""
+        assert self._backend is not None, "it is taken"
+        return self._backend.is_threaded
+
     def take_backend(self) -> Backend:
         """Return the backend, once; whoever takes it closes it."""
         backend, self._backend = self._backend, None
