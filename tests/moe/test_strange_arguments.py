@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from strange_values import STRANGE, check
 
 from evenload.balance.flow import ReplicaGraph, Router
@@ -15,6 +16,7 @@ from evenload.moe import (
     Dispatcher,
     Fleet,
     Planner,
+    WeightedCopies,
     create_redundant_mapping,
     place,
     read_trace,
@@ -29,6 +31,7 @@ BRIEF = Effort(n_windows=2, n_made_up=2, n_rounds=1, n_tries=4)
 FLEET = Fleet.even(4, 12, n_nodes=2)
 LOADS = np.arange(1.0, 17.0).reshape(2, 8)
 OLD = np.tile(np.concatenate([np.arange(8), np.arange(4)]), (2, 1))
+COPIES = WeightedCopies(OLD, 8, 4)
 GRAPH = ReplicaGraph.from_slots(OLD[0], 8, 4)
 
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -81,6 +84,15 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
          "exchange": "counts", "nodes": [0, 0, 1, 1], "backend": "cpu", "speeds": [1, 1, 2, 2],
          "cost": "tokens", "dead": ()},
     ),
+    "WeightedCopies": (
+        WeightedCopies, {"phy2log": OLD, "n_experts": 8, "n_gpus": 4, "device": "cpu", "dead": [1]},
+    ),
+    "refresh": (COPIES.refresh, {"loads": LOADS, "phy2log": OLD, "layers": [0, 1]}),
+    "WeightedCopies.map": (
+        COPIES.map,
+        {"ids": torch.tensor([1, 2, -1]), "layer": 0, "counts": torch.ones(8, dtype=torch.int64),
+         "mask": torch.tensor([True, True, False]), "rank": 0, "n_ranks": 2, "sweeps": 1},
+    ),
     "Fleet": (Fleet, {"slots": (3, 3), "speeds": (1, 2), "nodes": (0, 0), "dead": [0]}),
     "Fleet.even": (Fleet.even, {"n_gpus": 4, "n_slots": 12, "n_nodes": 2, "speeds": (), "dead": ()}),
 }  # fmt: skip
@@ -88,7 +100,6 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 def strange_arrays(chance: random.Random) -> list[Any]:
     """Arrays and tensors of one shape drawn at random, of every kind."""
-    torch = pytest.importorskip("torch")
     size = chance.choice([(), (0,), (8,), (2, 8), (1, 2, 8), (2, 12), (12,), (3, 3, 3, 3)])
     return [
         np.zeros(size), np.full(size, np.nan), np.full(size, -1), np.full(size, 2**63, np.uint64),

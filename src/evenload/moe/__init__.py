@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from evenload.moe.routing.batch_plan import BatchPlan
     from evenload.moe.routing.dispatch import Dispatcher
     from evenload.moe.routing.planner import Planner
+    from evenload.moe.routing.weighted_copies import WeightedCopies
     from evenload.moe.search.payback import Payback, where_it_pays
     from evenload.moe.search.plan import Plan, place
     from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
@@ -34,6 +35,7 @@ _HOMES = {
     "Schedule": "search.transfers",
     "Trace": "trace",
     "Transfer": "search.transfers",
+    "WeightedCopies": "routing.weighted_copies",
     "create_redundant_mapping": "topology",
     "place": "search.plan",
     "read_trace": "trace",
@@ -53,6 +55,7 @@ __all__ = [
     "Schedule",
     "Trace",
     "Transfer",
+    "WeightedCopies",
     "create_redundant_mapping",
     "place",
     "read_trace",

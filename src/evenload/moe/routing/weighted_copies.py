@@ -1,0 +1,205 @@
+"""``WeightedCopies``: which copy serves an expert's tokens, by quotas of a recent window."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evenload._optional import require
+from evenload.balance.arguments import array_of, whole
+from evenload.errors import ConfigError, quoted
+from evenload.moe.routing.weighted_choice import LayerWeights, choose_slots
+from evenload.moe.routing.weighted_shares import layer_arrays
+
+__all__ = ["WeightedCopies"]
+
+MOST_LOAD = 1 << 38  # as the router takes them
+
+
+class WeightedCopies:
+    """The weights of all copies of experts, which map ids to slots in plain torch operations.
+
+    Nothing in ``map`` waits for a device, and no shape in it depends on values: it can be compiled, and held
+    by a CUDA graph. ``refresh`` changes the tensors in place, so that what was captured follows.
+
+    phy2log    [layers, slots] or [slots] the expert in each slot, -1 for an empty one; slots lie on GPUs in
+               order, as many on each
+    n_experts  that the gate chooses from
+    n_gpus     that the slots lie on
+    device     of the tensors, a torch device or its name
+    dead       GPUs that get nothing
+
+    Until the first ``refresh`` an expert's copies have equal weights. Raises ConfigError if sizes do not fit.
+    """
+
+    def __init__(
+        self,
+        phy2log: ArrayLike,
+        n_experts: int,
+        n_gpus: int,
+        *,
+        device: Any = "cpu",
+        dead: Iterable[int] = (),
+    ):
+        torch = require("torch", extra="torch", why="weighted copies")
+        self.n_experts = whole("n_experts", n_experts, least=1)
+        self.n_gpus = whole("n_gpus", n_gpus, least=1)
+        try:
+            self._dead = tuple(dead)
+        except TypeError as error:
+            raise ConfigError(f"dead is {quoted(dead)}", hint="give the GPUs by their places") from error
+        slots = _placement(phy2log, self.n_gpus)
+        n_layers, n_slots = slots.shape
+        device = _usable(device)
+        empty = lambda *shape: torch.zeros(n_layers, *shape, dtype=torch.int64, device=device)  # noqa: E731
+        self._expert, self._order, self._share = empty(n_slots), empty(n_slots), empty(n_slots)
+        self._first = empty(self.n_experts + 1)
+        self._relief = empty(n_slots, self.n_gpus).to(torch.int32)
+        self.refresh(np.zeros((n_layers, self.n_experts)), slots)
+
+    def layer(self, index: int) -> LayerWeights:
+        """The weights of one layer: views, which ``refresh`` changes."""
+        n_layers = len(self._expert)
+        i = whole("layer", index, most=n_layers - 1)
+        return LayerWeights(
+            self._expert[i], self._order[i], self._first[i], self._share[i], self._relief[i], self.n_gpus
+        )
+
+    def refresh(
+        self, loads: ArrayLike, phy2log: ArrayLike | None = None, layers: Iterable[int] | None = None
+    ) -> None:
+        """Set the weights for ``loads`` [layers, experts] of a recent window, in place.
+
+        phy2log  [layers, slots] when experts have moved; None: where they are
+        layers   those to set; None: all of them. Loads and placement have a row for each layer all the same
+
+        Raises ConfigError if a load is negative or not finite, shapes differ, or an expert has no copy.
+        """
+        torch = require("torch", extra="torch", why="weighted copies")
+        n_layers = len(self._expert)
+        slots = self._phy2log if phy2log is None else _placement(phy2log, self.n_gpus)
+        if slots.shape != tuple(self._expert.shape):
+            raise ConfigError(
+                f"phy2log has shape {slots.shape}",
+                hint=f"give {list(self._expert.shape)}, or make new weights",
+            )
+        demands = _demands(loads, (n_layers, self.n_experts))
+        rows = np.arange(n_layers) if layers is None else _rows(layers, n_layers)
+        if not len(rows):
+            return
+        placed = slots[rows]
+        made = layer_arrays(placed, demands[rows], self.n_experts, self.n_gpus, self._dead)
+        at = torch.from_numpy(rows).to(self._expert.device)
+        mine = (self._expert, self._order, self._first, self._share, self._relief)
+        for tensor, array in zip(mine, made, strict=True):
+            tensor.index_copy_(0, at, torch.from_numpy(array).to(tensor))
+        if layers is None:
+            self._phy2log = slots
+        else:
+            self._phy2log[rows] = placed
+
+    def map(
+        self,
+        ids: Any,
+        layer: int = 0,
+        *,
+        counts: Any = None,
+        mask: Any = None,
+        rank: int | None = None,
+        n_ranks: int = 1,
+        sweeps: int = 2,
+    ) -> Any:
+        """Slot of each id, in the shape and dtype of ``ids``; -1 for any id that is no expert's.
+
+        ids      tensor of integers, any shape, on the weights' device
+        counts   tensor [experts] of all ranks' ids of this batch, where ``ids`` are only this rank's
+        mask     tensor of truth values in the shape of ``ids``: False where an id is padding. It gets a slot,
+                 but has no part in the weights
+        rank     this rank of ``n_ranks``, where each has ids of its own: thresholds of rounding are then
+                 spread over the ranks. None: ranks with equal ids choose alike
+        sweeps   how often the weights are corrected for the batch's own counts. Give 0 where ``ids`` are but
+                 a small part of the batch and ``counts`` are not known
+
+        Raises ConfigError if ``ids`` are no tensor of integers, or options do not fit.
+        """
+        import torch  # by this name alone, for torch's compiler
+
+        device = self._share.device
+        if not isinstance(ids, torch.Tensor):
+            raise ConfigError(f"ids are {quoted(ids)}", hint=f"give a tensor of integers on {device}")
+        _check_tensor("ids", ids, tuple(ids.shape), device)
+        _check_tensor("counts", counts, (self.n_experts,), device)
+        _check_tensor("mask", mask, tuple(ids.shape), device, is_flag=True)
+        n_ranks = whole("n_ranks", n_ranks, least=1)
+        if rank is not None:
+            rank = whole("rank", rank, most=n_ranks - 1)
+        return choose_slots(
+            ids, self.layer(layer), counts=counts, mask=mask, rank=rank, n_ranks=n_ranks,
+            sweeps=whole("sweeps", sweeps, most=64),
+        )  # fmt: skip
+
+
+def _check_tensor(
+    name: str, value: Any, shape: tuple[int, ...], device: Any, *, is_flag: bool = False
+) -> None:
+    import torch
+
+    if value is None:
+        return
+    is_right = isinstance(value, torch.Tensor) and value.layout == torch.strided
+    kind = "truth values" if is_flag else "integers"
+    if is_right:
+        is_bool = value.dtype == torch.bool
+        is_right = is_bool if is_flag else not (is_bool or value.is_floating_point() or value.is_complex())
+        is_right = is_right and tuple(value.shape) == shape and value.device == device
+    if not is_right:
+        found = [getattr(value, "dtype", quoted(value)), tuple(getattr(value, "shape", ()))]
+        raise ConfigError(
+            f"{name}: {found}", hint=f"give a tensor of {kind} of shape {list(shape)} on {device}"
+        )
+
+
+def _usable(device: Any) -> Any:
+    """``device``, if tensors can be made there."""
+    import torch
+
+    if not isinstance(device, str | torch.device):
+        raise ConfigError(f"device is {quoted(device)}", hint='give "cpu" or "cuda"')
+    try:
+        torch.ones(1, device=device).cpu()
+        return torch.device(device)
+    except (ValueError, RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"no tensors on device {quoted(device)}: {quoted(error)}", hint='give "cpu" or "cuda"'
+        ) from error
+
+
+def _placement(phy2log: ArrayLike, n_gpus: int) -> NDArray[np.int64]:
+    slots = array_of("phy2log", phy2log)
+    slots = slots[None] if slots.ndim == 1 else slots
+    if slots.ndim != 2 or slots.dtype.kind not in "iu" or not slots.size or slots.shape[1] % n_gpus:
+        raise ConfigError(
+            f"phy2log has shape {slots.shape} and dtype {slots.dtype}",
+            hint=f"give integers [layers, slots], as many slots on each of {n_gpus} GPUs",
+        )
+    return np.array(slots, np.int64)  # a copy: it is kept
+
+
+def _rows(layers: Any, n_layers: int) -> NDArray[np.int64]:
+    rows = array_of("layers", list(layers) if isinstance(layers, range | set) else layers)
+    is_right = rows.ndim == 1 and (rows.dtype.kind in "iu" or not rows.size)
+    if not is_right or (rows.size and not 0 <= rows.min() <= rows.max() < n_layers):
+        raise ConfigError(f"layers is {quoted(layers)}", hint=f"give whole numbers from 0 to {n_layers - 1}")
+    return np.unique(rows.astype(np.int64))
+
+
+def _demands(loads: ArrayLike, shape: tuple[int, int]) -> NDArray[np.int64]:
+    found = np.asarray(array_of("loads", loads), np.float64)
+    found = found[None] if found.ndim == 1 else found
+    if found.shape != shape or not np.isfinite(found).all() or found.min(initial=0) < 0:
+        raise ConfigError(
+            f"loads of shape {found.shape}, from {found.min(initial=0)} to {found.max(initial=0)}",
+            hint=f"give finite loads of 0 or more, {list(shape)}",
+        )
+    return np.rint(found * min(1.0, MOST_LOAD / max(found.sum(axis=1).max(), 1.0))).astype(np.int64)
