@@ -11,6 +11,7 @@ from evenload.events.event_file import EventFile, read_events
 from evenload.events.event_log import EventLog
 from evenload.events.json_lines import decode, encode, json_text
 from evenload.events.kinds import (
+    Batched,
     Counted,
     DeviceSample,
     Event,
@@ -33,6 +34,7 @@ from evenload.events.kinds import (
 )
 
 __all__ = [
+    "Batched",
     "Counted",
     "DeviceSample",
     "Event",

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
+    "Batched",
     "DeviceSample",
     "Event",
     "Idle",
@@ -124,6 +125,17 @@ class Span:
     duplicate: bool = False
     cost: float | None = None
     items: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Batched:
+    """One call of a pipeline's stage for ``n_items`` items together, of ``most`` that it could have taken."""
+
+    t: float
+    stage: str
+    device: str
+    n_items: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +286,7 @@ Event = (
     | WorkerStarted
     | WorkerExited
     | Span
+    | Batched
     | Idle
     | Moved
     | Queued

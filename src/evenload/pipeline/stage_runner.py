@@ -15,6 +15,7 @@ from evenload.pipeline.artifacts import (
     part_id,
     write_atomically,
 )
+from evenload.pipeline.batch_key import batch_key_text
 from evenload.pipeline.part_keys import part_keys
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, StageSetup
@@ -69,6 +70,22 @@ class StageRunner:
     def can_batch(self) -> bool:
         """Whether the stage has a method ``batch``, which takes several items in one call."""
         return callable(getattr(self._stage, "batch", None))
+
+    @property
+    def gives_keys(self) -> bool:
+        """Whether the stage has a method ``batch_key``, which says what must be equal in a batch."""
+        return self.can_batch and callable(getattr(self._stage, "batch_key", None))
+
+    def key(self, inputs: Mapping[str, Any], item: Item) -> str | None:
+        """What must be equal in the item's batch, as text; None if it is to run alone.
+
+        Raises what ``batch_key`` raises, and ConfigError if it gives something that cannot be compared.
+        """
+        said = self._stage.batch_key(SeenInputs(inputs, set()), item)
+        try:
+            return None if said is None else batch_key_text(said)
+        except ConfigError as error:
+            raise self._refused(f"gave a batch_key that is {error.message}", error.hint or "") from None
 
     def call(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
         """Call the stage for an item. ``place`` comes before the item's id in the names of files.

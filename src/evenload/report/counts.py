@@ -65,6 +65,9 @@ class StageCount:
     stop_s: float = 0.0
     is_finished: bool = False
     learned: str = ""
+    n_batches: int = 0
+    n_batched: int = 0
+    n_batch_places: int = 0
     useful_s: dict[str, float] = field(default_factory=dict)
 
     def summary(self, name: str, devices: Iterable[str]) -> StageSummary:
@@ -85,6 +88,9 @@ class StageCount:
             imbalance=imbalance([self.useful_s.get(device, 0.0) for device in devices]),
             items_per_s=self.items.n_done / wall_s if wall_s > 0 else 0.0,
             learned=self.learned,
+            n_batches=self.n_batches,
+            mean_batch=self.n_batched / self.n_batches if self.n_batches else None,
+            batch_fill=self.n_batched / self.n_batch_places if self.n_batch_places else None,
         )
 
 

@@ -8,7 +8,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-__all__ = ["DeviceSummary", "FailedItem", "SlowItem", "StageSummary", "Summary", "counts_text"]
+__all__ = [
+    "DeviceSummary",
+    "FailedItem",
+    "SlowItem",
+    "StageSummary",
+    "Summary",
+    "batches_text",
+    "counts_text",
+]
 
 SCHEMA = 1
 
@@ -47,6 +55,8 @@ class StageSummary:
     """One stage. ``wall_s``: from its first chunk's start to its last one's end; ``ratio``: over the bound.
 
     ``bound_by`` says what sets the bound: "work" or "longest item". ``learned``: what its items' times go by.
+    Of a stage that takes several items in one call: ``n_batches`` calls with ``mean_batch`` items each, which
+    filled ``batch_fill`` (0..1) of what they could have taken.
     """
 
     stage: str
@@ -63,6 +73,9 @@ class StageSummary:
     imbalance: float
     items_per_s: float
     learned: str = ""
+    n_batches: int = 0
+    mean_batch: float | None = None
+    batch_fill: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,3 +196,14 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_rounded(one) for one in value]
     return value
+
+
+def batches_text(stage: StageSummary) -> str:
+    """How large the batches of a stage were, in words; of one that has none, ""."""
+    if not stage.n_batches or stage.mean_batch is None:
+        return ""
+    fill = f", {stage.batch_fill:.0%} full" if stage.batch_fill is not None else ""
+    calls = "call" if stage.n_batches == 1 else "calls"
+    return (
+        f"batches of {stage.stage}: {stage.mean_batch:.3g} items on average{fill} ({stage.n_batches} {calls})"
+    )

@@ -7,6 +7,7 @@ from heapq import heappush, heapreplace
 from evenload.balance.bound import StageWork, bound_together
 from evenload.balance.metrics import imbalance, utilisation_deviation
 from evenload.events import (
+    Batched,
     Counted,
     DeviceSample,
     Event,
@@ -57,6 +58,7 @@ class Tally:
             StageStarted: self._on_stage,
             StageFinished: self._on_stage_end,
             Span: self._on_span,
+            Batched: self._on_batch,
             Idle: self._on_idle,
             WorkerStarted: self._on_worker,
             WorkerExited: self._on_exit,
@@ -128,6 +130,12 @@ class Tally:
                 stage.items.add(index, 1)
         if span.n_items > 0:
             self._keep_if_slow(span, busy_s / span.n_items)
+
+    def _on_batch(self, event: Batched) -> None:
+        stage = self._stage(event.stage)
+        stage.n_batches += 1
+        stage.n_batched += event.n_items
+        stage.n_batch_places += event.most
 
     def _keep_if_slow(self, span: Span, seconds: float) -> None:
         entry = (seconds, -self._n["chunks"], span)

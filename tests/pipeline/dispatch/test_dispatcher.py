@@ -1,125 +1,16 @@
 """Who runs what: every task exactly once whatever dies, nobody idle without need, plans as they are meant."""
 
 import random
-from collections.abc import Sequence
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
 
-from evenload.pipeline.dispatch.actions import LoadStage, RunTasks, StartWorker, StopWorker
+from evenload.pipeline.dispatch.actions import RunTasks
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
-from evenload.pipeline.dispatch.item_failure import ItemFailure
-from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
-from evenload.pipeline.stage import Item
-
-STAGES = ("edit", "score")
-
-
-class Fleet:
-    """Plays workers: ``item_s`` by group, deaths at random; keeps who ran what when."""
-
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        flow: ItemFlow,
-        *,
-        item_s=None,
-        rng=None,
-        p_death=0.0,
-        load_s: Any = 0.0,
-        stage_s=None,
-        p_saving=0.0,
-        plans=(),
-    ):
-        self.dispatcher, self.flow = dispatcher, flow
-        self.item_s, self.rng = item_s or {}, rng or random.Random(0)
-        self.p_death, self.stage_s = p_death, stage_s or {}
-        self.p_saving, self.plans = p_saving, plans  # results that come later; plans that are changed to
-        self.saving: list[tuple[float, str, StageTask]] = []
-        self.load_s = load_s if isinstance(load_s, dict) else {0: load_s, 1: load_s, 2: load_s}
-        self.now, self.busy = 0.0, {}
-        self.ran: list[tuple[str, StageTask, float]] = []
-        self.loads: list[tuple[str, int]] = []
-        self.given_up: list[StageTask] = []
-
-    def go(self) -> float:
-        """Until nothing is open; returns the makespan."""
-        self.dispatcher.add(self.flow.begin())
-        for _ in range(100_000):
-            if not self.flow.n_open:
-                return self.now
-            actions = self.dispatcher.decide(self.now)
-            for action in actions:
-                self._do(action)
-            if not actions and not self._next():
-                wait_s = self.dispatcher.wake_s(self.now)
-                assert wait_s is not None, f"stuck: {self.dispatcher.why_stuck()}"
-                self.now += wait_s + 1e-9
-        raise AssertionError("it does not end")
-
-    def _seconds(self, group: str, stage: int) -> float:
-        return self.item_s.get(group, 1.0) * self.stage_s.get(stage, 1.0)
-
-    def _do(self, action) -> None:
-        if isinstance(action, StartWorker):
-            self.dispatcher.up(action.group)
-        elif isinstance(action, StopWorker):
-            assert action.group not in self.busy
-            assert not any(group == action.group for _, group, _ in self.saving)
-        elif isinstance(action, LoadStage):
-            self.loads.append((action.group, action.stage))
-            self.busy[action.group] = (self.now + self.load_s[action.stage], action)
-        else:
-            assert isinstance(action, RunTasks)
-            assert action.group not in self.busy
-            seconds = len(action.tasks) * self._seconds(action.group, action.tasks[0].stage)
-            self.busy[action.group] = (self.now + seconds, action)
-
-    def _next(self) -> bool:
-        """The next thing happens, if anything is under way."""
-        ends = [(end, group) for group, (end, _) in self.busy.items()]
-        if self.saving and (not ends or min(self.saving)[0] <= min(ends)[0]):
-            self.now, group, task = min(self.saving)
-            self.saving.remove((self.now, group, task))
-            self.dispatcher.ended(group, task)
-            self._done(group, task)
-            return True
-        if not ends:
-            return False
-        end, group = min(ends)
-        _, action = self.busy.pop(group)
-        self.now = max(self.now, end)
-        if self.plans and self.rng.random() < 0.1:
-            self.dispatcher.follow(self.rng.choice(self.plans))
-        if self.rng.random() < self.p_death:
-            self.saving = [one for one in self.saving if one[1] != group]
-            for task in self.dispatcher.lost(group, self.now, "was killed"):
-                self.given_up.append(task)
-                self.dispatcher.add(self.flow.failed(task, ItemFailure("x", "WorkerLost", "gone")))
-            return True
-        self.dispatcher.answered(group)
-        if isinstance(action, LoadStage):
-            self.dispatcher.loaded(group, action.stage, action.fit, self.load_s[action.stage])
-            return True
-        for task in action.tasks:
-            seconds = self._seconds(group, task.stage)
-            if self.rng.random() < self.p_saving:
-                self.dispatcher.made(group, task, seconds)
-                self.saving.append((self.now + self.rng.random(), group, task))
-            else:
-                self.dispatcher.ended(group, task, seconds)
-                self._done(group, task)
-        return True
-
-    def _done(self, group: str, task: StageTask) -> None:
-        self.ran.append((group, task, self.now))
-        self.dispatcher.add(self.flow.done(task, {}))
-
-
-def flow(n_items: int, stages=STAGES) -> ItemFlow:
-    return ItemFlow([StageRule(name) for name in stages], [(Item(at, str(at)), {}) for at in range(n_items)])
 
 
 def fleet(mode: str, n_items: int, n_devices: int, stages=STAGES, batch=None, **more) -> Fleet:
@@ -143,7 +34,7 @@ def test_every_task_ends_exactly_once_whatever_dies(
     modes = ["single", "data_parallel", "swap", "stage_parallel", "model_parallel"] if is_replanned else []
     played = fleet(
         mode, n_items, n_devices, item_s=item_s, rng=rng, p_death=p_death, load_s=rng.random(),
-        p_saving=p_saving, batch={0: batch, 1: batch},
+        p_saving=p_saving, batch={0: BatchRule(batch), 1: BatchRule(batch)},
         plans=[phases_of_mode(one, STAGES, devices, split=STAGES[:1]) for one in modes],
     )  # fmt: skip
     try:
@@ -207,7 +98,9 @@ def test_no_item_is_taken_while_one_of_higher_priority_waits_for_the_stage(
     costs = {at: rng.choice([0.0, 1.0, 2.0]) for at in range(n_items)} if rng.random() < 0.5 else {}
     devices = [f"d{at}" for at in range(n_devices)]
     phases = phases_of_mode(rng.choice(["data_parallel", "swap"]), STAGES, devices)
-    dispatcher = Dispatcher(phases, STAGES, batch={0: batch, 1: batch}, priority_of=priority.__getitem__)
+    dispatcher = Dispatcher(
+        phases, STAGES, batch={0: BatchRule(batch), 1: BatchRule(batch)}, priority_of=priority.__getitem__
+    )
     order, real = [], dispatcher.decide
 
     def decide(now: float, *, deals: bool = True):
@@ -293,7 +186,7 @@ def test_a_model_is_loaded_while_its_first_tasks_are_made_and_the_plan_is_kept()
 
 def test_tasks_of_a_batch_are_few_near_the_end_and_alone_after_a_death() -> None:
     phases = phases_of_mode("data_parallel", ("edit",), ["d0", "d1"])
-    dispatcher = Dispatcher(phases, ("edit",), batch={0: 4})
+    dispatcher = Dispatcher(phases, ("edit",), batch={0: BatchRule(4)})
     for group in ("d0", "d1"):
         dispatcher.up(group)
         dispatcher.loaded(group, 0, Fit())
@@ -311,11 +204,11 @@ def test_tasks_of_a_batch_are_few_near_the_end_and_alone_after_a_death() -> None
 
 
 def test_memory_that_runs_out_in_a_batch_halves_it_first() -> None:
-    unit = Unit(("d0",), "edit")
-    dispatcher = Dispatcher((Phase((unit,), ("edit",)),), ("edit",), batch={0: 4}, oom=("smaller_in_flight",))
+    phases = (Phase((Unit(("d0",), "edit"),), ("edit",)),)
+    dispatcher = Dispatcher(phases, ("edit",), batch={0: BatchRule(4)}, oom=("smaller_in_flight",))
     said = [dispatcher.out_of_memory("d0", StageTask(0, 0)) for _ in range(3)]
     assert said == ["batches of 2", "batches of 1", None]
-    dispatcher = Dispatcher((Phase((unit,), ("edit",)),), ("edit",), batch={0: 2}, oom=())
+    dispatcher = Dispatcher(phases, ("edit",), batch={0: BatchRule(2)}, oom=())
     said = [dispatcher.out_of_memory("d0", StageTask(0, 0)) for _ in range(2)]
     assert said == ["batches of 1", None], "others in its batch are no reason to give an item up"
 
@@ -386,7 +279,7 @@ def test_when_memory_runs_out_the_ladder_is_walked() -> None:
     said = []
     for _ in range(5):
         said.append(dispatcher.out_of_memory("d0", task))
-        assert dispatcher.waiting.take("d1", 0) == task
+        assert dispatcher.withdraw({0}) == [task]
     assert said == ["2 in flight", "1 in flight", "fit resident_stream", "another device", "another device"]
     dispatcher.groups["d1"].refused[0] = "no"
     assert dispatcher.out_of_memory("d0", task) is None
@@ -404,33 +297,3 @@ def test_a_stage_that_nobody_can_build_is_told_with_every_reason() -> None:
     assert stuck[0] == 0
     assert stuck[1]["d0"] == "too little memory"
     assert "SIGSEGV 3 times" in stuck[1]["d1"]
-
-
-def phases_of_mode(
-    mode: str, stages: Sequence[str], devices: Sequence[str], *, split: Sequence[str] = (), in_flight: int = 1
-) -> tuple[Phase, ...]:
-    """The phases of ``mode`` over ``devices``, without knowing times or sizes.
-
-    split      stages whose layers can be spread over devices, for model_parallel
-    in_flight  items at once where they are
-    """
-    stages, devices = tuple(stages), tuple(devices)
-    if mode == "single":
-        devices = devices[:1]
-    if mode == "data_parallel":
-        units = [Unit((device,), stage) for stage in stages for device in devices]
-        return (Phase(tuple(units), stages),)
-    if mode == "stage_parallel":
-        units = [Unit((device,), stages[at % len(stages)]) for at, device in enumerate(devices)]
-        return (Phase(tuple(units), stages),)
-    if mode == "model_parallel" and len(devices) > 1:
-        fit = Fit("layer_split", in_flight=in_flight)
-        return tuple(
-            Phase((Unit(devices, stage, fit),), (stage,)) if stage in split else _side_by_side(stage, devices)
-            for stage in stages
-        )
-    return tuple(_side_by_side(stage, devices) for stage in stages)
-
-
-def _side_by_side(stage: str, devices: Sequence[str]) -> Phase:
-    return Phase(tuple(Unit((device,), stage) for device in devices), (stage,))

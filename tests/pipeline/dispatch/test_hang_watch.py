@@ -12,6 +12,7 @@ from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch, SlowWork
 from evenload.pipeline.dispatch.item_failure import ItemFailure
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
 from evenload.pipeline.stage import Item
 
@@ -155,7 +156,7 @@ def play(seed: int, limit_s: float | None, n_items: int, *, p_hang: float, p_loa
         for at in range(n_items)
         if rng.random() < p_hang
     }
-    dispatcher = Dispatcher(phases, STAGES, batch={0: rng.choice([1, 4]), 1: rng.choice([1, 4])})
+    dispatcher = Dispatcher(phases, STAGES, batch={at: BatchRule(rng.choice([1, 4])) for at in (0, 1)})
     watch = HangWatch(flow.limit_of, {0: 20.0, 1: 20.0} if p_load else {}, {0: 1.0, 1: 1.0})
     hung_loads = [(d, s) for d in devices[1:] for s in (0, 1) if rng.random() < p_load]
     return Workers(dispatcher, flow, watch, hangs, hung_loads)

@@ -50,12 +50,26 @@ class Step:
         own = [{"id": f"x{n}"} if number % 2 else {} for n in range(number % 4)]
         parts = [{**one, **made, f"k_{self.name}": n} for n, one in enumerate(own)]
         return {f"p_{self.name}": parts, f"t_{self.name}": number % 10}
+    def batch(self, inputs, items):
+        return list(map(self, inputs, items))
+
+class Keyed(Step):
+    def batch_key(self, inputs, item):
+        key = digest(item.id) % 3
+        return None if key == 2 else ["key", key]
+    def batch(self, inputs, items):
+        assert len({self.batch_key(None, item)[1] for item in items}) == 1
+        return super().batch(inputs, items)
 """
 
 
 @dataclass
 class Step:
-    """One stage of a random job. ``gathers``: the number of the stage whose parts it takes together."""
+    """One stage of a random job.
+
+    gathers  the number of the stage whose parts it takes together
+    batch    what the job file says of its batches
+    """
 
     name: str
     needs: list[int]
@@ -67,6 +81,7 @@ class Step:
     gathers: int | None = None
     is_partial: bool = False
     scope: tuple[int, ...] = ()
+    batch: dict[str, Any] = field(default_factory=dict)
 
 
 def random_steps(rng: random.Random) -> list[Step]:
@@ -79,6 +94,7 @@ def random_steps(rng: random.Random) -> list[Step]:
         step = None
         while step is None:
             step = random_step(rng, steps, number, may_expand)
+        step.batch = random_batch(random.Random(f"{rng.getstate()}"))
         steps.append(step)
         mine = [need for need in step.needs if steps[need].scope == step.scope and not steps[need].expands]
         if mine and rng.random() < 0.3:
@@ -106,6 +122,14 @@ def random_step(rng: random.Random, steps: list[Step], number: int, may_expand: 
     return step if fits else None
 
 
+def random_batch(rng: random.Random) -> dict[str, Any]:
+    """Keys of a stage that has batches; {} of one that has none."""
+    if rng.random() < 0.5:
+        return {}
+    batch = {"batch": rng.choice([2, 3, 8]), "max_wait_s": rng.choice([0, 0.01, 0.1])}
+    return {**batch, **rng.choice([{}, {"batch_key": "column"}, {"target": "stages.py:Keyed"}])}
+
+
 def before(steps: list[Step], number: int) -> set[int]:
     return set(steps[number].needs).union(*(before(steps, need) for need in steps[number].needs))
 
@@ -119,6 +143,7 @@ def document(steps: list[Step]) -> dict[str, Any]:
             "needs": [steps[need].name for need in step.needs],
             "params": {"name": step.name, "fails": step.fails, "expand": step.expands},
             "outputs": {f"n_{step.name}": "number", f"f_{step.name}": "txt"},
+            **step.batch,
         }
         if step.expands:
             stage["expand"] = f"p_{step.name}"

@@ -45,9 +45,10 @@ class Voyage:
         self.dispatcher.up(group)
         self.dispatcher.loaded(group, stage, Fit())
         for _ in range(n):
-            task = self.dispatcher.waiting.take(group, stage)
+            task = min(self.dispatcher.waiting.of(stage))
+            self.dispatcher.withdraw({task.strand})
             self.dispatcher.ended(group, task, seconds)
-            self.dispatcher.add(self.flow.done(task, {}))
+            self.dispatcher.go_on(self.flow.done(task, {}))
 
 
 def test_while_all_goes_as_planned_nothing_is_thought_about() -> None:

@@ -85,8 +85,7 @@ def test_a_stage_is_told_until_it_has_emptied() -> None:
     assert (event.stage, event.waiting, event.running) == ("edit", 3, {"a": 1})
     assert again.waiting == 3
     dispatcher.groups["a"].running.clear()
-    for _ in tasks:
-        dispatcher.waiting.take("a", 0)
+    dispatcher.withdraw({task.strand for task in tasks})
     told.clear()
     queues.tell()
     queues.tell()

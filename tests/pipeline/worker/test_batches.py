@@ -8,6 +8,7 @@ import pytest
 from evenload.events import Note, Span, read_events
 from evenload.pipeline import Pipeline, PipelineResult
 from evenload.pipeline.run.workers.worker_cache import KeptWorkers
+from evenload.report.tally import summarise
 
 STAGES = """
 from pathlib import Path
@@ -62,6 +63,23 @@ class Small(Double):
 class Short(Double):
     def batch(self, inputs, items):
         return super().batch(inputs, items)[1:]
+
+class Shaped(Double):
+    def batch_key(self, inputs, item):
+        if inputs["x"] == 7:
+            raise ValueError("seven has no shape")
+        return (inputs["x"] % 3, "wide"), None
+    def batch(self, inputs, items):
+        assert len({one["x"] % 3 for one in inputs}) == 1, inputs
+        return super().batch(inputs, items)
+
+class Odd(Shaped):
+    def batch_key(self, inputs, item):
+        return {"x": inputs["x"]}
+
+class Feed:
+    def __call__(self, inputs, item):
+        return {"shape": inputs["x"] % 2}
 """
 
 
@@ -164,3 +182,35 @@ def test_the_next_run_of_kept_workers_checks_its_own_batches(job: Path) -> None:
     assert told(first.folder)["cpu:0"].startswith("equal")
     assert told(second.folder) == {"cpu:0": "differs"}
     assert bytes_of(second.folder) == bytes_of(single.folder)
+
+
+def notes(folder: Path) -> list[str]:
+    return [event.text for event in read_events(folder) if isinstance(event, Note)]
+
+
+def test_a_class_says_what_must_be_equal_and_an_item_without_a_key_runs_alone(job: Path) -> None:
+    single = run(job, "stages.s.batch=1", target="Shaped", out="single")
+    batched = run(job, target="Shaped")
+    assert bytes_of(batched.folder) == bytes_of(single.folder)
+    # 24 items of 3 shapes, one of them alone; the first batch of each shape is compared with single items
+    assert sorted(calls(job)) == [*[1] * (1 + 12), 3, *[4] * 5]
+    assert any("runs alone: ValueError: seven has no shape" in text for text in notes(batched.folder))
+    (stage,) = summarise(read_events(batched.folder)).stages
+    assert (stage.n_batches, stage.mean_batch, stage.batch_fill) == (7, 24 / 7, 24 / 28)
+
+
+def test_a_key_that_cannot_be_compared_is_told_once(job: Path) -> None:
+    result = run(job, target="Odd")
+    told = [text for text in notes(result.folder) if "batch_key" in text]
+    assert (result.n_done, calls(job), len(told)) == (24, [1] * 24, 1)
+    assert "gave a batch_key that is {'x': 0} of type dict" in told[0]
+
+
+def test_a_job_names_what_must_be_equal_and_a_batch_waits_for_more(job: Path) -> None:
+    text = job.read_text()
+    job.write_text(text.replace("stages:\n", "stages:\n  - {name: feed, target: 'stages.py:Feed'}\n"))
+    changes = ("stages.s.batch_key=[shape, group]", "stages.s.max_wait_s=60", "schedule.mode=data_parallel")
+    single = run(job, "stages.s.batch=1", out="single")
+    batched = run(job, *changes, "stages.s.batch_changes_bits=allow")
+    assert bytes_of(batched.folder) == bytes_of(single.folder)
+    assert calls(job) == [4] * 6

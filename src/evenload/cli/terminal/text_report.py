@@ -55,10 +55,17 @@ def text_report(reading: "RunEvents", width: int | None = None) -> list[str]:
     for stage in durations.stages[:8]:
         bars = histogram_lines(durations.bins(stage), width, ascii_only=ascii_only)
         lines += [f"{_plain(stage)}: seconds per item, and how many took so long", *bars, ""]
-    learned = [f"learned of {stage.stage}: {stage.learned}" for stage in summary.stages if stage.learned]
-    lines += [_plain(line) for line in learned[:MAX_ROWS]]
+    lines += [_plain(line) for line in _of_stages(summary)[:MAX_ROWS]]
     lines += _failures(summary)
     return lines if lines[-1] else lines[:-1]
+
+
+def _of_stages(summary: "Summary") -> list[str]:
+    """What was learned of stages, and how full their batches were."""
+    from evenload.report.summary import batches_text
+
+    learned = [f"learned of {stage.stage}: {stage.learned}" for stage in summary.stages if stage.learned]
+    return [*learned, *(batches_text(stage) for stage in summary.stages if stage.n_batches)]
 
 
 def _failures(summary: "Summary") -> list[str]:

@@ -7,6 +7,7 @@ from evenload._option_checks import flag
 from evenload._terminal import print_line
 from evenload.errors import ConfigError, quoted
 from evenload.events import (
+    Batched,
     EventLog,
     Idle,
     ItemFailed,
@@ -93,6 +94,10 @@ class Record:
                 _scattered(items),
             )
         )
+
+    def batched(self, stage: str, device: str, n_items: int, most: int) -> None:
+        if self._log is not None:
+            self._log.emit(Batched(self._now(), stage, device, n_items, most))
 
     def idle(self, device: str, start_s: float, stop_s: float, why: str) -> None:
         if self._log is not None and stop_s - start_s >= SHORTEST_IDLE_S:

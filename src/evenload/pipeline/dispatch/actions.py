@@ -38,11 +38,19 @@ class LoadStage:
 
 @dataclass(frozen=True, slots=True)
 class RunTasks:
-    """An instruction to run ``tasks`` of one stage, together if they are several."""
+    """An instruction to run ``tasks`` of one stage, together if they are several.
+
+    key   what is equal in all of them; None: it is one that runs alone
+    most  so many could have been run together there
+    asks  do not run them, but say the key of each
+    """
 
     group: str
     tasks: tuple[StageTask, ...]
     why: str
+    key: str | None = None
+    most: int = 1
+    asks: bool = False
 
 
 Action = StartWorker | StopWorker | LoadStage | RunTasks

@@ -11,7 +11,7 @@ decision costs O(groups x units).
 import functools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, StartWorker, StopWorker
+from evenload.pipeline.dispatch.actions import Action, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.assignments import add_help
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.dispatch.dispatch_view import DispatchView
@@ -19,7 +19,9 @@ from evenload.pipeline.dispatch.fleet_state import FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.oom_ladder import next_fit, try_less
-from evenload.pipeline.dispatch.suspects import Suspects
+from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
+from evenload.pipeline.dispatch.queues.suspects import Suspects
+from evenload.pipeline.dispatch.queues.waiting import Waiting
 from evenload.pipeline.dispatch.work_chooser import WorkChooser
 from evenload.pipeline.plan import Fit, Phase
 from evenload.pipeline.stage_graph import StageGraph
@@ -38,7 +40,7 @@ class Dispatcher:
     free      device -> bytes that it may use, where that is known
     item_s    stage -> seconds for an item and to load, as far as known before
     load_s
-    batch     stage -> most items in one call
+    batch     stage -> which of its tasks run in one call; without one, none do
     barred    device -> stages that may not run on it
     once      stages whose tasks may be run once only
     graph     what each stage needs; by default the one before it
@@ -57,19 +59,20 @@ class Dispatcher:
         free: Mapping[str, int] | None = None,
         item_s: Mapping[int, float] | None = None,
         load_s: Mapping[int, float] | None = None,
-        batch: Mapping[int, int] | None = None,
+        batch: Mapping[int, BatchRule] | None = None,
         barred: Mapping[str, Collection[int]] | None = None,
         once: Collection[int] = (),
         graph: StageGraph | None = None,
         priority_of: Callable[[int], float] | None = None,
     ):
-        self._state = FleetState(stages, item_s or {}, load_s or {}, batch or {}, graph, priority_of)
-        self._chooser = WorkChooser(self._state, queue, holds)
-        self.stages, self.groups, self.waiting = self._state.stages, self._state.groups, self._state.waiting
-        self.drained: set[str] = set()
-        self._fits, self._oom = fits or {}, tuple(oom)
         self._suspects = Suspects(once)
         self.is_once_only = self._suspects.is_once_only
+        self.waiting = Waiting(len(stages), priority_of, batch, self._suspects.is_single)
+        self._state = FleetState(stages, self.waiting, item_s or {}, load_s or {}, graph)
+        self._chooser = WorkChooser(self._state, queue, holds)
+        self.stages, self.groups = self._state.stages, self._state.groups
+        self.drained: set[str] = set()
+        self._fits, self._oom = fits or {}, tuple(oom)
         self._free, self._barred = free or {}, dict(barred or {})
         self.follow(phases)
 
@@ -106,6 +109,11 @@ class Dispatcher:
         """These may run now. ``costs``: strand -> size in any unit; kept for its later stages."""
         self.waiting.add(tasks, costs)
 
+    def go_on(self, tasks: Iterable[StageTask]) -> None:
+        """These follow from all that has ended, and may run now."""
+        self._state.leaving.clear()
+        self.add(tasks)
+
     def withdraw(self, strands: Collection[int]) -> list[StageTask]:
         """Take out the tasks of ``strands`` that wait, and return them."""
         return [*self.waiting.remove(strands), *self._suspects.remove(strands)]
@@ -119,6 +127,7 @@ class Dispatcher:
             return actions
         if not len(self.waiting) and not any(group.saving for group in self.groups.values()):
             self.add(self._suspects.release())
+        self.waiting.stamp(now)
         for group in sorted(self.groups.values(), key=lambda group: group.mean_item_s):
             if group.state == "up" and not group.is_ordered and not group.is_draining:
                 action = self._order(group, now)
@@ -130,8 +139,9 @@ class Dispatcher:
         return actions
 
     def wake_s(self, now: float) -> float | None:
-        """Seconds until a worker's back-off ends; None if none has one."""
+        """Seconds until a worker's back-off ends, or a batch has waited long enough; None if neither does."""
         due = [group.back_off.not_before_s - now for group in self.groups.values() if group.state == "off"]
+        due.append(self.waiting.wait_s(now) or 0.0)
         return min((seconds for seconds in due if seconds > 0), default=None)
 
     def _order(self, group: DeviceGroup, now: float) -> Action | None:
@@ -141,45 +151,19 @@ class Dispatcher:
         if assignment is None:
             return None
         if group.resident.get(assignment.stage) != assignment.fit:
-            return None if group.running else self._load(group, assignment, now)
-        n_most = self._state.n_together(group, assignment)
-        if len(group.running) >= assignment.fit.in_flight or not n_most:
+            return None if group.running else self._state.load(group, assignment, now)
+        lead = self._state.lead(group, assignment, now)
+        if lead is None or len(group.running) >= assignment.fit.in_flight:
             return None
-        tasks = tuple(self._taken(group, assignment.stage, n_most))
-        if not tasks:
+        if group.running and any(map(self._suspects.is_alone, (lead.task, *group.running))):
             return None
+        tasks = tuple(self._state.take(group, assignment, lead))
         group.is_ordered = True
-        group.n_taken[assignment.stage] = group.n_taken.get(assignment.stage, 0) + len(tasks)
         group.running.update(dict.fromkeys(tasks, now))
-        return RunTasks(group.id, tasks, self.waiting.order)
-
-    def _load(self, group: DeviceGroup, assignment: Assignment, now: float) -> LoadStage:
-        keep = tuple(
-            p.stage for p in group.assignments if p.phase == assignment.phase and p.stage != assignment.stage
-        )
-        gone = [stage for stage in group.resident if stage not in keep and stage != assignment.stage]
-        later = tuple(
-            stage for stage in sorted(gone) if self.waiting.count(stage) or self._state.is_fed(stage)
-        )
-        group.is_ordered, group.loading, group.loading_since_s = True, assignment.stage, now
-        group.resident = {stage: fit for stage, fit in group.resident.items() if stage in keep}
-        return LoadStage(group.id, assignment.stage, assignment.fit, keep, later)
-
-    def _taken(self, group: DeviceGroup, stage: int, n_most: int) -> Iterable[StageTask]:
-        """A task that was with a worker when it died or was killed is taken alone."""
-        if any(map(self._suspects.is_alone, group.running)):
-            return
-        first = self.waiting.take(group.id, stage)
-        if group.running and self._suspects.is_alone(first):
-            return self.waiting.give_back(first)
-        yield first
-        for _ in range(n_most - 1 if not self._suspects.is_single(first) else 0):
-            if not self.waiting.has_for(group.id, stage):
-                return
-            task = self.waiting.take(group.id, stage)
-            if self._suspects.is_single(task):
-                return self.waiting.give_back(task)
-            yield task
+        if not lead.asks:
+            group.n_taken[assignment.stage] = group.n_taken.get(assignment.stage, 0) + len(tasks)
+        most = self.batch_of(group.id, assignment.stage)
+        return RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks)
 
     def _activate(self, group: DeviceGroup, now: float) -> list[Action]:
         """Start ``group`` if it has something to do and its devices are its own, or can be."""
@@ -265,13 +249,24 @@ class Dispatcher:
         fit: Fit,
         seconds: float | None = None,
         parked: Mapping[int, float] | None = None,
+        *,
+        gives_keys: bool = False,
     ) -> None:
-        """``seconds`` it took, if it was read; ``parked``: as in ``DeviceGroup``, from now on."""
+        """``seconds`` it took, if it was read; ``parked``: as in ``DeviceGroup``, from now on;
+        ``gives_keys``: the stage's class says what must be equal in a batch.
+        """
         group = self.groups[group_id]
         if seconds is not None:
             self._state.load_s[stage] = seconds
         group.resident[stage], group.parked = fit, dict(parked or {})
         group.loading = None
+        if gives_keys:
+            self.waiting.ask_keys(stage)
+
+    def keyed(self, group_id: str, task: StageTask, key: str | None) -> None:
+        """What must be equal in its batch, as its stage's class says; None: the task runs alone."""
+        self.waiting.learn_key(task, key)
+        self.again(group_id, task)
 
     def refused(self, group_id: str, stage: int, why: str) -> None:
         """``stage`` cannot be built there."""
@@ -294,6 +289,7 @@ class Dispatcher:
 
     def _computed(self, group: DeviceGroup, task: StageTask, seconds: float | None) -> None:
         group.running.pop(task, None)
+        self._state.leaving.add(task.stage)
         if seconds is not None:
             group.timed(task.stage, seconds)
 

@@ -1,12 +1,14 @@
 """The groups of devices and the tasks that wait, and what follows from them: what is left, who is quicker."""
 
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from evenload.pipeline.dispatch.actions import LoadStage
 from evenload.pipeline.dispatch.assignments import streaming_stages
 from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.waiting import Waiting
+from evenload.pipeline.dispatch.queues.stage_queue import Lead
+from evenload.pipeline.dispatch.queues.waiting import Waiting
 from evenload.pipeline.plan import Phase
 from evenload.pipeline.stage_graph import StageGraph, chain
 
@@ -19,30 +21,28 @@ class FleetState:
     """The groups of devices by name, and the tasks that wait; the dispatcher changes them.
 
     item_s, load_s  stage -> seconds for an item and to load, as far as known before
-    batch           stage -> most items in one call
     n_phases        phases of the plan
     streams         (phase, stage) whose results other groups take meanwhile
     graph           what each stage needs; by default the one before it
-    priority_of     as of ``Waiting``
+    leaving         stages with tasks that are over, and what follows from them is not known yet
     """
 
     def __init__(
         self,
         stages: Sequence[str],
+        waiting: Waiting,
         item_s: Mapping[int, float],
         load_s: Mapping[int, float],
-        batch: Mapping[int, int],
         graph: StageGraph | None = None,
-        priority_of: Callable[[int], float] | None = None,
     ):
         self.graph = graph or chain(len(stages))
         self.stages = tuple(stages)
         self.groups: dict[str, DeviceGroup] = {}
-        self.waiting = Waiting(len(stages), priority_of)
+        self.waiting = waiting
         self.n_phases = 0
         self.streams: set[tuple[int, int]] = set()
+        self.leaving: set[int] = set()
         self._item_s, self.load_s = dict(item_s), dict(load_s)
-        self._batch = dict(batch)
 
     def follow(self, phases: Sequence[Phase]) -> None:
         """From now on these are the plan."""
@@ -69,15 +69,45 @@ class FleetState:
 
     def batch_of(self, group_id: str, stage: int) -> int:
         """Most items in one call there."""
-        return self.groups[group_id].batch.get(stage, self._batch.get(stage, 1))
+        return self.groups[group_id].batch.get(stage, self.waiting.rule(stage).most)
 
-    def n_together(self, group: DeviceGroup, assignment: Assignment) -> int:
-        """How many tasks to take at once: near the end of a stage, no more than the others get as well."""
-        most = self.batch_of(group.id, assignment.stage)
-        if assignment.fit.in_flight > 1 or most == 1:
-            return 1
-        holders = sum(assignment.stage in one.resident for one in self.groups.values() if one.state == "up")
-        return min(most, -(-self.waiting.count(assignment.stage) // max(1, holders)))
+    def _most(self, group: DeviceGroup, assignment: Assignment) -> int:
+        return 1 if assignment.fit.in_flight > 1 else self.batch_of(group.id, assignment.stage)
+
+    def is_growing(self, stage: int) -> bool:
+        """May a batch of ``stage`` that waits become larger?"""
+        return self.is_fed(stage) or not self.leaving.isdisjoint(self.graph.before[stage])
+
+    def lead(self, group: DeviceGroup, assignment: Assignment, now: float) -> Lead | None:
+        """What ``group`` should begin a batch with now; None: nothing, or others are waited for."""
+        stage, most = assignment.stage, self._most(group, assignment)
+        is_there = stage in group.resident
+        return self.waiting.lead(
+            group.id, stage, now, most, is_growing=self.is_growing(stage), may_ask=is_there
+        )
+
+    def take(self, group: DeviceGroup, assignment: Assignment, lead: Lead) -> list[StageTask]:
+        """Take a batch: near the end of a stage, no more tasks than the others get as well."""
+        stage, n_most = assignment.stage, self._most(group, assignment)
+        if not self.waiting.rule(stage).max_wait_s or not self.is_growing(stage):
+            holders = sum(stage in one.resident for one in self.groups.values() if one.state == "up")
+            n_most = min(n_most, -(-self.waiting.count(stage) // max(1, holders)))
+        return self.waiting.take(group.id, stage, lead, n_most)
+
+    def n_ripe(self, stage: int, now: float) -> int:
+        """Tasks of ``stage`` that wait for a worker, and not for others to go with."""
+        return self.waiting.n_ripe(stage, now, is_growing=self.is_growing(stage))
+
+    def load(self, group: DeviceGroup, assignment: Assignment, now: float) -> LoadStage:
+        """Have ``group`` load a stage, beside those that the plan holds at the same time."""
+        keep = tuple(
+            p.stage for p in group.assignments if p.phase == assignment.phase and p.stage != assignment.stage
+        )
+        gone = [stage for stage in group.resident if stage not in keep and stage != assignment.stage]
+        later = tuple(stage for stage in sorted(gone) if self.waiting.count(stage) or self.is_fed(stage))
+        group.is_ordered, group.loading, group.loading_since_s = True, assignment.stage, now
+        group.resident = {stage: fit for stage, fit in group.resident.items() if stage in keep}
+        return LoadStage(group.id, assignment.stage, assignment.fit, keep, later)
 
     def turn(self, assignment: Assignment, group: DeviceGroup) -> int:
         """In which phase ``assignment`` is due: its own; beyond its limit, after all phases."""
@@ -97,10 +127,16 @@ class FleetState:
         load_s = group.parked.get(stage, self.load_s.get(stage, 0.0))
         return without_s > load_s + group.item_s.get(stage, item_s)
 
-    def n_next(self, stage: int) -> int:
-        """Tasks of a stage that takes from ``stage`` which wait, or soon will: the most of one."""
-        waiting = (self.waiting.count(later) for later in self.graph.next[stage])
-        return max(waiting, default=0) + self.tasks_on(stage)
+    def is_full_after(self, stage: int, queue: int, now: float) -> bool:
+        """Do ``queue`` tasks wait, or soon will, for a stage that takes from ``stage``, or a whole batch?
+
+        Tasks that wait for others to go with are not counted, as those may come from here.
+        """
+        coming = self.tasks_on(stage)
+        return any(
+            self.n_ripe(later, now) + coming >= max(queue, self.waiting.rule(later).most)
+            for later in self.graph.next[stage]
+        )
 
     def holders(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
         """Others who have the model."""

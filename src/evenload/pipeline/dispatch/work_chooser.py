@@ -46,7 +46,7 @@ class WorkChooser:
                 is_there = group.resident.get(assignment.stage) == assignment.fit
                 return (
                     None
-                    if is_there or group.running or self._state.waiting.count(assignment.stage)
+                    if is_there or group.running or self._state.n_ripe(assignment.stage, now)
                     else assignment
                 )
         return None
@@ -74,7 +74,7 @@ class WorkChooser:
         return min(mine, key=lambda assignment: -assignment.stage if is_plenty else assignment.stage)
 
     def _may(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
-        if assignment.stage in group.refused or not self._state.waiting.has_for(group.id, assignment.stage):
+        if assignment.stage in group.refused or self._state.lead(group, assignment, now) is None:
             return False
         holders = self._state.holders(group, assignment.stage)
         if assignment.stage not in group.resident and group.resident and holders:
@@ -92,9 +92,8 @@ class WorkChooser:
                 group, assignment.stage
             ):
                 return False
-        if (assignment.phase, assignment.stage) in self._state.streams and self._state.n_next(
-            assignment.stage
-        ) >= self._queue:
+        streams = (assignment.phase, assignment.stage) in self._state.streams
+        if streams and self._state.is_full_after(assignment.stage, self._queue, now):
             return False
         return not (self._holds and self._state.is_too_slow(group, assignment.stage, holders, now))
 

@@ -12,6 +12,7 @@ from evenload.pipeline.stage import Item, StageSetup
 __all__ = [
     "ADOPT",
     "GIVE",
+    "KEYS",
     "LOAD",
     "LOOK",
     "RUN",
@@ -23,7 +24,7 @@ __all__ = [
     "TaskInputs",
 ]
 
-LOAD, RUN, WAIT, ADOPT, LOOK, GIVE = "load", "run", "wait", "adopt", "look", "give"
+LOAD, RUN, KEYS, WAIT, ADOPT, LOOK, GIVE = "load", "run", "keys", "wait", "adopt", "look", "give"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +67,11 @@ class FilePiece(NamedTuple):
 
 
 class Order(NamedTuple):
-    """An order to a worker, of one of six kinds.
+    """An order to a worker, of one of seven kinds.
 
     load    make ``stage`` ready
     run     run the tasks of ``inputs`` together (with several lanes: begin one)
+    keys    say the key of each task of ``inputs``, and run none
     wait    answer when something that runs is over
     adopt   hold the models for another job from now on, ``spec``
     look    say what of ``check`` is on its machine
@@ -77,6 +79,7 @@ class Order(NamedTuple):
 
     keep   stages that may stay beside the one that is loaded
     later  others that will be wanted again, the next one first
+    key    what is equal in all tasks that run together
     """
 
     kind: str
@@ -88,6 +91,7 @@ class Order(NamedTuple):
     spec: HostSpec | None = None
     check: SiteCheck | None = None
     files: tuple[GivenFile, ...] = ()
+    key: str = ""
 
 
 @dataclass(slots=True)
@@ -95,7 +99,7 @@ class OrderOutcome:
     """What became of an order, or of one of its tasks.
 
     kind          loaded | refused | made (its files are being saved) | done | failed | memory | again (the
-                  batch that it was in did not fit) | lacks (files are not there) | site | piece
+                  batch that it was in did not fit) | keyed | lacks (files are not there) | site | piece
     outputs       small values as they are, files as paths relative to the run folder
     files         output -> [bytes, digest]
     reads         what the stage has read for them, see ``stage_reads``; None if nobody knows
@@ -105,6 +109,9 @@ class OrderOutcome:
     parked        of a load: stages that wait in host memory here, and the seconds until one is back
     site          what its machine has of the job
     piece         a part of a file that it sends
+    gives_keys    of a load: the stage's class says what must be equal in a batch
+    key           of a task that is keyed: what must be equal in its batch; None: it runs alone, and ``error``
+                  says why if that was not meant
     told_s        when it answered, by its own ``time.monotonic``
     how           of a load: read | unparked | kept (from the job before); of a task in the batch that was
                   compared with single items: equal | differs | refused
@@ -125,4 +132,6 @@ class OrderOutcome:
     how: str = ""
     site: SiteReport | None = None
     piece: FilePiece | None = None
+    gives_keys: bool = False
+    key: str | None = None
     told_s: float = 0.0

@@ -134,9 +134,16 @@ class StageSpec(Section):
     fit: tuple[FitName, ...] = ("whole", "layer_split", "resident_stream")
     """Ways to hold the model, tried in this order; fp8 and nf4 change results, see devices.allow_lossy."""
     batch: int = Field(default=1, ge=1)
-    """Items in one call, where the stage takes several (it has a method batch) and is repeatable."""
+    """Most items in one call, where the stage takes several (it has a method batch) and is repeatable."""
+    max_wait_s: float = Field(default=0.0, ge=0, le=3600, allow_inf_nan=False)
+    """Seconds that the first item of a batch waits for others, while more may come; by default a free worker
+    takes what is there."""
+    batch_key: Names | None = None
+    """Columns or outputs, such as [width, height], that are equal in all items of a batch; beside what the
+    class's own method batch_key says."""
     batch_changes_bits: Literal["refuse", "allow"] = "refuse"
-    """refuse: the first batch of each worker is compared with single items, and the last if bytes differ."""
+    """refuse: each worker's first batch of a key is compared with single items, and is the last if bytes
+    differ."""
     when: str | None = None
     """Only items for which this holds enter the stage, such as score >= 7; the others end here."""
     samples: int = Field(default=1, ge=1, le=10_000)

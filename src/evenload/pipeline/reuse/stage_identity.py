@@ -67,6 +67,8 @@ def identify_stage(stage: "StageSpec", folder: Path, digests: ContentDigests) ->
     facts |= _model_facts(stage, folder, digests)
     if stage.batch_changes_bits == "allow":  # else a batch makes no difference
         facts["batch"] = str(stage.batch)
+        if stage.batch_key is not None:
+            facts["batch_key"] = json_text(stage.batch_key)
     return StageIdentity(digest_of(json_text(sorted(facts.items())).encode()), facts, code.sources)
 
 

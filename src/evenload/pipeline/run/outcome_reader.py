@@ -44,6 +44,7 @@ class OutcomeReader:
         self.batches: dict[str, dict[str, str]] = {}
         self.parked: dict[str, set[int]] = {}
         self.ended: deque[EndedTask] = deque()
+        self._keyless: set[int] = set()  # stages of which it was told that an item has no key
         self._dispatcher, self._stages, self._record = dispatcher, tuple(stages), record
 
     def take_ended(self) -> list[EndedTask]:
@@ -73,6 +74,8 @@ class OutcomeReader:
             return self._take_load(group, outcome, fit)
         if outcome.kind == "made":
             self._dispatcher.made(group, outcome.task, outcome.stop_s - outcome.start_s)
+        elif outcome.kind == "keyed":
+            self._take_key(group, outcome)
         elif outcome.kind == "again":
             self._dispatcher.again(group, outcome.task)
         else:
@@ -152,7 +155,10 @@ class OutcomeReader:
             self.parked.setdefault(group, set()).update(outcome.parked)
         back = f"brings {name} back from host memory" if outcome.how == "unparked" else f"has {name}"
         self._record.idle(group, outcome.start_s, outcome.stop_s, f"loads {name}" if is_read else back)
-        self._dispatcher.loaded(group, outcome.stage, fit, seconds if is_read else None, outcome.parked)
+        seconds = seconds if is_read else None
+        self._dispatcher.loaded(
+            group, outcome.stage, fit, seconds, outcome.parked, gives_keys=outcome.gives_keys
+        )
         return outcome.must_replace
 
     def _refuse(self, group: str, outcome: OrderOutcome) -> None:
@@ -164,10 +170,24 @@ class OutcomeReader:
         self._record.note("warning", f"{group} takes no part in {name}: {kind}: {text}")
         return self._dispatcher.refused(group, outcome.stage, f"{kind}: {text}")
 
+    def _take_key(self, group: str, outcome: OrderOutcome) -> None:
+        """A worker says what must be equal in the batch of a task."""
+        assert outcome.task is not None
+        kind, text, _ = outcome.error
+        if kind and outcome.stage not in self._keyless:
+            self._keyless.add(outcome.stage)
+            name = self._stages[outcome.stage]
+            why = f"{name}: an item has no batch_key and runs alone: {kind}: {text}"
+            self._record.note("warning", why)
+        self._dispatcher.keyed(group, outcome.task, outcome.key)
+
     def _take_comparison(self, group: str, stage: int, how: str) -> None:
         """What a worker says of the first batch of a stage, beside single items."""
         name = self._stages[stage]
-        self.batches.setdefault(name, {})[group] = how
+        is_first = group not in self.batches.setdefault(name, {})
+        self.batches[name][group] = how
+        if how.startswith("equal") and not is_first:
+            return None  # of another key
         if how.startswith("equal"):
             text = f"{group}: a batch of {name} gives the bytes of single items: {how}"
             return self._record.note("info", text)

@@ -64,7 +64,7 @@ class RunLoop:
         parts.counts.look()
         results, fault = recorder.results_of(ended)
         parts.commit.put(results)
-        parts.dispatcher.add(recorder.advance(results))
+        parts.dispatcher.go_on(recorder.advance(results))
         parts.commit.put(recorder.take_adopted())
         self.has_failed = self.has_failed or self._must_stop(results)
         recorder.tell(parts.commit.taken())

@@ -10,6 +10,7 @@ from evenload.executor.decide.record import Record
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import HangWatch
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
+from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.job.checks.priorities import priorities_of
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.spec import JobSpec
@@ -76,7 +77,7 @@ def build_parts(
     spec, log = context.spec, context.log
     names = [stage.name for stage in spec.stages]
     inputs = StageInputs(spec, context.flow, context.run_folder, log)
-    dispatcher = _dispatcher(spec, planned, context.flow, holds=policy.startswith("measured"))
+    dispatcher = _dispatcher(spec, planned, context.flow, inputs, holds=policy.startswith("measured"))
     dispatcher.add(tasks, {task.strand: inputs.size_of(task) for task in tasks})
     sources = [identity.sources for identity in context.reuse.identities]
     setups = stage_setups(spec, context.folder, context.run_folder, sources, may_use_cpu=context.may_use_cpu)
@@ -108,7 +109,9 @@ def build_parts(
     )
 
 
-def _dispatcher(spec: JobSpec, planned: PlannedJob, flow: ItemFlow, *, holds: bool) -> Dispatcher:
+def _dispatcher(
+    spec: JobSpec, planned: PlannedJob, flow: ItemFlow, inputs: StageInputs, *, holds: bool
+) -> Dispatcher:
     stages = dict(enumerate(spec.stages))
     memory = [one for one in planned.plan.memory if one.free_bytes is not None]
     return Dispatcher(
@@ -121,7 +124,11 @@ def _dispatcher(spec: JobSpec, planned: PlannedJob, flow: ItemFlow, *, holds: bo
         free={one.device: one.free_bytes for one in memory if one.free_bytes is not None},
         item_s={at: s.estimate.item_s for at, s in stages.items() if s.estimate.item_s},
         load_s={at: s.estimate.load_s for at, s in stages.items() if s.estimate.load_s},
-        batch={at: stage.batch for at, stage in stages.items() if stage.repeatable},
+        batch={
+            at: BatchRule(stage.batch, stage.max_wait_s, inputs.key_of)
+            for at, stage in stages.items()
+            if stage.repeatable
+        },
         once=[at for at, stage in stages.items() if not stage.repeatable],
         barred=_numbered(spec, {one.id: one.barred for one in planned.job_problem.problem.devices}),
         graph=spec.graph,

@@ -31,6 +31,7 @@ from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch
 from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
+    KEYS,
     LOAD,
     RUN,
     WAIT,
@@ -254,7 +255,10 @@ class StageDriver:
         inputs = tuple(map(self._inputs_of, action.tasks))
         if self._remote is not None:
             inputs = tuple(self._remote.visits.inputs_for(worker, one) for one in inputs)
-        return self._send(worker, Order(RUN, action.tasks[0].stage, inputs=inputs))
+        stage, kind = action.tasks[0].stage, KEYS if action.asks else RUN
+        if action.most > 1 and not action.asks:
+            self._record.batched(self._stages[stage].stage, action.group, len(action.tasks), action.most)
+        return self._send(worker, Order(kind, stage, inputs=inputs, key=action.key or ""))
 
     def _end_idle(self, group: str, now: float, why: str) -> None:
         since_s = self._idle_since_s.pop(group, None)

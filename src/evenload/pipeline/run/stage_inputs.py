@@ -5,7 +5,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from evenload.events import EventLog, StageFinished, StageStarted
+from evenload.errors import ConfigError, quoted
+from evenload.events import EventLog, Note, StageFinished, StageStarted
+from evenload.pipeline.batch_key import batch_key_text
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageTask
 from evenload.pipeline.dispatch.worker_protocol import TaskInputs
 from evenload.pipeline.job.spec import JobSpec, StageSpec
@@ -25,6 +27,7 @@ class StageInputs:
         self._files = {name for stage in spec.stages for name in stage.file_outputs}
         self._sampled = sampled_stages(spec.stages)
         self._begun: set[int] = set()
+        self._keyless: set[int] = set()  # stages of which it was told that an item has no key
 
     def of(self, task: StageTask) -> TaskInputs:
         strand = self._flow.strands[task.strand]
@@ -33,6 +36,28 @@ class StageInputs:
         if (gather := self._flow.rules[task.stage].gather) and isinstance(values[gather], list):
             values[gather] = [run_folder_path(part, self._run_folder, self._files) for part in values[gather]]
         return TaskInputs(task, values, strand.item, self._folder_of(task))
+
+    def key_of(self, task: StageTask) -> str | None:
+        """What its stage's ``batch_key`` names, as text; None if the item has none of it, and runs alone."""
+        names = self._spec.stages[task.stage].batch_key
+        if names is None:
+            return ""
+        item = self._flow.strands[task.strand].item
+        known = {"id": item.id, "group": item.group, **self._flow.values(task)}
+        try:
+            return batch_key_text([known[name] for name in names])
+        except (KeyError, ConfigError) as error:
+            self._tell_keyless(task.stage, item.id, error)
+            return None
+
+    def _tell_keyless(self, stage: int, item: str, error: Exception) -> None:
+        if stage not in self._keyless:
+            self._keyless.add(stage)
+            why = error.message if isinstance(error, ConfigError) else f"it has no {error}"
+            text = (
+                f"{self._spec.stages[stage].name}: item {quoted(item)} has no batch_key and runs alone: {why}"
+            )
+            self._log.emit(Note(self._log.now(), "warning", "pipeline", text))
 
     def place_of(self, task: StageTask, output: str) -> str | None:
         """Where an output of a task is saved, relative to the run folder; None if it is no file."""

@@ -52,7 +52,7 @@ class ForeignStageRunner:
     def lane(self) -> None:
         """Return None: the stage takes one item at a time."""
 
-    can_batch = False
+    can_batch = gives_keys = False
 
     def call(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> StageOutput:
         """Call the stage for an item, as ``StageRunner.call``; its files are on disk already.

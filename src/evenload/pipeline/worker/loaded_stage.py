@@ -1,7 +1,7 @@
 """Run items on a loaded model: one by one, several at once on lanes, or as a batch.
 
-A batch must give the bytes that its items give one by one, unless the job allows otherwise: the first batch
-of each worker is done both ways and compared.
+A batch must give the bytes that its items give one by one, unless the job allows otherwise: in each worker
+the first batch of a key (other shapes, other kernels) is done both ways and compared.
 """
 
 import gc
@@ -39,7 +39,8 @@ class LoadedStage:
     ):
         self.runner = runner
         self._stage, self._saver, self._over = stage, saver, over
-        self._may_batch: bool | None = True if runner.setup.may_change_bits else None  # None: not known yet
+        self._may_batch = True  # as far as it is known
+        self._compared: set[str] = set()  # keys of batches that gave the bytes of single items
         self._lanes: queue.SimpleQueue[StageRunner] = queue.SimpleQueue()
         self._lanes.put(runner)
         self._has_lanes = False
@@ -49,14 +50,25 @@ class LoadedStage:
                 self._has_lanes = True
                 self._lanes.put(lane)
 
-    def run(self, tasks: Sequence[TaskInputs]) -> list[OrderOutcome]:
-        """Run the items; returns the outcomes there are by now, the others go to ``over``."""
+    def key_of(self, one: TaskInputs) -> OrderOutcome:
+        """Say what must be equal in the item's batch; where that fails, it runs alone."""
+        outcome = OrderOutcome("keyed", self._stage, one.task)
+        try:
+            outcome.key = self.runner.key(one.values, one.item)
+        except Exception as error:
+            outcome.error = described_error(error)
+        return outcome
+
+    def run(self, tasks: Sequence[TaskInputs], key: str = "") -> list[OrderOutcome]:
+        """Run the items, which are equal in ``key``; returns the outcomes there are by now, the others go
+        to ``over``.
+        """
         if self._has_lanes:
             for one in tasks:
                 threading.Thread(target=self._run_on_lane, args=(one,), daemon=True).start()
             return []
         if len(tasks) > 1:
-            return self._run_batch(tasks)
+            return self._run_batch(tasks, key)
         return [self._run_one(self.runner, tasks[0])]
 
     def adopt(self, setup: StageSetup) -> bool:
@@ -68,7 +80,8 @@ class LoadedStage:
             lane.setup = setup
             self._lanes.put(lane)
         self.runner.setup = setup
-        self._may_batch = True if setup.may_change_bits else None  # other arguments may change it
+        self._may_batch = True
+        self._compared.clear()  # other arguments may give other bytes
         return True
 
     def close(self) -> None:
@@ -140,8 +153,8 @@ class LoadedStage:
 
     # --- batches ----------------------------------------------------------------------------------
 
-    def _run_batch(self, tasks: Sequence[TaskInputs]) -> list[OrderOutcome]:
-        if self._may_batch is False or not self.runner.can_batch:
+    def _run_batch(self, tasks: Sequence[TaskInputs], key: str) -> list[OrderOutcome]:
+        if not self._may_batch or not self.runner.can_batch:
             outcomes = [self._run_one(self.runner, one) for one in tasks]
             outcomes[0].how = "differs" if self.runner.can_batch else "refused"
             return outcomes
@@ -157,8 +170,9 @@ class LoadedStage:
                 ]
             return [self._run_one(self.runner, one) for one in tasks]  # to find the item that fails
         took_s = (time.monotonic() - began_s) / len(tasks)
-        if self._may_batch is None:
-            return self._compared(tasks, mades, took_s)
+        if not self.runner.setup.may_change_bits and key not in self._compared:
+            self._compared.add(key)
+            return self._compare(tasks, mades, took_s)
         return self._of_batch(tasks, mades, began_s, took_s)
 
     def _of_batch(
@@ -175,7 +189,7 @@ class LoadedStage:
             outcomes.append(self._saved(outcome, made))
         return outcomes
 
-    def _compared(
+    def _compare(
         self, tasks: Sequence[TaskInputs], mades: Sequence[StageOutput], took_s: float
     ) -> list[OrderOutcome]:
         """Run the items of a batch one by one as well, and note whether the bytes are equal.

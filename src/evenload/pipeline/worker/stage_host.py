@@ -20,6 +20,7 @@ from evenload.executor.task.failure import is_memory_error
 from evenload.pipeline.dispatch.worker_protocol import (
     ADOPT,
     GIVE,
+    KEYS,
     LOAD,
     LOOK,
     WAIT,
@@ -79,11 +80,14 @@ class StageHost:
             self._site.close()
 
     def _run(self, order: Order) -> list[OrderOutcome]:
-        """Run the tasks whose files are there."""
+        """Run the tasks whose files are there, or say their keys."""
         placed = [(one, one if self._site is None else self._site.with_files(one)) for one in order.inputs]
         outcomes = [OrderOutcome("lacks", order.stage, one.task) for one, here in placed if here is None]
         there = tuple(here for _, here in placed if here is not None)
-        return [*outcomes, *(self._loaded[order.stage].run(there) if there else [])]
+        loaded = self._loaded[order.stage]
+        if order.kind == KEYS:
+            return [*outcomes, *map(loaded.key_of, there)]
+        return [*outcomes, *(loaded.run(there, order.key) if there else [])]
 
     def _look(self, order: Order) -> OrderOutcome:
         """Look at what this machine has, or take what it lacks; stages get their folders here."""
@@ -148,6 +152,7 @@ class StageHost:
             error.__traceback__ = None if kind == "memory" else error.__traceback__
             return [timed(OrderOutcome(kind, order.stage, error=described_error(error)), began_s)]
         loaded = timed(OrderOutcome("loaded", order.stage, must_replace=must_replace, how=how), began_s)
+        loaded.gives_keys = self._loaded[order.stage].runner.gives_keys
         loaded.parked = {stage: unpark_s(self._model(stage)) for stage in self._parked}
         if must_replace and isinstance(self._saver, FileSaver):
             self._saver.close()  # so that nothing computed is lost when this process is replaced

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evenload.pipeline.artifacts import FILE_TYPES
 from evenload.pipeline.job.checks.stage_values import StageOutputs, code_faults, names_taken, outputs_of
 from evenload.pipeline.stage_graph import StageGraph
 
@@ -116,6 +117,9 @@ def _stage_faults(names: _Names, number: int, folder: Path) -> Iterator[Fault]:
                     said in text for said in ("did you mean", "made only later", "does not need", "each part")
                 )
                 yield ("when",), text if has_near else f'{text}; a text is written "{name}"'
+    for name in stage.batch_key or ():
+        if text := names.fault(name, number, (*ALWAYS_THERE, *gathered)) or _no_key(names, name):
+            yield ("batch_key",), text
     yield from code_faults(stage, folder)
     references, faults = names_taken(stage)
     yield from faults
@@ -125,6 +129,16 @@ def _stage_faults(names: _Names, number: int, folder: Path) -> Iterator[Fault]:
                 place,
                 f"{by_default} takes {name!r} if nothing else is given; {text}" if by_default else text,
             )
+
+
+def _no_key(names: _Names, name: str) -> str | None:
+    """Return why no two items can be equal in ``name``; None if they can."""
+    kinds = [stage.outputs[name] for stage in names.stages if name in stage.outputs]
+    if kinds and kinds[0] in FILE_TYPES:
+        return f"{name!r} is a file ({kinds[0]}), and each item has its own; name an output such as its shape"
+    if name == "id":
+        return "'id' is another for each item; name what items share, such as their shape"
+    return None
 
 
 def _output_faults(stage: "StageSpec", outputs: StageOutputs) -> Iterator[Fault]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from evenload.pipeline.dispatch.item_flow import StageTask
+from evenload.pipeline.dispatch.course.strand import StageTask
 
 __all__ = ["Suspects"]
 

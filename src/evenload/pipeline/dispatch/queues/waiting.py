@@ -1,0 +1,113 @@
+"""Tasks that may run now, by priority and longest first, and the groups that should not run them."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+from evenload.pipeline.dispatch.course.strand import StageTask
+from evenload.pipeline.dispatch.queues.stage_queue import BatchRule, Lead, StageQueue
+
+__all__ = ["Waiting"]
+
+
+class Waiting:
+    """The tasks that may run now: a queue for each stage.
+
+    rules        stage -> which of its tasks go together; without one, none do
+    avoid        task -> groups where it did not fit
+    priority_of  strand -> number; the highest goes first, the longest of equals, then in order
+    is_single    tasks that run alone
+    """
+
+    def __init__(
+        self,
+        n_stages: int,
+        priority_of: Callable[[int], float] | None = None,
+        rules: Mapping[int, BatchRule] | None = None,
+        is_single: Callable[[StageTask], bool] = lambda task: False,
+    ):
+        self.avoid: dict[StageTask, set[str]] = {}
+        self._priority_of = priority_of
+        given = rules or {}
+        self._queues = [StageQueue(given.get(stage, BatchRule()), is_single) for stage in range(n_stages)]
+        self._costs: dict[int, float] = {}
+
+    def add(self, tasks: Iterable[StageTask], costs: Mapping[int, float] | None = None) -> None:
+        """``costs``: strand -> size in any unit; kept for its later stages."""
+        self._costs.update(costs or {})
+        for task in tasks:
+            first = -self._priority_of(task.strand) if self._priority_of is not None else 0.0
+            self._queues[task.stage].add((first, -self._costs.get(task.strand, 0.0), task.strand, task))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._queues))
+
+    def __iter__(self) -> Iterator[StageTask]:
+        return (task for queue in self._queues for task in queue)
+
+    def count(self, stage: int) -> int:
+        return len(self._queues[stage])
+
+    def of(self, stage: int) -> list[StageTask]:
+        return list(self._queues[stage])
+
+    @property
+    def order(self) -> str:
+        """What comes first, in words."""
+        if self._priority_of is not None:
+            return "highest priority first"
+        return "longest first" if self._costs else "next in line"
+
+    def remove(self, strands: Collection[int]) -> list[StageTask]:
+        """Take out the tasks of ``strands``, and return them."""
+        gone = [task for task in self if task.strand in strands]
+        for task in gone:
+            self._queues[task.stage].discard([task])
+        return gone
+
+    # --- what goes together -----------------------------------------------------------------------
+
+    def rule(self, stage: int) -> BatchRule:
+        return self._queues[stage].rule
+
+    def stamp(self, now: float) -> None:
+        """Say when those that came since the last time began to wait."""
+        for queue in self._queues:
+            queue.stamp(now)
+
+    def wait_s(self, now: float) -> float | None:
+        """Seconds until some task has waited long enough for others; None if none does."""
+        return min((s for queue in self._queues if (s := queue.wait_s(now)) is not None), default=None)
+
+    def since_s(self, task: StageTask) -> float | None:
+        """Since when a task waits, where others may be waited for."""
+        return self._queues[task.stage].since_s(task)
+
+    def n_ripe(self, stage: int, now: float, *, is_growing: bool) -> int:
+        """How many tasks of ``stage`` wait for nothing but a worker."""
+        return self._queues[stage].n_ripe(now, is_growing=is_growing)
+
+    def ask_keys(self, stage: int) -> None:
+        """The class of ``stage`` says what must be equal in a batch."""
+        self._queues[stage].ask_keys()
+
+    def learn_key(self, task: StageTask, key: str | None) -> None:
+        """Take in what the class of its stage said of ``task``, which does not wait now."""
+        self._queues[task.stage].learn(task, key)
+
+    def lead(
+        self, group: str, stage: int, now: float, most: int, *, is_growing: bool, may_ask: bool
+    ) -> Lead | None:
+        """What ``group`` should begin a batch of ``stage`` with; see ``StageQueue.lead``."""
+        return self._queue(group, stage).lead(now, most, is_growing=is_growing, may_ask=may_ask)
+
+    def take(self, group: str, stage: int, lead: Lead, n_most: int) -> list[StageTask]:
+        """Take out a batch that ``group`` may run, and that begins with ``lead``."""
+        queue = self._queue(group, stage)
+        tasks = queue.take(lead, n_most)
+        self._queues[stage].discard(tasks, runs=not lead.asks)
+        return tasks
+
+    def _queue(self, group: str, stage: int) -> StageQueue:
+        """Return the tasks of ``stage`` that ``group`` may run."""
+        if not self.avoid:
+            return self._queues[stage]
+        return self._queues[stage].only(lambda task: group not in self.avoid.get(task, ()))

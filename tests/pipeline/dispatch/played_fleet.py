@@ -1,0 +1,166 @@
+"""Workers that are played, with a clock of their own: what a dispatcher decides comes true."""
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from evenload.pipeline.dispatch.actions import LoadStage, RunTasks, StartWorker, StopWorker
+from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.item_failure import ItemFailure
+from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.plan import Fit, Phase, Unit
+from evenload.pipeline.stage import Item
+
+STAGES = ("edit", "score")
+
+
+class Fleet:
+    """Plays workers: ``item_s`` by group, deaths at random; keeps who ran what when."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        flow: ItemFlow,
+        *,
+        item_s=None,
+        rng=None,
+        p_death=0.0,
+        load_s: Any = 0.0,
+        stage_s=None,
+        p_saving=0.0,
+        plans=(),
+        class_keys=None,
+    ):
+        self.dispatcher, self.flow = dispatcher, flow
+        self.item_s, self.rng = item_s or {}, rng or random.Random(0)
+        self.p_death, self.stage_s = p_death, stage_s or {}
+        self.p_saving, self.plans = p_saving, plans  # results that come later; plans that are changed to
+        self.saving: list[tuple[float, str, StageTask]] = []
+        self.class_keys = class_keys or {}  # of tasks whose stage's class says their key
+        self.load_s = load_s if isinstance(load_s, dict) else {0: load_s, 1: load_s, 2: load_s}
+        self.now, self.busy = 0.0, {}
+        self.ran: list[tuple[str, StageTask, float]] = []
+        self.loads: list[tuple[str, int]] = []
+        self.given_up: list[StageTask] = []
+
+    def go(self) -> float:
+        """Until nothing is open; returns the makespan."""
+        self.dispatcher.add(self.flow.begin())
+        for _ in range(100_000):
+            if not self.flow.n_open:
+                return self.now
+            actions = self.dispatcher.decide(self.now)
+            for action in actions:
+                self._do(action)
+            if actions:
+                continue
+            wait_s, next_s = self.dispatcher.wake_s(self.now), self._next_s()
+            if next_s is not None and (wait_s is None or next_s <= self.now + wait_s):
+                self._next()
+            else:
+                assert wait_s is not None, f"stuck: {self.dispatcher.why_stuck()}"
+                self.now += wait_s + 1e-9
+        raise AssertionError("it does not end")
+
+    def _seconds(self, group: str, stage: int) -> float:
+        return self.item_s.get(group, 1.0) * self.stage_s.get(stage, 1.0)
+
+    def _do(self, action) -> None:
+        if isinstance(action, StartWorker):
+            self.dispatcher.up(action.group)
+        elif isinstance(action, StopWorker):
+            assert action.group not in self.busy
+            assert not any(group == action.group for _, group, _ in self.saving)
+        elif isinstance(action, LoadStage):
+            self.loads.append((action.group, action.stage))
+            self.busy[action.group] = (self.now + self.load_s[action.stage], action)
+        else:
+            assert isinstance(action, RunTasks)
+            assert action.group not in self.busy
+            seconds = len(action.tasks) * self._seconds(action.group, action.tasks[0].stage)
+            seconds = 0.001 if action.asks else seconds
+            self.busy[action.group] = (self.now + seconds, action)
+
+    def _next_s(self) -> float | None:
+        """When the next thing happens."""
+        return min((end for end, *_ in (*self.busy.values(), *self.saving)), default=None)
+
+    def _next(self) -> bool:
+        """The next thing happens, if anything is under way."""
+        ends = [(end, group) for group, (end, _) in self.busy.items()]
+        if self.saving and (not ends or min(self.saving)[0] <= min(ends)[0]):
+            self.now, group, task = min(self.saving)
+            self.saving.remove((self.now, group, task))
+            self.dispatcher.ended(group, task)
+            self._done(group, task)
+            return True
+        if not ends:
+            return False
+        end, group = min(ends)
+        _, action = self.busy.pop(group)
+        self.now = max(self.now, end)
+        if self.plans and self.rng.random() < 0.1:
+            self.dispatcher.follow(self.rng.choice(self.plans))
+        if self.rng.random() < self.p_death:
+            self.saving = [one for one in self.saving if one[1] != group]
+            for task in self.dispatcher.lost(group, self.now, "was killed"):
+                self.given_up.append(task)
+                self.dispatcher.add(self.flow.failed(task, ItemFailure("x", "WorkerLost", "gone")))
+            return True
+        self.dispatcher.answered(group)
+        if isinstance(action, LoadStage):
+            gives_keys = any(task.stage == action.stage for task in self.class_keys)
+            seconds = self.load_s[action.stage]
+            self.dispatcher.loaded(group, action.stage, action.fit, seconds, gives_keys=gives_keys)
+            return True
+        if action.asks:
+            for task in action.tasks:
+                self.dispatcher.keyed(group, task, self.class_keys[task])
+            return True
+        for task in action.tasks:
+            seconds = self._seconds(group, task.stage)
+            if self.rng.random() < self.p_saving:
+                self.dispatcher.made(group, task, seconds)
+                self.saving.append((self.now + self.rng.random(), group, task))
+            else:
+                self.dispatcher.ended(group, task, seconds)
+                self._done(group, task)
+        return True
+
+    def _done(self, group: str, task: StageTask) -> None:
+        self.ran.append((group, task, self.now))
+        self.dispatcher.go_on(self.flow.done(task, {}))
+
+
+def flow(n_items: int, stages=STAGES) -> ItemFlow:
+    return ItemFlow([StageRule(name) for name in stages], [(Item(at, str(at)), {}) for at in range(n_items)])
+
+
+def phases_of_mode(
+    mode: str, stages: Sequence[str], devices: Sequence[str], *, split: Sequence[str] = (), in_flight: int = 1
+) -> tuple[Phase, ...]:
+    """The phases of ``mode`` over ``devices``, without knowing times or sizes.
+
+    split      stages whose layers can be spread over devices, for model_parallel
+    in_flight  items at once where they are
+    """
+    stages, devices = tuple(stages), tuple(devices)
+    if mode == "single":
+        devices = devices[:1]
+    if mode == "data_parallel":
+        units = [Unit((device,), stage) for stage in stages for device in devices]
+        return (Phase(tuple(units), stages),)
+    if mode == "stage_parallel":
+        units = [Unit((device,), stages[at % len(stages)]) for at, device in enumerate(devices)]
+        return (Phase(tuple(units), stages),)
+    if mode == "model_parallel" and len(devices) > 1:
+        fit = Fit("layer_split", in_flight=in_flight)
+        return tuple(
+            Phase((Unit(devices, stage, fit),), (stage,)) if stage in split else _side_by_side(stage, devices)
+            for stage in stages
+        )
+    return tuple(_side_by_side(stage, devices) for stage in stages)
+
+
+def _side_by_side(stage: str, devices: Sequence[str]) -> Phase:
+    return Phase(tuple(Unit((device,), stage) for device in devices), (stage,))
