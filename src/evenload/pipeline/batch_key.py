@@ -34,8 +34,7 @@ def _plain(value: Any, depth: int) -> Any:
         return int(value)
     if isinstance(value, float) and value == value:
         return float(value)
-    is_sequence = isinstance(value, Sequence) and not isinstance(value, bytes | bytearray)
-    if is_sequence and depth < MOST_DEPTH:
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray) and depth < MOST_DEPTH:
         return [_plain(one, depth + 1) for one in value]
     raise ConfigError(
         f"{quoted(value)} of type {type(value).__name__}",
