@@ -1,4 +1,4 @@
-"""What must be equal in a batch: values that are equal give one text, others another, and nothing else passes."""
+"""What must be equal in a batch: equal values give one text, others another, and nothing else passes."""
 
 import math
 
