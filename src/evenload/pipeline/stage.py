@@ -5,7 +5,9 @@ A stage is a plain class, named by ``target`` in the job file; it needs no base 
     class Brighten:
         def __init__(self, context, *, by=0.1): ...        # once per worker: load the model here
         def __call__(self, inputs, item): ...              # once per item; returns a dict of outputs
-        def batch(self, inputs, items): ...                # optional: several items; a list of dicts
+        def batch(self, inputs, items): ...                # optional: several items; a list of dicts, with an
+                                                           # exception in the place of one that failed
+        def batch_key(self, inputs, item): ...             # optional: what is equal in all items of a batch
         def close(self): ...                               # optional, when the worker ends
 """
 

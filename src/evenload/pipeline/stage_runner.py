@@ -110,10 +110,13 @@ class StageRunner:
     def _reads(self, seen: set[str]) -> tuple[str, ...]:
         return tuple(sorted(seen | self._own_reads))
 
-    def call_batch(self, calls: Sequence[tuple[Mapping[str, Any], Item, str]]) -> list[StageOutput]:
+    def call_batch(
+        self, calls: Sequence[tuple[Mapping[str, Any], Item, str]]
+    ) -> list[StageOutput | Exception]:
         """Call the stage's ``batch`` for several items: ``(values, item, place)`` of each.
 
-        What it reads of one item counts as read of each.
+        An exception in the place of an item's outputs has come of that item alone. What the stage reads of
+        one item counts as read of each.
         """
         seen: set[str] = set()
         inputs, items = (
@@ -125,8 +128,10 @@ class StageRunner:
             raise self._refused(
                 f"returned {len(outputs)} outputs of a batch of {len(calls)}", "return one dict for each item"
             )
-        mades = [self._checked(one, *call) for one, call in zip(outputs, calls, strict=True)]
-        return [made._replace(reads=self._reads(seen)) for made in mades]
+        return [
+            one if isinstance(one, Exception) else self._checked(one, *call)._replace(reads=self._reads(seen))
+            for one, call in zip(outputs, calls, strict=True)
+        ]
 
     def run(self, inputs: Mapping[str, Any], item: Item, place: str = "") -> tuple[dict[str, Any], dict]:
         """Call the stage and save its files; returns outputs and ``{output: [bytes, digest]}``."""

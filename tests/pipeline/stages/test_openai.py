@@ -182,6 +182,17 @@ def test_a_batch_is_asked_together_and_never_more_than_allowed(server: Server) -
     assert server.most_at_once == 3
 
 
+def test_an_item_that_fails_in_a_batch_costs_no_other_a_request(server: Server) -> None:
+    context = StageContext("ask", SimpleNamespace(id="cpu:0", torch="cpu"), Path())
+    stage = OpenAI(context, url=server.url, model="m", prompt="{text}")
+    texts = ["a", "wrong b", "c"]
+    first, failed, last = stage.batch([{"text": one} for one in texts], [Item(0, one) for one in texts])
+    stage.close()
+    assert (first, last) == ({"answer": "answer to a"}, {"answer": "answer to c"})
+    assert isinstance(failed, EvenloadError)
+    assert server.n_asked == Counter(texts)
+
+
 @given(st.integers(0, 2000), st.none() | st.floats(0, 1e9), st.floats(0, 1))
 def test_pauses_grow_to_a_limit_and_are_what_the_server_asks_for(
     attempt: int, wanted_s: float | None, chance: float

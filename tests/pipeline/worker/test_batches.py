@@ -54,6 +54,15 @@ class Picky(Double):
             raise ValueError("five is among them")
         return super().batch(inputs, items)
 
+class Fair(Double):
+    def __call__(self, inputs, item):
+        if inputs["x"] == 5:
+            raise ValueError("not five")
+        return super().__call__(inputs, item)
+    def batch(self, inputs, items):
+        mades = super().batch(inputs, items)
+        return [ValueError("not five") if one["x"] == 5 else made for one, made in zip(inputs, mades)]
+
 class Small(Double):
     def batch(self, inputs, items):
         if len(items) > 2:
@@ -158,6 +167,17 @@ def test_one_bad_item_in_a_batch_costs_only_itself(job: Path) -> None:
     assert result.n_done == 23
     (failure,) = result.failures
     assert (failure.id, failure.error.message if failure.error else "") == ("i5", "not five")
+
+
+def test_a_batch_may_say_which_of_its_items_failed(job: Path) -> None:
+    result = run(job, target="Fair")
+    (failure,) = result.failures
+    assert (failure.id, failure.error.message if failure.error else "") == ("i5", "not five")
+    assert calls(job) == [4, 1, 1, 1, 1, 4, 4, 4, 4, 4]
+    again = run(job, "errors.retries=2", target="Fair", out="again")
+    assert [(one.id, one.error.message if one.error else "") for one in again.failures] == [
+        ("i5", "not five")
+    ]
 
 
 def test_memory_for_two_but_not_for_four(job: Path) -> None:

@@ -89,9 +89,17 @@ class OpenAI:
             )
         return outputs
 
-    def batch(self, inputs: Sequence[Mapping[str, Any]], items: Sequence[Item]) -> list[dict[str, Any]]:
-        """Ask for several items at once, ``concurrency`` at a time."""
-        return list(self._pool.map(self, inputs, items))
+    def batch(
+        self, inputs: Sequence[Mapping[str, Any]], items: Sequence[Item]
+    ) -> list[dict[str, Any] | Exception]:
+        """Ask for several items at once, ``concurrency`` at a time; an item that fails costs no other's."""
+        return list(self._pool.map(self._outputs_or_error, inputs, items))
+
+    def _outputs_or_error(self, inputs: Mapping[str, Any], item: Item) -> dict[str, Any] | Exception:
+        try:
+            return self(inputs, item)
+        except Exception as error:
+            return error
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

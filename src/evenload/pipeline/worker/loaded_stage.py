@@ -176,21 +176,30 @@ class LoadedStage:
         return self._of_batch(tasks, mades, began_s, took_s)
 
     def _of_batch(
-        self, tasks: Sequence[TaskInputs], mades: Sequence[StageOutput], began_s: float, took_s: float
+        self,
+        tasks: Sequence[TaskInputs],
+        mades: Sequence[StageOutput | Exception],
+        began_s: float,
+        took_s: float,
     ) -> list[OrderOutcome]:
         """Return outcomes as if the items had run one after the other, each in an equal share of the time."""
         outcomes = []
         for number, (one, made) in enumerate(zip(tasks, mades, strict=True)):
-            outcome = timed(
-                OrderOutcome("done", self._stage, one.task, made.outputs, made.files, made.reads), began_s
-            )
+            if isinstance(made, Exception):
+                if self.runner.setup.retries and not is_memory_error(made):
+                    outcomes.append(self._run_one(self.runner, one))
+                    continue
+                outcome = self._failed(one, made)
+            else:
+                outcome = OrderOutcome("done", self._stage, one.task, made.outputs, made.files, made.reads)
+            timed(outcome, began_s)
             outcome.start_s = began_s + number * took_s
             outcome.stop_s = outcome.start_s + took_s
-            outcomes.append(self._saved(outcome, made))
+            outcomes.append(outcome if isinstance(made, Exception) else self._saved(outcome, made))
         return outcomes
 
     def _compare(
-        self, tasks: Sequence[TaskInputs], mades: Sequence[StageOutput], took_s: float
+        self, tasks: Sequence[TaskInputs], mades: Sequence[StageOutput | Exception], took_s: float
     ) -> list[OrderOutcome]:
         """Run the items of a batch one by one as well, and note whether the bytes are equal.
 
@@ -204,9 +213,12 @@ class LoadedStage:
                 alone = self.runner.call(one.values, one.item, one.place)
             except Exception as error:
                 outcomes.append(timed(self._failed(one, error), start_s))
-                is_equal = False
+                is_equal = is_equal and isinstance(together, Exception)
                 continue
-            is_equal = is_equal and (alone.outputs, alone.files) == (together.outputs, together.files)
+            if isinstance(together, Exception):
+                is_equal = False
+            else:
+                is_equal = is_equal and (alone.outputs, alone.files) == (together.outputs, together.files)
             outcome = timed(
                 OrderOutcome("done", self._stage, one.task, alone.outputs, alone.files, alone.reads), start_s
             )

@@ -48,6 +48,10 @@ def _of_stage(stage: "StageSpec") -> list[str]:
     waits = [f"{name}" for name in ("max_wait_s", "batch_key") if getattr(stage, name)]
     if waits and stage.batch == 1:
         notes.append(f"stages.{stage.name}.{waits[0]}: does nothing with batch: 1; say how many go together")
+    if stage.kind == "openai" and stage.batch == 1:
+        notes.append(
+            f"stages.{stage.name}.batch: 1 item in one call, so one request at a time; try batch: 32"
+        )
     if stage.batch > 1 and not stage.repeatable:
         notes.append(f"stages.{stage.name}.batch: does nothing with repeatable: false, whose items run alone")
     if stage.model is None and any(fit in ("fp8", "nf4") for fit in stage.fit):
