@@ -26,7 +26,7 @@ EXAMPLES = (
     events.Note(0.1, "warning", "cuda", "naïve ☃ text\nin two lines"),
     events.Replanned(0.2, "cpu:1 left", 12.5, 9.0, "swap", "saves 3.5 s"),
     events.Batched(0.2, "edit", "cuda:0", 3, 4),
-    events.Counted(0.3, {"total": 3, "done": 2, "failed": 1}, {"total": 0}),
+    events.Counted(0.3, {"total": 3, "done": 2, "failed": 1}, {"total": 0}, {"total": 4}),
     events.RunFinished(0.3, "done", {"ratio": 1.04}),
 )
 

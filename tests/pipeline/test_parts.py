@@ -1,15 +1,22 @@
 """What a stage that expands may return, and jobs whose parts do not fit together."""
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from evenload.cli import cli
 from evenload.errors import ConfigError, SpecError
+from evenload.events import Counted
 from evenload.pipeline import Pipeline
 from evenload.pipeline.dispatch.item_flow import ItemFlow, StageRule, StageTask
+from evenload.pipeline.dispatch.results import count_ends
 from evenload.pipeline.part_keys import MOST_PARTS, part_keys
 from evenload.pipeline.stage import Item
 from evenload.pipeline.stage_graph import StageGraph
@@ -95,7 +102,7 @@ def test_a_part_that_failed_fails_its_item_and_is_done_again(folder: Path) -> No
     assert error.stage == "total"
     assert "1 of 3 pages failed, such as 'd3/pages/002' in score: ValueError: unreadable" in error.message
     assert [part["status"] for part in result.items[3].parts] == ["done", "failed", "done"]
-    assert result.counts["parts"] == {"total": 6, "done": 5, "not_chosen": 0, "filtered": 0, "failed": 1,
+    assert result.counts["parts"] == {"total": 6, "done": 5, "skipped": 0, "filtered": 0, "failed": 1,
                                       "unfinished": 0}  # fmt: skip
     kept = {one["stage"]: one for one in job(folder).plan(out=folder / "run").kept}
     assert (kept["split"]["n_kept"], kept["score"]["n_to_do"]) == (4, 6)  # `bad` changed
@@ -190,3 +197,70 @@ report""")  # fmt: skip
     ((place, said),) = caught.value.faults
     assert place == "stages[4].needs (line 9)"
     assert "gives 'crops', and it is joined with 'pages', of which there may be another number" in said
+
+
+def part_ends(result: Any) -> dict[str, str]:
+    return {part["id"]: part["status"] for item in result for part in item.parts}
+
+
+def test_parts_are_counted_apart_while_they_are_made_and_after(folder: Path) -> None:
+    seen: list[Counted] = []
+    pipeline = job(folder, ", when: number < 2, params: {bad: [d3/pages/001]}")
+    result = pipeline.run(
+        backend="inline", sinks=[lambda one: seen.append(one) if type(one) is Counted else None]
+    )
+    ends = {"done": 4, "filtered": 1, "failed": 1, "unfinished": 0, "skipped": 0}
+    assert result.counts["parts"] == {"total": 6, **ends}
+    written = json.loads((result.folder / "summary.json").read_text())
+    assert written["counts"] == result.counts
+    assert seen[0].parts["total"] == 0 < seen[-1].parts["total"] == 6
+    text = "3 done, 1 failed of 4 items (6 parts, 1 failed)"
+    assert result.summary.headline().startswith(text)
+    assert text in CliRunner().invoke(cli, ["status", str(result.folder)]).output
+
+
+def test_a_part_may_be_left_out_and_is_done_by_the_next_run(folder: Path) -> None:
+    pipeline = job(folder)
+    plain = pipeline.run(backend="inline", out=folder / "plain")
+    result = pipeline.run(backend="inline", out=folder / "run", skip=["d3/pages/002", "d1/pages/077"])
+    assert (result.status, part_ends(result)["d3/pages/002"]) == ("done", "skipped")
+    assert result.items[3].outputs == {"pages": 3, "title": "D3", "total": 62, "n_gathered": 2}
+    assert result.counts["parts"]["skipped"] == 1
+    again = pipeline.run(backend="inline", out=folder / "run")
+    assert (again.folder / "results.jsonl").read_bytes() == (plain.folder / "results.jsonl").read_bytes()
+    for wrong in ("d9/pages/001", "d3/lines/001", "d3/pages", "d3/pages/a b", "/pages/001"):
+        with pytest.raises(ConfigError, match="no item is called"):
+            pipeline.run(backend="inline", skip=[wrong])
+
+
+@given(st.integers(0, 10**6))
+@settings(deadline=None, max_examples=100)
+def test_parts_that_are_stopped_or_left_out_never_hold_up_the_others(seed: int) -> None:
+    """In random orders, with parts in parts: all ends, and what was left out is not begun."""
+    rng = random.Random(seed)
+    rules = [
+        StageRule("split", expand="pages"), StageRule("lines", expand="lines"), StageRule("read"),
+        StageRule("page", gather="lines"), StageRule("book", gather="pages", is_partial=rng.random() < 0.5),
+    ]  # fmt: skip
+    graph = StageGraph(((), (0,), (1,), (2,), (3,)), frozenset({0, 1}), {3: 1, 4: 0})
+    names = [f"r{n}/pages/00{page}{tail}" for n in (0, 1) for page in (1, 2) for tail in ("", "/lines/001")]
+    skipped, stopped = rng.sample(names, 2), rng.sample([*names, "r1"], 2)
+    flow = ItemFlow(rules, [(Item(n, f"r{n}"), {}) for n in (0, 1)], graph=graph, skipped=skipped)
+    tasks = flow.begin()
+    while tasks:
+        if stopped and rng.random() < 0.2:
+            name = stopped.pop()
+            assert all(flow.strands[n].item.id.startswith(name) for n in flow.stop(name))
+        task = tasks.pop(rng.randrange(len(tasks)))
+        name = rules[task.stage].expand
+        keys = [f"00{n}" for n in range(1, rng.choice([2, 3]))]
+        tasks += flow.done(task, {name: keys} if name else {rules[task.stage].name: 1})
+    assert flow.n_open == 0
+    for strand in flow.strands:
+        is_skipped = strand.item.id in skipped
+        assert (strand.fate == "skipped") == is_skipped
+        whole = any(one.item.id in skipped for one in strand.line[:-1])
+        assert not whole, "a part of what was left out was made"
+    counts = count_ends(flow)[2]
+    assert counts["total"] == sum(strand.parent is not None for strand in flow.strands)
+    assert counts["unfinished"] == 0

@@ -259,7 +259,7 @@ class Replanned:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A count of a pipeline's items, and of the samples of those with several, by how they ended.
+    """A count of a pipeline's items, of the samples of those with several, and of parts, by how they ended.
 
     ``total`` and, of each, how many are done, filtered, failed, unfinished, skipped; samples also not_chosen.
     """
@@ -267,6 +267,7 @@ class Counted:
     t: float
     ends: Mapping[str, int]
     samples: Mapping[str, int] = field(default_factory=dict)
+    parts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

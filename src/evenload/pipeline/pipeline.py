@@ -24,7 +24,7 @@ from evenload.errors import ConfigError, UnknownName
 from evenload.events import Event, EventFile, json_text, read_events
 from evenload.executor.backends import BACKENDS, BackendSettings
 from evenload.pipeline.artifacts import digest_of
-from evenload.pipeline.dispatch.item_flow import check_ids
+from evenload.pipeline.dispatch.course.given_up import check_ids
 from evenload.pipeline.dispatch.results import ItemResult, PipelineResult
 from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.model_files import check_models
@@ -197,7 +197,7 @@ class Pipeline:
         out               the run folder; results in it that are still the job's are kept, the rest is done
         fresh             take an earlier run in the folder away, or do these stages again
         retry_failed      try items again that failed in an earlier run
-        skip              ids of items that are left out; a later run does them
+        skip              ids of items and parts that are left out; a later run does them
         cache             a folder in which runs of any job keep results for each other; wins over the job's
         report            write the report here, not into the run folder
         watch             told how far the search for a plan is, as in ``make_plan``
@@ -216,7 +216,8 @@ class Pipeline:
         policy = policy or self.spec.schedule.policy
         fleet = self.fleet(devices, policy=policy, backend=backend)
         skipped = frozenset(skip)
-        check_ids(sorted(skipped), {item.id for item, _ in self.items})
+        expands = {stage.expand for stage in self.spec.stages if stage.expand is not None}
+        check_ids(sorted(skipped), {item.id for item, _ in self.items}, expands)
         if report is not None:
             _check_place(Path(report))
         check_models(self.spec, self.folder)

@@ -216,7 +216,7 @@ def _are_maps(event: Event) -> bool:
         value = getattr(event, name, None)
         if value is not None and not isinstance(value, dict):
             return False
-    for name in ("running", "queued", "ends", "samples"):
+    for name in ("running", "queued", "ends", "samples", "parts"):
         counts = getattr(event, name, None)
         if counts is not None and not (
             isinstance(counts, dict) and all(isinstance(n, _NUMBERS) for n in counts.values())

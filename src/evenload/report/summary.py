@@ -116,7 +116,7 @@ class Summary:
     ``imbalance``  busiest device's useful seconds over the mean of all devices: 1.0 is perfectly even
     ``failures`` and ``slowest`` are the first (the worst) of possibly many; ``n_failed`` counts all.
     ``status``     done | failures | interrupted | failed | timed out | unfinished
-    ``counts``     of a pipeline: its items and their samples by how they ended, as ``Counted`` has them; then
+    ``counts``     of a pipeline: items, samples and parts by how they ended, as ``Counted`` has them; then
                    ``total``, ``n_done`` and ``n_failed`` are items, whatever their samples came to
     """
 
@@ -178,14 +178,18 @@ class Summary:
 def counts_text(counts: Mapping[str, Any]) -> str:
     """Return "87 done, 205 filtered, 8 failed of 300 items (1200 samples)", without what there is none of.
 
-    counts  of a ``Summary``; "" where there are none, and where all items are done, without samples
+    Parts are told with those that failed: "2 done, 1 failed of 3 items (6 parts, 1 failed)".
+    counts  of a ``Summary``; "" where there are none, and where all items are done, without samples or parts
     """
-    items, samples = counts.get("items") or {}, counts.get("samples") or {}
-    if not items or (items.get("done") == items.get("total") and not samples.get("total")):
+    items, samples, parts = (counts.get(name) or {} for name in ("items", "samples", "parts"))
+    more = [f"{samples['total']} samples"] if samples.get("total") else []
+    more += [f"{parts['total']} parts"] if parts.get("total") else []
+    if not items or (items.get("done") == items.get("total") and not more):
         return ""
+    more += [f"{parts['failed']} failed"] if parts.get("failed") else []
     ends = [f"{n} {end}" for end, n in items.items() if end != "total" and (n or end == "done")]
-    n_samples = f" ({samples['total']} samples)" if samples.get("total") else ""
-    return f"{', '.join(ends)} of {items.get('total', sum(items.values()))} items{n_samples}"
+    apart = f" ({', '.join(more)})" if more else ""
+    return f"{', '.join(ends)} of {items.get('total', sum(items.values()))} items{apart}"
 
 
 def _rounded(value: Any) -> Any:

@@ -270,7 +270,10 @@ class Tally:
 
     def _counts(self) -> dict[str, Mapping[str, int]]:
         told = self._counted
-        return {"items": dict(told.ends), "samples": dict(told.samples)} if told is not None else {}
+        if told is None:
+            return {}
+        counts = {"items": dict(told.ends), "samples": dict(told.samples)}
+        return {**counts, "parts": dict(told.parts)} if told.parts.get("total") else counts
 
     def _items(self) -> tuple[int | None, int, int]:
         """Items expected, through the last stage, and failed in any stage; as told, if that was."""

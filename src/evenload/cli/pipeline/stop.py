@@ -13,7 +13,11 @@ __all__ = ["stop"]
 @click.command()
 @click.argument("run", type=PATH)
 @click.option(
-    "--item", "items", multiple=True, metavar="ID", help="Only give up this item; may be given several times."
+    "--item",
+    "items",
+    multiple=True,
+    metavar="ID",
+    help="Only give up this item, or part of one; may be repeated.",
 )
 @json_option
 def stop(run: Path, items: tuple[str, ...], as_json: bool) -> int:

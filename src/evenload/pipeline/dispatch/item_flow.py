@@ -10,13 +10,14 @@ stage fails. A stage that expands makes parts, which are strands of their own; o
 is known of each part whether it gets there.
 """
 
-import difflib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evenload.errors import ConfigError, quoted
+from evenload.errors import ConfigError
 from evenload.pipeline.artifacts import part_id
+from evenload.pipeline.dispatch.course.fate import fail_with_parts, fate_of
+from evenload.pipeline.dispatch.course.given_up import STOPPED, GivenUp, check_ids
 from evenload.pipeline.dispatch.course.parts import gathered, refuse_lost, split_parts
 from evenload.pipeline.dispatch.course.stage_rule import StageRule, TimeLimit, fault_of_choice, rank_of
 from evenload.pipeline.dispatch.course.strand import Made, Refusal, StageTask, Strand
@@ -25,9 +26,7 @@ from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
 from evenload.pipeline.stage_graph import StageGraph, chain
 
-__all__ = ["STOPPED", "ItemFlow", "StageRule", "StageTask", "Strand", "TimeLimit", "check_ids"]
-
-STOPPED = ("Stopped", "it was given up by `evenload stop`")
+__all__ = ["STOPPED", "ItemFlow", "StageRule", "StageTask", "Strand", "TimeLimit"]
 
 
 class ItemFlow:
@@ -42,7 +41,7 @@ class ItemFlow:
 
     graph       what each stage needs; by default the one before it
     timeout_s   seconds that an item (each sample by itself) may take over all stages
-    skipped     ids of items that are to go through no stage now
+    skipped     ids of items and parts that are to go through no stage now
     """
 
     def __init__(
@@ -72,15 +71,14 @@ class ItemFlow:
         partial = [stage for stage, rule in enumerate(self.rules) if rule.is_partial]
         self._excused = frozenset(stage for gather in partial for stage in self.graph.inner(gather))
         self._touched: list[Strand] = []  # that may go on because of what became of others
-        self._seed, self._timeout_s, self._skipped = seed, timeout_s, frozenset(skipped)
-        self._stopped: set[int] = set()
+        self._seed, self._timeout_s, self._given_up = seed, timeout_s, GivenUp(skipped)
 
     def begin(self) -> list[StageTask]:
         """The first tasks, in input order."""
         tasks = []
         for at, item in enumerate(self.items):
             strand = self._add(Strand(len(self.strands), at, 0, item))
-            if item.id in self._skipped:
+            if self._given_up.is_skipped(item.id):
                 self._end(strand, "skipped")
             else:
                 tasks += self._go_on(strand)
@@ -114,15 +112,16 @@ class ItemFlow:
             return None
         return sum(set(some) <= {"made"} for some in states)
 
-    def stop(self, item: str) -> set[int]:
-        """Let the item with this id enter no further stage; returns its strands that are on their way.
+    def stop(self, name: str) -> set[int]:
+        """Let the item or part with this id enter no further stage; returns its strands that are not over.
 
         Raises ConfigError if there is none, with the nearest.
         """
-        check_ids([item], [one.id for one in self.items])
-        at = next(at for at, one in enumerate(self.items) if one.id == item)
-        self._stopped.add(at)
-        return {strand.number for strand in self.strands if strand.at == at and strand.fate == "open"}
+        expands = {rule.expand for rule in self.rules if rule.expand}
+        check_ids([name], {one.id for one in self.items}, expands)
+        self._given_up.stop(name)
+        is_stopped = self._given_up.is_stopped
+        return {strand.number for strand in self.strands if strand.fate == "open" and is_stopped(strand)}
 
     def name_of(self, strand: Strand) -> str:
         """The item, and which of its samples it is, for people and events."""
@@ -207,6 +206,14 @@ class ItemFlow:
             part = Strand(len(self.strands), strand.at, 0, item, strand.spent_s, {stage: given})
             part.scope, part.parent = (*strand.scope, stage), strand
             self._touched.append(self._add(part))
+            if self._given_up.is_skipped(one):
+                self._leave_out(part)
+
+    def _leave_out(self, part: Strand) -> None:
+        """Let a part go through no stage, as one that does not meet a condition."""
+        for stage in self._stages_of.get(part.scope, []):
+            self._close(part, stage, "filtered")
+        self._end(part, "skipped")
 
     def _go_on(self, strand: Strand) -> list[StageTask]:
         """Let ``strand``, and who waits for it, into each stage whose needs are there, or end them."""
@@ -292,7 +299,7 @@ class ItemFlow:
 
     def _ended_early(self, strand: Strand) -> tuple[str, str] | None:
         """Why the strand goes no further, whatever its values: type and text of the failure."""
-        if strand.at in self._stopped:
+        if self._given_up.is_stopped(strand):
             return STOPPED
         if self._timeout_s is not None and strand.spent_s > self._timeout_s:
             text = f"its stages took {strand.spent_s:.3g} s so far, longer than {self._timeout_s:g} s in all"
@@ -358,24 +365,8 @@ class ItemFlow:
             self._refuse_doubled(strand, mine)
         except ConfigError as error:
             self._refuse(strand, mine[-1], error)
-        for stage, numbers in sorted(strand.parts.items()):
-            lost = (self.strands[n] for n in numbers if self.strands[n].fate == "failed")
-            unexcused = next((one for one in lost if not all(map(self.excuses, one.errors))), None)
-            if not strand.errors and unexcused is not None and unexcused.error is not None:
-                why = unexcused.error
-                strand.errors[stage] = replace(why, message=f"{unexcused.item.id}: {why.message}")
-        is_done = self._has_come_through(strand)
-        if strand.parent is not None:  # a part that is gathered need not come farther
-            is_done |= not mine or any(stage in strand.made for stage in self.graph.last_of(strand.scope))
-        self._end(strand, "failed" if strand.errors else "done" if is_done else "filtered")
-
-    def _has_come_through(self, strand: Strand) -> bool:
-        """Is it, or a part of it, through with a stage that nobody needs, or was there no part?"""
-        empty = [stage for stage, numbers in strand.parts.items() if not numbers]
-        is_empty = any(stage in self.graph.scopes[end] for end in self.graph.ends for stage in empty)
-        parts = (self.strands[number] for numbers in strand.parts.values() for number in numbers)
-        is_through = is_empty or bool(self.graph.ends & strand.made.keys())
-        return is_through or any(map(self._has_come_through, parts))
+        fail_with_parts(strand, self.strands, self._excused)
+        self._end(strand, fate_of(strand, self.strands, self.graph))
 
     def _end(self, strand: Strand, fate: str) -> None:
         strand.fate = fate
@@ -388,12 +379,3 @@ class ItemFlow:
             return
         fates = {self.strands[number].fate for number in self.strands_of[strand.at]}
         self.n_failed += fate == "failed" and fates <= {"failed", "not chosen"}
-
-
-def check_ids(ids: Iterable[str], known: Collection[str]) -> None:
-    """Raises ConfigError for the first of ``ids`` that no item has; the hint names the nearest."""
-    for one in ids:
-        if one not in known:
-            near = difflib.get_close_matches(one[:200], known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else "ids are in results.jsonl, and in the inputs"
-            raise ConfigError(f"no item is called {quoted(one)}", hint=hint)

@@ -18,7 +18,7 @@ __all__ = ["ItemResult", "PipelineResult", "count_ends", "row_of"]
 SCHEMA = 1
 BEST_FIRST = ("done", "filtered", "failed", "open", "not chosen", "skipped")
 SAMPLE_ENDS = ("done", "not_chosen", "filtered", "failed", "unfinished")
-ITEM_ENDS = ("done", "filtered", "failed", "unfinished", "skipped")
+ITEM_ENDS = PART_ENDS = ("done", "filtered", "failed", "unfinished", "skipped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +98,14 @@ def _end(strand: "Strand") -> dict[str, Any]:
     return {"status": fate, "outputs": strand.outputs, "error": error}
 
 
-def count_ends(flow: "ItemFlow") -> tuple[dict[str, int], dict[str, int]]:
-    """Count the items of a run, and the samples of those with several, by how they have ended so far."""
+def count_ends(flow: "ItemFlow") -> tuple[dict[str, int], dict[str, int], dict[str, int]]:
+    """Count the items of a run, the samples of those with several, and parts, by how they ended so far."""
     items = [[flow.strands[number] for number in numbers] for numbers in flow.strands_of]
     samples = [strand for strands in items if len(strands) > 1 for strand in strands]
-    fates = ["unfinished" if strand.fate == "open" else strand.fate for strand in samples]
-    return _counted([_status_of(strands) for strands in items], ITEM_ENDS), _counted(fates, SAMPLE_ENDS)
+    parts = [strand for strand in flow.strands if strand.parent is not None]
+    fates = (["unfinished" if one.fate == "open" else one.fate for one in some] for some in (samples, parts))
+    ends = _counted([_status_of(strands) for strands in items], ITEM_ENDS)
+    return ends, _counted(next(fates), SAMPLE_ENDS), _counted(next(fates), PART_ENDS)
 
 
 def _counted(statuses: Sequence[str], names: Sequence[str]) -> dict[str, int]:
@@ -157,12 +159,16 @@ class PipelineResult:
         return _counted(statuses, SAMPLE_ENDS)
 
     @property
+    def part_counts(self) -> dict[str, int]:
+        """How many parts of items came to which end; total is 0 in a job that expands nothing."""
+        return _counted([str(part["status"]) for item in self.items for part in item.parts], PART_ENDS)
+
+    @property
     def counts(self) -> dict[str, Any]:
         """Items, samples and parts by how they ended, and attempts: runs of an item through a stage."""
         n_attempts = sum(device.n_items for device in self.summary.devices) + self.summary.n_redone
         counts = {"items": self.item_counts, "samples": self.sample_counts, "attempts": n_attempts}
-        parts = [str(part["status"]) for item in self.items for part in item.parts]
-        return {**counts, "parts": _counted(parts, SAMPLE_ENDS)} if parts else counts
+        return {**counts, "parts": self.part_counts} if self.part_counts["total"] else counts
 
     @property
     def exit_code(self) -> int:

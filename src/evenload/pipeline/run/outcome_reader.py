@@ -9,9 +9,10 @@ from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
 from evenload.executor.task.messages import Gone
+from evenload.pipeline.dispatch.course.given_up import STOPPED
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import EndWorker
-from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
+from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, Order, OrderOutcome
 from evenload.pipeline.plan import Fit
 

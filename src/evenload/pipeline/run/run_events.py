@@ -42,7 +42,7 @@ class ItemCounts:
 
     def __init__(self, log: EventLog, flow: ItemFlow):
         self._log, self._flow = log, flow
-        self._told: tuple[dict[str, int], dict[str, int]] | None = None
+        self._told: tuple[dict[str, int], ...] | None = None
         self._next_s = 0.0
 
     def look(self) -> None:

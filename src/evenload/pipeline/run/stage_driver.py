@@ -27,9 +27,10 @@ from evenload.executor.task.prepare import Tasks
 from evenload.executor.task.task import PreparedTask
 from evenload.executor.transport.progress_cell import NOT_BEGUN
 from evenload.pipeline.dispatch.actions import Action, LoadStage, RunTasks, StartWorker, StopWorker
+from evenload.pipeline.dispatch.course.given_up import STOPPED
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
 from evenload.pipeline.dispatch.hang_watch import EndWorker, HangWatch
-from evenload.pipeline.dispatch.item_flow import STOPPED, StageTask
+from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
     KEYS,
     LOAD,

@@ -217,10 +217,10 @@ function boundBars(summary, live) {
 }
 
 function headlineFigures(summary, live) {
-  const counts = summary.counts || {}, nSamples = (counts.samples || {}).total;
+  const counts = summary.counts || {}, nSamples = (counts.samples || {}).total, nParts = (counts.parts || {}).total;
   const of = summary.total === null ? "" : `of ${whole(summary.total)}${counts.items ? " items" : ""}`;
   const others = Object.entries(counts.items || {}).filter(([end, n]) => n && !["total", "done", "failed"].includes(end));
-  const apart = [...others.map(([end, n]) => `${whole(n)} ${end}`), nSamples ? plural(nSamples, "sample") : ""].filter(Boolean).join(" · ");
+  const apart = [...others.map(([end, n]) => `${whole(n)} ${end}`), nSamples ? plural(nSamples, "sample") : "", nParts ? plural(nParts, "part") : ""].filter(Boolean).join(" · ");
   const [wall, wallUnit] = timeParts(summary.wall_s);
   const [eta, etaUnit] = timeParts(live ? live.run.eta_s : null);
   const isGoing = live && live.run.is_running;
