@@ -272,8 +272,8 @@ class Tally:
         told = self._counted
         if told is None:
             return {}
-        counts = {"items": dict(told.ends), "samples": dict(told.samples)}
-        return {**counts, "parts": dict(told.parts)} if told.parts.get("total") else counts
+        parts = {"parts": told.parts} if told.parts.get("total") else {}
+        return {"items": told.ends, "samples": told.samples, **parts}
 
     def _items(self) -> tuple[int | None, int, int]:
         """Items expected, through the last stage, and failed in any stage; as told, if that was."""

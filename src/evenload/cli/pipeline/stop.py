@@ -17,7 +17,7 @@ __all__ = ["stop"]
     "items",
     multiple=True,
     metavar="ID",
-    help="Only give up this item, or part of one; may be repeated.",
+    help="Only give up this item, or part; may be repeated.",
 )
 @json_option
 def stop(run: Path, items: tuple[str, ...], as_json: bool) -> int:

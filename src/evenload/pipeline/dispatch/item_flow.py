@@ -120,8 +120,8 @@ class ItemFlow:
         expands = {rule.expand for rule in self.rules if rule.expand}
         check_ids([name], {one.id for one in self.items}, expands)
         self._given_up.stop(name)
-        is_stopped = self._given_up.is_stopped
-        return {strand.number for strand in self.strands if strand.fate == "open" and is_stopped(strand)}
+        still_open = (strand for strand in self.strands if strand.fate == "open")
+        return {one.number for one in still_open if name in [owner.item.id for owner in one.line]}
 
     def name_of(self, strand: Strand) -> str:
         """The item, and which of its samples it is, for people and events."""

@@ -1,6 +1,7 @@
 """What becomes of a strand of which every stage is decided, and whose parts have ended: pure rules."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from evenload.pipeline.dispatch.course.strand import Strand
@@ -9,7 +10,7 @@ from evenload.pipeline.stage_graph import StageGraph
 __all__ = ["fail_with_parts", "fate_of"]
 
 
-def fail_with_parts(strand: Strand, strands: Sequence[Strand], excused: Collection[int]) -> None:
+def fail_with_parts(strand: Strand, strands: Sequence[Strand], excused: AbstractSet[int]) -> None:
     """Note the failure of a part as that of ``strand``, unless it has one of its own.
 
     strands  all of the run, by number
@@ -17,7 +18,7 @@ def fail_with_parts(strand: Strand, strands: Sequence[Strand], excused: Collecti
     """
     for stage, numbers in sorted(strand.parts.items()):
         lost = (strands[n] for n in numbers if strands[n].fate == "failed")
-        unexcused = next((one for one in lost if not excused.issuperset(one.errors)), None)
+        unexcused = next((one for one in lost if not one.errors.keys() <= excused), None)
         if not strand.errors and unexcused is not None and unexcused.error is not None:
             why = unexcused.error
             strand.errors[stage] = replace(why, message=f"{unexcused.item.id}: {why.message}")
