@@ -21,14 +21,14 @@ class ItemSet:
     def n_done(self) -> int:
         return self._n_done + self._n_beyond
 
-    def add(self, index: int, n_items: int) -> None:
-        """Items ``index`` .. ``index + n_items - 1`` came back."""
+    def add(self, index: int, n_items: int) -> int:
+        """Items ``index`` .. ``index + n_items - 1`` came back; returns how many had not before."""
         if index < 0 or n_items <= 0:
-            return
+            return 0
         stop = index + n_items
         if stop > _LARGEST:
             self._n_beyond += n_items
-            return
+            return n_items
         self._grow(stop)
         n_new = self._state.count(0, index, stop)
         if n_new == n_items:
@@ -36,6 +36,7 @@ class ItemSet:
         elif n_new:
             self._state[index:stop] = self._state[index:stop].replace(b"\0", b"\1")
         self._n_done += n_new
+        return n_new
 
     def finish(self, index: int) -> None:
         """The item is through; its span may have been counted before."""

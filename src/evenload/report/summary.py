@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evenload.report.losses.factors import Factors
+
 __all__ = [
     "DeviceSummary",
     "FailedItem",
@@ -116,6 +118,8 @@ class Summary:
     ``imbalance``  busiest device's useful seconds over the mean of all devices: 1.0 is perfectly even
     ``failures`` and ``slowest`` are the first (the worst) of possibly many; ``n_failed`` counts all.
     ``status``     done | failures | interrupted | failed | timed out | unfinished
+    ``factors``    where the time went: factors that multiply to the share of ``wall_s`` that was useful work;
+                   None if none was done
     ``counts``     of a pipeline: items, samples and parts by how they ended, as ``Counted`` has them; then
                    ``total``, ``n_done`` and ``n_failed`` are items, whatever their samples came to
     """
@@ -153,10 +157,13 @@ class Summary:
     facts: Mapping[str, Any] = field(default_factory=dict)
     finish: Mapping[str, Any] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    factors: Factors | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A plain object for ``json.dumps``, with ``"schema": 1``. Seconds are rounded to microseconds."""
-        return {"schema": SCHEMA, **_rounded(asdict(self))}
+        """A plain object for ``json.dumps``, with ``"schema": 1``. Seconds are rounded to microseconds, but
+        for those of the factors, which multiply to their share."""
+        factors = asdict(self.factors) if self.factors is not None else None
+        return {"schema": SCHEMA, **_rounded(asdict(self)), "factors": factors}
 
     def headline(self) -> str:
         """One line for a terminal."""
@@ -164,14 +171,8 @@ class Summary:
         parts = [f"{counts_text(self.counts) or f'{self.n_done}{of} done'} in {self.wall_s:.1f} s"]
         if self.n_failed and not self.counts:
             parts.append(f"{self.n_failed} failed")
-        if self.items_per_s:
-            parts.append(f"{self.items_per_s:.3g} items/s")
-        if self.ratio is not None:
-            parts.append(
-                f"{self.ratio:.2f}× of the best possible ({self.work_s:.2f} s, bound {self.bound_s:.2f} s)"
-            )
-            parts.append(f"imbalance {self.imbalance:.2f}")
-            parts.append(f"utilisation {self.utilisation:.0%}")
+        if self.factors is not None:
+            parts.append(self.factors.text())
         return " · ".join(parts)
 
 

@@ -4,7 +4,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable, Mapping
 from heapq import heappush, heapreplace
 
-from evenload.balance.bound import StageWork, bound_together
+from evenload.balance.bound import Bound, StageWork, bound_together
 from evenload.balance.metrics import imbalance, utilisation_deviation
 from evenload.events import (
     Batched,
@@ -25,6 +25,7 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.counts import DeviceCount, StageCount, groups, summed
+from evenload.report.losses.account import LossAccount
 from evenload.report.summary import DeviceSummary, FailedItem, SlowItem, StageSummary, Summary
 from evenload.report.worker_tracks import WorkerTracks
 
@@ -48,6 +49,7 @@ class Tally:
         self._devices: dict[str, DeviceCount] = {}
         self._stages: dict[str, StageCount] = {}
         self._tracks = WorkerTracks()
+        self._losses = LossAccount(self._tracks)
         self._slow: list[tuple[float, int, Span]] = []
         self._names: OrderedDict[tuple[str, int], str] = OrderedDict()
         self._failures: list[FailedItem] = []
@@ -76,6 +78,7 @@ class Tally:
         handler = self._handlers.get(type(event))
         if handler:
             handler(event)
+        self._losses.add(event)
 
     def _device(self, name: str) -> DeviceCount:
         return self._devices.setdefault(name, DeviceCount())
@@ -116,6 +119,7 @@ class Tally:
         self._n["chunks"] += 1
         self._n["duplicates"] += span.duplicate
         track = self._tracks.key(span.device, span.worker)
+        self._losses.add_span(span, track, busy_s)
         if span.status in ("superseded", "lost"):
             device.wasted_s += busy_s
             self._n["redone"] += span.n_items if span.status == "lost" else 0
@@ -208,13 +212,13 @@ class Tally:
 
     def summary(self) -> Summary:
         begun_s, work_s, bound_s = self._times()
-        devices = self._device_summaries(work_s)
+        devices, status = self._device_summaries(work_s), self._status()
         stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()
         started = self._started or RunStarted(0.0, next(iter(self._stages), ""), unix_s=0.0)
         return Summary(
             name=started.name,
-            status=self._status(),
+            status=status,
             unix_s=started.unix_s,
             total=total,
             n_done=n_done,
@@ -245,6 +249,7 @@ class Tally:
             failures_by_error=dict(self._errors.most_common()),
             facts=dict(started.facts),
             finish=dict(self._finished.facts) if self._finished else {}, counts=self._counts(),
+            factors=self._losses.factors(self._end_s, self._bounds(), is_over=status != "unfinished"),
         )  # fmt: skip
 
     def _times(self) -> tuple[float, float, float]:
@@ -254,6 +259,12 @@ class Tally:
         work_s = sum(stop_s - start_s for start_s, stop_s, _ in stretches)
         bound_s = sum(bound_together(stage.work for stage in stages) for _, _, stages in stretches)
         return begun_s, work_s, bound_s
+
+    def _bounds(self) -> dict[str, tuple[int, Bound]]:
+        """stage -> the number of its stretch of time, and its bound."""
+        members = [stages for _, _, stages in groups(self._stages)]
+        stretch = {id(stage): number for number, stages in enumerate(members) for stage in stages}
+        return {name: (stretch.get(id(one), -1), one.work.bound()) for name, one in self._stages.items()}
 
     def _device_summaries(self, work_s: float) -> tuple[DeviceSummary, ...]:
         counts = self._devices.items()

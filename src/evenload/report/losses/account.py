@@ -1,0 +1,162 @@
+"""What a run's factors are made of, gathered from its events in memory bounded by devices and items."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from evenload.balance.bound import Bound
+from evenload.events import (
+    Event,
+    Idle,
+    Restored,
+    RunStarted,
+    Span,
+    StageFinished,
+    StageStarted,
+    WorkerStarted,
+)
+from evenload.report.items import ItemSet
+from evenload.report.losses.factors import Factors, StageOfFactors, TrackOfFactors, factors_of
+from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
+from evenload.report.worker_tracks import WorkerTracks
+
+__all__ = ["LossAccount"]
+
+
+@dataclass(slots=True)
+class _Seen:
+    """The items of a stage that came back; ``is_mixed``: of two runs at once, so that nobody can tell."""
+
+    items: ItemSet = field(default_factory=ItemSet)
+    is_open: bool = False
+    is_mixed: bool = False
+    n_by_track: dict[str, float] = field(default_factory=dict)
+
+
+class LossAccount:
+    """An account of the seconds of every worker slot: ``add`` every event, then ``factors()`` at any time.
+
+    tracks  which slot a worker's spans are in; whoever owns it shows it the workers that come and go
+    """
+
+    def __init__(self, tracks: WorkerTracks) -> None:
+        self._tracks = tracks
+        self._seconds: dict[str, dict[str, TrackSeconds]] = {}  # device -> slot -> seconds
+        self._times = RunTimes()
+        self._seen: dict[str, _Seen] = {}
+        self._facts: dict[str, Mapping[str, Any]] = {}
+        self._work: Mapping[str, Any] = {}
+
+    def add(self, event: Event) -> None:
+        """Count an event; a span goes to ``add_span``."""
+        if isinstance(event, Idle):
+            for one in self._slots(event.device).values():
+                one.idle(event.start_s, event.stop_s, event.why)
+        elif isinstance(event, WorkerStarted):
+            slot = self._slot(event.device, self._tracks.key(event.device, event.worker))
+            slot.startup(event.t - max(0.0, event.startup_s), event.t)
+        elif isinstance(event, StageStarted):
+            self._times.stage_started(event.stage, event.t)
+            self._begin(event.stage)
+        elif isinstance(event, StageFinished):
+            self._times.stage_finished(event.stage, event.t)
+            self._seen.setdefault(event.stage, _Seen()).is_open = False
+        elif isinstance(event, Restored):
+            self._new_items(event.stage, event.index, event.n_items, event.items)
+        elif isinstance(event, RunStarted):
+            self._facts.update({name: dict(facts) for name, facts in event.devices.items()})
+            for seen in self._seen.values():  # a run that was killed has not ended its stages
+                seen.is_open = False
+            work = event.facts.get("item_work")
+            self._work = work if isinstance(work, Mapping) else self._work
+
+    def add_span(self, span: Span, track: str, busy_s: float) -> None:
+        """Count a span in the slot ``track``, of which ``busy_s`` seconds were inside the task."""
+        useful = 0.0
+        if span.n_items > 0 and span.status not in ("superseded", "lost"):
+            n_new = self._new_items(span.stage, span.index, span.n_items, span.items)
+            useful = min(1.0, n_new / span.n_items)
+            seen = self._seen[span.stage]
+            seen.n_by_track[track] = seen.n_by_track.get(track, 0.0) + n_new
+        self._times.work(span.start_s, span.stop_s, is_useful=useful > 0)
+        slot = self._slot(span.device, track)
+        in_task_s = busy_s if span.n_items > 0 else 0.0
+        began_s = self._times.began_s(span.stage)
+        slot.span(span.stage, span.start_s, span.stop_s, in_task_s, useful, began_s)
+
+    def factors(
+        self, wall_s: float, bounds: Mapping[str, tuple[int, Bound]], *, is_over: bool
+    ) -> Factors | None:
+        """The factors of ``wall_s`` seconds; None without work.
+
+        bounds   stage -> the number of the stretch of time that it ran in, and what was measured of it
+        is_over  False for a run that goes on
+        """
+        tracks = {}
+        for device in {**self._facts, **self._seconds}:
+            if self._is_part_of_a_group(device):
+                continue
+            for track, one in self._slots(device).items():
+                useful, lost = one.seconds(wall_s, self._times, is_over=is_over)
+                tracks[track] = TrackOfFactors(useful, lost, self._like(device))
+        known = {
+            name: StageOfFactors(bound.speeds, bound.longest_s, stretch, self._least_s(name, tracks))
+            for name, (stretch, bound) in bounds.items()
+        }
+        return factors_of(wall_s, tracks, known)
+
+    def _slots(self, device: str) -> dict[str, TrackSeconds]:
+        return self._seconds.setdefault(device, {}) or {device: self._slot(device, device)}
+
+    def _slot(self, device: str, track: str) -> TrackSeconds:
+        slots = self._seconds.setdefault(device, {})
+        if track not in slots:
+            slots[track] = TrackSeconds()
+        return slots[track]
+
+    def _begin(self, stage: str) -> None:
+        """Items may come again from here on, in another run of the same name."""
+        before = self._seen.get(stage)
+        is_mixed = before is not None and before.is_open
+        counts = before.n_by_track if before is not None else {}
+        self._seen[stage] = _Seen(is_open=True, is_mixed=is_mixed, n_by_track=counts)
+
+    def _new_items(self, stage: str, index: int, n_items: int, items: Any) -> int:
+        seen = self._seen.setdefault(stage, _Seen())
+        if seen.is_mixed:
+            return n_items
+        if items is None:
+            return seen.items.add(index, n_items) if index >= 0 else n_items
+        return sum(seen.items.add(one, 1) for one in items)
+
+    def _is_part_of_a_group(self, device: str) -> bool:
+        """Did ``device`` work only as a part of a group, such as "cuda:0+cuda:1"?"""
+        return any("+" in name and name != device and device in name.split("+") for name in self._seconds)
+
+    def _like(self, device: str) -> str:
+        """What devices of the same kind share; "" where that is not known."""
+        name = self._facts.get(device, {}).get("name")
+        return f"{name} {self._facts[device].get('kind', '')}" if isinstance(name, str) and name else ""
+
+    def _least_s(self, stage: str, tracks: Mapping[str, TrackOfFactors]) -> dict[str, float]:
+        """Seconds that a stage's items need by what it declares and by the devices' data sheets."""
+        work = self._work.get(stage)
+        if not isinstance(work, Mapping):
+            return {}
+        least = {}
+        for track in tracks:
+            facts = self._facts.get(track.partition("/")[0], {})
+            pairs = (("flop", "flop_per_s"), ("bytes", "bytes_per_s"))
+            times = [_quotient(work.get(amount), facts.get(rate)) for amount, rate in pairs if amount in work]
+            known = [one for one in times if one is not None]
+            if known and len(known) == len(times):
+                least[track] = max(known) * self._seen.get(stage, _Seen()).n_by_track.get(track, 0.0)
+        return least
+
+
+def _quotient(amount: Any, rate: Any) -> float | None:
+    """``amount`` over ``rate`` if both are numbers that make sense."""
+    if not all(isinstance(one, int | float) and 0 < one < math.inf for one in (amount, rate)):
+        return None
+    return amount / rate

@@ -1,0 +1,223 @@
+"""Where the time of a run went: factors that multiply to the share of it that was useful work.
+
+    seconds of each worker by what they went into ──► priced by the devices' speeds ──► Factors
+
+A second of a device that is twice as fast is worth twice as much. So every device has a *price*, its share
+of the speed of all, and the prices sum to 1: all devices together have as many priced seconds as the run has
+seconds. Each priced second is useful or lost to exactly one cause, so ``useful_s`` and the seconds lost to
+the causes sum to the run's time. The factors take the losses away one after the other:
+
+    time ─ start-up ─ balance ─ longest item ─ waiting ─ overhead ─ repeats ─► useful
+
+Each factor is what is left after its loss over what there was before it, so they multiply to useful over
+time. This is the scheme of POP (parallel efficiency = load balance x communication x ..., pop-coe.eu) and of
+TALP, for devices of unequal speed and for causes that a run's events tell apart.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["FACTORS", "Factor", "Factors", "StageOfFactors", "TrackOfFactors", "factors_of"]
+
+FACTORS = {
+    "start-up": "processes start, packages are imported, models are loaded",
+    "balance": "devices have nothing to do while others work, or do what others do faster",
+    "longest item": "an item cannot be cut: no plan ends before the longest ones",
+    "waiting": "devices wait for other stages, the disk, or whoever reads the items",
+    "overhead": "messages, copies, and what comes after the last item",
+    "repeats": "copies that came second, work of lost workers, items done twice",
+    "device": "what the work needs at the device's data sheet, over the time that it took",
+}
+"""The names of the factors, in the order in which they are taken away, and what each one loses."""
+
+LEAST_SHARE = 1e-12  # with less useful work than this there is nothing to tell of
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """One factor: ``value`` in (0, 1], None if not known; ``lost_s`` seconds of the run that it took."""
+
+    name: str
+    value: float | None
+    lost_s: float
+    says: str
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """The factors of a run.
+
+    wall_s    seconds of the run
+    useful_s  of them, those that the useful work takes if all devices share it by their speeds
+    share     the product of the factors that are known
+    parts     one for each of ``FACTORS``, in order
+    """
+
+    wall_s: float
+    useful_s: float
+    share: float
+    parts: tuple[Factor, ...]
+
+    @property
+    def largest(self) -> Factor | None:
+        """The factor that took most seconds; None if none took any."""
+        worst = max(self.parts, key=lambda part: part.lost_s)
+        return worst if worst.lost_s > 0 else None
+
+    def text(self, least: float = 0.005) -> str:
+        """Return "62 % of it useful work at the devices' speed (start-up 0.71 × balance 0.96)".
+
+        least  factors that lose less than this share are left out
+        """
+        shown = [p for p in self.parts if p.value is not None and p.value <= 1 - least]
+        product = " × ".join(f"{part.name} {part.value:.2f}" for part in shown)
+        text = f"{self.share:.0%} of it useful work at the devices' speed"
+        return f"{text} ({product})" if product else text
+
+
+@dataclass(frozen=True, slots=True)
+class TrackOfFactors:
+    """The seconds of one worker slot, which sum to the run's.
+
+    useful_s  stage -> seconds
+    lost_s    start-up, balance, waiting, overhead, repeats -> seconds
+    like      slots with the same ``like`` are equally fast; "" for one without its like
+    """
+
+    useful_s: Mapping[str, float]
+    lost_s: Mapping[str, float]
+    like: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StageOfFactors:
+    """What is known of one stage.
+
+    speeds     slot -> items (or cost) per second, of those that were measured
+    longest_s  no plan takes less, since an item cannot be cut
+    group      stages with the same ``group`` ran at the same time
+    least_s    slot -> seconds that its items needed at the device's data sheet; empty if not known
+    """
+
+    speeds: Mapping[str, float]
+    longest_s: float = 0.0
+    group: int = 0
+    least_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def factors_of(
+    wall_s: float, tracks: Mapping[str, TrackOfFactors], stages: Mapping[str, StageOfFactors]
+) -> Factors | None:
+    """The factors of a run of ``wall_s`` seconds; None if nothing useful was done.
+
+    tracks  by slot, such as ``cuda:0``; stages: by name
+    """
+    speeds = {name: _speeds(name, stage.speeds, tracks) for name, stage in stages.items()}
+    prices = _prices(tracks, speeds)
+    if not prices or not 0 < wall_s < math.inf:
+        return None
+    in_task_s = sum(prices[name] * sum(one.useful_s.values()) for name, one in tracks.items())
+    bought = {name: _bought_s(name, tracks, speeds[name], prices) for name in speeds}
+    useful_s = min(in_task_s, sum(bought.values()))
+    if not useful_s > LEAST_SHARE * wall_s:
+        return None
+    lost = {
+        name: sum(prices[at] * one.lost_s.get(name, 0.0) for at, one in tracks.items()) for name in FACTORS
+    }
+    uncut_s = min(lost["balance"], _uncut_s(stages, bought))
+    lost["longest item"] = uncut_s
+    lost["balance"] += in_task_s - useful_s - uncut_s
+    device = _device_share(tracks, stages, prices)
+    return _multiplied(wall_s, useful_s, {name: max(0.0, s) for name, s in lost.items()}, device)
+
+
+def _multiplied(wall_s: float, useful_s: float, lost: Mapping[str, float], device: float | None) -> Factors:
+    """Make the factors, from the useful seconds up: each is what is left over what there was."""
+    parts, left_s = [], useful_s
+    for name in reversed([name for name in FACTORS if name != "device"]):
+        before_s = left_s + lost[name]
+        parts.append(Factor(name, left_s / before_s, lost[name], FACTORS[name]))
+        left_s = before_s
+    parts.reverse()
+    lost_s = 0.0 if device is None else useful_s * (1.0 - device)
+    parts.append(Factor("device", device, lost_s, FACTORS["device"]))
+    return Factors(wall_s, useful_s - lost_s, useful_s / left_s * (device or 1.0), tuple(parts))
+
+
+def _speeds(
+    stage: str, measured: Mapping[str, float], tracks: Mapping[str, TrackOfFactors]
+) -> dict[str, float]:
+    """Speeds in a stage of the slots that were measured, of their likes, and of who failed in all items."""
+    speeds = {name: speed for name, speed in measured.items() if name in tracks and 0 < speed < math.inf}
+    likes: dict[str, list[float]] = {}
+    for name, speed in speeds.items():
+        likes.setdefault(tracks[name].like, []).append(speed)
+    mean = sum(speeds.values()) / len(speeds) if speeds else 1.0
+    found = {}
+    for name, track in tracks.items():
+        alike = likes.get(track.like) if track.like else None
+        if name in speeds:
+            found[name] = speeds[name]
+        elif alike:
+            found[name] = sum(alike) / len(alike)
+        elif track.useful_s.get(stage, 0.0) > 0:
+            found[name] = mean
+    return found
+
+
+def _prices(
+    tracks: Mapping[str, TrackOfFactors], speeds: Mapping[str, Mapping[str, float]]
+) -> dict[str, float]:
+    """What a second of each slot is worth: its share of the speed, in each stage by the stage's work."""
+    prices = dict.fromkeys(tracks, 0.0)
+    for stage, by_track in speeds.items():
+        fleet = sum(by_track.values())
+        whole_s = sum(
+            tracks[name].useful_s.get(stage, 0.0) * speed / fleet for name, speed in by_track.items()
+        )
+        for name, speed in by_track.items():
+            prices[name] += whole_s * speed / fleet
+    total = sum(prices.values())
+    return {name: price / total for name, price in prices.items()} if 0 < total < math.inf else {}
+
+
+def _bought_s(
+    stage: str,
+    tracks: Mapping[str, TrackOfFactors],
+    speeds: Mapping[str, float],
+    prices: Mapping[str, float],
+) -> float:
+    """Priced seconds of a stage's work where it is cheapest (see ``balance.bound.bound_together``)."""
+    work = sum(tracks[name].useful_s.get(stage, 0.0) * speed for name, speed in speeds.items())
+    return work * min((prices[name] / speed for name, speed in speeds.items()), default=0.0)
+
+
+def _uncut_s(stages: Mapping[str, StageOfFactors], bought: Mapping[str, float]) -> float:
+    """Seconds beyond the work's own that no plan avoids, as an item cannot be on two devices at once."""
+    groups: dict[int, list[str]] = {}
+    for name, stage in stages.items():
+        groups.setdefault(stage.group, []).append(name)
+    return sum(
+        max(0.0, max(stages[name].longest_s for name in names) - sum(bought[name] for name in names))
+        for names in groups.values()
+    )
+
+
+def _device_share(
+    tracks: Mapping[str, TrackOfFactors], stages: Mapping[str, StageOfFactors], prices: Mapping[str, float]
+) -> float | None:
+    """Seconds that the work needs by data sheet over seconds that it took; None unless known of all work."""
+    took_s = least_s = 0.0
+    for name, track in tracks.items():
+        for stage, seconds in track.useful_s.items():
+            if seconds <= 0 or prices[name] <= 0:
+                continue
+            least = stages[stage].least_s.get(name) if stage in stages else None
+            if least is None:
+                return None
+            took_s, least_s = took_s + prices[name] * seconds, least_s + prices[name] * least
+    share = least_s / took_s if took_s > 0 else 0.0
+    return (
+        share if 0 < share <= 1 else None
+    )  # a share above 1: what was declared, or the data sheet, is wrong

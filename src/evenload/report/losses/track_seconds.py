@@ -1,0 +1,161 @@
+"""What each worker's seconds went into: every second of a run counted once, in memory that does not grow.
+
+    spans, idle stretches, starts ──► TrackSeconds, one for each worker slot ──► seconds(), the whole run's
+
+A second belongs to the first event that says what it was. What no event speaks of is told by where it is:
+before the first work, between chunks, between stages, after the last work.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from evenload.report.losses.free_time import FreeTime
+
+__all__ = ["RunTimes", "TrackSeconds", "kind_of_idle"]
+
+# Reasons of idle events by their first words; all others are the policy's reasons not to deal.
+LOADING = ("loads ", "brings ", "has ")
+NOTHING_THERE = ("no item is ready", "nothing is ready", "nothing was ready")
+
+
+def kind_of_idle(why: str) -> str:
+    """Say which loss an idle stretch with the reason ``why`` belongs to, if work follows it."""
+    if why.startswith(LOADING):
+        return "start-up"
+    return "waiting" if why.startswith(NOTHING_THERE) else "balance"
+
+
+@dataclass(slots=True)
+class RunTimes:
+    """The times of a run at which work and stages began and ended."""
+
+    first_work_s: float = math.inf
+    last_work_s: float = 0.0
+    last_deal_s: float = 0.0  # the last chunk that was needed began; from then on nobody waits for items
+    _open: dict[str, float] = field(default_factory=dict)
+    _has_stages: bool = False
+    _outside: FreeTime = field(default_factory=FreeTime)
+
+    def work(self, start_s: float, stop_s: float, *, is_useful: bool) -> None:
+        """Take note of a chunk."""
+        if start_s <= stop_s < math.inf and stop_s >= 0:
+            self.first_work_s = min(self.first_work_s, max(0.0, start_s))
+            self.last_work_s = max(self.last_work_s, stop_s)
+            self.last_deal_s = max(self.last_deal_s, start_s) if is_useful else self.last_deal_s
+
+    def stage_started(self, stage: str, t: float) -> None:
+        self._has_stages = True
+        self._open.setdefault(stage, t)
+
+    def stage_finished(self, stage: str, t: float) -> None:
+        self._outside.take(self._open.pop(stage, t), t)
+
+    def began_s(self, stage: str) -> float:
+        """When ``stage``, which goes on, began; 0 if nobody said."""
+        return self._open.get(stage, 0.0)
+
+    def outside_s(self, start_s: float, stop_s: float) -> float:
+        """Seconds between two times in which no stage was going on; 0 in a run that names no stages."""
+        stop_s = min([stop_s, *self._open.values()])
+        return self._outside.free_s(start_s, stop_s) if self._has_stages and start_s < stop_s else 0.0
+
+
+class TrackSeconds:
+    """The seconds of one worker slot by what they went into.
+
+    useful_s  stage -> seconds inside the task whose results counted
+    lost_s    start-up, balance, waiting, overhead, repeats -> seconds
+    n_spans   chunks that ran here
+    """
+
+    __slots__ = ("_free", "_held", "_held_s", "lost_s", "n_spans", "useful_s")
+
+    def __init__(self) -> None:
+        self.useful_s: dict[str, float] = {}
+        self.lost_s = dict.fromkeys(("start-up", "balance", "waiting", "overhead", "repeats"), 0.0)
+        self.n_spans = 0
+        self._free = FreeTime()
+        self._held_s = 0.0  # waited for items, from _held[0] to _held[1]; whether any came is not known yet
+        self._held = (0.0, 0.0)
+
+    def span(
+        self, stage: str, start_s: float, stop_s: float, busy_s: float, useful: float, began_s: float
+    ) -> None:
+        """A chunk with ``busy_s`` seconds inside the task, of which the share ``useful`` counts.
+
+        began_s  when its stage began
+        """
+        if not 0 <= busy_s < math.inf:
+            return
+        if stage not in self.useful_s and self.n_spans:  # a model that is loaded before its first chunk
+            since_s = max(began_s, self._free.before(start_s))
+            self.lost_s["start-up"] += self._free.take(since_s, start_s)
+        length_s = stop_s - max(0.0, start_s)
+        taken_s = self._free.take(start_s, stop_s)
+        self.n_spans += 1
+        in_task_s = taken_s * min(1.0, busy_s / length_s) if taken_s > 0 else 0.0
+        self.lost_s["overhead"] += taken_s - in_task_s
+        self.lost_s["repeats"] += in_task_s * (1.0 - useful)
+        if useful > 0:
+            self.useful_s[stage] = self.useful_s.get(stage, 0.0) + in_task_s * useful
+            self.lost_s["waiting"] += self._held_s
+            self._held_s = 0.0
+
+    def idle(self, start_s: float, stop_s: float, why: str) -> None:
+        """A stretch without work, and the reason given for it."""
+        kind, taken_s = kind_of_idle(why), self._free.take(start_s, stop_s)
+        if kind == "waiting" and taken_s > 0:
+            self._held = (self._held[0] if self._held_s else start_s, stop_s)
+            self._held_s += taken_s
+        else:
+            self.lost_s[kind] += taken_s
+
+    def startup(self, start_s: float, stop_s: float) -> None:
+        """A start of the slot's worker."""
+        self.lost_s["start-up"] += self._free.take(start_s, stop_s)
+
+    def seconds(
+        self, wall_s: float, times: RunTimes, *, is_over: bool
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Useful seconds by stage and lost ones by kind, which sum to ``wall_s``.
+
+        Where a run goes on (``is_over`` False), nobody knows what a worker has done since its last event: its
+        other seconds stand for these.
+        """
+        lost = dict(self.lost_s)
+        waited = self._waited(times)
+        lost["waiting"] += waited * self._held_s
+        lost["balance"] += (1.0 - waited) * self._held_s
+        lost["overhead"] += self._free.short_s
+        for start_s, stop_s in self._free.gaps(0.0, wall_s):
+            is_last = stop_s >= wall_s
+            if is_last and not is_over and start_s > 0:
+                continue
+            for kind, seconds in self._silent(start_s, stop_s, is_last, times):
+                lost[kind] += seconds
+        known_s = sum(self.useful_s.values()) + sum(lost.values())
+        scale = wall_s / known_s if known_s > 0 else 0.0
+        return {one: s * scale for one, s in self.useful_s.items()}, {
+            one: s * scale for one, s in lost.items()
+        }
+
+    def _waited(self, times: RunTimes) -> float:
+        """The share of the time without items in which others still got some; later, there were none left."""
+        start_s, stop_s = self._held
+        length_s = stop_s - start_s
+        return min(1.0, max(0.0, (times.last_deal_s - start_s) / length_s)) if length_s > 0 else 0.0
+
+    def _silent(
+        self, start_s: float, stop_s: float, is_last: bool, times: RunTimes
+    ) -> list[tuple[str, float]]:
+        """What a stretch that no event speaks of was, by where it is; seconds sum to its length."""
+        first_s = min(max(times.first_work_s, start_s), stop_s) if start_s <= 0 else start_s
+        end_s = min(max(times.last_work_s, first_s), stop_s)
+        rows = [("start-up", first_s - start_s), ("overhead", stop_s - end_s)]
+        between_s = end_s - first_s
+        if is_last:
+            return [*rows, ("balance", between_s)]
+        if start_s <= 0:
+            return [*rows, ("waiting", between_s)]
+        outside_s = times.outside_s(first_s, end_s)
+        return [*rows, ("waiting", outside_s), ("overhead", between_s - outside_s)]
