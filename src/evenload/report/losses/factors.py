@@ -92,7 +92,7 @@ class TrackOfFactors:
 
 @dataclass(frozen=True, slots=True)
 class StageOfFactors:
-    """What is known of one stage.
+    """A stage by what was measured of it.
 
     speeds     slot -> items (or cost) per second, of those that were measured
     longest_s  no plan takes less, since an item cannot be cut

@@ -13,6 +13,7 @@ from evenload.report.losses.free_time import FreeTime
 
 __all__ = ["RunTimes", "TrackSeconds", "kind_of_idle"]
 
+KINDS = ("start-up", "balance", "waiting", "overhead", "repeats")
 # Reasons of idle events by their first words; all others are the policy's reasons not to deal.
 LOADING = ("loads ", "brings ", "has ")
 NOTHING_THERE = ("no item is ready", "nothing is ready", "nothing was ready")
@@ -72,7 +73,7 @@ class TrackSeconds:
 
     def __init__(self) -> None:
         self.useful_s: dict[str, float] = {}
-        self.lost_s = dict.fromkeys(("start-up", "balance", "waiting", "overhead", "repeats"), 0.0)
+        self.lost_s: dict[str, float] = dict.fromkeys(KINDS, 0.0)
         self.n_spans = 0
         self._free = FreeTime()
         self._held_s = 0.0  # waited for items, from _held[0] to _held[1]; whether any came is not known yet
