@@ -51,6 +51,7 @@ class Seen:
     hurt: dict[int, set[str]]  # process -> what it did, or what was done to it
     interrupted: set[int]  # lives whose driver was
     last: dict[int, Line]  # process -> what it wrote last of an item of this phase
+    excused: set[int] = field(default_factory=set)  # items that a worker may have ended before, see below
 
     def touched(self, item: int) -> set[tuple[int, int]]:
         """Processes in which the item began, each with the phase: a pipeline's stages have one each."""
@@ -200,7 +201,7 @@ def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
     by_others = Counter(
         phase for phase, pid in seen.touched(item) if seen.hurt.get(pid, set()) & {*OUTSIDE, *STRAY}
     )
-    n_by_others = max(by_others.values(), default=0) + min(1, n_on_the_way(seen, item))
+    n_by_others = max(by_others.values(), default=0)
     is_drained = "act: drain at once" in names(seen)
     n_outside = sum("kill worker" in did for did in seen.hurt.values())
     if not seen.is_repeatable:
@@ -213,28 +214,34 @@ def why_not_lost(seen: Seen, item: int, of_its_own: int = 0) -> str:
             or "item kills as it is read" in names(seen)
         )
         may_not_have_said = n_outside and not seen.touched(item)
-        if n_by_others or is_drained or in_a_batch or may_not_have_said:
+        if n_by_others or is_drained or in_a_batch or may_not_have_said or was_on_the_way(seen, item):
             return ""
         return "its worker was not lost while it ran"
     limit = 2 if seen.phase.kind == "pipeline" else seen.program.max_worker_deaths
+    n_by_others += n_by_others + of_its_own < limit and was_on_the_way(seen, item)
     if n_by_others + of_its_own >= limit:
         return ""
     return f"it was in {n_by_others} workers that others ended, and may be in {limit}"
 
 
-def n_on_the_way(seen: Seen, item: int) -> int:
-    """Workers that others ended between the item before this one and the first word of this one.
+def was_on_the_way(seen: Seen, item: int) -> bool:
+    """Whether a worker may have ended between another item and the first word of this one.
 
     A worker notes that it is at an item before it reads the item, and what an item did to its own pipes may
-    take effect a little later: the executor cannot know better either. It counts once: after that, an item
-    that may have ended a worker runs alone.
+    take effect a little later: the executor cannot know better either. It counts once for an item, as what
+    may have ended a worker runs alone from then on, and each worker that ended so counts for one item.
     """
-    before = {*batch_of(item, seen.batch), item - 1} - {item}
-    return sum(
-        last.kind == "ended" and last.item in before and bool(seen.hurt.get(pid, set()) & {*OUTSIDE, *STRAY})
+    silent = [
+        pid
         for pid, last in seen.last.items()
-        if (seen.number, pid) not in seen.touched(item)
-    )
+        if last.kind == "ended" and seen.hurt.get(pid, set()) & {*OUTSIDE, *STRAY}
+    ]
+    if item in seen.excused:
+        return True
+    is_other = any((seen.number, pid) not in seen.touched(item) for pid in silent)
+    if is_other and len(seen.excused) < len(silent):
+        seen.excused.add(item)
+    return item in seen.excused
 
 
 def batch_of(item: int, batch: int | None) -> range:

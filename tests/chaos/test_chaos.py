@@ -147,6 +147,21 @@ def test_a_batch_that_may_run_once_is_lost_with_its_worker_as_a_whole() -> None:
     assert [told for told in check(program, lost) if "item 4" in told], "nobody has killed it"
 
 
+def test_a_worker_that_ends_between_two_items_excuses_one_item() -> None:
+    program, lines = made(batch=None)
+    mixed = [
+        Line("began", 0, 9, 0, 0, ""),
+        Line("fault", 0, 9, 0, 0, "mix up"),
+        Line("ended", 0, 9, 0, 0, ""),
+    ]
+    died = [Line("began", 0, 8, 0, item, "") for item in (3, 4)]
+    died += [Line("fault", 0, 8, 0, item, "kill worker") for item in (3, 4)]
+    lost = [dataclasses.replace(line, more="WorkerLost: failed")
+            if line.kind == "got" and line.item in (3, 4) else line for line in lines]  # fmt: skip
+    found = [told for told in check(program, [*mixed, *died, *lost]) if "WorkerLost" in told]
+    assert len(found) == 1, "the worker that item 0 has damaged may have ended at one of them"
+
+
 def test_the_end_of_a_fork_server_is_no_excuse_for_a_lost_item() -> None:
     program, lines = made()
     ends = [Line("fault", 0, pid, 0, 3, "kill fork server") for pid in (2, 7)]

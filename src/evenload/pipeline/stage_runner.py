@@ -22,7 +22,7 @@ from evenload.pipeline.stage import WHOLE, Item, StageContext, StageOutput, Stag
 from evenload.pipeline.stage_reads import UNSETTLED, SeenInputs, see_context, see_item
 from evenload.pipeline.target import has_sources, load_target
 
-__all__ = ["StageRunner", "save"]
+__all__ = ["StageRunner", "is_plain", "save"]
 
 _INTEGERS_END = 10**4299  # with more digits no reader of JSON in Python takes it
 _PLAIN = (str, int, float, bool, type(None))
@@ -234,6 +234,13 @@ class StageRunner:
 
     def _refused(self, what: str, hint: str) -> ConfigError:
         return ConfigError(f"stage {self.setup.stage!r} {what}", hint=hint)
+
+
+def is_plain(value: Any) -> bool:
+    """Whether it is a number, text, boolean or None that JSON can hold."""
+    if isinstance(value, int):
+        return -_INTEGERS_END < value < _INTEGERS_END
+    return math.isfinite(value) if isinstance(value, float) else isinstance(value, _PLAIN)
 
 
 def save(made: StageOutput) -> None:

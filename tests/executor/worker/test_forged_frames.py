@@ -54,6 +54,13 @@ ODD = (
 FAILURE = Failure("raised", "ValueError", "x")
 
 
+class Bare:
+    """Unpickles as a failure without any of its fields."""
+
+    def __reduce__(self) -> tuple:
+        return object.__new__, (Failure,)
+
+
 def choose(rng: random.Random, most: int) -> int:
     return rng.choice([number for number in NUMBERS if 0 <= number <= most] + [rng.randrange(most + 1)])
 
@@ -65,7 +72,15 @@ def forged_answer(rng: random.Random, fields: tuple) -> tuple:
     failures = ({rng.choice((0, -1, 1, N_ITEMS, 10**9, "0", True, None)): rng.choice((FAILURE, None, "x"))},)
     of_fields = {
         0: (values[:-1], [*values, 1], [], tuple(values), None, dict(enumerate(values)), "x" * len(values)),
-        1: (*failures, [FAILURE], {0: Failure("no kind", "X", "x")}, {0: Failure("raised", 1, None)}, None),  # type: ignore[arg-type]
+        1: (
+            *failures,
+            [FAILURE],
+            {0: Failure("no kind", "X", "x")},
+            {0: Failure("raised", 1, None)},
+            None,  # type: ignore[arg-type]
+            {0: Bare()},
+            {0: Bare()},
+        ),
     }
     changed[at] = rng.choice(of_fields.get(at, ODD))
     if rng.random() < 0.1:

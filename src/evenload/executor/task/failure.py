@@ -42,6 +42,8 @@ class Failure:
     @property
     def is_sound(self) -> bool:
         """Whether its fields are what they should be: one that was unpickled may have any."""
+        if not all(hasattr(self, name) for name in self.__slots__):
+            return False
         texts = self.kind, self.type_name, self.message, self.traceback
         is_pickled = self.pickled is None or (
             type(self.pickled) is tuple and len(self.pickled) == 2 and type(self.pickled[1]) is list

@@ -1,12 +1,13 @@
 """A group of devices with one worker, as the dispatcher sees it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from evenload.executor.supervisor.back_off import BackOff
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.plan import Fit
 
-__all__ = ["Assignment", "DeviceGroup"]
+__all__ = ["Assignment", "DeviceGroup", "HeldTasks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,19 @@ class Assignment:
     fit: Fit
     limit: int | None = None
     is_help: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTasks:
+    """The tasks that a worker has.
+
+    running, saving  those to be computed, and those whose files are on their way to the disk
+    has_lanes        it may answer an order before the order's tasks are over
+    """
+
+    running: Collection[StageTask] = ()
+    saving: Collection[StageTask] = ()
+    has_lanes: bool = False
 
 
 @dataclass(slots=True)
@@ -86,6 +100,11 @@ class DeviceGroup:
         fit = self.resident.get(stage)
         n_after_another = 1 if fit is not None and fit.in_flight > 1 else len(self.running)
         return max(now, max(self.running.values()) + n_after_another * self.item_s[stage])
+
+    def held(self) -> HeldTasks:
+        """Return the tasks that its worker has."""
+        has_lanes = any(fit.in_flight > 1 for fit in self.resident.values())
+        return HeldTasks(frozenset(self.running), frozenset(self.saving), has_lanes)
 
     def reset(self) -> None:
         """Its worker is gone, with all that it held."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from evenload.pipeline.dispatch.actions import Action, RunTasks, StartWorker, StopWorker
 from evenload.pipeline.dispatch.assignments import add_help
-from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup
+from evenload.pipeline.dispatch.device_group import Assignment, DeviceGroup, HeldTasks
 from evenload.pipeline.dispatch.dispatch_view import DispatchView
 from evenload.pipeline.dispatch.fleet_state import FleetState
 from evenload.pipeline.dispatch.hang_watch import EndWorker
@@ -209,9 +209,9 @@ class Dispatcher:
         """Tasks that run there, and since when."""
         return dict(self.groups[group_id].running)
 
-    def is_saving(self, group_id: str, task: StageTask) -> bool:
-        """The task is computed there, and its files are on their way to the disk."""
-        return task in self.groups[group_id].saving
+    def held_by(self, group_id: str) -> HeldTasks:
+        """The tasks that its worker has."""
+        return self.groups[group_id].held()
 
     def active_devices(self) -> set[str]:
         """Devices that take work."""

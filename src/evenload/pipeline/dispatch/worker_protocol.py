@@ -1,7 +1,7 @@
 """What goes between a run and its workers: orders there, outcomes back. Plain values, small when pickled."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from evenload.pipeline.dispatch.item_flow import StageTask
@@ -22,6 +22,8 @@ __all__ = [
     "Order",
     "OrderOutcome",
     "TaskInputs",
+    "is_task",
+    "is_whole",
 ]
 
 LOAD, RUN, KEYS, WAIT, ADOPT, LOOK, GIVE = "load", "run", "keys", "wait", "adopt", "look", "give"
@@ -135,3 +137,19 @@ class OrderOutcome:
     gives_keys: bool = False
     key: str | None = None
     told_s: float = 0.0
+
+
+def is_task(one: Any) -> bool:
+    """Whether it is a task, whichever; a worker may send anything in its place."""
+    is_pair = type(one) is StageTask and len(one) == len(StageTask._fields)
+    return is_pair and all(type(number) is int for number in one)
+
+
+def is_whole(one: Any) -> bool:
+    """Whether it is an outcome that has all its fields, of a load or of a task."""
+    if type(one) is not OrderOutcome or not all(hasattr(one, name) for name in _FIELDS):
+        return False
+    return type(one.kind) is str and (one.task is None or is_task(one.task))
+
+
+_FIELDS = [one.name for one in fields(OrderOutcome)]

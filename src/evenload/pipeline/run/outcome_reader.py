@@ -15,6 +15,7 @@ from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import LOAD, Order, OrderOutcome
 from evenload.pipeline.plan import Fit
+from evenload.pipeline.run.outcome_check import bound_times
 
 __all__ = ["EndedTask", "OutcomeReader"]
 
@@ -68,6 +69,7 @@ class OutcomeReader:
 
         fit  how the stage was to be held, if the order was to load it
         """
+        outcome = bound_times(outcome, time.monotonic())
         group, name = worker.slot, self._stages[outcome.stage]
         if outcome.peak_bytes is not None:
             self.peak_bytes[group] = max(self.peak_bytes.get(group, 0), outcome.peak_bytes)
@@ -198,7 +200,7 @@ class OutcomeReader:
 
     def _end(self, worker: Worker, task: StageTask, outcome: OrderOutcome) -> None:
         seconds = outcome.stop_s - outcome.start_s
-        is_told = self._dispatcher.is_saving(worker.slot, task)
+        is_told = task in self._dispatcher.held_by(worker.slot).saving
         is_measured = outcome.kind == "done" and seconds > 0 and not is_told
         self._dispatcher.ended(worker.slot, task, seconds if is_measured else None)
         if seconds > 0:

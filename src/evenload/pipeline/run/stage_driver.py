@@ -44,6 +44,7 @@ from evenload.pipeline.dispatch.worker_protocol import (
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.run.machines.remote_workers import RemoteWorkers
 from evenload.pipeline.run.machines.site_visits import SiteVisits
+from evenload.pipeline.run.outcome_check import OutcomeCheck
 from evenload.pipeline.run.outcome_reader import EndedTask, OutcomeReader
 from evenload.pipeline.run.workers.slow_workers import SlowWorkers
 from evenload.pipeline.site import SiteReport
@@ -75,6 +76,7 @@ class StageDriver:
     park_bytes  host memory of a worker for models that wait there
     watch       who takes too long; by default only told
     name_of     a task's stage and item, for people
+    place_of    where a task's output belongs, relative to the run folder; None if that is no file
     remote      None: all workers are on this machine
     outcomes    what was seen of the groups
     """
@@ -91,9 +93,12 @@ class StageDriver:
         watch: HangWatch | None = None,
         name_of: Callable[[StageTask], str] = str,
         remote: RemoteWorkers | None = None,
+        *,
+        place_of: Callable[[StageTask, str], str | None],
     ):
         self.pool = pool
         self.outcomes = OutcomeReader(dispatcher, [stage.stage for stage in stages], record)
+        self._check = OutcomeCheck(stages, place_of, is_remote=remote is not None)
         self._dispatcher, self._record = dispatcher, record
         self._stages = tuple(stages)
         self._inputs_of, self._park_bytes = inputs_of, park_bytes
@@ -207,8 +212,7 @@ class StageDriver:
         """These are there no more: what they ran is run elsewhere. ``why``: after "the worker" and "it"."""
         for group, worker in tuple(self._supervisor.workers.items()):
             if not set(devices).isdisjoint(self._dispatcher.devices_of(group)):
-                self._supervisor.discard(worker, why)
-                self.gone(worker, Gone(worker.number, None, NOT_BEGUN, cause=why, is_cut_off=True))
+                self._lose(worker, why, is_cut_off=True)
         for device in devices:
             self._dispatcher.leave(device, f"it {why}")
         self._patient_until_s = time.monotonic() + REPLAN_S
@@ -304,21 +308,28 @@ class StageDriver:
             self._send(worker, self._remote.visits.greeting(worker))
 
     def refused(self, worker: Worker, task: PreparedTask, failure: Failure) -> None:
-        self._supervisor.discard(worker, failure.summary)
-        self.gone(worker, Gone(worker.number, None, NOT_BEGUN, cause=failure.summary))
+        self._lose(worker, failure.summary)
 
     def answered(self, worker: Worker, chunk: _SentOrder, message: Answered) -> None:
+        held = self._dispatcher.held_by(worker.slot)
+        if fault := self._check.fault_of(message.answer, chunk.order, held):
+            return self._lose(worker, f"was killed as it sent {fault}")
         if worker.slot not in self._idle_since_s or self._dispatcher.running_on(worker.slot):
             self._idle_since_s[worker.slot] = time.monotonic()  # an answer to ``wait`` ends no rest
         self._dispatcher.answered(worker.slot)
         must_replace = False
         for failure in message.answer.failures.values():  # not the stage's exception: that is an outcome
             self.outcomes.unanswered(worker, chunk.order, failure)
-        for outcomes in message.answer.values:
-            for outcome in outcomes or ():
+        for outcomes in message.answer.values if not message.answer.failures else ():
+            for outcome in outcomes:
                 must_replace |= self._take(worker, outcome, chunk.order.fit, message.answer.stop_s)
         if must_replace:
             self._replace(worker)
+
+    def _lose(self, worker: Worker, why: str, *, is_cut_off: bool = False) -> None:
+        """End the worker now: what it ran is run elsewhere. ``why``: in words after "the worker"."""
+        self._supervisor.discard(worker, why)
+        self.gone(worker, Gone(worker.number, None, NOT_BEGUN, cause=why, is_cut_off=is_cut_off))
 
     def _take(self, worker: Worker, outcome: OrderOutcome, fit: Fit, answered_s: float) -> bool:
         """Take in one outcome; returns True if the worker must be replaced."""
@@ -334,8 +345,8 @@ class StageDriver:
 
     def _has(self, group: str, task: StageTask | None) -> bool:
         """Is this a task that ``group`` runs, or saves?"""
-        running = self._dispatcher.running_on(group)
-        return task is not None and (task in running or self._dispatcher.is_saving(group, task))
+        held = self._dispatcher.held_by(group)
+        return task in held.running or task in held.saving
 
     def _meet(self, worker: Worker, visits: SiteVisits, report: SiteReport) -> None:
         """A worker says what its machine has: give it what it lacks, or let it begin."""
@@ -375,7 +386,9 @@ class StageDriver:
             self._remote.forget(worker)
 
     def spoilt(self, worker: Worker, chunk: _SentOrder, message: Spoilt) -> None:
-        """The order could not be read there, or its answer here."""
+        """The order could not be read there, or its answer here: nobody knows then what is over."""
+        if message.is_run:
+            return self._lose(worker, f"was killed as it sent what cannot be read: {message.failure.summary}")
         self._dispatcher.answered(worker.slot)
         self.outcomes.unanswered(worker, chunk.order, message.failure)
 

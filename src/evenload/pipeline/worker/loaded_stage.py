@@ -93,8 +93,11 @@ class LoadedStage:
             sys.stderr.write(text + "\n")
 
     def _run_on_lane(self, one: TaskInputs) -> None:
-        lane = self._lanes.get()
-        outcome = self._run_one(lane, one)
+        lane, began_s = self._lanes.get(), time.monotonic()
+        try:
+            outcome = self._run_one(lane, one)
+        except BaseException as error:  # a thread's SystemExit is nobody's; its item must have an end
+            outcome = timed(self._failed(one, error), began_s)
         self._lanes.put(lane)
         if outcome.kind != "made":  # else it is in ``over`` already
             self._over.put(outcome)
@@ -110,7 +113,7 @@ class LoadedStage:
         )
         return self._saved(outcome, made)
 
-    def _failed(self, one: TaskInputs, error: Exception) -> OrderOutcome:
+    def _failed(self, one: TaskInputs, error: BaseException) -> OrderOutcome:
         kind = "memory" if is_memory_error(error) else "failed"
         outcome = OrderOutcome(kind, self._stage, one.task, error=described_error(error))
         error.__traceback__ = None  # its frames hold the tensors that did not fit
@@ -251,7 +254,7 @@ def timed(outcome: OrderOutcome, began_s: float) -> OrderOutcome:
     return outcome
 
 
-def described_error(error: Exception) -> tuple[str, str, str]:
+def described_error(error: BaseException) -> tuple[str, str, str]:
     """Return the error's type name, message and traceback."""
     failure = Failure.of(error, travels=False)
     return failure.type_name, failure.message, failure.traceback

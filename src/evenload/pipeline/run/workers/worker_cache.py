@@ -19,10 +19,10 @@ from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
 from evenload.errors import ConfigError
 from evenload.executor.backends import Backend, WorkerOptions, make_backend
-from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Up
+from evenload.executor.task.messages import Answered, Gone, Loaded, Message, Refused, Spoilt, Untrue, Up
 from evenload.executor.task.task import PreparedTask
 from evenload.pipeline.dispatch.item_flow import StageTask
-from evenload.pipeline.dispatch.worker_protocol import ADOPT, Order
+from evenload.pipeline.dispatch.worker_protocol import ADOPT, Order, is_whole
 
 __all__ = ["KeptWorkers"]
 
@@ -249,6 +249,8 @@ class _LentBackend:
             return message._replace(worker=kept.run_number, chunk=chunk)
         self._adopting.discard(at)
         task = self._task_of[kept.run_number]
+        if isinstance(message, Answered) and (fault := message.answer.fault(1)):
+            return Untrue(kept.run_number, fault)
         failures = message.answer.failures.values() if isinstance(message, Answered) else [message.failure]
         for failure in failures:
             return Refused(kept.run_number, task, failure)
@@ -260,4 +262,5 @@ def _finished(message: Answered | Spoilt, orders: Sequence[Order]) -> Iterator[S
     if isinstance(message, Spoilt) or message.answer.failures:
         yield from (one.task for order in orders for one in order.inputs)
     for outcomes in message.answer.values if isinstance(message, Answered) else ():
-        yield from (one.task for one in outcomes or () if one.task is not None and one.kind != "made")
+        if type(outcomes) is list:  # what is wrong with an answer is the driver's to say
+            yield from (one.task for one in filter(is_whole, outcomes) if one.task and one.kind != "made")
