@@ -58,7 +58,7 @@ def test_a_result_that_cannot_be_sent_is_its_items_failure(executor: Executor) -
 
 @pytest.mark.parametrize("options", [{"total": "2"}, {"total": -1}, {"look_ahead": 2.5}, {"look_ahead": 0}])
 def test_counts_that_are_none_are_refused_at_once(executor: Executor, options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="not a whole number of at least"):
+    with pytest.raises(ConfigError, match="give a whole number of at least"):
         executor.map(abs, iter([1]), **options)
 
 

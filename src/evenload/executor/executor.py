@@ -8,7 +8,7 @@ from functools import partial
 from pickle import PickleBuffer
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from evenload._option_checks import count, flag, sequence
+from evenload._arguments import flag, sequence, whole
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy, policy_from_name
 from evenload.devices import Device, DevicePool
@@ -71,13 +71,18 @@ class Executor:
         start: str | None = None,
         follow: bool = False,
     ):
-        count("max_worker_deaths", max_worker_deaths, 1)
+        whole("max_worker_deaths", max_worker_deaths, least=1, most=None)
         self._backend = backend
         self._policy = policy_from_name(policy)
+        follow = flag("follow", follow)
         reached = make_backend(backend, WorkerOptions(shared_memory_limit, start))
-        if flag("follow", follow):
-            check_follow(devices, reached)
-        pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
+        try:
+            if follow:
+                check_follow(devices, reached)
+            pool = devices if isinstance(devices, DevicePool) else reached.devices(devices)
+        except BaseException:
+            reached.close(0.0)
+            raise
         self._guard = ForkGuard("this executor", "make an executor of the child's own")
         self._record = Record(events, echo)
         self._engine = Engine(pool, reached, self._record)

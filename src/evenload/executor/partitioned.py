@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from evenload._option_checks import choice, length
+from evenload._arguments import choice, length
 from evenload.balance import partition
 from evenload.balance.policy import Measured, Policy, Static
 from evenload.devices import DevicePool

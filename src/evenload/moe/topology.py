@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload.balance.arguments import array_of, whole
+from evenload._arguments import array_of, whole
 from evenload.errors import ConfigError, UnknownName
 from evenload.moe.placement.rebalance import rebalance_experts
 

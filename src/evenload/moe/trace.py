@@ -15,7 +15,7 @@ from typing import Any, Literal, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload._option_checks import choice, count, folder
+from evenload._arguments import choice, folder, whole
 from evenload._optional import require
 from evenload._private_files import plain_file
 from evenload.errors import ConfigError, FormatError, quoted
@@ -108,7 +108,7 @@ def read_trace(path: str | Path, *, n_experts: int | None = None, kind: Kind | N
     if kind is not None:
         choice("kind", kind, ("ids", "counts"))
     if n_experts is not None:
-        n_experts = count("n_experts", n_experts, 1)
+        n_experts = whole("n_experts", n_experts, least=1, most=None)
     if not _is_there(path):
         raise ConfigError(
             f"no trace at {str(path)!r}",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload.balance.arguments import array_of, whole
+from evenload._arguments import array_of, whole
 from evenload.errors import ConfigError, quoted
 
 __all__ = ["REPLICATED", "UNPLACED", "ReplicaGraph"]

@@ -6,8 +6,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evenload._arguments import array_of, instance_of, whole
 from evenload._optional import require
-from evenload.balance.arguments import array_of, instance_of, whole
 from evenload.balance.flow.graph import REPLICATED, UNPLACED, ReplicaGraph
 from evenload.balance.flow.kernels.memory import lay_out, scratch_shape
 from evenload.balance.flow.routing import Routing

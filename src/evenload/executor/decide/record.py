@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from evenload._option_checks import flag
+from evenload._arguments import flag
 from evenload._terminal import print_line
 from evenload.errors import ConfigError, quoted
 from evenload.events import (

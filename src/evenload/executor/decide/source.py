@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from evenload._option_checks import iterated
+from evenload._arguments import iterated
 from evenload.errors import ConfigError, quoted
 
 __all__ = [

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenload._option_checks import length, seconds, sequence
+from evenload._arguments import length, seconds, sequence
 from evenload._optional import require
 from evenload.devices import Device, DevicePool, worker_environment
 from evenload.devices.selection import Spec

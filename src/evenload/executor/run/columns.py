@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from evenload._option_checks import flag, iterated
+from evenload._arguments import flag, iterated
 from evenload.errors import ConfigError
 from evenload.executor.decide.source import known_length
 from evenload.executor.run.map_options import MapOptions

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evenload._option_checks import choice, count, flag, folder, keywords, seconds
+from evenload._arguments import choice, flag, folder, keywords, seconds, whole
 from evenload.balance.migrate import LoadBalancer
 from evenload.balance.policy import Policy
 from evenload.errors import ConfigError, quoted
@@ -46,16 +46,17 @@ class MapOptions:
         choice("on_change", self.on_change, ("refuse", "rerun"))
         for name in ("ordered", "repeatable"):
             self._keep(name, flag(name, getattr(self, name)))
-        self._keep("retries", count("retries", self.retries, 0))
+        self._keep("retries", whole("retries", self.retries, most=None))
         if self.retries and not self.repeatable:
             raise ConfigError("retries would run items twice, which repeatable=False forbids")
         if self.timeout_s is not None:
             self._keep("timeout_s", seconds("timeout_s", self.timeout_s))
         for name, least in (("look_ahead", 1), ("look_ahead_bytes", 1), ("total", 0), ("batch", 1)):
             if getattr(self, name) is not None:
-                self._keep(name, count(name, getattr(self, name), least))
+                self._keep(name, whole(name, getattr(self, name), least=least, most=None))
         if self.fresh is not False:
-            self._keep("fresh", count("fresh", self.fresh, 1))
+            n_items = 1 if self.fresh is True else whole("fresh", self.fresh, least=1, most=None)
+            self._keep("fresh", n_items)
         if self.shared is not None:
             keywords("shared", self.shared)
         if self.journal is not None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
-from evenload._option_checks import count
+from evenload._arguments import whole
 from evenload.errors import ConfigError, quoted
 from evenload.executor.task.hybrid import Implementation, Implementations
 from evenload.executor.task.hybrid import Task as HybridTask
@@ -122,7 +122,7 @@ def _check(fn: Any, batch: int | None) -> None:
             f"{name_of(fn)} is a coroutine function", hint="wrap it: lambda x: asyncio.run(f(x))"
         )
     if batch is not None:
-        count("batch", batch, 1)
+        whole("batch", batch, least=1, most=None)
 
 
 def _digest(pickled: tuple[bytes, list]) -> bytes:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.balance.arguments import array_of, whole
+from evenload._arguments import array_of, whole
 from evenload.errors import ConfigError, quoted
 
 __all__ = ["Fleet"]

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload._arguments import array_of, whole
 from evenload._optional import require
-from evenload.balance.arguments import array_of, whole
 from evenload.errors import ConfigError
 from evenload.moe.placement.bound import equal_split_imbalance, placement_bound
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.balance.arguments import array_of
+from evenload._arguments import array_of
 from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError
 from evenload.moe.topology import check_mapping, lay_out

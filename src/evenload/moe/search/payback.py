@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload.balance.arguments import array_of, instance_of, number
+from evenload._arguments import array_of, instance_of, number
 from evenload.errors import ConfigError
 from evenload.moe.placement.rebalance import Placement, logical_maps
 from evenload.moe.search.plan import Plan

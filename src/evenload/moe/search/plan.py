@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evenload._arguments import array_of, instance_of, number, whole
 from evenload._optional import require
-from evenload.balance.arguments import array_of, instance_of, number, whole
 from evenload.errors import ConfigError, UnknownName
 from evenload.moe.placement.bound import placement_bound
 from evenload.moe.placement.fleet import Fleet

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload.balance.arguments import array_of, instance_of, number, whole
+from evenload._arguments import array_of, instance_of, number, whole
 from evenload.errors import ConfigError
 from evenload.moe.placement.fleet import Fleet
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evenload.balance.arguments import array_of, instance_of, number, whole
+from evenload._arguments import MOST_COUNT, MOST_S, array_of, instance_of, number, seconds, whole
 from evenload.errors import ConfigError
 
 ANY_WHOLE = st.integers(-(2**70), 2**70)
@@ -18,6 +18,24 @@ def test_a_whole_number_in_its_limits(value: int, least: int, most: int) -> None
     else:
         with pytest.raises(ConfigError, match=r"^n is "):
             whole("n", value, least=least, most=most)
+
+
+@given(ANY_WHOLE, ANY_WHOLE)
+def test_a_count_without_limit_is_cut(value: int, least: int) -> None:
+    if value >= least:
+        assert whole("n", value, least=least, most=None) == min(value, MOST_COUNT)
+    else:
+        with pytest.raises(ConfigError, match=r"^n is "):
+            whole("n", value, least=least, most=None)
+
+
+@given(st.floats() | ANY_WHOLE)
+def test_seconds_are_above_zero_and_may_be_infinite(value: float) -> None:
+    if value > 0:
+        assert seconds("s", value) == min(float(value), MOST_S)
+    else:
+        with pytest.raises(ConfigError, match="leaves no time"):
+            seconds("s", value)
 
 
 @given(st.floats())
@@ -38,6 +56,8 @@ def test_zero_may_be_refused() -> None:
 def test_what_is_no_whole_number(value: object) -> None:
     with pytest.raises(ConfigError, match="give a whole number"):
         whole("n", value)
+    with pytest.raises(ConfigError, match="give a whole number of at least"):
+        whole("n", value, most=None)
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.float16, np.float64])
