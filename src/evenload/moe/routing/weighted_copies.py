@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evenload._arguments import array_of, whole
 from evenload._optional import require
-from evenload.balance.arguments import array_of, whole
 from evenload.errors import ConfigError, quoted
 from evenload.moe.routing.weighted_choice import LayerWeights, choose_slots
 from evenload.moe.routing.weighted_shares import layer_arrays
