@@ -85,12 +85,11 @@ def seconds(name: str, value: Any) -> float:
 
 def _real(value: Any) -> float:
     """``value`` as a float; not a number if it is none, infinite if it has too many digits."""
-    if not isinstance(value, Real) or _is_truth(value):
-        return math.nan
+    real: Any = value if isinstance(value, Real) and not _is_truth(value) else math.nan
     try:
-        return float(value)
+        return float(real)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return math.inf if real > 0 else -math.inf
 
 
 def _is_truth(value: Any) -> bool:
