@@ -211,3 +211,11 @@ def test_signals_while_the_result_is_printed_wait(
     assert (code, out) == (0, "done, and said so\n")
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_what_to_do_about_failures_is_said_once(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both items fail of the same: `by` makes lists of them."""
+    code, out, _ = evenload(capsys, job, "--backend", "inline", "--set", "double.by=[1]", "--no-progress")
+    assert code == 1
+    assert out.count("that is of type list") == 2
+    assert out.count("hint: return a number or text") == 1

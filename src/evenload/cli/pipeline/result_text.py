@@ -31,6 +31,8 @@ def _text(result: "PipelineResult") -> str:
     ]
     if len(result.failures) > MOST_SHOWN:
         lines.append(f"... and {len(result.failures) - MOST_SHOWN} more failures, see results.jsonl")
+    hints = (_hint(failure.error.message) for failure in result.failures[:MOST_SHOWN] if failure.error)
+    lines += [f"  hint: {hint}" for hint in dict.fromkeys(hints) if hint]
     lines.append(result.summary.headline())
     if result.status in ("interrupted", "failed", "timed out"):
         lines.append(f"{result.status}: {result.item_counts['unfinished']} items are unfinished")
@@ -40,6 +42,12 @@ def _text(result: "PipelineResult") -> str:
     if result.report is not None:
         lines.append(f"report   {result.report}")
     return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
+
+
+def _hint(text: str) -> str:
+    """Return what an error says is to be done, in its last line; "" if it says nothing."""
+    last = text.strip().splitlines()[-1:]
+    return last[0].strip().removeprefix("hint: ") if last and last[0].strip().startswith("hint: ") else ""
 
 
 def _first_line(text: str) -> str:
