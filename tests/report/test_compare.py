@@ -24,7 +24,7 @@ def test_both_runs_are_on_the_page(runs, tmp_path):
     text = (tmp_path / "x.html").read_text(encoding="utf-8")
     assert len(text) < 1_500_000
     assert "</script><b>" not in text
-    assert f"{summaries[0].ratio:.2f} times the best possible" in text
+    assert f"{summaries[0].factors.share:.0%} of it useful work" in text
 
 
 def test_a_damaged_one_is_shown_as_far_as_it_goes(runs, tmp_path):

@@ -1,6 +1,7 @@
 """Metrics as Prometheus scrapes them, and what the Grafana dashboard asks for is there."""
 
 import json
+import math
 import re
 import urllib.request
 from pathlib import Path
@@ -45,6 +46,9 @@ def test_what_a_run_did_can_be_scraped(scrape, sample_run):
     assert total(samples, "evenload_items_expected", stage="score") == 24
     assert total(samples, "evenload_item_seconds_count") == sum(span.status == "ok" for span in spans)
     assert 1.0 <= total(samples, "evenload_times_best_possible") < 2.0
+    factors = [one.value for one in samples if one.name == "evenload_factor_ratio"]
+    assert total(samples, "evenload_useful_ratio") == pytest.approx(math.prod(factors), rel=1e-9)
+    assert total(samples, "evenload_lost_seconds", factor="start-up") > 0
     assert total(samples, "evenload_device_memory_total_bytes", device="cuda:0") == 24 * 2**30
 
 

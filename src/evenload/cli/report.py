@@ -4,7 +4,7 @@ import json
 import webbrowser
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -101,6 +101,8 @@ def _write(reading: "RunEvents", request: ReportRequest) -> int:
         click.echo(json.dumps({**summary.to_json(), "files": files, "faults": reading.faults()}, indent=2))
     else:
         click.echo(summary.headline(), err=True)
+        if summary.advice is not None:
+            click.echo(summary.advice.text(), err=True)
         for path in written:
             click.echo(path)
     return 0
@@ -151,6 +153,7 @@ def _rows(a: "Summary", b: "Summary") -> list[list[str]]:
     """The headline numbers of two runs and their quotient."""
     rows = []
     for label, name, unit in (
+        ("useful share of the time", "factors.share", ""),
         ("of the best possible", "ratio", "x"),
         ("the work took", "work_s", " s"),
         ("best possible", "bound_s", " s"),
@@ -161,10 +164,18 @@ def _rows(a: "Summary", b: "Summary") -> list[list[str]]:
         ("done", "n_done", ""),
         ("failed", "n_failed", ""),
     ):
-        x, y = getattr(a, name), getattr(b, name)
+        x, y = (_figure(one, name) for one in (a, b))
         texts = ["–" if one is None else f"{one:.4g}{unit}" for one in (x, y)]
         rows.append([label, *texts, f"{y / x:.3f}" if x and y is not None else ""])
     return rows
+
+
+def _figure(summary: "Summary", name: str) -> float | None:
+    """The figure of a summary, None where there is none: ``ratio``, or ``factors.share`` of a part."""
+    value: Any = summary
+    for one in name.split("."):
+        value = None if value is None else getattr(value, one)
+    return value
 
 
 def _open(path: Path, is_opened: bool) -> None:

@@ -48,7 +48,7 @@ SCHEMA = 1
 MAX_NOTES = 200
 SCRIPTS = (
     *("dom", "format", "theme", "tracks", "timeline", "pointer", "charts", "measures", "tables", "gallery"),
-    *("plan", "live", "compare", "bench", "page"),
+    *("factors", "plan", "live", "compare", "bench", "page"),
 )
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
 
@@ -221,10 +221,11 @@ def _as_text(text: str) -> str:
 
 def _headline(summary: dict[str, Any]) -> str:
     of = f" of {summary['total']}" if summary["total"] is not None else ""
-    ratio = f", {summary['ratio']:.2f} times the best possible" if summary["ratio"] else ""
+    factors = summary.get("factors")
+    useful = f", {factors['share']:.0%} of it useful work at the devices' speed" if factors else ""
     counts = counts_text(summary.get("counts") or {})
     done = counts or f"{summary['n_done']}{of} done, {summary['n_failed']} failed"
-    return f"{done}, in {summary['wall_s']:.1f} s{ratio}."
+    return f"{done}, in {summary['wall_s']:.1f} s{useful}."
 
 
 def write_whole(path: Path, content: str, option: str = "-o") -> None:

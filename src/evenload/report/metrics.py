@@ -190,9 +190,24 @@ class _Summary:
             "imbalance_ratio": (summary.imbalance, "Busiest device over the mean: 1 is even."),
             "utilization_ratio": (summary.utilisation, "Share of the work's time inside the task, mean."),
         }
+        factors = summary.factors
+        if factors is not None:
+            text = "Share of the time waited that was useful work at the devices' speed, 0..1."
+            values["useful_ratio"] = (factors.share, text)
         for name, (value, text) in values.items():
             if value is not None:
                 yield GaugeMetricFamily(f"evenload_{name}", text, value=value)
+        share = GaugeMetricFamily(
+            "evenload_factor_ratio", "Factors that multiply to the useful ratio.", labels=["factor"]
+        )
+        lost = GaugeMetricFamily(
+            "evenload_lost_seconds", "Seconds of the run that each factor took.", labels=["factor"]
+        )
+        for part in factors.parts if factors is not None else ():
+            if part.value is not None:
+                share.add_metric([part.name], part.value)
+                lost.add_metric([part.name], part.lost_s)
+        yield from (share, lost)
 
     def describe(self) -> list[Any]:
         return []

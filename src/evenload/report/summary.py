@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from evenload.report.losses.advice import Advice
 from evenload.report.losses.factors import Factors
 
 __all__ = [
@@ -119,7 +120,7 @@ class Summary:
     ``failures`` and ``slowest`` are the first (the worst) of possibly many; ``n_failed`` counts all.
     ``status``     done | failures | interrupted | failed | timed out | unfinished
     ``factors``    where the time went: factors that multiply to the share of ``wall_s`` that was useful work;
-                   None if none was done
+                   None if none was done; ``advice``: the largest loss, and what to do about it
     ``counts``     of a pipeline: items, samples and parts by how they ended, as ``Counted`` has them; then
                    ``total``, ``n_done`` and ``n_failed`` are items, whatever their samples came to
     """
@@ -158,12 +159,14 @@ class Summary:
     finish: Mapping[str, Any] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     factors: Factors | None = None
+    advice: Advice | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A plain object for ``json.dumps``, with ``"schema": 1``. Seconds are rounded to microseconds, but
         for those of the factors, which multiply to their share."""
         factors = asdict(self.factors) if self.factors is not None else None
-        return {"schema": SCHEMA, **_rounded(asdict(self)), "factors": factors}
+        advice = {"advice": {**asdict(self.advice), "text": self.advice.text()}} if self.advice else {}
+        return {"schema": SCHEMA, **_rounded(asdict(self)), "factors": factors, **advice}
 
     def headline(self) -> str:
         """One line for a terminal."""

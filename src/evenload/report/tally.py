@@ -215,6 +215,7 @@ class Tally:
         devices, status = self._device_summaries(work_s), self._status()
         stages = tuple(stage.summary(name, self._devices) for name, stage in self._stages.items())
         total, n_done, n_failed = self._items()
+        factors, advice = self._losses.factors(self._end_s, self._bounds(), is_over=status != "unfinished")
         started = self._started or RunStarted(0.0, next(iter(self._stages), ""), unix_s=0.0)
         return Summary(
             name=started.name,
@@ -237,8 +238,7 @@ class Tally:
             stages=stages,
             unmeasured=self._unmeasured(),
             waits=summed(device.waits for device in self._devices.values()),
-            n_chunks=self._n["chunks"],
-            n_duplicates=self._n["duplicates"],
+            n_chunks=self._n["chunks"], n_duplicates=self._n["duplicates"],
             n_redone=self._n["redone"],
             wasted_s=sum(device.wasted_s for device in devices),
             n_moves=self._n["moves"], n_moved_items=self._n["moved"],
@@ -248,7 +248,7 @@ class Tally:
             failures_by_error=dict(self._errors.most_common()),
             facts=dict(started.facts),
             finish=dict(self._finished.facts) if self._finished else {}, counts=self._counts(),
-            factors=self._losses.factors(self._end_s, self._bounds(), is_over=status != "unfinished"),
+            factors=factors, advice=advice,
         )  # fmt: skip
 
     def _times(self) -> tuple[float, float, float]:

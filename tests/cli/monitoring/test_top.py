@@ -10,9 +10,11 @@ import time
 
 import pytest
 
+from evenload.cli.monitoring.top import COLUMNS, MachineView
 from evenload.cli.monitoring.top_jobs import FollowedJobs
 from evenload.devices import jobs as jobs_module
 from evenload.devices.jobs import announced, jobs_folder, running_jobs
+from evenload.devices.pool import DevicePool
 from evenload.events import EventFile, RunStarted, Span, StageStarted
 
 
@@ -47,6 +49,18 @@ def test_jobs_come_and_go(tmp_path, job):
     assert row.memory_bytes > 1 << 20
     assert row.eta_s == pytest.approx(6.0)
     assert "\x1b" not in " ".join(row.cells())
+    assert row.useful == pytest.approx(1.0)
+    assert len(row.cells()) == len(COLUMNS)
+    assert row.cells()[COLUMNS.index("useful")] == "100%"
+
+
+def test_the_plain_page_has_a_column_for_each_cell(job):
+    with DevicePool.discover() as pool:
+        machine = MachineView(pool)
+        machine.look()
+        lines = machine.lines(140)
+    head = next(line for line in lines if line.split()[:1] == ["pid"])
+    assert head.split() == " ".join(COLUMNS).split()
 
 
 def test_a_job_whose_process_is_gone_is_swept_away():

@@ -40,7 +40,12 @@ def test_the_factors_of_any_log_multiply_to_the_total(events):
     json.dumps(summary.to_json(), allow_nan=False)
     assert summary.headline()
     if found is None:
+        assert summary.advice is None
         return
+    if summary.advice is not None:
+        assert 0 <= summary.advice.without_s <= summary.wall_s * (1 + 1e-9)
+        assert summary.advice.lost_s == max(part.lost_s for part in found.parts)
+        assert summary.advice.remedy in summary.advice.text()
     assert [part.name for part in found.parts] == list(FACTORS)
     known = [part.value for part in found.parts if part.value is not None]
     assert all(0 < one <= 1 for one in [*known, found.share])
@@ -134,17 +139,17 @@ def test_lost_and_repeated_work():
 def test_the_device_is_known_only_if_all_work_says_what_it_needs():
     rows = [span(0, 0.0, 4.0), span(1, 0.0, 4.0, "b")]
     sheet = {name: {"name": "GPU", "flop_per_s": 1e12, "bytes_per_s": 1e11} for name in TWO}
-    assert value(factors(*rows), "device") is None
+    assert value(factors(*rows), "device efficiency") is None
     bound_by_flop = factors(*rows, devices=sheet, facts={"item_work": {"map": {"flop": 2e12, "bytes": 1e10}}})
-    assert (value(bound_by_flop, "device"), bound_by_flop.share) == pytest.approx((0.5, 0.5))
+    assert (value(bound_by_flop, "device efficiency"), bound_by_flop.share) == pytest.approx((0.5, 0.5))
     bound_by_bytes = factors(
         *rows, devices=sheet, facts={"item_work": {"map": {"flop": 2e12, "bytes": 3e11}}}
     )
-    assert value(bound_by_bytes, "device") == pytest.approx(0.75)
+    assert value(bound_by_bytes, "device efficiency") == pytest.approx(0.75)
     too_good = factors(*rows, devices=sheet, facts={"item_work": {"map": {"flop": 2e13}}})
-    assert (value(too_good, "device"), too_good.share) == (None, pytest.approx(1.0))
+    assert (value(too_good, "device efficiency"), too_good.share) == (None, pytest.approx(1.0))
     one_sheet = factors(*rows, devices={**TWO, "a": sheet["a"]}, facts={"item_work": {"map": {"flop": 1e12}}})
-    assert value(one_sheet, "device") is None
+    assert value(one_sheet, "device efficiency") is None
 
 
 def test_a_run_that_goes_on_counts_no_worker_as_idle_whose_chunk_is_not_back_yet():

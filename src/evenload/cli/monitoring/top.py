@@ -29,6 +29,10 @@ __all__ = ["top"]
 
 N_HISTORY = 120
 FIRST_READING_S = 0.1
+COLUMNS = (
+    *("pid", "job", "stage", "done", "rate", "ETA", "failed", "imbal.", "useful", "cpu", "memory"),
+    "runs for",
+)
 # Of a job's columns, those that fit a terminal of 80.
 NARROW = ("pid", "job", "done", "rate", "ETA", "cpu")
 
@@ -138,23 +142,12 @@ class MachineView:
         lines = format_table(head, rows)
         if not self.jobs:
             return [*lines, "", "no job of yours runs"]
-        head = [
-            "pid",
-            "job",
-            "stage",
-            "done",
-            "rate",
-            "ETA",
-            "failed",
-            "imbalance",
-            "cpu",
-            "memory",
-            "runs for",
-        ]
         return [
             *lines,
             "",
-            *format_table(head, [job.cells() for job in self.jobs], right=("pid", "rate", "cpu", "memory")),
+            *format_table(
+                COLUMNS, [job.cells() for job in self.jobs], right=("pid", "rate", "useful", "cpu", "memory")
+            ),
         ]
 
 
@@ -200,7 +193,7 @@ def _picture(machine: MachineView, width: int, height: int) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    is_wide = width >= 116
+    is_wide = width >= 122
     wide = max(8, min(36, width - (112 if is_wide else 72)))
     devices = Table.grid(padding=(0, 2), expand=False)
     for device, reading, memory in machine.devices():
@@ -218,11 +211,10 @@ def _picture(machine: MachineView, width: int, height: int) -> Any:
         )
     jobs: Any = Text("no job of yours runs", style="dim")
     if machine.jobs:
-        names = ("pid", "job", "stage", "done", "rate", "ETA", "failed", "imb.", "cpu", "memory", "runs for")
-        shown = [i for i, name in enumerate(names) if is_wide or name in NARROW]
+        shown = [i for i, name in enumerate(COLUMNS) if is_wide or name in NARROW]
         jobs = Table(box=None, padding=(0, 1), header_style="dim", expand=False)
         for i in shown:
-            jobs.add_column(names[i], no_wrap=True, overflow="ellipsis", min_width=7 if i > 1 else None)
+            jobs.add_column(COLUMNS[i], no_wrap=True, overflow="ellipsis", min_width=7 if i > 1 else None)
         for job in machine.jobs[: max(1, height - len(machine.history) - 8)]:
             cells = job.cells()
             jobs.add_row(*(Text(cells[i]) for i in shown))

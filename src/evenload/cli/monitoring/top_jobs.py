@@ -11,6 +11,7 @@ from evenload.cli.terminal.table import format_bytes, one_line
 from evenload.dashboard.follow import Follower
 from evenload.devices.jobs import RunningJob, running_jobs
 from evenload.report.pace import Pace, clock_text
+from evenload.report.tally import Tally
 
 __all__ = ["FollowedJobs", "JobRow"]
 
@@ -20,7 +21,10 @@ MOST_PIECES = 8
 
 @dataclass(frozen=True)
 class JobRow:
-    """A job that runs. ``cpu`` is in cores; it and ``memory_bytes`` include the job's workers."""
+    """A job that runs. ``cpu`` is in cores; it and ``memory_bytes`` include the job's workers.
+
+    ``useful`` is the share of its time so far that was useful work at the devices' speed.
+    """
 
     pid: int
     name: str
@@ -35,6 +39,7 @@ class JobRow:
     eta_s: float | None = None
     failed: int = 0
     imbalance: float | None = None
+    useful: float | None = None
     page: str | None = None
 
     def cells(self) -> list[str]:
@@ -49,6 +54,7 @@ class JobRow:
             "" if self.eta_s is None else clock_text(self.eta_s),
             str(self.failed) if self.failed else "",
             "" if self.imbalance is None else f"{self.imbalance:.2f}",
+            "" if self.useful is None else f"{self.useful:.0%}",
             f"{100 * self.cpu:.0f}%",
             format_bytes(self.memory_bytes),
             clock_text(self.runs_s),
@@ -59,7 +65,7 @@ class FollowedJobs:
     """The evenload jobs of this user, followed from one ``look()`` to the next."""
 
     def __init__(self) -> None:
-        self._followed: dict[str, tuple[Follower, Pace]] = {}
+        self._followed: dict[str, tuple[Follower, Pace, Tally]] = {}
         self._processes: dict[int, psutil.Process] = {}
 
     def look(self) -> list[JobRow]:
@@ -70,26 +76,31 @@ class FollowedJobs:
 
     def _row(self, job: RunningJob) -> JobRow:
         cpu, memory = self._usage(job.pid)
-        pace = self._pace(job.events) if job.events else None
+        pace, tally = self._read(job.events) if job.events else (None, None)
         row = {"pid": job.pid, "name": job.name, "command": job.command, "page": job.page}
         row |= {"runs_s": max(0.0, time.time() - job.unix_s), "cpu": cpu, "memory_bytes": memory}
         if pace is not None and pace.stage:
             row |= {"stage": pace.stage, "done": pace.n_done, "total": pace.total, "failed": pace.n_failed}
             row |= {"items_per_s": pace.items_per_s, "eta_s": pace.eta_s, "imbalance": pace.imbalance}
+        factors = tally.summary().factors if tally is not None else None
+        if factors is not None:
+            row["useful"] = factors.share
         return JobRow(**row)  # type: ignore[arg-type]
 
-    def _pace(self, path: str) -> Pace:
-        follower, pace = self._followed.setdefault(path, (Follower(Path(path), only_own=True), Pace()))
+    def _read(self, path: str) -> tuple[Pace, Tally]:
+        fresh = (Follower(Path(path), only_own=True), Pace(), Tally())
+        follower, pace, tally = self._followed.setdefault(path, fresh)
         for _ in range(MOST_PIECES):
             events = follower.read()
             if events is None:
-                pace = Pace()
-                self._followed[path] = (follower, pace)
+                pace, tally = Pace(), Tally()
+                self._followed[path] = (follower, pace, tally)
             for event in events or ():
                 pace(event)
+                tally.add(event)
             if not follower.is_behind:
                 break
-        return pace
+        return pace, tally
 
     def _usage(self, pid: int) -> tuple[float, int]:
         """Cores in use since the last look, and resident bytes, of a process and all below it."""

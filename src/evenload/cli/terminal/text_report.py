@@ -34,6 +34,7 @@ def text_report(reading: "RunEvents", width: int | None = None) -> list[str]:
             sink.add(event)
     summary, shown = tally.summary(), timeline.to_json()
     lines = [_plain(summary.name) or "run", _plain(summary.headline()), ""]
+    lines += _factor_lines(summary, width, ascii_only)
     picture = gantt_lines(_rows(shown), shown["end_s"], width, ascii_only=ascii_only)
     if picture:
         letters = "#= chunks, c copy, x failed or lost, . waiting" if ascii_only else ""
@@ -66,6 +67,27 @@ def _of_stages(summary: "Summary") -> list[str]:
 
     learned = [f"learned of {stage.stage}: {stage.learned}" for stage in summary.stages if stage.learned]
     return [*learned, *(batches_text(stage) for stage in summary.stages if stage.n_batches)]
+
+
+def _factor_lines(summary: "Summary", width: int, ascii_only: bool) -> list[str]:
+    """The largest loss and what to do about it, then each factor, and the seconds that it took."""
+    import textwrap
+
+    factors, advice = summary.factors, summary.advice
+    if factors is None:
+        return []
+    lines = [*textwrap.wrap(_plain(advice.text()), width), ""] if advice is not None else []
+    rows = [
+        [
+            part.name,
+            "not known" if part.value is None else f"{part.value:.3f}",
+            "" if part.value is None else f"{part.lost_s:.3g} s",
+        ]
+        for part in factors.parts
+    ]
+    rows.append(["useful", f"{factors.share:.3f}", f"{factors.useful_s:.3g} s"])
+    head = ["factor", "is", "took"]
+    return [*lines, *format_table(head, rows, right=("is", "took")), ""]
 
 
 def _failures(summary: "Summary") -> list[str]:

@@ -17,11 +17,25 @@ from evenload.events import (
     WorkerStarted,
 )
 from evenload.report.items import ItemSet
-from evenload.report.losses.factors import Factors, StageOfFactors, TrackOfFactors, factors_of
-from evenload.report.losses.track_seconds import RunTimes, TrackSeconds
+from evenload.report.losses.advice import Advice, advice_on
+from evenload.report.losses.factors import (
+    Factors,
+    StageOfFactors,
+    TrackOfFactors,
+    factors_of,
+    prices_of,
+    speeds_of,
+)
+from evenload.report.losses.lengths import Lengths
+from evenload.report.losses.replay import Replay, ReplaySlot
+from evenload.report.losses.track_seconds import KINDS, RunTimes, TrackSeconds, kind_of_idle
 from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["LossAccount"]
+
+MOST_STEPS = 20_000  # of a replay: items times slots
+MOST_LOADS = 1000
+STANDS_OUT = 1.5  # times the mean of all slots
 
 
 @dataclass(slots=True)
@@ -32,6 +46,7 @@ class _Seen:
     is_open: bool = False
     is_mixed: bool = False
     n_by_track: dict[str, float] = field(default_factory=dict)
+    lengths: Lengths = field(default_factory=Lengths)
 
 
 class LossAccount:
@@ -47,12 +62,15 @@ class LossAccount:
         self._seen: dict[str, _Seen] = {}
         self._facts: dict[str, Mapping[str, Any]] = {}
         self._work: Mapping[str, Any] = {}
+        self._loads: dict[tuple[str, str], float] = {}  # device, what it loaded -> seconds
 
     def add(self, event: Event) -> None:
         """Count an event; a span goes to ``add_span``."""
         if isinstance(event, Idle):
             for one in self._slots(event.device).values():
                 one.idle(event.start_s, event.stop_s, event.why)
+            if kind_of_idle(event.why) == "start-up":
+                self._load(event.device, event.why, max(0.0, event.stop_s - event.start_s))
         elif isinstance(event, WorkerStarted):
             slot = self._slot(event.device, self._tracks.key(event.device, event.worker))
             slot.startup(event.t - max(0.0, event.startup_s), event.t)
@@ -79,6 +97,7 @@ class LossAccount:
             useful = min(1.0, n_new / span.n_items)
             seen = self._seen[span.stage]
             seen.n_by_track[track] = seen.n_by_track.get(track, 0.0) + n_new
+            seen.lengths.add(track, n_new, busy_s * useful)
         self._times.work(span.start_s, span.stop_s, is_useful=useful > 0)
         slot = self._slot(span.device, track)
         in_task_s = busy_s if span.n_items > 0 else 0.0
@@ -87,24 +106,73 @@ class LossAccount:
 
     def factors(
         self, wall_s: float, bounds: Mapping[str, tuple[int, Bound]], *, is_over: bool
-    ) -> Factors | None:
-        """The factors of ``wall_s`` seconds; None without work.
+    ) -> tuple[Factors | None, Advice | None]:
+        """The factors of ``wall_s`` seconds, None without work, and what to do about the largest loss.
 
         bounds   stage -> the number of the stretch of time that it ran in, and what was measured of it
-        is_over  False for a run that goes on
+        is_over  False for a run that goes on: of that nobody knows what to do yet
         """
-        tracks = {}
-        for device in {**self._facts, **self._seconds}:
-            if self._is_part_of_a_group(device):
-                continue
-            for track, one in self._slots(device).items():
-                useful, lost = one.seconds(wall_s, self._times, is_over=is_over)
-                tracks[track] = TrackOfFactors(useful, lost, self._like(device))
-        known = {
+        tracks = self._rows(wall_s, is_over)
+        stages = {
             name: StageOfFactors(bound.speeds, bound.longest_s, stretch, self._least_s(name, tracks))
             for name, (stretch, bound) in bounds.items()
         }
-        return factors_of(wall_s, tracks, known)
+        found = factors_of(wall_s, tracks, stages)
+        if found is None or not is_over:
+            return found, None
+        speeds = {name: speeds_of(name, stage.speeds, tracks) for name, stage in stages.items()}
+        where = self._where(tracks, prices_of(tracks, speeds))
+        return found, advice_on(found, self._replay(tracks, stages, speeds), where)
+
+    def _rows(self, wall_s: float, is_over: bool) -> dict[str, TrackOfFactors]:
+        """The seconds of each slot, but for devices that worked only in a group, such as "cuda:0+cuda:1"."""
+        grouped = {part for name in self._seconds if "+" in name for part in name.split("+")}
+        tracks = {}
+        for device in {**self._facts, **self._seconds}:
+            slots = self._slots(device)
+            if device in grouped and not any(one.n_spans for one in slots.values()):
+                continue
+            for track, one in slots.items():
+                useful, lost = one.seconds(wall_s, self._times, is_over=is_over)
+                tracks[track] = TrackOfFactors(useful, lost, self._like(device))
+        return tracks
+
+    def _replay(
+        self,
+        tracks: Mapping[str, TrackOfFactors],
+        stages: Mapping[str, StageOfFactors],
+        speeds: Mapping[str, Mapping[str, float]],
+    ) -> Replay:
+        most = max(64, MOST_STEPS // max(1, len(tracks)))
+        stretches: dict[int, list[tuple[str, float]]] = {}
+        for name, stage in stages.items():
+            pieces = self._seen[name].lengths.pieces(most) if name in self._seen else []
+            items = [(name, seconds * speeds[name][at]) for at, seconds in pieces if at in speeds[name]]
+            stretches.setdefault(stage.group, []).extend(items)
+        slots = {}
+        for name, track in tracks.items():
+            useful_s = sum(track.useful_s.values())
+            causes = ("waiting", "overhead", "repeats") if useful_s > 0 else ()
+            more = {cause: track.lost_s.get(cause, 0.0) / useful_s for cause in causes}
+            slots[name] = ReplaySlot(track.lost_s.get("start-up", 0.0), more)
+        return Replay([stretches[at] for at in sorted(stretches)], slots, speeds)
+
+    def _where(self, tracks: Mapping[str, TrackOfFactors], prices: Mapping[str, float]) -> dict[str, str]:
+        """factor -> the slot whose seconds of it are worth most, if it stands out, and what it loaded."""
+        where = {}
+        for name in KINDS:
+            lost = {at: prices.get(at, 0.0) * track.lost_s.get(name, 0.0) for at, track in tracks.items()}
+            worst = max(lost, key=lambda at: lost[at], default="")
+            if lost.get(worst, 0.0) * len(lost) > STANDS_OUT * sum(lost.values()) > 0:
+                where[name] = f"{worst} ({tracks[worst].lost_s[name]:.3g} s)"
+        if self._loads:
+            device, why = max(self._loads, key=lambda one: self._loads[one])
+            where["start-up"] = f"{device}, which {why} ({self._loads[device, why]:.3g} s)"
+        return where
+
+    def _load(self, device: str, why: str, seconds: float) -> None:
+        if (device, why) in self._loads or len(self._loads) < MOST_LOADS:
+            self._loads[device, why] = self._loads.get((device, why), 0.0) + seconds
 
     def _slots(self, device: str) -> dict[str, TrackSeconds]:
         return self._seconds.setdefault(device, {}) or {device: self._slot(device, device)}
@@ -119,8 +187,9 @@ class LossAccount:
         """Items may come again from here on, in another run of the same name."""
         before = self._seen.get(stage)
         is_mixed = before is not None and before.is_open
-        counts = before.n_by_track if before is not None else {}
-        self._seen[stage] = _Seen(is_open=True, is_mixed=is_mixed, n_by_track=counts)
+        self._seen[stage] = fresh = _Seen(is_open=True, is_mixed=is_mixed)
+        if before is not None:
+            fresh.n_by_track, fresh.lengths = before.n_by_track, before.lengths
 
     def _new_items(self, stage: str, index: int, n_items: int, items: Any) -> int:
         seen = self._seen.setdefault(stage, _Seen())
@@ -129,10 +198,6 @@ class LossAccount:
         if items is None:
             return seen.items.add(index, n_items) if index >= 0 else n_items
         return sum(seen.items.add(one, 1) for one in items)
-
-    def _is_part_of_a_group(self, device: str) -> bool:
-        """Did ``device`` work only as a part of a group, such as "cuda:0+cuda:1"?"""
-        return any("+" in name and name != device and device in name.split("+") for name in self._seconds)
 
     def _like(self, device: str) -> str:
         """What devices of the same kind share; "" where that is not known."""

@@ -18,7 +18,17 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["FACTORS", "Factor", "Factors", "StageOfFactors", "TrackOfFactors", "factors_of"]
+__all__ = [
+    "DEVICE",
+    "FACTORS",
+    "Factor",
+    "Factors",
+    "StageOfFactors",
+    "TrackOfFactors",
+    "factors_of",
+    "prices_of",
+    "speeds_of",
+]
 
 FACTORS = {
     "start-up": "processes start, packages are imported, models are loaded",
@@ -27,10 +37,11 @@ FACTORS = {
     "waiting": "devices wait for other stages, the disk, or whoever reads the items",
     "overhead": "messages, copies, and what comes after the last item",
     "repeats": "copies that came second, work of lost workers, items done twice",
-    "device": "what the work needs at the device's data sheet, over the time that it took",
+    "device efficiency": "what the work needs at the device's data sheet, over the time that it took",
 }
 """The names of the factors, in the order in which they are taken away, and what each one loses."""
 
+DEVICE = "device efficiency"
 LEAST_SHARE = 1e-12  # with less useful work than this there is nothing to tell of
 
 
@@ -113,8 +124,8 @@ def factors_of(
 
     tracks  by slot, such as ``cuda:0``; stages: by name
     """
-    speeds = {name: _speeds(name, stage.speeds, tracks) for name, stage in stages.items()}
-    prices = _prices(tracks, speeds)
+    speeds = {name: speeds_of(name, stage.speeds, tracks) for name, stage in stages.items()}
+    prices = prices_of(tracks, speeds)
     if not prices or not 0 < wall_s < math.inf:
         return None
     in_task_s = sum(prices[name] * sum(one.useful_s.values()) for name, one in tracks.items())
@@ -135,17 +146,17 @@ def factors_of(
 def _multiplied(wall_s: float, useful_s: float, lost: Mapping[str, float], device: float | None) -> Factors:
     """Make the factors, from the useful seconds up: each is what is left over what there was."""
     parts, left_s = [], useful_s
-    for name in reversed([name for name in FACTORS if name != "device"]):
+    for name in reversed([name for name in FACTORS if name != DEVICE]):
         before_s = left_s + lost[name]
         parts.append(Factor(name, left_s / before_s, lost[name], FACTORS[name]))
         left_s = before_s
     parts.reverse()
     lost_s = 0.0 if device is None else useful_s * (1.0 - device)
-    parts.append(Factor("device", device, lost_s, FACTORS["device"]))
+    parts.append(Factor(DEVICE, device, lost_s, FACTORS[DEVICE]))
     return Factors(wall_s, useful_s - lost_s, useful_s / left_s * (device or 1.0), tuple(parts))
 
 
-def _speeds(
+def speeds_of(
     stage: str, measured: Mapping[str, float], tracks: Mapping[str, TrackOfFactors]
 ) -> dict[str, float]:
     """Speeds in a stage of the slots that were measured, of their likes, and of who failed in all items."""
@@ -166,7 +177,7 @@ def _speeds(
     return found
 
 
-def _prices(
+def prices_of(
     tracks: Mapping[str, TrackOfFactors], speeds: Mapping[str, Mapping[str, float]]
 ) -> dict[str, float]:
     """What a second of each slot is worth: its share of the speed, in each stage by the stage's work."""

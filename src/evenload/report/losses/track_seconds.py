@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from evenload.report.losses.free_time import FreeTime
 
-__all__ = ["RunTimes", "TrackSeconds", "kind_of_idle"]
+__all__ = ["KINDS", "RunTimes", "TrackSeconds", "kind_of_idle"]
 
 KINDS = ("start-up", "balance", "waiting", "overhead", "repeats")
 # Reasons of idle events by their first words; all others are the policy's reasons not to deal.

@@ -2,6 +2,7 @@
 
 // [label, value(summary), text(value), +1 if more is better, -1 if less is, 0 if neither]
 const COMPARED = [
+  ["Useful share of the time", (s) => s.factors && s.factors.share, percent, 1],
   ["× of the best", (s) => s.ratio, (x) => (x === null ? "–" : `${x.toFixed(2)}×`), -1],
   ["The work took", (s) => s.work_s, time, -1],
   ["Best possible", (s) => s.bound_s || null, time, 0],
@@ -61,7 +62,7 @@ function pairHead(view, names) {
       {},
       el("div", { class: "quiet small" }, `${names[i]} · ${view.paths[i]}`),
       el("h2", {}, one.summary.name || "A run without a name"),
-      el("p", { class: "verdict-number" }, one.summary.ratio === null ? "–" : one.summary.ratio.toFixed(2), el("span", {}, "×")),
+      usefulVerdict(one.summary, false),
       el("p", { class: "quiet" }, `${(STATUS[one.summary.status] || ["", one.summary.status]).join(" ")} · ${time(one.summary.work_s)} of work, bound ${time(one.summary.bound_s || null)}`),
       one.faults.length > 0 && el("div", { class: "faults", role: "note" }, "Not all of this run could be read.", el("ul", {}, one.faults.map((fault) => el("li", {}, fault)))),
     );

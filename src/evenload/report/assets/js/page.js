@@ -47,7 +47,7 @@ class Page {
     place(this.legendHost, [this.part("legend", [view.timeline.stages, legendKinds(view, model), view.timeline.step_s], () => timelineLegend(view, model))]);
     place(this.root, [
       this.part("head", [summary.name, summary.status, summary.n_failed, summary.unix_s, summary.devices.length, summary.stages.map((one) => one.stage), view.faults, live && [live.run, live.state, live.control]], () => headPart(view)),
-      this.part("hero", [summary.ratio, summary.work_s, summary.bound_s, summary.startup_s, live && live.run], () => el("div", {}, heroPart(summary, live))),
+      this.part("hero", [summary.factors, summary.advice, summary.ratio, summary.work_s, summary.bound_s, summary.startup_s, live && live.run], () => el("div", {}, heroPart(summary, live))),
       this.part("jumps", parts.map((one) => [one.id, one.querySelector("h2").textContent]), () => jumps(parts)),
       ...parts,
       this.part("foot", [], () => footPart(view)),
@@ -182,14 +182,9 @@ function headPart(view) {
 }
 
 function heroPart(summary, live) {
-  const hero = el("div", { class: "hero" }, verdict(summary, live), boundBars(summary, live));
-  return [hero, live && progressBar(summary, live), el("dl", { class: "figures" }, headlineFigures(summary, live).map(([label, value, unit, note, isBad]) => el("div", {}, el("dt", {}, label), el("dd", { class: isBad ? "bad" : null }, value, unit && el("span", { class: "unit" }, unit)), note && el("dd", { class: "note" }, note))))];
-}
-
-function verdict(summary, live) {
   const isGoing = live && live.run.is_running;
-  if (summary.ratio === null) return el("div", {}, el("p", { class: "verdict-number" }, "–"), el("p", { class: "verdict-text" }, isGoing ? "Nothing has finished yet." : "Nothing finished, so there is nothing to compare."));
-  return el("div", {}, el("p", { class: "verdict-number" }, summary.ratio.toFixed(2), el("span", {}, "×")), el("p", { class: "verdict-text" }, isGoing ? "of the best possible time, so far" : "of the best possible time"));
+  const hero = el("div", { class: "hero" }, usefulVerdict(summary, isGoing), factorRows(summary, isGoing));
+  return [hero, adviceText(summary), boundBars(summary, live), live && progressBar(summary, live), el("dl", { class: "figures" }, headlineFigures(summary, live).map(([label, value, unit, note, isBad]) => el("div", {}, el("dt", {}, label), el("dd", { class: isBad ? "bad" : null }, value, unit && el("span", { class: "unit" }, unit)), note && el("dd", { class: "note" }, note))))];
 }
 
 function boundBars(summary, live) {
@@ -200,10 +195,12 @@ function boundBars(summary, live) {
   const took = el("div", { class: "track" }, el("div", { class: "fill", style: { width: share(Math.min(summary.work_s, summary.bound_s)) } }), over > 0 && el("div", { class: "over", style: { left: share(summary.bound_s), width: share(over) } }));
   const best = el("div", { class: "track" }, el("div", { class: "fill bound", style: { width: share(summary.bound_s) } }));
   const by = summary.bound_by === "work" ? "all the work, shared out by the devices' measured speeds" : "the longest items, which cannot be cut, on the fastest devices";
+  const isGoing = live && live.run.is_running;
   return el(
     "div",
     { class: "bars" },
-    el("span", { class: "quiet" }, live && live.run.is_running ? "so far" : "this run"), took, el("span", { class: "value" }, time(summary.work_s)),
+    el("p", { class: "why small" }, el("b", {}, `${summary.ratio.toFixed(2)}×`), ` of the best possible time${isGoing ? ", so far" : ""}, once work had begun`),
+    el("span", { class: "quiet" }, isGoing ? "work so far" : "the work"), took, el("span", { class: "value" }, time(summary.work_s)),
     el("span", { class: "quiet" }, "best possible"), best, el("span", { class: "value" }, time(summary.bound_s)),
     el(
       "details",

@@ -1,0 +1,55 @@
+// Where the time went: the share that was useful, and each loss as a step down from the whole time to it.
+
+// "0.71" of a factor; one that took nothing says nothing.
+function factorText(value) {
+  return value === null ? "not known" : value > 0.9995 ? "1" : value.toFixed(value > 0.9945 ? 3 : 2);
+}
+
+// Seconds with as many places as let a person add them up; one unit for all.
+function secondsOf(factors) {
+  const places = factors.wall_s >= 1000 ? 0 : factors.wall_s >= 100 ? 1 : factors.wall_s >= 1 ? 2 : 4;
+  return (s) => `${s.toFixed(places)}\u202fs`;
+}
+
+function usefulVerdict(summary, isGoing) {
+  const [number, word] = summary.factors === null ? ["–", ""] : [(100 * summary.factors.share).toFixed(summary.factors.share < 0.0995 ? 1 : 0), "%"];
+  const none = isGoing ? "Nothing has finished yet." : "Nothing useful finished, so there is nothing to share out.";
+  const some = `of the time was useful work at the devices’ speed${isGoing ? ", so far" : ""}`;
+  return el("div", {}, el("p", { class: "verdict-number" }, number, word && el("span", {}, word)), el("p", { class: "verdict-text" }, summary.factors === null ? none : some));
+}
+
+// A row for each factor: hatched is what it took, full is what is left, on the scale of the run's time.
+function factorRows(summary, isGoing) {
+  const { factors } = summary;
+  if (factors === null) return null;
+  const share = (s) => `${(100 * s) / factors.wall_s}%`;
+  const seconds = secondsOf(factors);
+  let left = factors.wall_s;
+  const rows = [el("dt", {}, isGoing ? "time so far" : "time"), el("dd", { class: "track" }, el("i", { class: "left", style: { width: "100%" } })), el("dd", { class: "value" }, ""), el("dd", { class: "value" }, seconds(factors.wall_s))];
+  for (const part of factors.parts) {
+    left = Math.max(0, left - part.lost_s);
+    const bar = el("dd", { class: "track", "aria-hidden": "true" }, el("i", { class: "left", style: { width: share(left) } }), part.lost_s > 0 && el("i", { class: "lost", style: { left: share(left), width: share(part.lost_s) } }));
+    const isSmall = part.value !== null && part.value > 0.9995;
+    const quiet = part.value === null || isSmall ? " quiet" : "";
+    const name = el("dt", { class: quiet.trim() || null, title: part.says }, part.name);
+    const took = part.lost_s > 0 && !isSmall ? `−${seconds(part.lost_s)}` : "–";
+    const values = part.value === null ? [el("dd", { class: "value unknown quiet" }, "not known")] : [factorText(part.value), took].map((one) => el("dd", { class: `value${quiet}` }, one));
+    rows.push(name, bar, ...values);
+  }
+  rows.push(el("dt", { class: "sum" }, "useful"), el("dd", { class: "track" }, el("i", { class: "useful", style: { width: share(left) } })), el("dd", { class: "value sum" }, factors.share.toFixed(2)), el("dd", { class: "value sum" }, seconds(left)));
+  return el("div", { class: "where" }, el("dl", { class: "factors" }, rows), whatTheyAre(factors));
+}
+
+function whatTheyAre(factors) {
+  return el(
+    "details",
+    { class: "why" },
+    el("summary", {}, "What are these?"),
+    el("p", {}, "Every second of every worker is counted once, by the device’s speed, and belongs to useful work or to one loss. A factor is what is left after its loss over what there was before it; so the factors multiply to the useful share."),
+    el("ul", {}, factors.parts.map((part) => el("li", {}, el("b", {}, part.name), `: ${part.says}`))),
+  );
+}
+
+function adviceText(summary) {
+  return summary.advice ? el("p", { class: "advice" }, summary.advice.text) : null;
+}

@@ -1,0 +1,69 @@
+"""A run simulated again from its own times: its items, dealt the longest first to whoever ends them first."""
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["Replay", "ReplaySlot"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaySlot:
+    """A worker slot of a replay: free from ``start_s`` on; a second of work takes it ``1 + more`` seconds.
+
+    more  what it lost beside a second of useful work: cause -> seconds
+    """
+
+    start_s: float
+    more: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The items of a run and the slots that it had.
+
+    stretches  what ran at the same time, in order: (stage, work) of each item
+    speeds     stage -> slot -> work per second
+    """
+
+    stretches: Sequence[Sequence[tuple[str, float]]]
+    slots: Mapping[str, ReplaySlot]
+    speeds: Mapping[str, Mapping[str, float]]
+
+    def makespan_s(self, without: str = "", *, parts: int = 1) -> float:
+        """Seconds until all items are done.
+
+        without  a cause whose losses are left out: start-up, waiting, overhead, repeats
+        parts    every item is cut into so many
+        """
+        free = {name: 0.0 if without == "start-up" else slot.start_s for name, slot in self.slots.items()}
+        slower = {
+            name: 1.0 + sum(seconds for cause, seconds in slot.more.items() if cause != without)
+            for name, slot in self.slots.items()
+        }
+        end_s = 0.0
+        for items in self.stretches:
+            free = {name: max(t, end_s) for name, t in free.items()}
+            end_s = max(end_s, self._stretch(items, free, slower, parts))
+        return end_s
+
+    def _stretch(
+        self,
+        items: Sequence[tuple[str, float]],
+        free: dict[str, float],
+        slower: Mapping[str, float],
+        parts: int,
+    ) -> float:
+        end_s = 0.0
+        pieces = [(-work / parts, stage) for stage, work in items for _ in range(parts)]
+        heapq.heapify(pieces)
+        while pieces:
+            work, stage = heapq.heappop(pieces)
+            took = {
+                name: free[name] - work / speed * slower[name] for name, speed in self.speeds[stage].items()
+            }
+            if took:
+                name = min(took, key=lambda one: took[one])
+                free[name] = took[name]
+                end_s = max(end_s, took[name])
+        return end_s
