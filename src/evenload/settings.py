@@ -71,6 +71,9 @@ SETTINGS = {
         Setting("policy", "measured", "How items are dealt: measured, pull, guided, factoring, static, ..."),
         Setting("warm_start", True, "Remember how fast functions ran, for the next program."),
         Setting("learn_sizes", True, "Learn what items cost from what they are, and deal the longest first."),
+        Setting(
+            "moe", "off", "What vLLM and SGLang use of evenload.moe.", ("off", "eplb", "search", "weighted")
+        ),
         Setting("color", "auto", "Colour in the terminal.", ("auto", "always", "never")),
         Setting("progress", True, "Show progress while work runs."),
     )

@@ -6,6 +6,7 @@ sglang.install("search")      # placements by search, for batches that are route
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +20,9 @@ from evenload.moe.placement.rebalance import logical_maps
 from evenload.moe.placement.rebalance import rebalance_experts as rebalance_by_eplb
 from evenload.moe.search.plan import place
 
-__all__ = ["LPLBSolver", "install", "rebalance_experts"]
+__all__ = ["ALGORITHMS", "LPLBSolver", "hook_registry", "install", "rebalance_experts", "register"]
+
+ALGORITHMS = "sglang.srt.eplb.eplb_algorithms"
 
 Policy = Literal["eplb", "search"]
 
@@ -184,9 +187,19 @@ def install(policy: Policy = "eplb") -> None:
         raise MissingExtra(
             "'sglang' is not installed (its placement cannot be replaced)", hint="pip install sglang"
         )
-    algorithms = require("sglang.srt.eplb.eplb_algorithms", extra="torch")
+    algorithms = require(ALGORITHMS, extra="torch")
+    setattr(algorithms, "rebalance_experts", partial(rebalance_experts, policy=policy))  # noqa: B010 (a module)
 
-    def rebalance(*arguments: Any, **named: Any) -> tuple[Any, Any, Any]:
-        return rebalance_experts(*arguments, policy=policy, **named)
 
-    setattr(algorithms, "rebalance_experts", rebalance)  # noqa: B010 (a module, to the type checker)
+def register(policy: Policy = "eplb") -> None:
+    """Register ``rebalance_experts`` with SGLang's hooks, for a plugin: SGLang applies it in this process."""
+    registry, kind = hook_registry()
+    registry.register(
+        f"{ALGORITHMS}.rebalance_experts", partial(rebalance_experts, policy=policy), kind.REPLACE
+    )
+
+
+def hook_registry() -> tuple[Any, Any]:
+    """SGLang's registry of hooks, and its kinds of hooks."""
+    hooks = require("sglang.srt.plugins.hook_registry", extra="torch")
+    return hooks.HookRegistry, hooks.HookType

@@ -18,7 +18,7 @@ from evenload.moe.placement.rebalance import rebalance_experts
 from evenload.moe.search.plan import place
 from evenload.moe.search.transfers import keep_slots
 
-__all__ = ["EplbPolicy", "SearchPolicy", "install"]
+__all__ = ["EplbPolicy", "SearchPolicy", "install", "use_policy"]
 
 
 class EplbPolicy:
@@ -60,10 +60,12 @@ class SearchPolicy(EplbPolicy):
 
     target  imbalance that a map in use is brought to; None: plan anew each time
     effort  as in ``place``
+    objective  as in ``place``: how vLLM divides an expert's tokens over its copies
     """
 
     target: ClassVar[float | None] = 1.03
     effort: ClassVar[Any] = "online"
+    objective: ClassVar[Any] = "equal"
 
     @classmethod
     def _plan(cls, loads: Any, n_slots: int, n_groups: int, n_nodes: int, n_gpus: int, old: Any) -> Any:
@@ -72,7 +74,7 @@ class SearchPolicy(EplbPolicy):
         plan = place(
             loads,
             fleet,
-            objective="equal",
+            objective=cls.objective,
             old=old,
             target=None if old is None else cls.target,
             effort=cls.effort,
@@ -90,7 +92,11 @@ def install(policy: type[EplbPolicy] = EplbPolicy) -> type:
     """
     if not is_installed("vllm"):
         raise MissingExtra("'vllm' is not installed (its policy cannot be replaced)", hint="pip install vllm")
-    policies = require("vllm.distributed.eplb.policy", extra="torch")
+    return use_policy(require("vllm.distributed.eplb.policy", extra="torch"), policy)
+
+
+def use_policy(policies: Any, policy: type[EplbPolicy]) -> type:
+    """Put ``policy`` in the place of the default one of vLLM's module; returns the class that it now uses."""
     replaced = type(policy.__name__, (policy, policies.AbstractEplbPolicy), {})
     policies.EPLB_POLICIES["default"] = replaced
     return replaced

@@ -58,6 +58,16 @@ class WeightedCopies:
         self._relief = empty(n_slots, self.n_gpus).to(torch.int32)
         self.refresh(np.zeros((n_layers, self.n_experts)), slots)
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(layers, slots)."""
+        return self._phy2log.shape[0], self._phy2log.shape[1]
+
+    @property
+    def phy2log(self) -> NDArray[np.int64]:
+        """[layers, slots] the placement that the weights are for; a copy."""
+        return self._phy2log.copy()
+
     def layer(self, index: int) -> LayerWeights:
         """The weights of one layer: views, which ``refresh`` changes."""
         n_layers = len(self._expert)

@@ -1,0 +1,74 @@
+"""What vLLM and SGLang call in each of their processes, by the entry points of the installed package.
+
+``EVENLOAD_MOE`` (or ``moe`` in evenload.toml) says what they then use: off, eplb, search or weighted. When it
+is off, nothing but this module is imported.
+"""
+
+import importlib.metadata
+import logging
+import os
+
+from evenload.errors import ConfigError
+from evenload.settings import resolve
+
+__all__ = ["TESTED", "load_into_sglang", "load_into_vllm"]
+
+TESTED = {"vllm": ("0.31", "0.32", "0.33"), "sglang": ("0.5.21", "0.5.22", "0.5.23")}
+log = logging.getLogger("evenload.moe")
+
+
+def load_into_vllm() -> None:
+    """Let vLLM plan, and with "weighted" route, by evenload in this process. Does nothing when off."""
+    mode = _mode("vllm")
+    if mode == "off":
+        return
+    from evenload.moe.adapters import vllm
+    from evenload.moe.adapters.after_import import after_import
+
+    if mode == "weighted":
+        from evenload.moe.adapters import vllm_weighted
+
+        vllm_weighted.install_when_imported()
+        return
+    policy = vllm.EplbPolicy if mode == "eplb" else vllm.SearchPolicy
+    after_import("vllm.distributed.eplb.policy", lambda module: vllm.use_policy(module, policy))
+
+
+def load_into_sglang() -> None:
+    """Let SGLang plan, and with "weighted" route, by evenload in this process. Does nothing when off."""
+    mode = _mode("sglang")
+    if mode == "off":
+        return
+    from evenload.moe.adapters import sglang
+
+    if mode == "weighted":
+        from evenload.moe.adapters import sglang_weighted
+
+        sglang_weighted.register()
+        return
+    sglang.register("eplb" if mode == "eplb" else "search")
+
+
+def _mode(engine: str) -> str:
+    """The setting, or "off" where the engine's version is not one that was tested."""
+    try:
+        mode = resolve().moe
+    except ConfigError as error:
+        if os.environ.get("EVENLOAD_MOE"):
+            raise
+        log.warning("evenload leaves %s alone: %s", engine, error)  # a file of settings that is for others
+        return "off"
+    if mode == "off":
+        return mode
+    try:
+        version = importlib.metadata.version(engine)
+    except importlib.metadata.PackageNotFoundError:
+        version = "unknown"
+    if not any(version == one or version.startswith(f"{one}.") for one in TESTED[engine]):
+        log.warning(
+            "EVENLOAD_MOE=%s is left aside: %s %s is no version that evenload was tested with (%s)",
+            mode, engine, version, ", ".join(TESTED[engine]),
+        )  # fmt: skip
+        return "off"
+    log.info("evenload in %s %s: %s", engine, version, mode)
+    return mode
