@@ -10,7 +10,7 @@ from types import ModuleType
 
 __all__ = ["after_import"]
 
-Act = Callable[[ModuleType], None]
+Act = Callable[[ModuleType], object]
 
 
 class _Watcher(MetaPathFinder):
