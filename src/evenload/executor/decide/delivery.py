@@ -10,6 +10,7 @@ from typing import Any
 
 __all__ = ["Block", "Delivery"]
 
+WAIT_S = 10.0  # for results, before whoever asked is asked whether they can come
 HAND_OVER_S = 0.001  # least time between two wakings of the receiver, which cost more than a tiny task
 
 Indices = range | tuple[int, ...]
@@ -39,12 +40,19 @@ class Delivery:
 
     pump       called while the queue is empty, to make results in this thread (the inline backend); or None
     on_room    called when the receiver has taken results and the executor waits for room
+    on_wait    called now and then while the receiver waits, in its thread
     is_over    the receiver has fetched the end
     """
 
-    def __init__(self, ordered: bool, on_room: Callable[[], None], pump: Callable[[], None] | None):
+    def __init__(
+        self,
+        ordered: bool,
+        on_room: Callable[[], None],
+        pump: Callable[[], None] | None,
+        on_wait: Callable[[], object] = lambda: None,
+    ):
         self._ordered = ordered
-        self._on_room = on_room
+        self._on_room, self._on_wait = on_room, on_wait
         self.pump = pump
         self.is_over = False
         self._on_news: Callable[[], None] | None = None
@@ -121,7 +129,7 @@ class Delivery:
             if self.pump is not None:
                 while self._queue.empty():
                     self.pump()
-            yield from self._fetched(self._queue.get())
+            yield from self._fetched(self._next_ready())
 
     def blocks_there(self) -> Iterator[Block]:
         """Yield the blocks that can be fetched without waiting. Raises the error of ``close``."""
@@ -131,6 +139,13 @@ class Delivery:
             except Empty:
                 return
             yield from self._fetched(ready)
+
+    def _next_ready(self) -> list[Block] | _End:
+        while True:
+            try:
+                return self._queue.get(timeout=WAIT_S)
+            except Empty:
+                self._on_wait()
 
     def _fetched(self, ready: list[Block] | _End) -> Iterator[Block]:
         if isinstance(ready, _End):

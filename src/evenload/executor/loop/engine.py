@@ -5,6 +5,7 @@ One thread owns everything here. Others talk to it by ``call``, which runs a fun
 
 import math
 import signal
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from evenload.executor.loop.membership import Membership
 from evenload.executor.loop.watchdog import Watchdog
 from evenload.executor.run.run import Run, Sent
 from evenload.executor.supervisor.call_queue import CallQueue
+from evenload.executor.supervisor.reading_watch import ReadingWatch
 from evenload.executor.supervisor.supervisor import Supervisor
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
@@ -65,6 +67,11 @@ class Engine:
 
     def wake(self) -> None:
         self._calls.wake()
+
+    @property
+    def reading(self) -> ReadingWatch:
+        """Says whose results hold up the engine's thread."""
+        return self._supervisor.reading
 
     @property
     def ceilings(self) -> dict[tuple[int, str], int]:
@@ -304,6 +311,7 @@ def serve(engine: Engine) -> None:
     """Run ``engine`` until it is closed: the body of its thread."""
     # Where a program has given SIGPIPE its deadly meaning back, a dying worker must not kill us.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
+    engine.reading.thread_id = threading.get_ident()
     try:
         while not engine.is_closed:
             engine.step()

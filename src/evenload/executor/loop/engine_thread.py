@@ -1,12 +1,14 @@
 """The thread that an executor's engine runs in: started when it is needed, ended with the workers."""
 
 import threading
+from collections.abc import Callable
 from functools import partial
 
 from evenload.devices.fork_guard import ForkGuard
 from evenload.executor.loop.engine import Engine, serve
 from evenload.executor.run.calls import CallSource
 from evenload.executor.run.run import Run
+from evenload.executor.supervisor.reading_watch import LOOK_S
 
 __all__ = ["EngineThread"]
 
@@ -50,7 +52,7 @@ class EngineThread:
         elif thread.is_alive():
             self._engine.call(partial(self._engine.close, GRACE_S))
             if not self.asks():  # a future's callback may close the executor
-                thread.join()
+                self._wait_until(lambda seconds: thread.join(seconds) or not thread.is_alive())
 
     def cancel(self, run: Run, status: str) -> None:
         """The receiver is through with ``run``, whether that is over or not."""
@@ -71,4 +73,10 @@ class EngineThread:
             while calls.why_over is None and not self._engine.is_closed:
                 self._engine.step()
         elif self._thread is not None and self._thread.is_alive():
-            calls.is_over.wait()
+            self._wait_until(calls.is_over.wait)
+
+    def _wait_until(self, is_so: Callable[[float], bool]) -> None:
+        """Wait; but not for results that cannot be read. The workers end with the program then."""
+        while not is_so(LOOK_S):
+            if self._engine.reading.look():
+                return

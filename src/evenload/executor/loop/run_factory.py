@@ -86,7 +86,8 @@ class RunFactory:
         if isinstance(policy, Static) and source.total is not None:
             most = max(options.look_ahead or LOOK_AHEAD, source.total)
             options = replace(options, look_ahead=most)  # every device has its slice from the start
-        delivery = Delivery(options.ordered, self._engine.wake, None if is_threaded else self._engine.step)
+        pump = None if is_threaded else self._engine.step
+        delivery = Delivery(options.ordered, self._engine.wake, pump, self._engine.reading.look)
         made_by = partial(spread, fn) if options.is_spread else fn
         return self._make(task, source, delivery, policy, options, devices, on_over, made_by), delivery
 

@@ -17,6 +17,7 @@ from evenload.devices import Device, DevicePool
 from evenload.errors import EvenloadError
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
+from evenload.executor.supervisor.reading_watch import ReadingWatch
 from evenload.executor.supervisor.start_watch import StartLimits, StartWatch
 from evenload.executor.supervisor.worker import Worker
 from evenload.executor.task.failure import Failure
@@ -75,6 +76,7 @@ class Supervisor:
 
     workers  those that are starting or there, by slot
     limits   of how long a worker may take to start, and to build a task
+    reading  for those who wait: says whose results hold up the thread that reads them
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Supervisor:
         self._by_number: dict[int, Worker] = {}
         self._n_started: Counter[str] = Counter()
         self._n_workers = self._n_chunks = 0
+        self.reading = ReadingWatch(self._name_of, record)
         self._handlers: dict[type, Callable[[Worker, Any], None]] = {
             Answered: self._on_answered,
             Up: self._on_up,
@@ -161,6 +164,10 @@ class Supervisor:
             self._record.worker_exited(worker.slot, worker.name, "closed")
         self.workers.clear()
         self._by_number.clear()
+
+    def _name_of(self, number: int) -> str:
+        worker = self._by_number.get(number)
+        return worker.name if worker is not None else "a worker that is gone"
 
     def _forget(self, worker: Worker) -> None:
         del self._by_number[worker.number], self.workers[worker.slot]

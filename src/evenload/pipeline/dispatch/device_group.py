@@ -33,6 +33,9 @@ class HeldTasks:
     saving: Collection[StageTask] = ()
     has_lanes: bool = False
 
+    def has(self, task: StageTask | None) -> bool:
+        return task in self.running or task in self.saving
+
 
 @dataclass(slots=True)
 class DeviceGroup:

@@ -340,13 +340,8 @@ class StageDriver:
             return False
         if outcome.kind == "lacks":
             self._give_inputs(worker, self._remote.visits, outcome)
-        here = self._remote.take(worker, outcome, answered_s, functools.partial(self._has, worker.slot))
+        here = self._remote.take(worker, outcome, answered_s, self._dispatcher.held_by(worker.slot).has)
         return here is not None and self.outcomes.take(worker, here, fit)
-
-    def _has(self, group: str, task: StageTask | None) -> bool:
-        """Is this a task that ``group`` runs, or saves?"""
-        held = self._dispatcher.held_by(group)
-        return task in held.running or task in held.saving
 
     def _meet(self, worker: Worker, visits: SiteVisits, report: SiteReport) -> None:
         """A worker says what its machine has: give it what it lacks, or let it begin."""

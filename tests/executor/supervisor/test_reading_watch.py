@@ -1,0 +1,75 @@
+"""A result whose own code does not return as it is read is told, with its worker and where it hangs."""
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from evenload.events import Event, EventLog, Note
+from evenload.executor import Executor
+from evenload.executor.decide import delivery
+from evenload.executor.loop import engine_thread
+from evenload.executor.supervisor import reading_watch
+
+may_go_on = threading.Event()
+
+
+class Hangs:
+    """Its unpickling waits until the test lets it go on; in a worker it does nothing."""
+
+    def __reduce__(self) -> tuple:
+        return wait_for_the_test, ()
+
+
+def wait_for_the_test() -> int:
+    return may_go_on.wait(500)
+
+
+def hanging(x: int) -> object:
+    return Hangs() if x == 1 else x
+
+
+def noted(seen: list[Event]) -> list[str]:
+    return [event.text for event in seen if isinstance(event, Note) and "have been read" in event.text]
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_watch, "LOOK_S", 0.05)
+    monkeypatch.setattr(delivery, "WAIT_S", 0.02)
+    monkeypatch.setattr(engine_thread, "LOOK_S", 0.02)
+    may_go_on.clear()
+
+
+@pytest.mark.usefixtures("quick")
+def test_who_waits_is_told_whose_results_cannot_be_read_and_goes_on_with_them(
+    until: Callable[..., None],
+) -> None:
+    seen: list[Event] = []
+    got: list[object] = []
+    with Executor("cpu*1", events=EventLog(seen.append), echo=False) as executor:
+        receiver = threading.Thread(target=lambda: got.extend(executor.map(hanging, range(3))))
+        receiver.start()
+        until(lambda: noted(seen), "it is told")
+        assert "results of cpu:0/1" in noted(seen)[0]
+        assert "wait" in noted(seen)[0]
+        may_go_on.set()
+        receiver.join(500)
+        assert len(noted(seen)) == 1
+        assert got == [0, True, 2]
+        assert list(executor.map(abs, [-1])) == [1]
+
+
+@pytest.mark.usefixtures("quick")
+def test_closing_does_not_wait_for_results_that_cannot_be_read(until: Callable[..., None]) -> None:
+    executor = Executor("cpu*1", echo=False)
+    results = executor.map(hanging, range(3))
+    first = threading.Thread(target=lambda: next(iter(results), None))
+    first.start()
+    until(lambda: executor._engine.reading.look(), "it hangs")
+    executor.close()
+    assert executor._thread._thread is not None
+    assert executor._thread._thread.is_alive()
+    may_go_on.set()
+    until(lambda: not executor._thread._thread.is_alive(), "and it ends once that returns")
+    first.join(500)
