@@ -13,7 +13,7 @@ import functools
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from evenload.pipeline.run.machines.fleet import Fleet
     from evenload.pipeline.run.session import JobSession
     from evenload.pipeline.store.kept_results import ReuseSettings
+    from evenload.pipeline.store.uploads import UploadOutcome
 
 __all__ = ["ItemResult", "Pipeline", "PipelineResult"]
 
@@ -151,6 +152,7 @@ class Pipeline:
             devices=found,
             stages=stages,
             out=folder,
+            upload=self.spec.upload.to if self.spec.upload is not None else "",
             kept=tuple(one.to_json() for one in kept),
             reuse="; ".join(one.to_text() for one in kept),
         )
@@ -190,6 +192,7 @@ class Pipeline:
         watch: "Watch | None" = None,
         sinks: Iterable[Callable[[Event], None]] = (),
         sample_s: float = 1.0,
+        watch_upload: Callable[[int, int], None] | None = None,
     ) -> PipelineResult:
         """Run the job, or go on with it, and write its run folder.
 
@@ -203,6 +206,7 @@ class Pipeline:
         watch             told how far the search for a plan is, as in ``make_plan``
         sinks             get every event as it happens
         sample_s          seconds from one look at the devices' load and memory to the next
+        watch_upload      told at the end how many files are still to be copied, of how many
 
         Raises ConfigError if no item has an id of ``skip``, ``fresh`` names no stage, a stage is to run on a
         device that takes no part, the folder holds something else, others may write to the cache, or the
@@ -210,6 +214,7 @@ class Pipeline:
         a stage (what earlier stages gave is written first), or models landed on the CPU; EvenloadError if the
         disk is full. Failed items raise nothing: see ``PipelineResult.failures``.
         """
+        from evenload.pipeline.run.ending.uploading import finish_uploads, open_store_of
         from evenload.pipeline.run.session import JobSession
         from evenload.pipeline.store.ledger import Ledger
 
@@ -221,13 +226,17 @@ class Pipeline:
         if report is not None:
             _check_place(Path(report))
         check_models(self.spec, self.folder)
+        store = open_store_of(self.spec.upload)
         again = () if isinstance(fresh, bool) else tuple(fresh)
         with Interrupts() as interrupts, fleet:
             refuse_cpu(self.spec, fleet.pool, fleet.use)
             barred_stages(self.spec, fleet.pool.ids)
             with self._reusing(cache, again, retry_failed) as reuse:
                 folder = RunFolder.create(Path(out) if out is not None else self.out, fresh=fresh is True)
-                with contextlib.closing(Ledger.open(folder.path)) as ledger:
+                with (
+                    contextlib.closing(Ledger.open(folder.path)) as ledger,
+                    store.uploads(folder.path) as uploads,
+                ):
                     folder.sweep()
                     folder.write_text("config.yaml", self._config())
                     folder.begin(self.folder, self._made_of(reuse))
@@ -243,13 +252,22 @@ class Pipeline:
                             interrupts=interrupts,
                             may_use_cpu=may_use_cpu(fleet.use),
                             skipped=skipped,
+                            uploads=uploads,
                         )
                         session.go(
                             fleet, functools.partial(self._planned, fleet, folder, watch), policy, sample_s
                         )
                         interrupts.hold()
                         session.finish()
-                    return self._write(session, folder, report, session.lost_events(file))
+                    finish = functools.partial(
+                        finish_uploads,
+                        uploads,
+                        folder.path,
+                        interrupts,
+                        waits=session.status != "interrupted",
+                        watch=watch_upload,
+                    )
+                    return self._write(session, folder, report, session.lost_events(file), finish)
 
     def _reusing(
         self, cache: str | Path | None, fresh: Iterable[str] = (), retry_failed: bool = False
@@ -310,9 +328,13 @@ class Pipeline:
         return f"# Paths are relative to {self.folder}\n{spec_text(self.spec)}"
 
     def _write(
-        self, session: "JobSession", folder: RunFolder, report: str | Path | None, faults: list[str]
+        self,
+        session: "JobSession",
+        folder: RunFolder,
+        report: str | Path | None,
+        faults: list[str],
+        finish: "Callable[[], tuple[UploadOutcome | None, list[str]]]",
     ) -> PipelineResult:
-        from evenload.pipeline.run.ending.on_done import tell_done
         from evenload.report.tally import summarise
 
         rows = session.rows()
@@ -341,9 +363,21 @@ class Pipeline:
             page = Path(report) if report is not None else folder.file("report.html")
             with last.of(page.name):
                 write_report(folder.path, page, faults=faults)
-        told = tell_done(self.spec.on_done, result, self.spec.job.name, self.folder)
+        result = self._hand_on(result, finish)
         last.raise_with(session.error)
-        return replace(result, report=page, faults=[*faults, *told])
+        return replace(result, report=page)
+
+    def _hand_on(
+        self, result: PipelineResult, finish: "Callable[[], tuple[UploadOutcome | None, list[str]]]"
+    ) -> PipelineResult:
+        """Have the results copied, and then tell who wants to know that they are there."""
+        from evenload.pipeline.run.ending.on_done import tell_done
+
+        upload, lacking = finish()
+        facts = None if upload is None else asdict(upload)
+        result = replace(result, faults=[*result.faults, *lacking], upload=facts)
+        told = tell_done(self.spec.on_done, result, self.spec.job.name, self.folder)
+        return replace(result, faults=[*result.faults, *told])
 
 
 def _check_names(policy: str, backend: str | BackendSettings) -> None:

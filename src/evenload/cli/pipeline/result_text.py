@@ -41,6 +41,8 @@ def _text(result: "PipelineResult") -> str:
     lines.append(f"results  {result.folder / 'results.jsonl'}")
     if result.report is not None:
         lines.append(f"report   {result.report}")
+    if result.upload is not None and not result.upload["n_left"]:
+        lines.append(f"copies   {result.upload['to']} ({result.upload['n_files']} files)")
     return "\n".join(lines).encode("utf-8", "backslashreplace").decode()
 
 

@@ -23,6 +23,7 @@ from evenload.cli.pipeline.planning_progress import PlanningProgress
 from evenload.cli.pipeline.result_text import echo_result
 from evenload.cli.pipeline.slurm import slurm_options, submit
 from evenload.cli.pipeline.slurm_script import SlurmOptions
+from evenload.cli.pipeline.upload_progress import UploadProgress
 
 if TYPE_CHECKING:
     from evenload.pipeline.dispatch.results import PipelineResult
@@ -46,6 +47,7 @@ class RunRequest:
     fresh: tuple[str, ...]
     cache: Path | None
     report: Path | None
+    upload: str | None
     changes: tuple[str, ...]
     skipped: tuple[str, ...]
     seed: int | None
@@ -66,7 +68,7 @@ class RunRequest:
             raise click.UsageError("--resume and --fresh exclude each other.")
         if _ALL in self.fresh and len(self.fresh) > 1:
             raise click.UsageError("--fresh alone does all stages again; name those that you mean.")
-        more = {"job.seed": self.seed, "schedule.policy": self.policy}
+        more = {"job.seed": self.seed, "schedule.policy": self.policy, "upload.to": self.upload}
         changes = [f"{key}={value}" for key, value in more.items() if value is not None]
         return Pipeline.from_yaml(self.job, (*self.changes, *changes))
 
@@ -79,6 +81,7 @@ class RunRequest:
             "--out": self.out and self.out.resolve(),
             "--cache": self.cache and self.cache.resolve(),
             "--report": self.report and self.report.resolve(),
+            "--upload": self.upload,
             "--seed": self.seed,
             "--time-limit": self.time_limit,
         }
@@ -122,6 +125,7 @@ class RunRequest:
 )
 @click.option("--cache", type=PATH, help="Share results with other runs through this folder.")
 @click.option("--report", type=PATH, help="Write the report here, too.")
+@click.option("--upload", metavar="URL", help="Copy results there, such as s3://bucket/folder.")
 @set_option
 @skip_option
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="The job's seed; short for --set job.seed=.")
@@ -206,6 +210,10 @@ def _run(pipeline: "Pipeline", request: RunRequest, monitors: Monitors) -> "Pipe
                     request.time_limit, shows=not request.no_progress and not request.quiet
                 ),
                 sinks=[progress, *sinks],
+                watch_upload=UploadProgress(
+                    f"Ctrl-C leaves the rest to: evenload upload {folder}",
+                    shows=not request.no_progress and not request.quiet,
+                ),
             )
         echo_result(result, request.as_json)
     return result

@@ -121,7 +121,8 @@ class PipelineResult:
     job's time was up) | interrupted.
     ``headline`` holds the figures that the job's own function made, ``summary`` those of every run, and
     ``faults`` says what the record of the run lacks (a full disk), one sentence each. ``n_restored`` results
-    of a stage were there already, from an earlier run in the same folder.
+    of a stage were there already, from an earlier run in the same folder. ``upload`` says what a store has of
+    the run, if it is copied to one: to, n_files, n_new, n_left, why.
     """
 
     folder: Path
@@ -132,6 +133,7 @@ class PipelineResult:
     report: Path | None = None
     faults: list[str] = field(default_factory=list)
     n_restored: int = 0
+    upload: Mapping[str, Any] | None = None
 
     def __iter__(self) -> Iterator[ItemResult]:
         return iter(self.items)
@@ -172,7 +174,8 @@ class PipelineResult:
 
     @property
     def exit_code(self) -> int:
-        return {"done": 0, "interrupted": 130}.get(self.status, 1)
+        code = {"done": 0, "interrupted": 130}.get(self.status, 1)
+        return 1 if not code and self.upload and self.upload["n_left"] else code
 
     @property
     def n_filtered(self) -> int:
@@ -194,6 +197,7 @@ class PipelineResult:
             "n_restored": self.n_restored,
             "counts": self.counts,
             "faults": self.faults,
+            **({} if self.upload is None else {"upload": dict(self.upload)}),
             "headline": dict(self.headline),
             "summary": self.summary.to_json(),
             "failures": [{"id": item.id, **item.error.to_json()} for item in self.items if item.error],

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from evenload._optional import require
 from evenload.errors import ConfigError, EvenloadError, SpecError
 from evenload.executor.loop.cost_cache import user_cache
-from evenload.pipeline.job.remote.copies import RemoteCopies, is_remote, joined
+from evenload.pipeline.job.remote.copies import RemoteCopies
+from evenload.pipeline.job.remote.stores import is_remote, joined
 from evenload.pipeline.job.section import one_line
 from evenload.pipeline.seeds import item_seed
 from evenload.pipeline.stage import Item
@@ -135,7 +136,7 @@ def _remote_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[
     """Return a row for each file of a remote folder or pattern; ids are relative to what has no wildcard."""
     given = str(getattr(inputs, inputs.source))
     try:
-        found = _copies().listed(given, is_pattern=inputs.glob is not None)
+        found = _copies(inputs).listed(given, is_pattern=inputs.glob is not None)
     except EvenloadError as error:
         faults.append((_place(inputs), one_line(error)))
         return []
@@ -158,7 +159,7 @@ def _fetch_all(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, Any]
         for column in sorted(columns)
         if isinstance(values.get(column), str) and is_remote(values[column])
     ]
-    copies = _copies().of_all(values[column] for _, values, column in places) if places else {}
+    copies = _copies(inputs).of_all(values[column] for _, values, column in places) if places else {}
     for name, values, column in places:
         copy = copies[values[column]]
         if isinstance(copy, EvenloadError):
@@ -167,8 +168,8 @@ def _fetch_all(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, Any]
             values[column] = str(copy)
 
 
-def _copies() -> RemoteCopies:
-    return RemoteCopies(user_cache() / "remote")
+def _copies(inputs: "InputsSection") -> RemoteCopies:
+    return RemoteCopies(user_cache() / "remote", inputs.file_limit)
 
 
 def _empty_folders(pattern: str, folder: Path, files: set[Path]) -> list[str]:
@@ -206,7 +207,7 @@ def _table_rows(
     """Return ``(id, columns)`` of each row; columns named in ``paths`` become absolute paths or addresses."""
     rows: list[tuple[str, dict[str, Any]]] = []
     try:
-        file = _copies().of(given) if is_remote(given) else folder / given
+        file = _copies(inputs).of(given) if is_remote(given) else folder / given
     except EvenloadError as error:
         faults.append((place, one_line(error)))
         return rows

@@ -31,6 +31,15 @@ __all__ = [
 ]
 
 
+_MAIN_KEYS = (
+    ("backend", "name"),
+    ("devices", "use"),
+    ("schedule", "policy"),
+    ("cache", "folder"),
+    ("upload", "to"),
+)
+
+
 def load_spec(path: str | Path, changes: Iterable[str] = (), *, with_inputs: bool = True) -> JobSpec:
     """Read and check a job file without its items.
 
@@ -166,8 +175,7 @@ def apply_change(document: dict[str, Any], change: str) -> Place:
 
 def _expand_shorthand(document: dict[str, Any]) -> dict[str, Any]:
     """Expand ``devices: cpu*4`` to ``devices: {use: cpu*4}``; so for other sections."""
-    main_keys = (("backend", "name"), ("devices", "use"), ("schedule", "policy"), ("cache", "folder"))
-    for section, key in main_keys:
+    for section, key in _MAIN_KEYS:
         if isinstance(document.get(section), str | int) and not isinstance(document[section], bool):
             document = {**document, section: {key: document[section]}}
     told = document.get("on_done")

@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import PrivateAttr, field_validator, model_validator
 
+from evenload.errors import quoted
 from evenload.pipeline.job.section import Fault, Faults, Name, Section, one_line
 from evenload.pipeline.job.spec_inputs import InputsSection, JobSection
 from evenload.pipeline.job.spec_settings import (
@@ -20,6 +21,7 @@ from evenload.pipeline.job.spec_settings import (
     OnDoneSection,
     ReportSection,
     ScheduleSection,
+    UploadSection,
 )
 from evenload.pipeline.job.spec_stage import (
     LOSSY,
@@ -55,6 +57,7 @@ __all__ = [
     "ReportSection",
     "ScheduleSection",
     "StageSpec",
+    "UploadSection",
     "one_line",
 ]
 
@@ -73,6 +76,7 @@ class JobSpec(Section):
     """Where runs of any job keep results for each other; by default each run folder is on its own."""
     errors: ErrorsSection = ErrorsSection()
     report: ReportSection = ReportSection()
+    upload: UploadSection | None = None
     on_done: OnDoneSection | None = None
     _notes: tuple[str, ...] = PrivateAttr(default=())
     _origins: Origins = PrivateAttr(default=Origins())
@@ -116,6 +120,20 @@ class JobSpec(Section):
         if faults:
             raise Faults(faults)
         return stages
+
+    @model_validator(mode="after")
+    def _uploaded_stages_make_files(self) -> "JobSpec":
+        known = {stage.name: bool(stage.file_outputs) for stage in self.stages}
+        faults: list[Fault] = []
+        for number, name in enumerate((self.upload and self.upload.stages) or ()):
+            if not known.get(name):
+                is_stage = name in known
+                text = f"stage {name!r} makes no files" if is_stage else f"there is no stage {quoted(name)}"
+                those = ", ".join(one for one, makes_files in known.items() if makes_files) or "none"
+                faults.append((("upload", "stages", number), f"{text}; stages that make files: {those}"))
+        if faults:
+            raise Faults(faults)
+        return self
 
     @model_validator(mode="after")
     def _lossy_is_allowed(self) -> "JobSpec":

@@ -2,8 +2,9 @@
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from evenload.pipeline.job.remote.copies import is_remote
-from evenload.pipeline.job.section import Fault, Faults, Section, job_folder
+from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
+from evenload.pipeline.job.remote.stores import is_remote
+from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder
 
 __all__ = ["SOURCES", "InputsSection", "JobSection"]
 
@@ -31,6 +32,8 @@ class InputsSection(Section):
     """With folder or glob: a .csv, .jsonl or .parquet file whose columns are added to the items, by id."""
     paths: tuple[str, ...] = ("path",)
     """Columns that hold paths; relative ones belong to the file they stand in."""
+    file_limit: Size = MOST_FILE_BYTES
+    """Longest remote file of which a copy is made, such as 16GiB."""
     group_by: str | None = None
     """The column that says which group (category) an item belongs to; ``folder``: with files, theirs."""
 

@@ -1,4 +1,4 @@
-"""The sections ``backend``, ``devices``, ``schedule``, ``errors``, ``cache`` and ``report`` of a job file.
+"""The sections of a job file beside ``job`` and ``stages``.
 
 Needs pydantic (extra ``yaml``).
 """
@@ -19,6 +19,7 @@ from pydantic import (
 
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.job.expression import parse_condition
+from evenload.pipeline.job.remote.stores import fault_of_folder
 from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder, located, one_line
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "OnDoneSection",
     "ReportSection",
     "ScheduleSection",
+    "UploadSection",
     "fault_of_address",
 ]
 
@@ -209,6 +211,29 @@ def fault_of_address(url: str) -> str:
     if parts.username is not None or parts.password is not None:
         return "it holds a password, which the run folder would show; use url_env or token_env"
     return ""
+
+
+class UploadSection(Section):
+    """The section ``upload``: where results are copied to while the run goes on, and when it has ended.
+
+    ``upload: s3://bucket/runs/pairs`` is short for ``upload: {to: s3://bucket/runs/pairs}``.
+    """
+
+    to: str = Field(min_length=1, max_length=2000)
+    """The address of a folder: s3://, gs://, az://, hf://, https:// (by PUT), sftp:// and more of fsspec."""
+    stages: tuple[str, ...] | None = None
+    """Only the files of these stages are copied, beside the records of the run; by default those of all."""
+    timeout_s: Seconds = 900.0
+    """Seconds that one attempt to copy one file may take."""
+    retries: int = Field(default=4, ge=0, le=20)
+    """Further attempts to copy a file, after growing pauses."""
+
+    @field_validator("to")
+    @classmethod
+    def _is_a_folder(cls, to: str) -> str:
+        if fault := fault_of_folder(to):
+            raise ValueError(fault)
+        return to
 
 
 class ReportSection(Section):

@@ -42,6 +42,7 @@ class PlannedDevice:
 class Preview:
     """The stages of a job, each with one copy on each device, before anything is planned.
 
+    upload where results are copied to; "" if nowhere
     kept   what is there already of each stage, and why the rest is not; [] if nothing is
     reuse  the same in words
     """
@@ -55,6 +56,7 @@ class Preview:
     devices: tuple[PlannedDevice, ...]
     stages: tuple[PlannedStage, ...]
     out: Path
+    upload: str = ""
     kept: tuple[Mapping[str, Any], ...] = ()
     reuse: str = ""
 
@@ -79,6 +81,8 @@ class Preview:
             memory = "" if device.memory_bytes is None else f", {_size(device.memory_bytes)}"
             lines.append(f"  device   {device.id}  {device.name} (score {device.score:.0f}{memory})")
         lines.append(f"  results  {self.out}")
+        if self.upload:
+            lines.append(f"  copies   {self.upload}")
         if self.reuse:
             lines.append(f"  kept     {self.reuse}")
         return "\n".join(lines)

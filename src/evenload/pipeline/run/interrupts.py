@@ -58,6 +58,15 @@ class Interrupts:
             self._state.is_due = False
             raise KeyboardInterrupt
 
+    @contextlib.contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Hear Ctrl-C and SIGTERM again in a part after ``hold()``: they raise KeyboardInterrupt."""
+        self._state.is_held = False
+        try:
+            yield
+        finally:
+            self._state.is_held = True
+
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number, default in _DEFAULTS.items():

@@ -31,6 +31,7 @@ from evenload.pipeline.stage import StageSetup
 from evenload.pipeline.store.group_commit import GroupCommit
 from evenload.pipeline.store.kept_results import ReuseSettings
 from evenload.pipeline.store.ledger import Ledger, LedgerEntry
+from evenload.pipeline.store.uploads import Uploads
 from evenload.pipeline.worker.parking import parking_budget
 
 __all__ = ["RunContext", "RunParts", "build_parts"]
@@ -48,9 +49,13 @@ class RunContext:
     log: EventLog
     may_use_cpu: bool
     reuse: ReuseSettings
+    uploads: Uploads | None = None
 
     def share(self, kept: LedgerEntry) -> None:
-        """Put a result into the cache that run folders share, if there is one."""
+        """Hand on a result that is on disk: to a store, and to the cache that run folders share, if any."""
+        if self.uploads is not None:
+            for name in kept.files:
+                self.uploads.offer(str(kept.outputs[name]))
         if self.reuse.cache is not None:
             self.reuse.cache.keep(kept, self.run_folder, (str(self.run_folder), str(self.folder)))
 

@@ -32,6 +32,7 @@ from evenload.pipeline.stage import Item
 from evenload.pipeline.store.kept_results import KeptResults, ReuseSettings
 from evenload.pipeline.store.ledger import Ledger
 from evenload.pipeline.store.run_folder import RunFolder
+from evenload.pipeline.store.uploads import Uploads
 
 __all__ = ["JobSession"]
 
@@ -59,6 +60,7 @@ class JobSession:
         interrupts: Interrupts | None = None,
         may_use_cpu: bool = True,
         skipped: Collection[str] = (),
+        uploads: Uploads | None = None,
     ):
         self.status = "done"
         self.error: Exception | None = None
@@ -75,7 +77,7 @@ class JobSession:
         )
         self._log = EventLog(*sinks)
         self._context = RunContext(
-            spec, job_folder, run_folder.path, self._flow, ledger, self._log, may_use_cpu, reuse
+            spec, job_folder, run_folder.path, self._flow, ledger, self._log, may_use_cpu, reuse, uploads
         )
         self._kept = KeptResults(spec, self._flow, reuse, ledger, run_folder.path)
         self._recorder = ResultRecorder(spec, self._flow, run_folder, ledger, self._kept, self._log)
@@ -100,6 +102,7 @@ class JobSession:
         log = self._log
         self._began_s = log.now()
         self._announce(fleet.pool, policy, fleet.name)
+        self._begin_uploads()
         try:
             tasks = self._recorder.restore(self._flow.begin())
             self._tell_reuse()
@@ -130,6 +133,15 @@ class JobSession:
         log.emit(RunStarted(log.now(), spec.job.name, time.time(), self._n_expected(), pool.facts(), facts))
         for text in (*spec.notes, *self._context.reuse.notes):
             log.emit(Note(log.now(), "warning", "job", text))
+
+    def _begin_uploads(self) -> None:
+        """Try the store with a first file, so that it is known soon if it takes none."""
+        uploads, log = self._context.uploads, self._log
+        if uploads is not None:
+            uploads.sender.tell = lambda why: log.emit(
+                Note(log.now(), "warning", "upload", f"{why}; the run goes on, and copies results later")
+            )
+            uploads.offer("config.yaml")
 
     def _tell_reuse(self) -> None:
         """Say what is kept, and why the rest is not."""

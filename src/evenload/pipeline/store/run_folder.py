@@ -8,6 +8,7 @@ outputs/        what the stages made: outputs/<stage>/<item>.png
 journal/        the ledger: which results are on disk, so that a run can go on
 inputs/         copies of the input files, if the job asks for them
 report.html, trace.json
+uploads.jsonl   which of these a store has, if they are copied to one
 """
 
 import fcntl
@@ -34,6 +35,7 @@ _FILES = (
     "trace.json",
     "plan.json",
     "job.json",
+    "uploads.jsonl",
 )
 _FOLDERS = ("outputs", "inputs", "journal", "control")
 

@@ -11,7 +11,8 @@ import pytest
 
 from evenload.errors import ConfigError, MissingExtra, SpecError
 from evenload.pipeline import Pipeline
-from evenload.pipeline.job.remote.copies import RemoteCopies, is_remote, joined
+from evenload.pipeline.job.remote.copies import RemoteCopies
+from evenload.pipeline.job.remote.stores import is_remote, joined
 
 fsspec = pytest.importorskip("fsspec", reason="the extra remote is not installed")
 
@@ -54,17 +55,24 @@ def test_a_copy_is_made_once_and_again_when_the_store_says_that_it_changed(
 def test_what_is_too_long_a_folder_or_not_there_is_refused(tmp_path, store) -> None:
     store.pipe("/b/long", b"x" * 100)
     kept = RemoteCopies(tmp_path / "copies", most_bytes=99)
-    for url, said in (("long", "longer than 99 bytes"), ("none", "cannot be read"), ("", "is a folder")):
+    for url, said in (("long", "longer than 99B"), ("none", "cannot be read"), ("", "is a folder")):
         with pytest.raises(ConfigError, match=said):
             kept.of(f"memory://b/{url}")
     assert not [path for path in (tmp_path / "copies").rglob("*") if path.is_file()]
     assert kept.of_all(["memory://b/none", "memory://b/none"]).keys() == {"memory://b/none"}
 
 
+def test_the_most_bytes_of_a_file_are_said_in_the_job(tmp_path: Path, store) -> None:
+    store.pipe("/b/a.txt", b"x" * 100)
+    with pytest.raises(SpecError, match=r"longer than 99B.*file_limit"):
+        job(tmp_path, {"folder": "memory://b", "file_limit": "99B"})
+    assert len(job(tmp_path, {"folder": "memory://b", "file_limit": "100B"}).items) == 1
+
+
 def test_a_store_that_understates_a_size_fills_no_disk(tmp_path, store, monkeypatch) -> None:
     store.pipe("/b/long", b"x" * 100)
     monkeypatch.setattr(type(store), "info", lambda self, path: {"type": "file", "size": None, "created": 1})
-    with pytest.raises(ConfigError, match="longer than 99 bytes"):
+    with pytest.raises(ConfigError, match="longer than 99B"):
         RemoteCopies(tmp_path / "copies", most_bytes=99).of("memory://b/long")
     monkeypatch.setattr(type(store), "info", lambda self, path: {"type": "file", "size": 150, "created": 1})
     with pytest.raises(ConfigError, match="gave 100 bytes of 150"):
@@ -213,7 +221,6 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def test_a_file_of_a_server_is_fetched_again_when_its_tag_changes(tmp_path: Path) -> None:
-    pytest.importorskip("aiohttp", reason="the extra remote is not installed")
     with Server(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from evenload._optional import require
 from evenload._private_files import own_folder, read_own, write_own
-from evenload.errors import ConfigError, EvenloadError, MissingExtra, quoted
+from evenload.errors import ConfigError, EvenloadError
+from evenload.pipeline.job.memory_sizes import size_text
+from evenload.pipeline.job.remote.stores import FETCHED, is_remote, open_store, shown, store_error
 
-__all__ = ["RemoteCopies", "is_remote", "joined"]
+__all__ = ["MOST_FILE_BYTES", "RemoteCopies"]
 
 MOST_FILE_BYTES = 16 << 30
 MOST_FILES = 1_000_000
@@ -25,11 +26,6 @@ MOST_NOTE_BYTES = 10_000
 _BLOCK_BYTES = 1 << 20
 _N_THREADS = 8
 _WHAT = "copies of remote files"
-_URL = re.compile(r"([a-z][a-z0-9]{1,15})://", re.ASCII)
-# What rows of a table may name. Others of fsspec's reach into this machine, or chain several.
-_PROTOCOLS = frozenset(
-    ("abfs", "az", "azure", "gcs", "gs", "hf", "http", "https", "memory", "oci", "oss", "r2", "s3", "s3a")
-)
 # What a store says of a file that changes with its content, by the names that stores have for it.
 _VERSIONS = (
     "ETag",
@@ -42,18 +38,6 @@ _VERSIONS = (
     "last_modified",
     "created",
 )
-
-
-def is_remote(text: str) -> bool:
-    """Return whether ``text`` is an address of a remote file, not a path."""
-    return _URL.match(text) is not None
-
-
-def joined(base: str, relative: str) -> str:
-    """Return the address of a path in the folder ``base``. Raises ConfigError for one that leads out."""
-    if relative.startswith("/") or ".." in PurePosixPath(relative).parts:
-        raise ConfigError(f"{quoted(relative)} leads out of {quoted(base)}", hint="write the whole address")
-    return f"{base.rstrip('/')}/{relative}"
 
 
 class RemoteCopies:
@@ -71,14 +55,14 @@ class RemoteCopies:
         Raises ConfigError if it cannot be read, is no file, is cut or too long, MissingExtra if the package
         for its kind of store is not installed.
         """
-        store, path = _store(url)
+        store, path = open_store(url, FETCHED, "reading")
         try:
             facts = store.info(path)
         except Exception as error:  # each store has its own
-            raise _unreadable(url, error) from error
+            raise store_error(url, error) from error
         size = facts.get("size")
         if facts.get("type") == "directory":
-            raise ConfigError(f"{quoted(url)} is a folder, no file", hint="inputs: {folder: ...} lists one")
+            raise ConfigError(f"{shown(url)} is a folder, no file", hint="inputs: {folder: ...} lists one")
         if isinstance(size, int) and size > self._most_bytes:
             raise self._too_long(url)
         copy = self._place(url)
@@ -89,7 +73,7 @@ class RemoteCopies:
         n_bytes = self._fetch(store, path, url, copy)
         if isinstance(size, int) and n_bytes != size:
             copy.unlink(missing_ok=True)
-            raise ConfigError(f"{quoted(url)} gave {n_bytes} bytes of {size}", hint="try again")
+            raise ConfigError(f"{shown(url)} gave {n_bytes} bytes of {size}", hint="try again")
         write_own(_note_path(copy), json.dumps(note).encode())
         return copy
 
@@ -111,17 +95,17 @@ class RemoteCopies:
 
         Raises ConfigError if they cannot be listed or are more than a million.
         """
-        store, path = _store(url)
+        store, path = open_store(url, FETCHED, "reading")
         protocol = url.partition("://")[0]
         try:
             found = store.glob(path, detail=True).values() if is_pattern else store.ls(path, detail=True)
             names = [str(one["name"]) for one in found if one.get("type") == "file"]
         except Exception as error:
-            raise _unreadable(url, error) from error
+            raise store_error(url, error) from error
         if len(names) > MOST_FILES:
-            raise ConfigError(f"{quoted(url)} has {len(names)} files", hint=f"{MOST_FILES} is the most")
-        shown = [one for one in names if not PurePosixPath(one).name.startswith(".")]
-        return sorted(one if is_remote(one) else f"{protocol}://{one.lstrip('/')}" for one in shown)
+            raise ConfigError(f"{shown(url)} has {len(names)} files", hint=f"{MOST_FILES} is the most")
+        plain = [one for one in names if not PurePosixPath(one).name.startswith(".")]
+        return sorted(one if is_remote(one) else f"{protocol}://{one.lstrip('/')}" for one in plain)
 
     def _place(self, url: str) -> Path:
         """Return where the copy belongs: a folder of its own, and its name as far as that is a plain one."""
@@ -145,45 +129,16 @@ class RemoteCopies:
         except EvenloadError:
             raise
         except Exception as error:
-            raise _unreadable(url, error) from error
+            raise store_error(url, error) from error
         finally:
             draft.unlink(missing_ok=True)
         return n_bytes
 
     def _too_long(self, url: str) -> ConfigError:
-        return ConfigError(f"{quoted(url)} is longer than {self._most_bytes} bytes", hint="fetch it yourself")
-
-
-def _store(url: str) -> tuple[Any, str]:
-    """Return the file system of ``url`` and the path in it."""
-    protocol = url.partition("://")[0]
-    if protocol not in _PROTOCOLS or "::" in url or not url.isprintable():
-        known = ", ".join(sorted(_PROTOCOLS - {"memory"}))
-        raise ConfigError(f"{quoted(url)} is of no kind that can be fetched", hint=f"kinds: {known}")
-    fsspec = require("fsspec", extra="remote", why=f"reading {protocol}://")
-    try:
-        store, path = fsspec.core.url_to_fs(url)
-        store.invalidate_cache()  # of listings: an earlier look is not believed
-        return store, path
-    except ImportError as error:
-        raise MissingExtra(
-            f"{protocol}:// needs a package that is not installed: {error}", hint=_install(protocol)
-        ) from error
-    except Exception as error:
-        raise _unreadable(url, error) from error
-
-
-def _install(protocol: str) -> str:
-    others = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "hf": "huggingface_hub"}
-    return f"pip install {others[protocol]}" if protocol in others else "pip install 'evenload[remote]'"
-
-
-def _unreadable(url: str, error: Exception) -> ConfigError:
-    said = str(error) or type(error).__name__
-    return ConfigError(f"{quoted(url)} cannot be read: {type(error).__name__}: {quoted(said)}", hint=_LOOK)
-
-
-_LOOK = "is the address right, and are you let in? the store's own variables (AWS_PROFILE, ...) count"
+        most = size_text(self._most_bytes)
+        return ConfigError(
+            f"{shown(url)} is longer than {most}", hint="job.inputs.file_limit is the most for one file"
+        )
 
 
 def _note_path(copy: Path) -> Path:

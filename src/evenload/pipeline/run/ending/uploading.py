@@ -1,0 +1,120 @@
+"""Copy a run's results into a store: opened before the run, waited for after it.
+
+What goes wrong with the store is said, and costs no result.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from evenload._private_files import own_folder
+from evenload.errors import ConfigError
+from evenload.pipeline.job.remote.remote_folder import RemoteFolder
+from evenload.pipeline.job.remote.stores import fault_of_folder
+from evenload.pipeline.run.interrupts import Interrupts
+from evenload.pipeline.store.file_sender import SendLimits
+from evenload.pipeline.store.full_disk import HINT
+from evenload.pipeline.store.ledger import Ledger
+from evenload.pipeline.store.upload_record import Destination, last_destination
+from evenload.pipeline.store.uploads import UploadOutcome, Uploads
+
+if TYPE_CHECKING:
+    from evenload.pipeline.job.spec_settings import UploadSection
+
+__all__ = ["OpenedStore", "finish_uploads", "open_store_of", "upload_run"]
+
+WatchUpload = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStore:
+    """A store that the results of a run go to; ``folder`` is None if they stay where they are."""
+
+    folder: RemoteFolder | None
+    stages: tuple[str, ...] | None = None
+    limits: SendLimits = field(default_factory=SendLimits)
+
+    @contextlib.contextmanager
+    def uploads(self, run_folder: Path) -> Iterator[Uploads | None]:
+        """Copy what is offered meanwhile; a context. Raises ConfigError if ``run_folder`` takes no file."""
+        if self.folder is None:
+            yield None
+            return
+        to = Destination(self.folder.url, self.stages)
+        try:
+            uploads = Uploads(self.folder, run_folder, to, self.limits)
+        except OSError as error:
+            raise ConfigError(f"cannot write to {run_folder}: {error}", hint=HINT) from error
+        with uploads:
+            yield uploads
+
+
+def open_store_of(section: "UploadSection | None") -> OpenedStore:
+    """Open the store that a job's results go to.
+
+    Raises ConfigError or MissingExtra if its package cannot take that address.
+    """
+    if section is None:
+        return OpenedStore(None)
+    limits = SendLimits(section.timeout_s, section.retries)
+    return OpenedStore(RemoteFolder(section.to), section.stages, limits)
+
+
+def finish_uploads(
+    uploads: Uploads | None,
+    run_folder: Path,
+    interrupts: Interrupts,
+    *,
+    waits: bool,
+    watch: WatchUpload | None,
+) -> tuple[UploadOutcome | None, list[str]]:
+    """Wait until the store has all of a run, or Ctrl-C; returns what it has, and what it lacks in words.
+
+    waits  False: look only; who has ended the run by hand does not wait for a store
+    """
+    if uploads is None:
+        return None, []
+    why = ""
+    try:
+        if waits:
+            with interrupts.heeded():
+                outcome = uploads.finish(*(() if watch is None else (watch,)))
+        else:
+            outcome = uploads.outcome()
+    except (KeyboardInterrupt, OSError) as error:
+        outcome, why = uploads.outcome(), str(error) or "the copying was ended"
+    if not outcome.n_left:
+        return outcome, []
+    said = f": {outcome.why or why}" if outcome.why or why else ""
+    n_files = f"{outcome.n_left} file{'s' if outcome.n_left > 1 else ''}"
+    text = f"{n_files} of the run are not at {outcome.to} yet{said}; copy them: evenload upload {run_folder}"
+    return outcome, [text]
+
+
+def upload_run(run_folder: Path, to: str | None = None, watch: WatchUpload | None = None) -> UploadOutcome:
+    """Copy what a store lacks of the run in ``run_folder``.
+
+    to  the address of a folder; by default the one that it was copied to last
+    Raises ConfigError if there is no run, a process works in it, nobody said where to, or the store cannot be
+    opened; MissingExtra without its package.
+    """
+    if not (run_folder / "journal").is_dir():
+        raise ConfigError(
+            f"{run_folder} is not the folder of a run", hint="give the one that `evenload run` printed"
+        )
+    own_folder(run_folder, "results that are copied elsewhere")
+    last = last_destination(run_folder)
+    if to is None and last is None:
+        raise ConfigError(
+            f"{run_folder} was copied nowhere yet", hint="say where to: --to s3://bucket/folder"
+        )
+    url = to if to is not None else last.url if last else ""
+    if fault := fault_of_folder(url):
+        raise ConfigError(f"--to: {fault}" if to is not None else fault)
+    stages = last.stages if last is not None and to in (None, last.url) else None
+    store = OpenedStore(RemoteFolder(url), stages)
+    with contextlib.closing(Ledger.open(run_folder)), store.uploads(run_folder) as uploads:
+        assert uploads is not None
+        return uploads.finish(*(() if watch is None else (watch,)))
