@@ -59,6 +59,10 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 
 
+def is_putting() -> bool:
+    return any(thread.name == "evenload-put" for thread in threading.enumerate())
+
+
 def sums(files: dict[str, bytes]) -> str:
     return "".join(f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files))
 
@@ -82,7 +86,7 @@ def expected(run: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_run_of_faults_kills_and_changes_ends_with_whole_copies(
-    run: Path, tmp_path: Path, seed: int
+    run: Path, tmp_path: Path, seed: int, until: Callable[[Callable[[], object], str], None]
 ) -> None:
     chance = random.Random(seed)
     store = FaultyStore(
@@ -98,6 +102,7 @@ def test_any_run_of_faults_kills_and_changes_ends_with_whole_copies(
                 uploads.offer(path)
             if chance.random() < 0.5:
                 uploads.finish()
+        until(lambda: not is_putting(), "what an ended program was putting is there or not")
     store.fault_of = lambda path: ""
     before = store.puts.copy()
     with Uploads(store, run, TO, ONCE) as uploads:
