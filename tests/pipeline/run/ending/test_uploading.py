@@ -171,27 +171,25 @@ def test_who_is_not_let_in_is_told_without_the_secret_and_with_the_command(
 
 
 def test_files_are_copied_while_the_job_runs(job: Path, server: Server) -> None:
-    """The second stage waits until the files of the first one are there."""
+    """The second stage waits, for each item, until the file of the first one is there."""
     waits = """
         import pathlib, time
         while not pathlib.Path(inputs["gate"]).exists():
             time.sleep(0.01)
 """
-    (job.parent / "stages.py").write_text(
-        STAGE.replace('        return {"score"', waits + '        return {"score"')
-    )
-    gate = job.parent / "gate"
-    rows = [{"id": name, "gate": str(gate)} for name in ("one", "bad", "two")]
+    text = STAGE.replace('        return {"score"', waits + '        return {"score"')
+    (job.parent / "stages.py").write_text(text)
+    rows = [{"id": name, "gate": str(job.parent / f"gate.{name}")} for name in ("one", "bad", "two")]
     (job.parent / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    files = [f"/run/outputs/draw/{name}" for name in ("one.drawn.png", "two.note.txt")]
 
-    def open_gate() -> None:
-        while not is_over.is_set() and not all(name in server.files for name in files):
-            is_over.wait(0.01)
-        gate.touch()
+    def open_gates() -> None:
+        while not is_over.wait(0.01):
+            for row in rows:
+                if f"/run/outputs/draw/{row['id']}.note.txt" in server.files:
+                    Path(row["gate"]).touch()
 
     is_over = threading.Event()
-    thread = threading.Thread(target=open_gate)
+    thread = threading.Thread(target=open_gates)
     thread.start()
     try:
         result = Pipeline.from_yaml(job, [f"upload={server.url}"]).run(backend="inline")
