@@ -248,6 +248,7 @@ def test_schema_describes_every_key() -> None:
         "devices",
         "stages",
         "schedule",
+        "upload",
         "cache",
         "errors",
         "on_done",
