@@ -115,20 +115,20 @@ class FileSender:
         return self._is_over.is_set() or self._clock() < self._rests_until
 
     def _put(self, source: Path, relative: str) -> bool:
-        for attempt in range(self._limits.retries + 1):
-            fault = self._attempt(source, relative)
-            if fault is None:
-                with self._lock:
-                    self._n_failed = 0
-                return True
-            if isinstance(fault, TimeoutError) and relative in self._hanging:
+        n_tries = 0
+        while (fault := self._attempt(source, relative)) is not None:
+            n_tries += 1
+            is_last = n_tries > self._limits.retries or relative in self._hanging
+            if is_last or not is_worth_another_try(fault):
                 break
-            is_last = attempt == self._limits.retries or not is_worth_another_try(fault)
-            if is_last or self._is_over.wait(pause_s(attempt, None, random.random())):
+            if self._is_over.wait(pause_s(n_tries - 1, None, random.random())):
                 break
-        if not self._is_over.is_set():
+        if fault is None:
+            with self._lock:
+                self._n_failed = 0
+        elif not self._is_over.is_set():
             self._note(fault)
-        return False
+        return fault is None
 
     def _attempt(self, source: Path, relative: str) -> BaseException | None:
         """Try once; returns what was raised. One that hangs is left behind, and its file alone."""
