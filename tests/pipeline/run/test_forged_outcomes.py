@@ -17,6 +17,7 @@ from evenload.pipeline.dispatch.device_group import HeldTasks
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
     GIVE,
+    KEYS,
     LOAD,
     LOOK,
     RUN,
@@ -63,6 +64,14 @@ GOOD: list[tuple[Order, HeldTasks, list[OrderOutcome]]] = [
     (Order(RUN, 1, inputs=(inputs(TASKS[2]),)), HeldTasks(TASKS[2:], TASKS[:1], True), [done(TASKS[0])]),
     (Order(WAIT), HeldTasks((), TASKS[:1]), [OrderOutcome("failed", 0, TASKS[0], error=("E", "x", "tb"))]),
     (Order(WAIT), HeldTasks(TASKS), []),
+    (
+        Order(KEYS, 0, inputs=(inputs(TASKS[0]), inputs(TASKS[1]))),
+        HeldTasks(TASKS[:2]),
+        [
+            OrderOutcome("keyed", 0, TASKS[0], key="[3,4]"),
+            OrderOutcome("keyed", 0, TASKS[1], error=("E", "", "")),
+        ],
+    ),
 ]  # fmt: skip
 REMOTE: list[tuple[Order, HeldTasks, list[OrderOutcome]]] = [
     (Order(LOOK), HeldTasks(), [OrderOutcome("site", 0, site=SiteReport(lacks={1: ("a",)}))]),
@@ -104,6 +113,8 @@ WRONG: dict[str, tuple[int, Any]] = {
     "a value that JSON cannot hold": (4, [dataclasses.replace(done(TASKS[2]), outputs={"m": math.nan})]),
     "a text without end": (1, [OrderOutcome("memory", 1, error=("E", "x" * 10**6, ""))]),
     "memory that cannot be": (0, [OrderOutcome("loaded", 1, peak_bytes=-1)]),
+    "a key that nobody asked for": (2, [OrderOutcome("keyed", 0, TASKS[0], key="a")]),
+    "a key for one of two": (7, [OrderOutcome("keyed", 0, TASKS[0], key="a")]),
     "an outcome without fields": (0, [object.__new__(OrderOutcome)]),
 }
 

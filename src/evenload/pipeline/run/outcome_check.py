@@ -16,6 +16,7 @@ from evenload.pipeline.dispatch.device_group import HeldTasks
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import (
     GIVE,
+    KEYS,
     LOAD,
     LOOK,
     RUN,
@@ -38,6 +39,7 @@ HOW_LOADED = ("", "read", "unparked", "kept")
 HOW_COMPARED = re.compile(r"|differs|refused|equal(, [0-9.]{1,20}x as fast)?")
 MOST_TEXT = 65_536  # characters of a part of an error
 MOST_READS = 100_000
+MOST_KEY = 1000  # characters of a batch key; longer ones come as digests
 MOST_S = 1e8  # of a task, three years
 AHEAD_S = 60.0  # that the clock of another machine may seem to be ahead
 MOST_BYTES = 1 << 60
@@ -88,7 +90,7 @@ class OutcomeCheck:
         if n_loads != (order.kind == LOAD):
             return "another number of loads than it was told"
         is_left = not held.has_lanes and any(one.task in running for one in order.inputs)
-        return "no outcome of an item" if order.kind == RUN and is_left else ""
+        return "no outcome of an item" if order.kind in (RUN, KEYS) and is_left else ""
 
     def _of_fields(self, one: OrderOutcome) -> str:
         """What is wrong with the types and sizes of its fields."""
@@ -103,7 +105,7 @@ class OutcomeCheck:
             return "an outcome without times"
         if not (one.peak_bytes is None or _is_count(one.peak_bytes, MOST_BYTES)):
             return "a number of bytes that cannot be"
-        if type(one.must_replace) is not bool or not _is_text(one.how):
+        if type(one.must_replace) is not bool or type(one.gives_keys) is not bool or not _is_text(one.how):
             return "an outcome that is none"
         if type(one.outputs) is not dict or type(one.files) is not dict:
             return "outputs that are none"
@@ -126,6 +128,8 @@ class OutcomeCheck:
         if one.task is None:
             is_due = order.kind == LOAD and order.stage == one.stage and one.kind in OF_LOADS
             return "" if is_due and one.how in HOW_LOADED else "news of a load that nobody asked for"
+        if one.kind == "keyed":
+            return "" if order.kind == KEYS and _is_batch_key(one.key) else "a key that nobody asked for"
         if one.kind not in ("made", *ENDS) or (one.kind == "lacks" and not self._is_remote):
             return "an outcome of no kind"
         if not HOW_COMPARED.fullmatch(one.how):
@@ -200,6 +204,10 @@ def _is_number(number: Any) -> bool:
 
 def _is_text(text: Any) -> bool:
     return isinstance(text, str) and len(text) <= MOST_TEXT
+
+
+def _is_batch_key(key: Any) -> bool:
+    return key is None or (type(key) is str and len(key) <= MOST_KEY)
 
 
 def _is_piece(piece: Any) -> bool:
