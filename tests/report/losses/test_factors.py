@@ -152,6 +152,16 @@ def test_the_device_is_known_only_if_all_work_says_what_it_needs():
     assert value(one_sheet, "device efficiency") is None
 
 
+def test_a_group_works_as_fast_as_its_devices_together_and_a_shared_device_is_shared():
+    sheet = {name: {"name": "GPU", "flop_per_s": 1e12} for name in TWO}
+    work = {"item_work": {"map": {"flop": 4e12}}}
+    group = factors(span(0, 0.0, 4.0, "a+b"), devices=sheet, facts=work)
+    assert (value(group, "device efficiency"), group.share) == pytest.approx((0.5, 0.5))
+    both = [Span("map", "a", f"a/{i}", i, 1, 0.0, 8.0) for i in range(2)]
+    shared = factors(*both, devices={"a": sheet["a"]}, facts=work)
+    assert value(shared, "device efficiency") == pytest.approx(1.0)
+
+
 def test_a_run_that_goes_on_counts_no_worker_as_idle_whose_chunk_is_not_back_yet():
     started = RunStarted(0.0, "r", 0.0, None, TWO)
     found = summarise([started, span(0, 0.0, 1.0), span(1, 0.0, 8.0, "b")]).factors

@@ -66,6 +66,10 @@ class EstimateSection(Section):
     """Seconds for one item."""
     load_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Seconds to load the model."""
+    flop: Positive | None = None
+    """Operations for one item, such as 2.5e12; with them the report knows how efficient the devices were."""
+    bytes: Positive | None = None
+    """Bytes that one item moves in the device's memory; used as flop is."""
     activation: Size | None = None
     """Memory for one item beside the weights, such as 2.5GiB."""
     artifact: Size | None = None

@@ -204,11 +204,12 @@ class _StageSource:
             return self.history.item_s, "measured"
         if given.item_s is not None:
             return given.item_s * _scale(given.device, self.tflops), "given"
-        if self.work is None or self.tflops is None:
+        flop = given.flop or (self.work.flop if self.work is not None else None)
+        if flop is None or self.tflops is None:
             return None, "unknown"
-        item_s = self.work.flop / (EFFICIENCY * self.tflops * 1e12)
+        item_s = flop / (EFFICIENCY * self.tflops * 1e12)
         self._note(
-            f"{item_s:.3g} s an item is computed: {self.work.flop / 1e12:.3g} TFLOP at "
+            f"{item_s:.3g} s an item is computed: {flop / 1e12:.3g} TFLOP at "
             f"{EFFICIENCY:.0%} of {self.tflops:.0f} TFLOP/s"
         )
         return item_s, "computed"

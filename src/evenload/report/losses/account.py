@@ -33,6 +33,8 @@ from evenload.report.worker_tracks import WorkerTracks
 
 __all__ = ["LossAccount"]
 
+# What an item needs, and which fact of a device says how much of it there is in a second.
+RATES = {"flop": "flop_per_s", "bytes": "bytes_per_s"}
 MOST_STEPS = 20_000  # of a replay: items times slots
 MOST_LOADS = 1000
 STANDS_OUT = 1.5  # times the mean of all slots
@@ -209,15 +211,27 @@ class LossAccount:
         work = self._work.get(stage)
         if not isinstance(work, Mapping):
             return {}
+        counts = self._seen[stage].n_by_track if stage in self._seen else {}
         least = {}
         for track in tracks:
-            facts = self._facts.get(track.partition("/")[0], {})
-            pairs = (("flop", "flop_per_s"), ("bytes", "bytes_per_s"))
-            times = [_quotient(work.get(amount), facts.get(rate)) for amount, rate in pairs if amount in work]
+            rates = self._rates(track)
+            needs = [(work[amount], rates.get(rate)) for amount, rate in RATES.items() if amount in work]
+            times = [_quotient(amount, rate) for amount, rate in needs]
             known = [one for one in times if one is not None]
             if known and len(known) == len(times):
-                least[track] = max(known) * self._seen.get(stage, _Seen()).n_by_track.get(track, 0.0)
+                least[track] = max(known) * counts.get(track, 0.0)
         return least
+
+    def _rates(self, track: str) -> dict[str, float]:
+        """What a slot reaches at most: of a group what its devices do together, of a shared device its part."""
+        device = next((name for name, slots in self._seconds.items() if track in slots), track)
+        known = [self._facts.get(part, {}) for part in device.split("+")]
+        rates = {}
+        for rate in RATES.values():
+            parts = [one.get(rate) for one in known]
+            if all(isinstance(one, int | float) for one in parts):
+                rates[rate] = sum(parts) / len(self._seconds.get(device, (0,)))
+        return rates
 
 
 def _quotient(amount: Any, rate: Any) -> float | None:

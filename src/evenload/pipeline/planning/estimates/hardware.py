@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from evenload.errors import UnknownName
 
-__all__ = ["HARDWARE", "Hardware", "find_hardware", "hardware_named"]
+__all__ = ["HARDWARE", "Hardware", "find_hardware", "hardware_named", "peak_rates"]
 
 _PCIE4, _PCIE5 = 31.5e9, 63.0e9  # x16, bytes per second each way
 
@@ -13,33 +13,35 @@ _PCIE4, _PCIE5 = 31.5e9, 63.0e9  # x16, bytes per second each way
 class Hardware:
     """An accelerator by its data sheet.
 
-    tflops       10^12 operations per second of dense 16-bit matrix products
-    memory_gb    10^9 bytes of memory
-    bus_bytes_s  bytes per second of the link to the host, each way
-    has_bfloat16 it computes in bfloat16; else that is emulated, many times slower
+    tflops          10^12 operations per second of dense 16-bit matrix products
+    memory_gb       10^9 bytes of memory
+    memory_bytes_s  bytes per second that it reads and writes there
+    bus_bytes_s     bytes per second of the link to the host, each way
+    has_bfloat16    it computes in bfloat16; else that is emulated, many times slower
     """
 
     tflops: float
     memory_gb: float
+    memory_bytes_s: float
     bus_bytes_s: float
     has_bfloat16: bool = True
 
 
 HARDWARE = {
-    "h100": Hardware(989, 80, _PCIE5),
-    "h200": Hardware(989, 141, _PCIE5),
-    "b200": Hardware(2250, 180, _PCIE5),
-    "a100": Hardware(312, 80, _PCIE4),
-    "l40s": Hardware(362, 48, _PCIE4),
-    "l4": Hardware(121, 24, _PCIE4),
-    "a10": Hardware(125, 24, _PCIE4),
-    "a6000": Hardware(155, 48, _PCIE4),
-    "v100": Hardware(125, 32, _PCIE4 / 2, has_bfloat16=False),
-    "t4": Hardware(65, 16, _PCIE4 / 2, has_bfloat16=False),
-    "rtx5090": Hardware(209, 32, _PCIE5),
-    "rtx4090": Hardware(165, 24, _PCIE4),
-    "rtx3090": Hardware(71, 24, _PCIE4),
-    "mi300x": Hardware(1307, 192, _PCIE5),
+    "h100": Hardware(989, 80, 3.35e12, _PCIE5),
+    "h200": Hardware(989, 141, 4.8e12, _PCIE5),
+    "b200": Hardware(2250, 180, 8e12, _PCIE5),
+    "a100": Hardware(312, 80, 2.039e12, _PCIE4),
+    "l40s": Hardware(362, 48, 864e9, _PCIE4),
+    "l4": Hardware(121, 24, 300e9, _PCIE4),
+    "a10": Hardware(125, 24, 600e9, _PCIE4),
+    "a6000": Hardware(155, 48, 768e9, _PCIE4),
+    "v100": Hardware(125, 32, 900e9, _PCIE4 / 2, has_bfloat16=False),
+    "t4": Hardware(65, 16, 320e9, _PCIE4 / 2, has_bfloat16=False),
+    "rtx5090": Hardware(209, 32, 1792e9, _PCIE5),
+    "rtx4090": Hardware(165, 24, 1008e9, _PCIE4),
+    "rtx3090": Hardware(71, 24, 936e9, _PCIE4),
+    "mi300x": Hardware(1307, 192, 5.3e12, _PCIE5),
 }
 
 
@@ -55,3 +57,14 @@ def find_hardware(product: str) -> Hardware | None:
     squeezed = product.lower().replace(" ", "").replace("geforce", "")
     names = [name for name in HARDWARE if name in squeezed]
     return HARDWARE[max(names, key=len)] if names else None
+
+
+def peak_rates(product: str) -> dict[str, float]:
+    """What a device of this product name reaches at most by its data sheet, as the facts of a run name it.
+
+    Returns ``flop_per_s`` and ``bytes_per_s``; nothing for a product that the table does not have.
+    """
+    found = find_hardware(product)
+    if found is None:
+        return {}
+    return {"flop_per_s": found.tflops * 1e12, "bytes_per_s": found.memory_bytes_s}
