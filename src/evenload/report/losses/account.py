@@ -216,6 +216,7 @@ class LossAccount:
         for track in tracks:
             rates = self._rates(track)
             needs = [(work[amount], rates.get(rate)) for amount, rate in RATES.items() if amount in work]
+            needs = [(work[amount], rates.get(rate)) for amount, rate in RATES.items() if amount in work]
             times = [_quotient(amount, rate) for amount, rate in needs]
             known = [one for one in times if one is not None]
             if known and len(known) == len(times):
