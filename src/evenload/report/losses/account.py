@@ -216,7 +216,6 @@ class LossAccount:
         for track in tracks:
             rates = self._rates(track)
             needs = [(work[amount], rates.get(rate)) for amount, rate in RATES.items() if amount in work]
-            needs = [(work[amount], rates.get(rate)) for amount, rate in RATES.items() if amount in work]
             times = [_quotient(amount, rate) for amount, rate in needs]
             known = [one for one in times if one is not None]
             if known and len(known) == len(times):
@@ -224,7 +223,7 @@ class LossAccount:
         return least
 
     def _rates(self, track: str) -> dict[str, float]:
-        """What a slot reaches at most: of a group what its devices do together, of a shared device its part."""
+        """What a slot reaches at most: a group what its devices do together, a shared device a part."""
         device = next((name for name, slots in self._seconds.items() if track in slots), track)
         known = [self._facts.get(part, {}) for part in device.split("+")]
         rates = {}
