@@ -228,8 +228,8 @@ class LossAccount:
         known = [self._facts.get(part, {}) for part in device.split("+")]
         rates = {}
         for rate in RATES.values():
-            parts = [one.get(rate) for one in known]
-            if all(isinstance(one, int | float) for one in parts):
+            parts = [one[rate] for one in known if isinstance(one.get(rate), int | float)]
+            if len(parts) == len(known):
                 rates[rate] = sum(parts) / len(self._seconds.get(device, (0,)))
         return rates
 
