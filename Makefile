@@ -53,7 +53,7 @@ style: $(STAMP)dev
 	$(BIN)/lint-imports
 
 types: $(STAMP)dev
-	$(BIN)/pyright
+	$(BIN)/pyrefly check --summary=none --output-format min-text
 
 docs: $(STAMP)dev  ## Serve the documentation on this machine
 	$(BIN)/mkdocs serve

@@ -229,10 +229,10 @@ class SlicesFailed(TaskError, ExceptionGroup):
     Its ``index``, ``device`` and ``__cause__`` are the first one's; ``except*`` takes it apart.
     """
 
-    message = ""  # type: ignore[assignment]  # a group's own cannot be set
+    message = ""  # a group's own cannot be set
 
     def __new__(cls, message: str, errors: Sequence[TaskError]) -> "SlicesFailed":
-        return ExceptionGroup.__new__(cls, message, errors)
+        return ExceptionGroup.__new__(cls, message, errors)  # pyrefly: ignore
 
     def __init__(self, message: str, errors: Sequence[TaskError]):
         first = errors[0]

@@ -92,9 +92,9 @@ def test_off_and_on_and_counters():
 
 def test_values_cannot_be_changed_in_place():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        LoadBalancer().threshold = 0.1  # pyright: ignore[reportAttributeAccessIssue]
+        LoadBalancer().threshold = 0.1  # pyrefly: ignore
     with pytest.raises(dataclasses.FrozenInstanceError):
-        BalancerState().enabled = False  # pyright: ignore[reportAttributeAccessIssue]
+        BalancerState().enabled = False  # pyrefly: ignore
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_integers_and_decimal_strings_are_accepted(way, valid, public):
 def test_coordinates_may_be_decimal_strings_in_lists(way, valid):
     key, public, proof = valid
     a, b, c = ([str(x) for x in proof.a], [[str(x) for x in pair] for pair in proof.b], list(proof.c))
-    assert verify(key, public, Proof(a, b, c))  # pyright: ignore[reportArgumentType]
+    assert verify(key, public, Proof(a, b, c))  # pyrefly: ignore
     assert verify(dataclasses.replace(key, alpha1=[str(x) for x in key.alpha1]), public, proof)
 
 

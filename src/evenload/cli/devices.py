@@ -192,7 +192,7 @@ def _units(device: Device) -> str:
 
 
 def _loads(reading: Reading) -> dict[str, Any]:
-    loads = asdict(reading)
+    loads: dict[str, Any] = asdict(reading)
     del loads["memory_total_bytes"]
     return loads
 

@@ -110,7 +110,7 @@ def _prove_mapped(request: ProveRequest, log: "EventLog") -> Iterator[Any]:
     from evenload.zk.formats.zkey import read_zkey
 
     read_zkey(request.zkey)
-    options = {"policy": request.policy, "on_error": "return", "level": request.level}
+    options: dict[str, Any] = {"policy": request.policy, "on_error": "return", "level": request.level}
     options |= {"events": log, "stage": "proof"}
     witnesses = [str(path) for path in request.witnesses]
     yield from prove_batch(request.zkey, witnesses, request.devices or "cpu", **options)

@@ -94,7 +94,7 @@ def _recipe(entry: Any, part: Callable[[str, Callable[[], Any]], Any]) -> Any:
             _mapping({key: value}, names)
             value = _named(key, value, known[key]) if key in known else value
             value = tuple(value) if key == "metrics" else value
-            Recipe(**{key: value})  # raises for what is wrong with this value alone
+            Recipe(**{key: value})  # pyrefly: ignore  # raises for what is wrong with this value alone
             return value
 
         made[key] = part(f"recipe.{key}", make)

@@ -32,7 +32,7 @@ class LimitedProtocol(H11Protocol):
     _due: asyncio.TimerHandle | None = None
     _stalled: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyrefly: ignore
         super().connection_made(transport)
         self._expect_request()
 

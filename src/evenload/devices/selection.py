@@ -28,7 +28,7 @@ NATIVE = frozenset({"cuda", "mps"})
 
 _ASK = "ask for at least 1, or for 'all'"
 
-Spec = str | int | Sequence["str | int | Device"] | Device
+Spec = str | int | Sequence[str | int | Device] | Device
 
 _TERM = re.compile(
     r"(?P<family>[a-z]+)(?::(?P<index>\d{1,9}))?(?:\*(?P<slots>\d{1,9}))?|(?P<bare>\d{1,9})", re.ASCII

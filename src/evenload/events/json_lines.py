@@ -5,7 +5,7 @@ import functools
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 from evenload._plain_text import escaped_json
 from evenload.events.kinds import Event
@@ -14,7 +14,7 @@ __all__ = ["decode", "encode", "json_text"]
 
 _MOST_DEPTH = 50
 _MOST_BITS = 14_280  # 4299 digits: Python neither prints nor reads integers of more
-_TYPES: dict[str, type] = {cls.__name__: cls for cls in Event.__args__}
+_TYPES: dict[str, type] = {cls.__name__: cls for cls in get_args(Event)}
 _FIELDS = {name: frozenset(f.name for f in dataclasses.fields(cls)) for name, cls in _TYPES.items()}
 _ORDERED = {cls: tuple(f.name for f in dataclasses.fields(cls)) for cls in _TYPES.values()}
 

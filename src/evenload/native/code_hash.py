@@ -79,7 +79,7 @@ def _tree(path: str) -> ast.Module:
 @functools.cache
 def _definitions(path: str) -> dict[int, ast.AST]:
     """The functions of a file by the line of their first decorator, as in ``co_firstlineno``."""
-    found = {}
+    found: dict[int, ast.AST] = {}
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.FunctionDef):
             found[min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])] = node

@@ -147,7 +147,7 @@ def _has_known_layout() -> bool:
         return False
     probe = np.zeros((3, 5), np.int32)
     at = id(probe)
-    read = {offset: kind.from_address(at + offset).value for offset, kind in _LAYOUT.items()}
+    read: dict[int, Any] = {offset: kind.from_address(at + offset).value for offset, kind in _LAYOUT.items()}
     dims = (ctypes.c_int64 * 2).from_address(read[32])
     number = ctypes.c_int.from_address(read[56] + 28).value
     return (read[8], read[16], read[24], tuple(dims), number) == (

@@ -80,7 +80,7 @@ class SeenInputs(MutableMapping[str, Any]):
         return dict, (dict(self),)
 
 
-class _SeenItem(Item):
+class _SeenItem(Item):  # pyrefly: ignore  # has __slots__ of its own
     """An item that notes which of its fields are read."""
 
     __slots__ = ("_seen",)
@@ -104,7 +104,7 @@ def see_item(item: Item, seen: set[str]) -> Item:
     return twin
 
 
-class _SeenContext(StageContext):
+class _SeenContext(StageContext):  # pyrefly: ignore
     """A context that notes whether the job's seed is read, and which files are asked for."""
 
     __slots__ = ("_seen",)

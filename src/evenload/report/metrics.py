@@ -48,7 +48,7 @@ class Metrics:
         self._n_running: dict[str, dict[str, int]] = {}  # stage -> device -> items
         self._n_queued: dict[str, dict[str, int]] = {}
         self.registry.register(_Summary(self))
-        self._handlers = {
+        self._handlers: dict[type, Callable[[Any], None]] = {
             Span: self._on_span,
             Idle: self._on_idle,
             ItemFailed: self._on_failed,

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from evenload._private_files import open_plain
 from evenload.errors import ConfigError
@@ -143,7 +143,7 @@ _CONFIGS = ("config.yaml", "config.yml", "config.json", "config.toml", "config")
 def read_config(folder: Path | None, limit: int = 40_000) -> str:
     """The run's configuration as it was written, "" if there is none; at most ``limit`` characters."""
     for name in _CONFIGS if folder else ():
-        path = folder / name  # type: ignore[operator]
+        path = folder / name  # pyrefly: ignore
         if path.is_file():
             with open(open_plain(path), encoding="utf-8", errors="replace") as text:
                 return text.read(limit)
@@ -186,12 +186,12 @@ def _checks(cls: type) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...
     """Names of a class's fields that must be numbers, may be numbers or None, and must be strings."""
     by_kind: dict[Any, list[str]] = {float: [], float | None: [], str: []}
     for one in fields(cls):
-        kind = {int: float, int | None: float | None}.get(one.type, one.type)  # type: ignore[call-overload]
+        kind = {int: float, int | None: float | None}.get(one.type, one.type)  # pyrefly: ignore
         by_kind.get(kind, []).append(one.name)
     return tuple(by_kind[float]), tuple(by_kind[float | None]), tuple(by_kind[str])
 
 
-_CHECKS = {cls: _checks(cls) for cls in Event.__args__}
+_CHECKS = {cls: _checks(cls) for cls in get_args(Event)}
 
 
 def is_sane(event: Event) -> bool:
@@ -241,4 +241,4 @@ def _unknown_name(line: str) -> str | None:
     return name if isinstance(name, str) and name not in _KNOWN else None
 
 
-_KNOWN = {cls.__name__ for cls in Event.__args__}
+_KNOWN = {cls.__name__ for cls in get_args(Event)}

@@ -67,7 +67,7 @@ class SpanSink:
                 self._stage(event.stage, event.t).add_event("exception", error, self._ns(event.t))
             case Moved():
                 moved = {"evenload.source": event.source, "evenload.target": event.target}
-                moved["evenload.items"] = event.n_items  # type: ignore[assignment]
+                moved["evenload.items"] = event.n_items  # pyrefly: ignore
                 if self._run is not None:
                     self._run.add_event("moved", moved, self._ns(event.t))
             case StageFinished():

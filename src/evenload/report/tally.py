@@ -1,8 +1,9 @@
 """Counts a run's events as they come, in memory bounded by devices, stages and one byte per item."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heappush, heapreplace
+from typing import Any
 
 from evenload.balance.bound import Bound, StageWork, bound_together
 from evenload.balance.metrics import imbalance, utilisation_deviation
@@ -55,7 +56,7 @@ class Tally:
         self._failures: list[FailedItem] = []
         self._errors: Counter[str] = Counter()
         self._n: Counter[str] = Counter()
-        self._handlers = {
+        self._handlers: dict[type, Callable[[Any], None]] = {
             RunStarted: self._on_started,
             StageStarted: self._on_stage,
             StageFinished: self._on_stage_end,

@@ -82,7 +82,7 @@ class ProvingKey:
         return self.domain.n_bytes + self.coefficients.nbytes + sum(b.n_bytes for b in self.bases.values())
 
 
-class CpuKey(ProvingKey):
+class CpuKey(ProvingKey):  # pyrefly: ignore  # its own __slots__ are none
     """A key for the CPU's kernels of one instruction level."""
 
     __slots__ = ()

@@ -47,7 +47,7 @@ class ProofJob:
     def exception(self, timeout_s: float | None = None) -> Exception | None:
         """The error, CancelledError for a cancelled job, or None; waits like ``result``."""
         try:
-            return self._future.exception(timeout_s)  # pyright: ignore[reportReturnType]
+            return self._future.exception(timeout_s)  # pyrefly: ignore
         except CancelledError as error:
             return error
 

@@ -92,7 +92,7 @@ def verifier_contract(key: VerificationKey, name: str = "Groth16Verifier") -> st
     terms = [
         f"        if (!_add(sum, {x}, {y}, publicInputs[{k}])) return false;" for k, (x, y) in enumerate(rest)
     ]
-    words = {6: key.alpha1, 8: _words(key.beta2), 14: _words(key.gamma2), 20: _words(key.delta2)}
+    words = {6: key.alpha1 or (0, 0), 8: _words(key.beta2), 14: _words(key.gamma2), 20: _words(key.delta2)}
     pairs = [
         f"        pairs[{start + k}] = {value};"
         for start, point in words.items()
@@ -106,5 +106,5 @@ def verifier_contract(key: VerificationKey, name: str = "Groth16Verifier") -> st
 
 def _words(point: Any) -> tuple[int, int, int, int]:
     """A point of G2 as the precompiles take it."""
-    (x0, x1), (y0, y1) = point
+    (x0, x1), (y0, y1) = point or ((0, 0), (0, 0))
     return x1, x0, y1, y0

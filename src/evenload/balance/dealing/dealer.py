@@ -77,7 +77,7 @@ class Dealer:
             self._devices.set_ceiling(device, ceiling)
         self._pool = ItemPool()
         self._chunks = ChunksInFlight()
-        self.sizes = learner and LearnedSizes(learner, self._pool, self._chunks, self._devices)
+        self.sizes = LearnedSizes(learner, self._pool, self._chunks, self._devices) if learner else None
         self._total: int | None = None
         self._is_closed = False
         self._n_unfinished = 0

@@ -85,7 +85,7 @@ class FollowedJobs:
         factors = tally.summary().factors if tally is not None else None
         if factors is not None:
             row["useful"] = factors.share
-        return JobRow(**row)  # type: ignore[arg-type]
+        return JobRow(**row)  # pyrefly: ignore
 
     def _read(self, path: str) -> tuple[Pace, Tally]:
         fresh = (Follower(Path(path), only_own=True), Pace(), Tally())

@@ -72,7 +72,7 @@ def _weighted_sums(states: list[Mapping[str, Tensor]], weights: list[float]) -> 
     if isinstance(first, StateRow) and all(
         isinstance(s, StateRow) and s.stack is first.stack for s in states
     ):
-        return _stacked_sums(first, [s.row for s in states], weights)  # pyright: ignore
+        return _stacked_sums(first, [s.row for s in states], weights)  # pyrefly: ignore
     sums = {name: torch.zeros(t.numel(), dtype=torch.float64) for name, t in first.items()}
     for state, weight in zip(states, weights, strict=True):
         for name, total in sums.items():
@@ -103,7 +103,7 @@ def _stacked_sums(first: StateRow, rows: list[int], weights: list[float]) -> lis
 def make_reducer(reduce: str | Reducer | None) -> Reducer | None:
     """The reducer of that name, or the one given. Raises ConfigError for an unknown name."""
     if reduce is None or (hasattr(reduce, "take") and hasattr(reduce, "value")):
-        return reduce  # pyright: ignore[reportReturnType]
+        return reduce  # pyrefly: ignore
     if reduce == "mean":
         return Mean()
     raise ConfigError(f"reduce={reduce!r}", hint="use 'mean', or an object with take(results) and value()")

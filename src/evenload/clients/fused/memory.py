@@ -40,7 +40,7 @@ def bytes_per_client(model: nn.Module, task: ClientTask) -> int:
     with torch.random.fork_rng(), hooks, precision_of(task.recipe, str(x.device)):
         outputs = probed(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
         loss_of(task.recipe)(outputs, y).sum()
-    slots = len(task.recipe.optimizer.state_names(type(task.recipe.optimizer).form([task.recipe.optimizer])))  # pyright: ignore
+    slots = len(task.recipe.optimizer.state_names(type(task.recipe.optimizer).form([task.recipe.optimizer])))  # pyrefly: ignore
     batch = x.numel() * x.element_size()
     return int(SLACK * (params * (2 + slots) + 2 * buffers + sum(kept.values()) + batch))
 

@@ -29,7 +29,7 @@ def with_rules(model: nn.Module) -> nn.Module:
         if isinstance(child, nn.RNNBase) and RecurrentRule.takes(child):
             return RecurrentRule(child)
         if is_plain(child):
-            child.__class__ = CONVOLUTIONS[type(child)]  # pyright: ignore
+            child.__class__ = CONVOLUTIONS[type(child)]
         return None
 
     found = replace_modules(copy.deepcopy(model), rule)
@@ -43,7 +43,7 @@ class _Pooled:
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         with PoolingRule():
-            return super().forward(*args, **kwargs)  # pyright: ignore
+            return super().forward(*args, **kwargs)  # pyrefly: ignore
 
 
 class RecurrentRule(nn.Module):
@@ -55,7 +55,7 @@ class RecurrentRule(nn.Module):
 
     def __init__(self, twin: nn.RNNBase):
         super().__init__()
-        self.kind = {nn.RNN: "rnn", nn.GRU: "gru", nn.LSTM: "lstm"}[type(twin)]  # pyright: ignore
+        self.kind = {nn.RNN: "rnn", nn.GRU: "gru", nn.LSTM: "lstm"}[type(twin)]  # pyrefly: ignore
         self.hidden_size, self.num_layers = twin.hidden_size, twin.num_layers
         self.batch_first, self.bidirectional = twin.batch_first, twin.bidirectional
         self.nonlinearity = getattr(twin, "nonlinearity", "tanh")

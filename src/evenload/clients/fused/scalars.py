@@ -54,7 +54,7 @@ class Scalars:
         recipes = [task.recipe for task in (tasks[:1] if self._has_one_recipe else tasks)]
         optimizers = [recipe.optimizer for recipe in recipes]
         factor = np.ones(1) if self._is_constant else _factors(tasks, steps)
-        numbers = optimizers[0].scalars(self._form.optimizer, optimizers, factor, steps + 1)  # pyright: ignore
+        numbers = optimizers[0].scalars(self._form.optimizer, optimizers, factor, steps + 1)  # pyrefly: ignore
         if self._form.prox:
             numbers["prox"] = np.array([recipe.prox for recipe in recipes])
         if recipes[0].clip is not None:

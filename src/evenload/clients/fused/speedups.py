@@ -38,7 +38,7 @@ def _compile_plainly(
 ) -> Callable[..., Any]:
     import torch._inductor
 
-    return torch._inductor.compile(graph, [*example], options=options)  # pyright: ignore[reportReturnType]
+    return torch._inductor.compile(graph, [*example], options=options)  # pyrefly: ignore
 
 
 PLAIN = Speedups(lambda graph, example: (graph, None), _compile_plainly, nullcontext)

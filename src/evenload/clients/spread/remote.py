@@ -122,7 +122,8 @@ def sent_recipe(recipe: Recipe) -> "SentRecipe":
         if callable(fn := getattr(recipe, name)):
             body, buffers = pickle_callable(fn)
             own[name] = (body, *map(bytes, buffers))
-    return (dataclasses.replace(recipe, **dict.fromkeys(own)) if own else recipe), own
+    without: dict[str, Any] = dict.fromkeys(own)
+    return (dataclasses.replace(recipe, **without) if own else recipe), own
 
 
 def sent_task(task: ClientTask, recipe: SentRecipe) -> tuple:

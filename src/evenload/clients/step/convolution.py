@@ -80,10 +80,10 @@ class _LoopedConvolution(torch.autograd.Function):
         ctx.has_bias, ctx.geometry = inputs[2] is not None, inputs[3]
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, grad: Tensor):  # pyrefly: ignore
         x, weight = ctx.saved_tensors
         wanted = (ctx.needs_input_grad[0], True, ctx.has_bias)
-        grads = iter(_LoopedGradients.apply(grad, x, weight, ctx.geometry, wanted))  # pyright: ignore
+        grads = iter(_LoopedGradients.apply(grad, x, weight, ctx.geometry, wanted))  # pyrefly: ignore
         return *(next(grads) if is_wanted else None for is_wanted in wanted), None
 
     @staticmethod
@@ -91,7 +91,7 @@ class _LoopedConvolution(torch.autograd.Function):
         *tensors, geometry = args
         parts = _client_rows(tensors, in_dims, info.batch_size)
         lines = [_LoopedConvolution.apply(*row, geometry) for row in parts]
-        return torch.stack(lines), 0  # pyright: ignore
+        return torch.stack(lines), 0
 
 
 class _LoopedGradients(FirstDerivative):
@@ -110,7 +110,7 @@ class _LoopedGradients(FirstDerivative):
         *tensors, geometry, wanted = args
         parts = _client_rows(tensors, in_dims, info.batch_size)
         lines = [_LoopedGradients.apply(*row, geometry, wanted) for row in parts]
-        columns = tuple(torch.stack(column) for column in zip(*lines, strict=True))  # pyright: ignore
+        columns = tuple(torch.stack(column) for column in zip(*lines, strict=True))
         return columns, (0,) * len(columns)
 
 

@@ -60,7 +60,7 @@ def with_keyed_dropout(model: nn.Module) -> nn.Module:
     def keyed(child: nn.Module) -> nn.Module | None:
         if type(child) not in kinds:
             return None
-        return KeyedDropout(child.p, next(layers), kinds[type(child)])  # pyright: ignore
+        return KeyedDropout(child.p, next(layers), kinds[type(child)])  # pyrefly: ignore
 
     return replace_modules(model, keyed)
 

@@ -99,7 +99,7 @@ def form_of(traits: ModelTraits, tasks: list[ClientTask]) -> StepForm:
         trained=traits.trained,
         frozen=tuple(name for name in own if name not in known),
         buffers=traits.changing,
-        optimizer=type(recipes[0].optimizer).form([r.optimizer for r in recipes]),  # pyright: ignore
+        optimizer=type(recipes[0].optimizer).form([r.optimizer for r in recipes]),  # pyrefly: ignore
         prox=any(r.prox for r in recipes),
         correction=any(task.correction is not None for task in tasks),
         shares_frozen=all(task.start is tasks[0].start for task in tasks),

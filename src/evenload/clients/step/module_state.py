@@ -86,7 +86,7 @@ class ModuleState:
                 self._attributes[at][1][key] = value
         for buffer, value in self._buffers:
             if buffer.shape != value.shape:
-                buffer.set_(value.clone())  # pyright: ignore[reportArgumentType]
+                buffer.set_(value.clone())  # pyrefly: ignore
             else:
                 buffer.copy_(value)
         for p, requires_grad in self._params:

@@ -31,7 +31,7 @@ class PoolingRule(TorchFunctionMode):
             if size is not None and (found := max_pool(x, size)) is not None:
                 return found
             if size is not None and _is_fit(x, size):
-                return MaxPoolByViews.apply(x, size)[0]  # pyright: ignore
+                return MaxPoolByViews.apply(x, size)[0]
         return func(*args, **kwargs)
 
 
@@ -63,7 +63,7 @@ class MaxPoolByViews(torch.autograd.Function):
         ctx.save_for_backward(x, output[1])
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, grad: Tensor, _: Tensor):  # pyrefly: ignore
         x, places = ctx.saved_tensors
         window = [ctx.size, ctx.size]
         return torch.ops.aten.max_pool2d_with_indices_backward(

@@ -16,7 +16,7 @@ class FirstDerivative(torch.autograd.Function):
         pass
 
     @staticmethod
-    def backward(ctx, *grads):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, *grads):  # pyrefly: ignore
         raise NotImplementedError("second derivatives of a fused convolution or pooling")
 
 

@@ -236,15 +236,15 @@ class Tuner:
         """Halve or double the chunk, for up to MOST_WALK sizes while within FLAT of the fastest."""
         each = min(-(-self._n // cores), max(1, self._most("inline") // cores))
         gain = NEXT_GAIN if best.strategy.is_compiled else 0.0
-        at: Probe | None = best
+        at = best
         for _ in range(MOST_WALK):
             chunk = self._even(max(1, min(int(times * at.strategy.chunk), each)), each)
             if chunk == at.strategy.chunk:
                 break
-            at = self._probe_threads(replace(best.strategy, chunk=chunk), gain)
-            if at is None or at.step_s > FLAT * best.step_s:
+            other = self._probe_threads(replace(best.strategy, chunk=chunk), gain)
+            if other is None or other.step_s > FLAT * best.step_s:
                 break
-            best = min(best, at, key=lambda p: p.step_s)
+            at, best = other, min(best, other, key=lambda p: p.step_s)
         return best
 
     def _probe_threads(self, strategy: Strategy, gain: float = 0.0) -> Probe | None:

@@ -33,7 +33,7 @@ def kind_of_work(tasks: Sequence[ClientTask]) -> tuple:
         (first.loss, first.metrics, first.augment, first.precision, first.step),
         (first.batch_size, first.epochs, first.steps, first.clip is None, any(r.prox for r in recipes)),
         type(first.optimizer).__name__,
-        type(first.optimizer).form([r.optimizer for r in recipes]),  # pyright: ignore
+        type(first.optimizer).form([r.optimizer for r in recipes]),  # pyrefly: ignore
         any(task.correction is not None for task in tasks),
     )
 

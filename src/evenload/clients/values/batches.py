@@ -71,7 +71,7 @@ def plan_batches(
             own = lines[0] if n_epochs == 1 else lines[:, : extent.per_epoch].reshape(-1, lines.shape[2])
             drawn = extent.no_draws if draw_keys is None else draw_keys[at, : extent.n_steps]
             plans[at] = Batches(own[: extent.n_steps], extent.counts, drawn)
-    return plans  # pyright: ignore[reportReturnType]
+    return plans  # pyrefly: ignore
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def as_rows(dataset: Any, dtype: torch.dtype) -> Rows:
     if len(tensors) == 2:
         return _cast(Rows(*tensors), dtype)
     if isinstance(dataset, torch.utils.data.Subset) and len(getattr(dataset.dataset, "tensors", ())) == 2:
-        return _cast(Rows(*dataset.dataset.tensors, np.asarray(dataset.indices, np.int64)), dtype)  # pyright: ignore
+        return _cast(Rows(*dataset.dataset.tensors, np.asarray(dataset.indices, np.int64)), dtype)  # pyrefly: ignore
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         return _cast(_collect(dataset), dtype)
     raise ConfigError(

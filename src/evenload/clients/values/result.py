@@ -135,7 +135,7 @@ class TrainResult(Sequence[ClientResult]):
             index=failed[0].client,
             hint="the other clients are in this error's `result`; on_error='return' returns them instead",
         )
-        error.result = self  # pyright: ignore[reportAttributeAccessIssue]
+        error.result = self  # pyrefly: ignore
         raise error from failed[0].error
 
 

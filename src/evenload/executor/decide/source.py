@@ -272,7 +272,7 @@ def array_bytes(part: Any) -> int:
 def known_length(items: Iterable[Any]) -> int | None:
     """How many items there are, if they say so: a data loader over a stream has a length that raises."""
     try:
-        return len(items)  # type: ignore[arg-type]
+        return len(items)  # pyrefly: ignore
     except Exception:
         return None
 
@@ -322,7 +322,7 @@ def make_source(items: Iterable[Any], cost: Cost | bool, on_news: Callable[[], N
     if cost is True:
         raise ConfigError("cost=True says no size", hint="leave it out to have sizes learned, or give hints")
     if type(items) in (list, tuple, range):
-        return ListSource(items, cost)  # type: ignore[arg-type]
+        return ListSource(items, cost)  # pyrefly: ignore
     if on_news is None:
         return IteratorSource(items, cost)
     return ThreadedSource(items, cost, on_news)

@@ -63,7 +63,7 @@ def join(rendezvous: Rendezvous, number: int) -> None:
     options: dict[str, Any] = {}
     if rendezvous.timeout_s is not None:
         options["timeout"] = timedelta(seconds=rendezvous.timeout_s)
-    tcp_store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage] - public by its documentation
+    tcp_store = dist.TCPStore
     store = tcp_store(
         rendezvous.host, rendezvous.port, rendezvous.size, is_master=False, wait_for_workers=False, **options
     )

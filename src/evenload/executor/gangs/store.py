@@ -19,7 +19,7 @@ def open_store(host: str) -> Iterator[int]:
 
     listener = socket.create_server((host, 0), backlog=1024)
     port = listener.getsockname()[1]
-    tcp_store = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage] - public by its documentation
+    tcp_store = dist.TCPStore
     store = tcp_store(host, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
     try:
         yield port

@@ -24,7 +24,7 @@ class CallFuture(Future[T]):
     def __init__(self, is_bringer: Callable[[], bool]):
         super().__init__()
         self._is_bringer = is_bringer
-        self._waiters = _Waiters(self)  # type: ignore[assignment]  # what ``wait`` adds itself to
+        self._waiters = _Waiters(self)  # what ``wait`` adds itself to
 
     def result(self, timeout: float | None = None) -> T:
         self.check_wait()

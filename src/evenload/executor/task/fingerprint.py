@@ -201,7 +201,7 @@ class _Walk:
         if isinstance(parts, str):
             return self._text(b"g", f"{type(value).__module__}:{parts}".encode())
         made, args, state, elements, pairs, *_ = (*parts, None, None, None, None)
-        return self._all(b"r", (made, args, state, list(elements or ()), dict(pairs or ())))
+        return self._all(b"r", (made, args, state, list(elements or ()), dict(pairs or ())))  # pyrefly: ignore
 
 
 def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
@@ -216,7 +216,8 @@ def _as_array(value: Any) -> tuple[str, tuple, memoryview] | None:
         name, shape = f"torch {value.dtype}", tuple(value.shape)
         value = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         return name, shape, memoryview(value)
-    if numpy is None or type(value) is not getattr(numpy, "ndarray", None) or value.dtype.hasobject:
+    array: Any = getattr(numpy, "ndarray", None)
+    if numpy is None or not array or type(value) is not array or value.dtype.hasobject:
         return None
     name = f"numpy {value.dtype.str if value.dtype.names is None else value.dtype.descr}"
     return name, value.shape, memoryview(numpy.ascontiguousarray(value).reshape(-1).view("u1"))

@@ -172,7 +172,7 @@ class Lender:
         except BaseException:
             os.close(self._fd)
             raise
-        weakref.finalize(self._map, os.close, self._fd).atexit = False
+        weakref.finalize(self._map, os.close, self._fd).atexit = False  # pyrefly: ignore
         _prefer_large_pages(self._map)
         if not self._back(0, HEADER_BYTES):
             raise OSError(errno.ENOMEM, "no memory for an arena")
@@ -187,7 +187,7 @@ class Lender:
 
     def when_gone(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call ``function`` when this end is freed."""
-        weakref.finalize(self._map, function, *arguments).atexit = False
+        weakref.finalize(self._map, function, *arguments).atexit = False  # pyrefly: ignore
 
     @property
     def n_lent(self) -> int:
@@ -298,7 +298,7 @@ class Borrower:
 
     def when_gone(self, function: Callable[..., None], *arguments: Any) -> None:
         """Call ``function`` when this end and all views of its pieces are freed."""
-        weakref.finalize(self._map, function, *arguments).atexit = False
+        weakref.finalize(self._map, function, *arguments).atexit = False  # pyrefly: ignore
 
     @property
     def n_leases(self) -> int:

@@ -101,7 +101,7 @@ class SharedMemory:
             for fd in fds:
                 os.close(fd)
             for cell in cells:
-                self._budget.close_cell(cell)  # type: ignore[union-attr]
+                self._budget.close_cell(cell)  # pyrefly: ignore
             self._give_up(f"no shared memory: {error}")
             return None
         lender.when_gone(budget.close_cell, cells[0])

@@ -108,7 +108,7 @@ class Code:
         """The address of ``n_bytes`` that live until the function returns."""
         with self.ir.goto_entry_block():
             slot = self.ir.alloca(ir.ArrayType(I8, n_bytes))
-            slot.align = align  # pyright: ignore[reportAttributeAccessIssue]
+            slot.align = align
             return self.ir.ptrtoint(slot, I64)
 
     def table(self, name: str, values: Sequence[int], kind: Any = I64) -> Any:
@@ -117,10 +117,10 @@ class Code:
         if name not in module.globals:
             array = ir.ArrayType(kind, len(values))
             constant = ir.GlobalVariable(module, array, name)
-            constant.initializer = ir.Constant(array, list(values))  # pyright: ignore[reportAttributeAccessIssue]
+            constant.initializer = ir.Constant(array, list(values))
             constant.global_constant = True
             constant.linkage = "internal"
-            constant.align = 64  # pyright: ignore[reportAttributeAccessIssue]
+            constant.align = 64
         return self.ir.ptrtoint(module.globals[name], I64)
 
     def copy(self, target: Any, source: Any, n_bytes: int) -> None:

@@ -65,7 +65,7 @@ def rebalance_experts(
     is_grouped = name.endswith("hierarchical") and alive.all() and num_groups is not None
     plan = _plan_by_eplb if policy == "eplb" else _plan_by_search
     maps = plan(loads, alive, width, num_groups if is_grouped else None, num_nodes)
-    return tuple(torch.from_numpy(one) for one in maps)  # type: ignore[return-value]
+    return tuple(torch.from_numpy(one) for one in maps)
 
 
 def _plan_by_eplb(

@@ -191,7 +191,9 @@ class StageSpec(Section):
         from evenload.pipeline.job.builtin_stages import find_builtin_stage
 
         try:
-            return kind if kind is None else find_builtin_stage(kind) and kind
+            if kind is not None:
+                find_builtin_stage(kind)
+            return kind
         except EvenloadError as error:
             raise ValueError(one_line(error)) from error
 

@@ -62,7 +62,7 @@ _SCALARS = (
 @functools.cache
 def _loader() -> Any:
     yaml = require("yaml", extra="yaml", why="reading job files")
-    loader = type("Loader", (yaml.SafeLoader,), {})
+    loader: Any = type("Loader", (yaml.SafeLoader,), {})
     kept = {"tag:yaml.org,2002:null", "tag:yaml.org,2002:merge"}
     loader.yaml_implicit_resolvers = {
         first: [rule for rule in rules if rule[0] in kept]

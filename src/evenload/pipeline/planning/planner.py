@@ -58,7 +58,7 @@ def _without_done_stages(problem: Problem) -> Problem:
     left = [number for number in range(len(problem.stages)) if problem.n_left(number)]
     if not left or len(left) == len(problem.stages):
         return problem
-    stages, done = (tuple(some[n] for n in left) for some in (problem.stages, problem.done))
+    stages, done = tuple(problem.stages[n] for n in left), tuple(problem.done[n] for n in left)
     now = {number: at for at, number in enumerate(left)}
     needs = tuple(tuple(now[n] for n in problem.needs[one] if n in now) for one in left if problem.needs)
     return replace(problem, stages=stages, done=done, needs=needs)

@@ -36,7 +36,9 @@ def peak_rates_of(device: Mapping[str, Any]) -> dict[str, float]:
 
 def planned_event(plan: "Plan", now_s: float) -> Planned:
     """``plan`` as it is told at ``now_s`` on the run's clock, before the first worker is started."""
-    slices = [[one.device, one.stage, one.kind, one.start_s, one.stop_s, one.n_items] for one in plan.slices]
+    slices: list[list[Any]] = [
+        [one.device, one.stage, one.kind, one.start_s, one.stop_s, one.n_items] for one in plan.slices
+    ]
     if len(slices) > MOST_SLICES:
         bars = Bars(n_bins=256)
         for device, stage, kind, start_s, stop_s, n_items in slices:

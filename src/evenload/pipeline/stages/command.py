@@ -60,7 +60,7 @@ class Command:
             made = {name: Path(scratch) / f"{name}.{suffix}" for name, suffix in self._files.items()}
             out = type("out", (), {name: str(path) for name, path in made.items()})
             # Looked up one by one: what no word asks for, the result does not depend on.
-            values = ChainMap[str, Any]({"out": out}, _ItemValues(item), inputs)  # type: ignore[arg-type]
+            values = ChainMap[str, Any]({"out": out}, _ItemValues(item), inputs)  # pyrefly: ignore
             done = self._finished([_filled(word, values) for word in self._words])
             outputs: dict[str, Any] = self._printed(done.stdout) if self._reads_json else {}
             for name, path in made.items():

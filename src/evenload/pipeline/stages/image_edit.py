@@ -214,5 +214,5 @@ def _let_area_change(pipeline_class: type) -> None:
             target_area = max(target_area * pixels / (1024 * 1024), 32 * 32)
         return original(target_area, ratio)
 
-    calculate_dimensions.asks_thread = True  # type: ignore[attr-defined]
-    module.calculate_dimensions = calculate_dimensions  # type: ignore[attr-defined]
+    calculate_dimensions.asks_thread = True  # pyrefly: ignore
+    module.calculate_dimensions = calculate_dimensions  # pyrefly: ignore

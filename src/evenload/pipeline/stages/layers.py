@@ -129,7 +129,7 @@ def _moved(value: Any, device: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.device == device:
             return value
-        copies: dict = vars(value).setdefault("_evenload_copies", {})  # type: ignore[attr-defined]
+        copies: dict = vars(value).setdefault("_evenload_copies", {})  # pyrefly: ignore
         if device not in copies or copies[device][0] != value._version:
             copies[device] = (value._version, value.to(device, non_blocking=True))
         return copies[device][1]

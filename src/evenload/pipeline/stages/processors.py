@@ -40,4 +40,4 @@ def load_processor(folder: Path) -> Any:
         from transformers import AutoProcessor
 
         return AutoProcessor.from_pretrained(folder, local_files_only=True)
-    return pil_processor_class().from_pretrained(folder, local_files_only=True)  # type: ignore[attr-defined]
+    return pil_processor_class().from_pretrained(folder, local_files_only=True)  # pyrefly: ignore

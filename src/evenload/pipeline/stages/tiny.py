@@ -62,8 +62,8 @@ def _tokenizer() -> Any:
     from transformers import Qwen2Tokenizer
 
     learner = Tokenizer(models.BPE())
-    learner.normalizer = normalizers.NFC()  # type: ignore[assignment]
-    learner.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    learner.normalizer = normalizers.NFC()
+    learner.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_SPLIT), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),

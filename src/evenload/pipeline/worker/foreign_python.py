@@ -70,7 +70,7 @@ class ForeignStageRunner:
             process, self._process = self._process, None
             for stream in (process.stdin, process.stdout):
                 with contextlib.suppress(OSError):
-                    stream.close()  # type: ignore[union-attr]
+                    stream.close()  # pyrefly: ignore
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:

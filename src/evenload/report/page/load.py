@@ -71,7 +71,7 @@ class LoadOverTime:
         }
         for name, value in values.items():
             if value is not None:
-                row = rows.setdefault(name, [None] * self.n_bins)
+                row = rows.setdefault(name, [None] * self.n_bins)  # pyrefly: ignore
                 now = row[self._bin(sample.t)]
                 row[self._bin(sample.t)] = value if now is None else max(now, value)
 
@@ -81,7 +81,7 @@ class LoadOverTime:
         if event.stage not in self._waiting and len(self._waiting) == MAX_STAGES:
             return
         self._reach(event.t)
-        row = self._waiting.setdefault(event.stage, [None] * self.n_bins)
+        row = self._waiting.setdefault(event.stage, [None] * self.n_bins)  # pyrefly: ignore
         at = self._bin(event.t)
         now = row[at]
         row[at] = event.waiting if now is None else max(now, event.waiting)

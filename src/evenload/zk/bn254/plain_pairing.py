@@ -44,7 +44,7 @@ def multiply(a: Fq12, b: Fq12) -> Fq12:
     for k in range(5):  # w^(6+k) = (9 + u) * w^k
         real[k] += 9 * real[k + 6] - imaginary[k + 6]
         imaginary[k] += real[k + 6] + 9 * imaginary[k + 6]
-    return tuple((real[k] % Q, imaginary[k] % Q) for k in range(6))  # pyright: ignore[reportReturnType]
+    return tuple((real[k] % Q, imaginary[k] % Q) for k in range(6))  # pyrefly: ignore
 
 
 def power(a: Fq12, exponent: int) -> Fq12:
@@ -87,11 +87,11 @@ def line(t: Any, s: Any, p: tuple[int, int]) -> tuple[Fq12, Any]:
     else:
         rise = tuple((a - b) % Q for a, b in zip(s[1], t[1], strict=True))
         run = tuple((a - b) % Q for a, b in zip(s[0], t[0], strict=True))
-    slope = fq2_multiply(rise, fq2_inverse(run))  # pyright: ignore[reportArgumentType]
+    slope = fq2_multiply(rise, fq2_inverse(run))  # pyrefly: ignore
     at_x = fq2_multiply(slope, t[0])
     first = tuple(-c * p[0] % Q for c in slope)
     third = tuple((a - b) % Q for a, b in zip(at_x, t[1], strict=True))
-    return ((p[1], 0), first, ZERO2, third, ZERO2, ZERO2), G2.add(t, s)  # pyright: ignore[reportReturnType]
+    return ((p[1], 0), first, ZERO2, third, ZERO2, ZERO2), G2.add(t, s)  # pyrefly: ignore
 
 
 def miller_loop(p: Any, q: Any) -> Fq12:

@@ -68,7 +68,7 @@ class Container:
         self.file.seek(offset + skip)
         view, done = memoryview(out.data), 0
         while done < len(out):
-            count = self.file.readinto(view[done:])  # pyright: ignore[reportAttributeAccessIssue]
+            count = self.file.readinto(view[done:])  # pyrefly: ignore
             if not count:
                 raise self.fault(section, skip + done, "the file became shorter while it was read")
             done += count

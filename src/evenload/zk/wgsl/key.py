@@ -14,7 +14,7 @@ from evenload.zk.wgsl_device import WgslDevice
 __all__ = ["WgslKey"]
 
 
-class WgslKey(ProvingKey):
+class WgslKey(ProvingKey):  # pyrefly: ignore  # its own __slots__ are its own
     """A key for WGSL kernels. Transforms, and the additions of points of both groups, run on the device; the
     sparse products, digits and their order, one fold per sum, blinding and verification on the CPU."""
 

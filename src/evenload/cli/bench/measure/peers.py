@@ -110,7 +110,7 @@ class Loky(ProcessPool):
     name = package = "loky"
 
     def start(self, n_workers: int) -> None:
-        import loky  # type: ignore[import-not-found]
+        import loky  # pyrefly: ignore
 
         self.pool = loky.get_reusable_executor(max_workers=n_workers, timeout=120)
 
@@ -125,14 +125,14 @@ class Joblib(Peer):
     has_own_default = has_own_chunks = True
 
     def imap(self, fn: Callable, items: Iterable[Any], chunk: int | None) -> Iterator[Any]:
-        from joblib import Parallel, delayed  # type: ignore[import-not-found]
+        from joblib import Parallel, delayed
 
         size: Any = chunk or "auto"
         parallel = Parallel(self.n_workers, return_as="generator", batch_size=size)
         return iter(parallel(delayed(fn)(item) for item in items))
 
     def close(self) -> None:
-        from joblib.externals.loky import get_reusable_executor  # type: ignore[import-not-found]
+        from joblib.externals.loky import get_reusable_executor
 
         get_reusable_executor().shutdown(wait=True, kill_workers=True)
 

@@ -39,7 +39,7 @@ def turn_narrow(graph: GraphModule, example: list[Tensor]) -> GraphModule:
             with graph.graph.inserting_after(turned):
                 copied = graph.graph.call_function(aten.clone.default, (turned,))
             turned.replace_all_uses_with(copied)
-            copied.args, copied.kwargs = (turned,), {"memory_format": torch.contiguous_format}
+            copied.args, copied.kwargs = (turned,), {"memory_format": torch.contiguous_format}  # pyrefly: ignore
     graph.recompile()
     return graph
 

@@ -103,7 +103,7 @@ def take_out_updates(graph: GraphModule) -> list[Update]:
             factors = [_factor(graph, side, rate, places, outputs) for side, rate in f.scaled()]
             updates.append(Update(places[f.param], places[flags[f.alive]], *factors))
             erase(graph, f.copy)
-    output.args = ([*output.args[0], *outputs],)  # pyright: ignore
+    output.args = ([*output.args[0], *outputs],)  # pyrefly: ignore
     graph.recompile()
     return updates
 

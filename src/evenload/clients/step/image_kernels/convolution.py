@@ -26,7 +26,7 @@ def convolve(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int,
     if not is_worth_it(geometry_of(x, weight, padding), len(x), x.element_size()):
         return None
     bias = weight.new_zeros(len(weight)) if bias is None else bias
-    return KernelConvolution.apply(samples_last(x), weight, bias, padding)  # pyright: ignore
+    return KernelConvolution.apply(samples_last(x), weight, bias, padding)
 
 
 class KernelConvolution(torch.autograd.Function):
@@ -42,12 +42,12 @@ class KernelConvolution(torch.autograd.Function):
         ctx.padding = inputs[3]
 
     @staticmethod
-    def backward(ctx, grad: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, grad: Tensor):  # pyrefly: ignore
         x, weight = ctx.saved_tensors
         dx = None
         if ctx.needs_input_grad[0]:
             dx = _InputGradient.apply(grad, weight, tuple(x.shape[-2:]), ctx.padding)
-        dweight, dbias = _WeightGradient.apply(x, grad, tuple(weight.shape[-2:]), ctx.padding)  # pyright: ignore
+        dweight, dbias = _WeightGradient.apply(x, grad, tuple(weight.shape[-2:]), ctx.padding)  # pyrefly: ignore
         return dx, dweight, dbias, None
 
     @staticmethod

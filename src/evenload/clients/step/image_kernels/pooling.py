@@ -19,7 +19,7 @@ def max_pool(x: Tensor, size: int) -> Tensor | None:
     images = x if x.dim() == 4 else x[None]
     if not can_pool(images, size):
         return None
-    found = KernelMaxPool.apply(samples_last(images), size)[0]  # pyright: ignore
+    found = KernelMaxPool.apply(samples_last(images), size)[0]
     return found if x.dim() == 4 else found[0]
 
 
@@ -41,7 +41,7 @@ class KernelMaxPool(torch.autograd.Function):
         ctx.save_for_backward(output[1])
 
     @staticmethod
-    def backward(ctx, grad: Tensor, _: Tensor):  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx, grad: Tensor, _: Tensor):  # pyrefly: ignore
         return _KernelMaxPoolGradient.apply(grad, *ctx.saved_tensors, *ctx.sizes), None
 
     @staticmethod

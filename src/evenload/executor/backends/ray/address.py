@@ -61,7 +61,7 @@ def check_answers(address: ClusterAddress, limit_s: float) -> None:
     try:
         with socket.create_connection((host.strip("[]"), int(port)), timeout=limit_s) as connection:
             connection.sendall(GREETING)
-            head = b""
+            head = bytearray()
             while len(head) < FRAME_HEAD_BYTES:
                 connection.settimeout(max(0.001, until - time.monotonic()))
                 received = connection.recv(FRAME_HEAD_BYTES - len(head))

@@ -1,9 +1,5 @@
 """Dispatch on a device: count ids, share out each expert's, map ids to slots in the batch's order."""
 
-# Triton is not Python to a type checker.
-# pyright: reportCallIssue=false, reportOperatorIssue=false
-# pyright: reportGeneralTypeIssues=false, reportArgumentType=false
-
 import triton
 import triton.language as tl
 

@@ -9,10 +9,6 @@ State lives in global memory. A barrier stands after each phase that writes, and
 warp that lags could otherwise read the new value into a result that all warps must agree on.
 """
 
-# Triton is not Python to a type checker.
-# pyright: reportCallIssue=false, reportOperatorIssue=false
-# pyright: reportGeneralTypeIssues=false, reportArgumentType=false
-
 import triton
 import triton.language as tl
 

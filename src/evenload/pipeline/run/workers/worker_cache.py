@@ -153,7 +153,7 @@ class _LentBackend:
         if not kept.host:
             kept.host = self._owner.next("task")
             return self._backend.load(kept.number, replace(task, id=kept.host))
-        spec = task.fn.args[0]  # type: ignore[union-attr]  # functools.partial(StageHost, spec)
+        spec = task.fn.args[0]  # pyrefly: ignore  # functools.partial(StageHost, spec)
         chunk = self._owner.next("chunk")
         self._adopting.add((kept.number, chunk))
         self._backend.run(kept.number, kept.host, chunk, [Order(ADOPT, spec=spec)], False)
