@@ -125,7 +125,7 @@ class JobSpec(Section):
     def _uploaded_stages_make_files(self) -> "JobSpec":
         known = {stage.name: bool(stage.file_outputs) for stage in self.stages}
         faults: list[Fault] = []
-        for number, name in enumerate((self.upload and self.upload.stages) or ()):
+        for number, name in enumerate((self.upload.stages if self.upload else ()) or ()):
             if not known.get(name):
                 is_stage = name in known
                 text = f"stage {name!r} makes no files" if is_stage else f"there is no stage {quoted(name)}"
