@@ -83,7 +83,10 @@ def test_lengths_keep_their_sum_however_few_pieces_are_asked_for():
     for i in range(1000):
         lengths.add("ab"[i % 2], 1, 0.1 + (i % 7))
     lengths.add("a", 3, float("inf"))
+    speeds = {"a": 2.0, "b": 1.0}
+    whole = sum((0.1 + i % 7) * (1 + (i % 2 == 0)) for i in range(1000))
     for most in (10_000, 100, 1):
-        pieces = lengths.pieces(most)
-        assert sum(seconds for _, seconds in pieces) == pytest.approx(sum(0.1 + i % 7 for i in range(1000)))
-        assert 14 <= len(pieces) <= max(most + 14, 14)
+        pieces = lengths.pieces(most, speeds)
+        assert sum(pieces) == pytest.approx(whole)
+        assert 10 <= len(pieces) <= (1000 if most > 1000 else most + 20)
+    assert sum(lengths.pieces(100, {"b": 1.0})) == pytest.approx(sum(0.1 + i % 7 for i in range(1, 1000, 2)))

@@ -148,9 +148,8 @@ class LossAccount:
         most = max(64, MOST_STEPS // max(1, len(tracks)))
         stretches: dict[int, list[tuple[str, float]]] = {}
         for name, stage in stages.items():
-            pieces = self._seen[name].lengths.pieces(most) if name in self._seen else []
-            items = [(name, seconds * speeds[name][at]) for at, seconds in pieces if at in speeds[name]]
-            stretches.setdefault(stage.group, []).extend(items)
+            pieces = self._seen[name].lengths.pieces(most, speeds[name]) if name in self._seen else []
+            stretches.setdefault(stage.group, []).extend((name, work) for work in pieces)
         slots = {}
         for name, track in tracks.items():
             useful_s = sum(track.useful_s.values())

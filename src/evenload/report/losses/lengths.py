@@ -1,6 +1,7 @@
 """How long items took on each worker slot, in bins of 5 %, so that a run can be simulated again from them."""
 
 import math
+from collections.abc import Mapping
 
 __all__ = ["Lengths"]
 
@@ -24,19 +25,22 @@ class Lengths:
         n, total_s = self._bins.get(at, (0.0, 0.0))
         self._bins[at] = n + n_items, total_s + seconds
 
-    @property
-    def n_items(self) -> float:
-        return sum(n for n, _ in self._bins.values())
+    def pieces(self, most: int, speeds: Mapping[str, float]) -> list[float]:
+        """The work of each item (its seconds times its slot's speed), whose sum is that of all items.
 
-    def pieces(self, most: int) -> list[tuple[str, float]]:
-        """``(slot, seconds)`` for each item, their sum being that of the items.
-
-        Where there are more than ``most``, items of like length are put together, and at least one of each
-        length is left.
+        Where there are more than ``most``, items of like work are put together, and at least one of each is
+        left; items of slots without a speed are left out.
         """
-        share = min(1.0, most / max(1.0, self.n_items))
-        rows = []
+        bins: dict[int, tuple[float, float]] = {}
         for (track, _), (n, total_s) in self._bins.items():
+            work = total_s * speeds.get(track, 0.0)
+            if work > 0:
+                at = math.floor(math.log(work / n) * BINS_PER_E)
+                n_before, before = bins.get(at, (0.0, 0.0))
+                bins[at] = n_before + n, before + work
+        share = min(1.0, most / max(1.0, sum(n for n, _ in bins.values())))
+        rows = []
+        for n, work in bins.values():
             n_pieces = max(1, round(n * share))
-            rows += [(track, total_s / n_pieces)] * n_pieces
+            rows += [work / n_pieces] * n_pieces
         return rows

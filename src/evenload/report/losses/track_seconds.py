@@ -128,7 +128,17 @@ class TrackSeconds:
         lost["waiting"] += waited * self._held_s
         lost["balance"] += (1.0 - waited) * self._held_s
         lost["overhead"] += self._free.short_s
-        for start_s, stop_s in self._free.gaps(0.0, wall_s):
+        gaps = self._free.gaps(0.0, wall_s)
+        begin_s, end_s = (1 if gaps and gaps[0][0] <= 0 else 0), max(0, len(gaps) - 1)
+        between = gaps[begin_s:end_s]
+        if (
+            between
+            and between[-1][1] <= times.last_work_s
+            and not times.outside_s(between[0][0], between[-1][1])
+        ):
+            lost["overhead"] += math.fsum(b - a for a, b in between)  # nothing else can be said of them
+            gaps = gaps[:begin_s] + gaps[end_s:]
+        for start_s, stop_s in gaps:
             is_last = stop_s >= wall_s
             if is_last and not is_over and start_s > 0:
                 continue
