@@ -18,9 +18,12 @@ from evenload.moe import (
     Planner,
     WeightedCopies,
     create_redundant_mapping,
+    layer_chunks,
+    migration_batches,
     place,
     read_trace,
     rebalance_experts,
+    renumber,
     schedule_transfers,
     where_it_pays,
 )
@@ -52,6 +55,13 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         schedule_transfers,
         {"old": OLD, "new": OLD[:, ::-1], "fleet": FLEET, "expert_bytes": 10, "bytes_per_s": 1e9,
          "node_bytes_per_s": 1e9, "load_bytes_per_s": 1e9, "latency_s": 0.0},
+    ),
+    "migration_batches": (migration_batches, {"old": OLD, "new": OLD[:, ::-1], "fleet": FLEET}),
+    "layer_chunks": (layer_chunks, {"schedule": schedule_transfers(OLD, OLD[:, ::-1], FLEET), "most": 4}),
+    "renumber": (renumber, {"phy2log": OLD, "ranks": [2, 0, -1], "n_slots": 9, "n_ranks": 4}),
+    "resize": (
+        Planner(OLD[0], 12, 8, 4).resize,
+        {"phy2log": OLD[0], "ep_size": 4, "nodes": [0, 0, 1, 1], "speeds": [1, 1, 2, 2], "dead": ()},
     ),
     "where_it_pays": (
         where_it_pays,

@@ -14,12 +14,15 @@ from evenload._lazy import lazy_names
 if TYPE_CHECKING:
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.placement.rebalance import Placement, rebalance_experts
+    from evenload.moe.routing.agreement import agree_on
     from evenload.moe.routing.batch_plan import BatchPlan
     from evenload.moe.routing.dispatch import Dispatcher
     from evenload.moe.routing.planner import Planner
     from evenload.moe.routing.weighted_copies import WeightedCopies
+    from evenload.moe.search.engine_schedules import MigrationFlow, layer_chunks, migration_batches
     from evenload.moe.search.payback import Payback, where_it_pays
     from evenload.moe.search.plan import Plan, place
+    from evenload.moe.search.renumber import renumber
     from evenload.moe.search.transfers import Schedule, Transfer, schedule_transfers
     from evenload.moe.topology import create_redundant_mapping
     from evenload.moe.trace import Trace, read_trace
@@ -28,6 +31,7 @@ _HOMES = {
     "BatchPlan": "routing.batch_plan",
     "Dispatcher": "routing.dispatch",
     "Fleet": "placement.fleet",
+    "MigrationFlow": "search.engine_schedules",
     "Payback": "search.payback",
     "Placement": "placement.rebalance",
     "Plan": "search.plan",
@@ -36,10 +40,14 @@ _HOMES = {
     "Trace": "trace",
     "Transfer": "search.transfers",
     "WeightedCopies": "routing.weighted_copies",
+    "agree_on": "routing.agreement",
     "create_redundant_mapping": "topology",
+    "layer_chunks": "search.engine_schedules",
+    "migration_batches": "search.engine_schedules",
     "place": "search.plan",
     "read_trace": "trace",
     "rebalance_experts": "placement.rebalance",
+    "renumber": "search.renumber",
     "schedule_transfers": "search.transfers",
     "where_it_pays": "search.payback",
 }
@@ -48,6 +56,7 @@ __all__ = [
     "BatchPlan",
     "Dispatcher",
     "Fleet",
+    "MigrationFlow",
     "Payback",
     "Placement",
     "Plan",
@@ -56,10 +65,14 @@ __all__ = [
     "Trace",
     "Transfer",
     "WeightedCopies",
+    "agree_on",
     "create_redundant_mapping",
+    "layer_chunks",
+    "migration_batches",
     "place",
     "read_trace",
     "rebalance_experts",
+    "renumber",
     "schedule_transfers",
     "where_it_pays",
 ]

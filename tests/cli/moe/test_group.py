@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from evenload.cli import main
 from evenload.cli.moe.group import moe
+from evenload.errors import ConfigError
 from evenload.moe.search.plan_file import read_plan
 
 TRACE = Path(__file__).parents[2] / "data" / "routing" / "routing_law.npz"
@@ -94,6 +95,24 @@ def test_routing_a_plan(plan):
     ):
         assert bound <= routed <= min(equal, worst)
     assert "mean" in call("route", plan, TRACE, "--layers", "0:26:13").stdout
+
+
+@pytest.mark.parametrize("n_tokens", [24, 300, 1500])
+def test_a_short_trace_is_replayed_in_smaller_batches(tmp_path, n_tokens):
+    path = tmp_path / "short.npz"
+    np.savez(path, experts=np.load(TRACE)["experts"][:2, :n_tokens])
+    shown = json.loads(call("replay", path, "--gpus", 16, "--slots", 80, "--json").stdout)
+    assert shown["batch"] <= n_tokens // 4
+    assert shown["history"] >= 1
+    with pytest.raises(ConfigError, match="no window of 2048"):
+        call("replay", path, "--gpus", 16, "--slots", 80, "--batch", 2048)
+
+
+def test_a_short_trace_of_counts_is_replayed(tmp_path):
+    path = tmp_path / "counts.npz"
+    np.savez(path, counts=np.random.default_rng(0).integers(1, 99, (3, 2, 16)))
+    shown = json.loads(call("replay", path, "--gpus", 4, "--slots", 20, "--json").stdout)
+    assert shown["history"] == 1
 
 
 def test_replay_with_a_page(tmp_path):

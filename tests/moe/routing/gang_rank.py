@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from evenload.errors import ConfigError
+from evenload.moe import agree_on
 from evenload.moe.routing.planner import Planner
 
 N_EXPERTS, N_SLOTS = 16, 24
@@ -76,6 +77,15 @@ def main(rank, n_ranks, store, result):
     }
     planner.update_redundancy_mapping(np.arange(N_EXPERTS))
     found["after"] = route(planner, rank, 0)  # the gang still works after every refusal
+    found["agreed"] = [
+        agree_on(np.full((2, 3), own), group).tolist() for own in (7, rank // 3, 5 + (rank == 0))
+    ]
+    found["errors"]["agreement"] = refused(lambda: agree_on(np.zeros((2, 3 + (rank == 2))), group))
+    found["errors"]["agreement of shapes"] = refused(
+        lambda: agree_on(np.zeros((2, 3 + (rank == 2)), int), group)
+    )
+    planner.resize([*placement(), *range(4)], 4, group)
+    found["resized"] = int(planner.run(torch.arange(N_EXPERTS)).max())
     with open(result, "w") as file:
         json.dump(found, file)
     dist.destroy_process_group()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from evenload.errors import ConfigError
+from evenload.moe import renumber
 from evenload.moe.routing.planner import Planner
 from evenload.moe.topology import create_redundant_mapping, cube
 
@@ -281,3 +282,31 @@ def test_a_gang_refuses_together_and_goes_on(gang, what, culprit_says, others_sa
     for rank, found in enumerate(gang):
         assert (culprit_says if rank == culprit else others_say) in found["errors"][what]
     assert all(found["after"]["peak"] > 0 for found in gang)
+
+
+def test_a_gang_agrees_on_one_placement(gang):
+    for found in gang:
+        assert [np.unique(one).tolist() for one in found["agreed"]] == [[7], [0], [6]]
+        assert "dtype float64" in found["errors"]["agreement"]
+        assert (
+            "placements of shapes [[2, 3], [2, 3], [2, 4], [2, 3]]" in found["errors"]["agreement of shapes"]
+        )
+        assert 0 < found["resized"] < 28
+
+
+def test_a_planner_goes_on_over_another_fleet():
+    planner = Planner([0, 1, 2, 3, 0, 1], 6, 4, 3, speeds=[1, 1, 2])
+    ids = torch.arange(4).repeat(30)
+    joined = renumber(planner.phy2log, [2, 0, -1, 1], 8, n_ranks=3)
+    assert joined.tolist() == [[0, 1, 0, 1, -1, -1, 2, 3]]
+    phy2log, log2phy, logcnt = planner.resize(np.where(joined[0] < 0, [0, 0, 0, 0, 2, 3, 0, 0], joined[0]), 4)
+    assert (planner.ep_size, planner.n_routed_experts, len(log2phy), int(logcnt.sum())) == (4, 8, 4, 8)
+    assert torch.equal(phy2log[planner.run(ids)], ids)
+    assert planner.loads.tolist() == [30] * 4
+    for wrong in ([0, 1, 2], [[1], [2, 3]], np.zeros(8, int), "slots"):
+        with pytest.raises(ConfigError):
+            planner.resize(wrong, 4)
+        assert torch.equal(planner.phy2log[planner.run(ids)], ids)
+    planner.resize([0, 1, 2, 3], 2, dead=())
+    assert planner.loads.tolist() == [0, 0]
+    assert torch.equal(planner.run(ids), ids)

@@ -1,10 +1,22 @@
+import dataclasses
+import importlib.util
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
-from evenload.moe import Fleet, schedule_transfers
+from evenload.moe import (
+    Fleet,
+    MigrationFlow,
+    layer_chunks,
+    migration_batches,
+    place,
+    renumber,
+    schedule_transfers,
+)
 from evenload.moe.search.transfers import keep_slots
 
 
@@ -149,3 +161,72 @@ def test_an_expert_that_died_with_its_gpu_is_loaded():
 def test_shapes_must_fit():
     with pytest.raises(ConfigError, match="for 3 GPUs of 1 slots"):
         schedule_transfers([[0, 1]], [[0, 1]], Fleet.even(3, 3))
+
+
+# In the engines' forms
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32))
+def test_batches_of_flows_move_what_the_schedule_moves(seed):
+    random = np.random.default_rng(seed)
+    old, new = (random.permuted(np.tile(np.arange(18) % 12, (3, 1)), axis=1) for _ in range(2))
+    schedule = schedule_transfers(old, new, Fleet.even(6, 18))
+    layers = migration_batches(old, new, Fleet.even(6, 18))
+    moved = set()
+    for layer, batches in enumerate(layers):
+        for batch in batches:
+            ends = [rank for flow in batch for rank in (flow.src_rank, flow.dst_rank)]
+            assert len(ends) == len(set(ends))
+            for flow in batch:
+                for expert in flow.expert_ids:
+                    moved.add((layer, expert, flow.dst_rank))
+                    assert expert in old[layer].reshape(6, 3)[flow.src_rank]
+    assert moved == {(t.layer, t.expert, t.target) for t in schedule.transfers}
+    chunks = layer_chunks(schedule, 9)
+    flat = [layer for chunk in chunks for layer in chunk]
+    n = np.bincount([t.layer for t in schedule.transfers], minlength=3)
+    assert flat == np.flatnonzero(n).tolist()
+    assert all(n[chunk].sum() <= 9 or len(chunk) == 1 for chunk in chunks)
+
+
+def test_vllm_has_the_same_forms(peer_source):
+    """Its own scheduler, from its file: the same flows are needed, in about as many batches."""
+    spec = importlib.util.spec_from_file_location(
+        "vllm_migration", peer_source("vllm", "distributed/eplb/migration_scheduler.py")
+    )
+    theirs = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = theirs
+    spec.loader.exec_module(theirs)
+    names = {"src_rank", "dst_rank", "expert_ids"}
+    assert {one.name for one in dataclasses.fields(theirs.MigrationFlow)} == names
+    assert {one.name for one in dataclasses.fields(MigrationFlow)} == names
+    random = np.random.default_rng(0)
+    old, new = (random.permuted(np.tile(np.arange(80) % 64, (4, 1)), axis=1) for _ in range(2))
+    mine = migration_batches(old, new, Fleet.even(16, 80))
+    other = theirs.schedule_migration_batches_for_layers(5, old, new)
+    assert sum(map(len, mine)) <= 1.25 * sum(map(len, other))
+
+
+def test_a_rank_that_joins_is_planned_with_few_fetches():
+    random = np.random.default_rng(0)
+    loads = random.lognormal(3, 0.6, (8, 2, 12))
+    old = place(loads, Fleet.even(4, 16)).phy2log
+    seen = renumber(old, [0, 1, 2, 3, -1], 20, n_ranks=4)
+    fleet = Fleet.even(5, 20)
+    new = place(loads, fleet, old=seen, target=1.1)
+    fresh = place(loads, fleet)
+    fetched = [len(schedule_transfers(seen, plan.phy2log, fleet).transfers) for plan in (new, fresh)]
+    assert fetched[0] <= fetched[1]
+    assert fetched[0] < 20
+    left = renumber(old, [3, 1, 0], 15, n_ranks=4)
+    assert (left.reshape(2, 3, 5)[:, 0, :4] == old.reshape(2, 4, 4)[:, 3]).all()
+    narrow = renumber(old, [0, 1, 2, 3, -1, -1], 18, n_ranks=4)
+    for layer in range(2):
+        assert set(narrow[layer]) - {-1} <= set(old[layer])
+
+
+@pytest.mark.parametrize("ranks", [[0, 0], [4], [], [0.5], [-2]])
+def test_ranks_that_cannot_be_are_refused(ranks):
+    with pytest.raises(ConfigError):
+        renumber(np.arange(8), ranks, 8, n_ranks=4)

@@ -12,10 +12,15 @@ from evenload.cli.options import FILE, json_option, passed_as
 from evenload.cli.terminal.table import format_table
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.replay.replayer import Replay, StrategyReplay
 
 __all__ = ["replay"]
+LONGEST, SHORTEST = 512, 4  # tokens of a batch
+N_BATCHES = 4  # that a short trace is divided into
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +29,8 @@ class ReplayRequest:
 
     trace: TraceFile
     fleet: "Fleet"
-    batch: int
-    history: int
+    batch: int | None
+    history: int | None
     every: int
     target: float
     effort: Any
@@ -38,8 +43,10 @@ class ReplayRequest:
 @click.command()
 @trace_options
 @fleet_options
-@click.option("--batch", default=512, show_default=True, help="Tokens to a batch, for traces of ids.")
-@click.option("--history", default=8, show_default=True, help="Batches to plan on.")
+@click.option(
+    "--batch", type=int, help="Tokens to a batch, for traces of ids.  [default: 512; fewer if TRACE is short]"
+)
+@click.option("--history", type=int, help="Batches to plan on.  [default: 8, at most half of them]")
 @click.option(
     "--every", default=0, show_default=True, help="Plan anew before every so many batches; 0: once."
 )
@@ -78,10 +85,10 @@ def _replay(request: ReplayRequest) -> "tuple[Replay, int]":
     from evenload.moe.replay.replayer import STRATEGIES
     from evenload.moe.replay.replayer import replay as run
 
-    fleet, size = request.fleet, request.batch
-    name, batches, has_tokens = request.trace.windows(size)
+    fleet = request.fleet
+    name, batches, size = _batches(request)
     fine = None
-    if has_tokens and size % 4 == 0:
+    if size and size % 4 == 0:
         fine = request.trace.windows(size // 4)[1][: 4 * len(batches)]
     strategies = [
         one
@@ -91,7 +98,7 @@ def _replay(request: ReplayRequest) -> "tuple[Replay, int]":
     result = run(
         batches,
         fleet,
-        history=request.history,
+        history=min(8, max(1, len(batches) // 2)) if request.history is None else request.history,
         every=request.every,
         fine=fine,
         strategies=strategies,
@@ -99,10 +106,24 @@ def _replay(request: ReplayRequest) -> "tuple[Replay, int]":
         effort=request.effort,
         expert_bytes=request.expert_bytes,
         name=name,
-        batch=size if has_tokens else 0,
+        batch=size,
         seed=request.seed,
     )
     return result, batches.shape[1]
+
+
+def _batches(request: ReplayRequest) -> "tuple[str, NDArray[np.int64], int]":
+    """The trace's name, its batches, and how many tokens are in one; 0 where it has loads alone.
+
+    Where nobody said how large a batch is, it is halved until a short trace has four of them.
+    """
+    size = LONGEST if request.batch is None else request.batch
+    if request.batch is None:
+        _, tokens, has_tokens = request.trace.windows(1)
+        while has_tokens and size > SHORTEST and len(tokens) // size < N_BATCHES:
+            size //= 2
+    name, batches, has_tokens = request.trace.windows(size)
+    return name, batches, size if has_tokens else 0
 
 
 def _row(course: "StrategyReplay", bound: float) -> list[str]:

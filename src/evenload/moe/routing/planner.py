@@ -6,6 +6,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evenload._arguments import array_of
 from evenload._optional import is_installed, require
 from evenload.balance.flow import Certificate, ReplicaGraph, Router, Routing
 from evenload.errors import ConfigError, EvenloadError, quoted
@@ -116,6 +117,24 @@ class Planner:
         elif error is not None:
             raise error
         return self._placed(slots)
+
+    def resize(self, phy2log: Any, ep_size: int, group: Any = None, **options: Any) -> tuple[Any, Any, Any]:
+        """Route over another fleet, after ranks have joined, left or changed numbers. A collective.
+
+        phy2log  [slots] the expert in each slot of the new fleet (see ``renumber`` for one with few fetches)
+        ep_size  ranks of the new fleet
+        options  ``nodes``, ``speeds`` and ``dead`` of the new fleet, as when a planner is made
+
+        Returns what ``update_redundancy_mapping`` does. Raises ConfigError if something does not fit; the
+        planner is then as it was.
+        """
+        kept: dict[str, Any] = {"exchange": "sums" if self._sums else "counts", "backend": self._backend}
+        kept["cost"] = self._options["cost"]
+        slots, _ = attempt(lambda: array_of("phy2log", phy2log).reshape(-1))
+        n_slots = 0 if slots is None else len(slots)  # 0 is refused, after all ranks have met
+        other = type(self)(slots, n_slots, self.n_logical_routed_experts, ep_size, group, **kept | options)
+        self.__dict__.update(other.__dict__)
+        return self.restore_mapping(slots)
 
     def _checked_slots(self, phy2log: Any) -> NDArray[np.int64]:
         slots = np.asarray(phy2log.detach().cpu() if hasattr(phy2log, "detach") else phy2log)

@@ -1,0 +1,64 @@
+"""One placement for all ranks, where each has planned by itself."""
+
+import hashlib
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload._arguments import array_of
+from evenload._optional import require
+from evenload.errors import ConfigError, PeerLost
+from evenload.moe.routing.exchange import attempt
+
+__all__ = ["agree_on"]
+
+
+def agree_on(phy2log: Any, group: Any) -> NDArray[np.int64]:
+    """One placement for all ranks of ``group``, a ``torch.distributed`` one: rank 0's, where any differs.
+
+    Processors may round differently, and so a search may end elsewhere on one of them. Digests are compared;
+    the placement itself is sent only if they differ. A collective: every rank must call it.
+
+    phy2log  [layers, slots] integers, of one shape on all ranks
+
+    Raises ConfigError on every rank if one was given something else, PeerLost if one is gone.
+    """
+    torch = require("torch", extra="torch", why="agreeing over a process group")
+    dist = require("torch.distributed", extra="torch", why="agreeing over a process group")
+    mine, error = attempt(lambda: _checked(phy2log))
+    device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
+    facts = [error is not None, 0, 0, 0] if error is not None else [0, *mine.shape, _digest(mine)]
+    own = torch.tensor(facts, dtype=torch.int64, device=device)
+    rows = [torch.empty_like(own) for _ in range(dist.get_world_size(group))]
+    try:
+        dist.all_gather(rows, own, group=group)
+        met = torch.stack(rows).cpu().numpy()
+        if error is not None:
+            raise error
+        if met[:, 0].any() or (met[:, 1:3] != met[0, 1:3]).any():
+            raise ConfigError(
+                f"placements of shapes {met[:, 1:3].tolist()}", hint="give every rank's, of one shape"
+            )
+        if (met[:, 3] == met[0, 3]).all():
+            return mine
+        sent = torch.from_numpy(mine.copy()).to(device)
+        dist.broadcast(sent, dist.get_global_rank(group, 0), group=group)
+    except RuntimeError as lost:
+        raise PeerLost(
+            "a peer was lost while ranks agreed on a placement", hint="start the group again"
+        ) from lost
+    return sent.cpu().numpy()
+
+
+def _checked(phy2log: Any) -> NDArray[np.int64]:
+    found = array_of("phy2log", phy2log)
+    if found.ndim != 2 or found.dtype.kind not in "iu":
+        raise ConfigError(
+            f"phy2log has shape {found.shape} and dtype {found.dtype}", hint="give integers [layers, slots]"
+        )
+    return np.ascontiguousarray(found, np.int64)
+
+
+def _digest(array: NDArray[np.int64]) -> int:
+    return int.from_bytes(hashlib.sha256(array.tobytes()).digest()[:8], "little", signed=True)
