@@ -1,4 +1,4 @@
-"""Put what the MoE benchmarks measured last into docs/moe.md, between the marks of each table.
+"""Put what the MoE benchmarks measured last into their pages, between the marks of each table.
 
     python benchmarks/moe_tables.py
 
@@ -13,7 +13,8 @@ from typing import Any
 
 from record import RESULTS
 
-PAGE = Path(__file__).parents[1] / "docs" / "moe.md"
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = DOCS / "moe.md", DOCS / "how-to" / "moe-in-engines.md"
 Row = Mapping[str, Any]
 
 
@@ -91,7 +92,24 @@ def moves(rows: list[Row]) -> str:
     return table(columns, rows, 2)
 
 
+def engines(rows: list[Row]) -> str:
+    columns = {"traffic, tokens a batch": lambda r: f"{r['traffic']}, {r['tokens']:,}"}
+    heads = {
+        "EPLB, split equally": "EPLB, equal split",
+        "EPLB, by hash": "EPLB, hash",
+        "EPLB, in turn": "EPLB, in turn",
+        "search, by hash": "search, hash",
+        "weights": "search, weights",
+        "weights, own tokens": "weights, own tokens",
+        "weights, evened out": "weights, evened out",
+        "weights, own tokens, summed counts": "the same, own tokens",
+        "exact": "search, exact",
+    }
+    return table(columns | {head: figure(name, 3) for name, head in heads.items()}, rows)
+
+
 TABLES = {
+    "moe_engines": engines,
     "moe_routing": routing,
     "moe_placement_policy": policy,
     "moe_placement_search": search,
@@ -112,4 +130,5 @@ def filled(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")

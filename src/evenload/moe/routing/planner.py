@@ -130,9 +130,9 @@ class Planner:
         """
         kept: dict[str, Any] = {"exchange": "sums" if self._sums else "counts", "backend": self._backend}
         kept["cost"] = self._options["cost"]
-        slots: Any = attempt(lambda: array_of("phy2log", phy2log).reshape(-1))[0]
-        n_slots = 0 if slots is None else len(slots)  # 0 is refused, after all ranks have met
-        other = type(self)(slots, n_slots, self.n_logical_routed_experts, ep_size, group, **kept | options)
+        found = attempt(lambda: array_of("phy2log", phy2log).reshape(-1))[0]
+        slots = np.empty(0, np.int64) if found is None else found  # refused, after all ranks have met
+        other = type(self)(slots, len(slots), self.n_logical_routed_experts, ep_size, group, **kept | options)
         self.__dict__.update(other.__dict__)
         return self.restore_mapping(slots)
 
