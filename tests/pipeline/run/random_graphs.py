@@ -19,17 +19,15 @@ from pathlib import Path
 HERE = Path(__file__).parent
 STOP_AFTER = HERE / "stop_after"
 
-KILL_AFTER = HERE / "kill_after"
-
-def kill_if_said():
-    """Once so many calls were made: the process with this number, or 0: this one. It is done once."""
+def kill_if_said(order):
+    """Once so many calls were made: the process with this number, or 0: this one. Each order is done once."""
     try:
-        most, victim = map(int, KILL_AFTER.read_text().split())
-        with KILL_AFTER.with_name("killing").open("ab", buffering=0) as counted:
+        most, victim = map(int, order.read_text().split())
+        with order.with_suffix(".counted").open("ab", buffering=0) as counted:
             counted.write(b".")
             n = os.fstat(counted.fileno()).st_size
         if n > most:
-            KILL_AFTER.unlink()
+            order.unlink()
     except (OSError, ValueError):  # another worker does it
         return
     if n > most:
@@ -53,7 +51,8 @@ class Step:
             if left <= 0:
                 STOP_AFTER.unlink()
                 raise KeyboardInterrupt
-        kill_if_said()
+        kill_if_said(HERE / "kill_worker")
+        kill_if_said(HERE / "kill_driver")
         with (HERE / "calls").open("a") as calls:
             calls.write(f"{self.name} {item.id} {item.seed}\\n")
         values = sorted((name, seen(value, name)) for name, value in inputs.items())

@@ -68,7 +68,7 @@ def test_many_random_graphs(tmp_path: Path, seed: int) -> None:
     check_a_graph(tmp_path, seed, n_items=12, n_stops=4)
 
 
-def check_kills(folder: Path, seed: int, n_items: int, n_kills: int, popen: Callable[..., Any]) -> None:
+def check_kills(folder: Path, seed: int, n_items: int, n_lives: int, popen: Callable[..., Any]) -> None:
     """SIGKILL of the driver, and of one worker in each of its lives, in the middle of random calls."""
     rng = random.Random(seed)
     steps = random_steps(rng)
@@ -84,14 +84,14 @@ def check_kills(folder: Path, seed: int, n_items: int, n_kills: int, popen: Call
         "-q",
     ]
     statuses = []
-    for number in range(n_kills + 1):
-        for name in ("kill_after", "killing"):
-            (folder / name).unlink(missing_ok=True)
+    for number in range(n_lives):
+        for order in folder.glob("kill_*"):
+            order.unlink()
         with (folder / "said").open("ab") as said:
             process = popen(command, stdout=said, stderr=said, cwd=folder)
-            if number < n_kills:
-                victim = 0 if number % 2 else process.pid
-                (folder / "kill_after").write_text(f"{rng.randint(0, 2 * n_items)} {victim}")
+            if number < n_lives - 1:
+                (folder / "kill_worker").write_text(f"{rng.randint(0, n_items)} 0")
+                (folder / "kill_driver").write_text(f"{rng.randint(n_items, 2 * n_items)} {process.pid}")
             statuses.append(process.wait(500))
     assert set(statuses) <= {0, 1, -9}, (folder / "said").read_text()
     assert statuses[-1] in (0, 1)
@@ -104,11 +104,11 @@ def check_kills(folder: Path, seed: int, n_items: int, n_kills: int, popen: Call
 def test_a_killed_graph_goes_on_to_the_bytes_of_a_plain_loop(
     tmp_path: Path, popen: Callable[..., subprocess.Popen]
 ) -> None:
-    check_kills(tmp_path, 3, n_items=4, n_kills=2, popen=popen)
+    check_kills(tmp_path, 3, n_items=4, n_lives=2, popen=popen)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("seed", range(300, 400))
 def test_many_killed_graphs(tmp_path: Path, seed: int, popen: Callable[..., subprocess.Popen]) -> None:
-    check_kills(tmp_path, seed, n_items=8, n_kills=3, popen=popen)
+    check_kills(tmp_path, seed, n_items=8, n_lives=4, popen=popen)
