@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evenload.errors import ConfigError
-from evenload.pipeline.plan import Phase, Unit
+from evenload.pipeline.plan import Phase, Plan, Unit
 from evenload.pipeline.planning.planner import make_plan
 from evenload.pipeline.planning.replan import RunState, replan
 from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
@@ -18,6 +18,11 @@ from evenload.pipeline.problem import PlanDevice, PlanStage, Problem
 def problem() -> Problem:
     stages = (PlanStage("edit", 5.0, 20.0, fits=("whole",)), PlanStage("score", 3.4, 15.0, fits=("whole",)))
     return Problem(stages, tuple(PlanDevice(f"d{n}") for n in range(4)), 120)
+
+
+@pytest.fixture(scope="module")
+def swap_plan(problem: Problem) -> Plan:
+    return make_plan(problem, "swap", effort=0)
 
 
 def holding(problem: Problem, stage: str) -> tuple[PlanDevice, ...]:
@@ -79,10 +84,11 @@ def test_a_model_with_little_left_is_not_evicted(problem: Problem) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(done=st.tuples(st.integers(0, 120), st.integers(0, 120)), n_devices=st.integers(1, 4))
-def test_the_rest_is_always_planned_whole(problem: Problem, done: tuple[int, int], n_devices: int) -> None:
+def test_the_rest_is_always_planned_whole(
+    problem: Problem, swap_plan: Plan, done: tuple[int, int], n_devices: int
+) -> None:
     done = (done[0], min(done))
-    plan = make_plan(problem, "swap", effort=0)
-    again = replan(problem, RunState(done, problem.devices[:n_devices]), plan.phases)
+    again = replan(problem, RunState(done, problem.devices[:n_devices]), swap_plan.phases)
     if again.plan is not None:
         for number, stage in enumerate(problem.stages):
             units = [u for phase in again.plan.phases for u in phase.units if u.stage == stage.name]
