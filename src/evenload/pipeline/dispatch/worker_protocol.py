@@ -111,6 +111,7 @@ class OrderOutcome:
     parked        of a load: stages that wait in host memory here, and the seconds until one is back
     site          what its machine has of the job
     piece         a part of a file that it sends
+    can_batch     of a load: the stage takes several items in one call
     gives_keys    of a load: the stage's class says what must be equal in a batch
     key           of a task that is keyed: what must be equal in its batch; None: it runs alone, and ``error``
                   says why if that was not meant
@@ -134,6 +135,7 @@ class OrderOutcome:
     how: str = ""
     site: SiteReport | None = None
     piece: FilePiece | None = None
+    can_batch: bool = True
     gives_keys: bool = False
     key: str | None = None
     told_s: float = 0.0

@@ -105,7 +105,8 @@ class OutcomeCheck:
             return "an outcome without times"
         if not (one.peak_bytes is None or _is_count(one.peak_bytes, MOST_BYTES)):
             return "a number of bytes that cannot be"
-        if type(one.must_replace) is not bool or type(one.gives_keys) is not bool or not _is_text(one.how):
+        flags = (one.must_replace, one.can_batch, one.gives_keys)
+        if not all(type(flag) is bool for flag in flags) or not _is_text(one.how):
             return "an outcome that is none"
         if type(one.outputs) is not dict or type(one.files) is not dict:
             return "outputs that are none"

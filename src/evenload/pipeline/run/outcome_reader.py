@@ -162,6 +162,8 @@ class OutcomeReader:
         self._dispatcher.loaded(
             group, outcome.stage, fit, seconds, outcome.parked, gives_keys=outcome.gives_keys
         )
+        if not outcome.can_batch and self._dispatcher.batch_of(group, outcome.stage) > 1:
+            self._take_comparison(group, outcome.stage, "refused")
         return outcome.must_replace
 
     def _refuse(self, group: str, outcome: OrderOutcome) -> None:

@@ -152,7 +152,8 @@ class StageHost:
             error.__traceback__ = None if kind == "memory" else error.__traceback__
             return [timed(OrderOutcome(kind, order.stage, error=described_error(error)), began_s)]
         loaded = timed(OrderOutcome("loaded", order.stage, must_replace=must_replace, how=how), began_s)
-        loaded.gives_keys = self._loaded[order.stage].runner.gives_keys
+        runner = self._loaded[order.stage].runner
+        loaded.can_batch, loaded.gives_keys = runner.can_batch, runner.gives_keys
         loaded.parked = {stage: unpark_s(self._model(stage)) for stage in self._parked}
         if must_replace and isinstance(self._saver, FileSaver):
             self._saver.close()  # so that nothing computed is lost when this process is replaced
