@@ -19,6 +19,7 @@ from pydantic import (
 
 from evenload.errors import ConfigError, quoted
 from evenload.pipeline.job.expression import parse_condition
+from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
 from evenload.pipeline.job.remote.stores import fault_of_folder
 from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder, located, one_line
 
@@ -52,6 +53,8 @@ class BackendSection(Section):
     """Use only devices that Ray lists as free, and reserve them there; false: use any."""
     runtime_env: dict[str, Any] | None = None
     """Ray's own way to bring files, packages and variables to other machines."""
+    file_limit: Size = MOST_FILE_BYTES
+    """Longest file that is fetched from a machine without the run folder, such as 16GiB."""
 
     @model_validator(mode="after")
     def _settings_are_of_ray(self) -> Self:

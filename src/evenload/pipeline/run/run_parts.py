@@ -169,7 +169,8 @@ def _remote_workers(
 ) -> RemoteWorkers | None:
     if fleet.machines is None:
         return None
-    return RemoteWorkers(setups, context.run_folder, Record(context.log), inputs.place_of, wake)
+    limit = context.spec.backend.file_limit
+    return RemoteWorkers(setups, context.run_folder, Record(context.log), inputs.place_of, wake, limit)
 
 
 def _watch(spec: JobSpec, flow: ItemFlow) -> HangWatch:

@@ -79,6 +79,8 @@ def test_pieces_become_files_in_their_places(tmp_path: Path, small_pieces: None,
         (lambda pieces: [pieces[0]._replace(n_bytes=3), *pieces[1:]], "larger"),
         (lambda pieces: [*pieces, pieces[0]._replace(output="../../etc", start=0)], "is no file that"),
         (lambda pieces: [pieces[0]._replace(content=b"text"), *pieces[1:]], "no bytes"),
+        (lambda pieces: [pieces[0]._replace(n_bytes=1 << 60), *pieces[1:]], "more than is fetched"),
+        (lambda pieces: [pieces[0]._replace(n_bytes="3"), *pieces[1:]], "no size"),
         (lambda pieces: [], "have come"),
     ],
 )
@@ -94,6 +96,18 @@ def test_what_came_wrong_is_a_failure_and_leaves_nothing(
     assert outcome.kind == "failed"
     assert any(word in outcome.error[1] for word in words.split("|")), outcome.error
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_file_beyond_the_limit_of_the_job_is_refused_before_it_comes(
+    tmp_path: Path, small_pieces: None, until: Callable
+) -> None:
+    fetched = FetchedFiles(tmp_path, place_of, lambda: None, len(CONTENTS["drawn"]) - 1)
+    for piece in pieces_of(TASK, CONTENTS):
+        fetched.take(1, piece)
+        assert not [path for path in tmp_path.rglob("*") if path.name.startswith("3.drawn")]
+    fetched.finish(1, outcome_of(TASK, CONTENTS))
+    assert "backend.file_limit is" in ended(fetched, until).error[1]
+    fetched.close()
 
 
 def test_an_outcome_that_names_another_place_is_a_failure(tmp_path: Path, until: Callable) -> None:

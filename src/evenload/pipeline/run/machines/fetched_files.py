@@ -19,6 +19,8 @@ import numpy as np
 from evenload.errors import FormatError
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
+from evenload.pipeline.job.memory_sizes import gib_text, size_text
+from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
 
 __all__ = ["FetchedFiles"]
 
@@ -43,10 +45,18 @@ class FetchedFiles:
 
     place_of  where a task's output belongs, relative to the run folder; None if that is no file of its stage
     wake      is called from a thread when a task's files are on disk: ``done`` has it then
+    most_bytes  of one file; a longer one fails with its item
     """
 
-    def __init__(self, run_folder: Path, place_of: Place, wake: Callable[[], None]):
+    def __init__(
+        self,
+        run_folder: Path,
+        place_of: Place,
+        wake: Callable[[], None],
+        most_bytes: int = MOST_FILE_BYTES,
+    ):
         self._run_folder, self._place_of, self._wake = run_folder, place_of, wake
+        self._most_bytes = most_bytes
         self._arriving: dict[tuple[int, StageTask, str], _Arriving] = {}
         self._faults: dict[tuple[int, StageTask], Exception] = {}
         self._closing: dict[tuple[int, StageTask], object] = {}
@@ -124,6 +134,13 @@ class FetchedFiles:
         place = self._place_of(piece.task, piece.output)
         if place is None:
             raise FormatError(f"{piece.output!r} is no file that the stage makes")
+        if not isinstance(piece.n_bytes, int) or piece.n_bytes < 0:
+            raise FormatError(f"{piece.output} has no size")
+        if piece.n_bytes > self._most_bytes:
+            raise FormatError(
+                f"{piece.output} has {gib_text(piece.n_bytes)}, more than is fetched of one file",
+                hint=f"backend.file_limit is {size_text(self._most_bytes)}; raise it, or share the folder",
+            )
         path = self._run_folder / place
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}-{worker}.tmp")

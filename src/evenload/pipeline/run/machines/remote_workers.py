@@ -22,6 +22,7 @@ class RemoteWorkers:
     """The machines of a run's workers, and the files that go to and fro.
 
     place_of  where a task's output belongs, relative to the run folder; None if that is no file of its stage
+    file_limit  bytes of the longest file that is fetched
     wake      called from a thread when there is something for ``done``
     """
 
@@ -32,9 +33,10 @@ class RemoteWorkers:
         record: Record,
         place_of: Callable[[StageTask, str], str | None],
         wake: Callable[[], None],
+        file_limit: int,
     ):
         self.visits = SiteVisits(stages, run_folder, record)
-        self._fetched = FetchedFiles(run_folder, place_of, wake)
+        self._fetched = FetchedFiles(run_folder, place_of, wake, file_limit)
 
     def take(
         self,
