@@ -13,10 +13,10 @@ from pydantic import (
     model_validator,
 )
 
-from evenload.devices.selection import check_spec
 from evenload.errors import EvenloadError
 from evenload.pipeline.artifacts import FILE_TYPES, output_path, part_id
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
+from evenload.pipeline.job.checks.stage_devices import check_stage_devices
 from evenload.pipeline.job.expression import Condition, parse_condition
 from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line
 from evenload.pipeline.model.model_size import find_model, is_hub_name
@@ -128,7 +128,8 @@ class StageSpec(Section):
     """The interpreter of the stage's own environment, such as /venvs/score/bin/python."""
     model: ModelSection | None = None
     devices: StrictStr | StrictInt | None = None
-    """Those of the job's devices that the stage may run on: cuda:0 | cuda:0,1 | cpu | 2; by default all."""
+    """Those of the job's devices that the stage may run on: cuda:0 | cuda:0,1 | cpu | 2, or east/cuda:0 of a
+    cluster; by default all."""
     params: dict[str, Any] = Field(default_factory=dict, validate_default=True)
     """Given once to the class, by name."""
     call: dict[str, Any] = Field(default_factory=dict, validate_default=True)
@@ -234,7 +235,7 @@ class StageSpec(Section):
     def _devices_are_written_well(cls, devices: str | int | None) -> str | int | None:
         try:
             if devices is not None:
-                check_spec(devices)
+                check_stage_devices(devices)
         except EvenloadError as error:
             raise ValueError(one_line(error)) from error
         return devices

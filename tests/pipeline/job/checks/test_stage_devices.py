@@ -13,6 +13,7 @@ from evenload.pipeline.job.checks.stage_devices import barred_stages
 from evenload.pipeline.job.job_file import load_spec, parse_spec
 from evenload.pipeline.job.yaml_text import Origins
 
+CLUSTER = ["east/cuda:1", "cuda:0", "west/cpu:0", "east/cuda:0", "cpu:0"]
 GPUS = ["cuda:1", "cuda:0", "cuda:2"]
 JOB = """\
 version: 1
@@ -53,6 +54,15 @@ def allowed(devices: Any, pool: list[str]) -> list[str]:
         ("2", GPUS, ["cuda:0", "cuda:1"]),
         (2, ["cpu:0", "cpu:1", "cpu:2"], ["cpu:0", "cpu:1"]),
         ("cuda:1,cpu", [*GPUS, "cpu:0"], ["cpu:0", "cuda:1"]),
+        ("east/cuda:0", CLUSTER, ["east/cuda:0"]),
+        ("east/cuda:0,1", CLUSTER, ["east/cuda:0", "east/cuda:1"]),
+        ("cuda:0", CLUSTER, ["cuda:0"]),
+        ("cuda:0,east/cuda:1", CLUSTER, ["cuda:0", "east/cuda:1"]),
+        ("cuda", CLUSTER, ["cuda:0", "east/cuda:0", "east/cuda:1"]),
+        ("west/cpu", CLUSTER, ["west/cpu:0"]),
+        ("cpu", CLUSTER, ["cpu:0", "west/cpu:0"]),
+        (2, CLUSTER, ["cuda:0", "east/cuda:1"]),
+        (1, ["west/cpu:0", "east/cpu:0"], ["west/cpu:0"]),
     ],
 )
 def test_the_grammar_of_devices_within_those_of_the_run(devices: Any, pool: list[str], expected) -> None:
@@ -63,6 +73,8 @@ def test_the_grammar_of_devices_within_those_of_the_run(devices: Any, pool: list
     ("devices", "pool"),
     [
         ("cuda:3", GPUS), ("cpu", GPUS), ("mps", GPUS), ("cuda", ["cpu:0"]), ("cuda:0", ["cpu:0"]),
+        ("west/cuda:0", CLUSTER), ("north/cuda:0", CLUSTER), ("east/cuda:2", CLUSTER), (4, CLUSTER),
+        ("cuda:0", ["east/cuda:0"]), ("mps", CLUSTER), ("west/cpu:0", ["cpu:0"]),
         ("cpu*3", ["cpu:0"]), ("cpu:1", ["cpu:0"]), (4, GPUS), (3, ["cpu:0", "cpu:1"]), ("nvidia", GPUS),
     ],
 )  # fmt: skip
@@ -74,7 +86,12 @@ def test_a_device_that_takes_no_part_is_refused_and_those_that_do_are_named(devi
     assert pool[0] in said
 
 
-@given(st.lists(st.sampled_from([*GPUS, "cpu:0", "cpu:1"]), min_size=1, unique=True), st.data())
+@given(
+    st.lists(
+        st.sampled_from([*GPUS, "cpu:0", "cpu:1", "east/cuda:0", "west/cpu:0"]), min_size=1, unique=True
+    ),
+    st.data(),
+)
 def test_each_stage_is_barred_from_all_but_what_it_names(pool: list[str], data) -> None:
     wanted = [
         data.draw(st.none() | st.lists(st.sampled_from(pool), min_size=1, unique=True)) for _ in range(3)
@@ -85,7 +102,8 @@ def test_each_stage_is_barred_from_all_but_what_it_names(pool: list[str], data) 
 
 
 @pytest.mark.parametrize(
-    "devices", ["cuda:0,", "'0'", "cuda:0*x", "'*'", "cuda-0", "[1]", "true", "-1", "1.5"]
+    "devices",
+    ["cuda:0,", "east/", "east/cuda-0", "'0'", "cuda:0*x", "'*'", "cuda-0", "[1]", "true", "-1", "1.5"],
 )
 def test_what_is_no_name_of_devices_is_a_fault_with_its_line(tmp_path: Path, devices: str) -> None:
     (tmp_path / "rows.jsonl").write_text('{"id": "a"}\n')
