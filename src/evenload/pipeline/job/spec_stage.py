@@ -13,10 +13,10 @@ from pydantic import (
     model_validator,
 )
 
+from evenload.devices.selection import check_spec
 from evenload.errors import EvenloadError
 from evenload.pipeline.artifacts import FILE_TYPES, output_path, part_id
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
-from evenload.pipeline.job.checks.stage_devices import check_stage_devices
 from evenload.pipeline.job.expression import Condition, parse_condition
 from evenload.pipeline.job.section import Faults, Name, Section, Size, job_folder, located, one_line
 from evenload.pipeline.model.model_size import find_model, is_hub_name
@@ -234,8 +234,10 @@ class StageSpec(Section):
     @classmethod
     def _devices_are_written_well(cls, devices: str | int | None) -> str | int | None:
         try:
-            if devices is not None:
-                check_stage_devices(devices)
+            if isinstance(devices, str):  # a term may name its machine: east/cuda:0
+                check_spec(",".join(term.rpartition("/")[2] for term in devices.split(",")))
+            elif devices is not None:
+                check_spec(devices)
         except EvenloadError as error:
             raise ValueError(one_line(error)) from error
         return devices

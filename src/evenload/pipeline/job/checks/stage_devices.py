@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from evenload.devices.device import Device, family_of
-from evenload.devices.selection import NATIVE, check_spec, choose
+from evenload.devices.selection import NATIVE, choose
 from evenload.errors import EvenloadError, UnknownName
 from evenload.pipeline.job.section import one_line
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec
 
-__all__ = ["barred_stages", "check_stage_devices"]
+__all__ = ["barred_stages"]
 
 _MOST_NAMED = 12
 
@@ -38,13 +38,6 @@ def barred_stages(spec: "JobSpec", devices: Sequence[str]) -> dict[str, frozense
     if faults:
         raise spec.origins.error(faults)
     return {one: frozenset(stages) for one, stages in barred.items()}
-
-
-def check_stage_devices(given: str | int) -> None:
-    """Raise ConfigError for what means nothing on any machine; a term may name its machine: east/cuda:0."""
-    if isinstance(given, str):
-        given = ",".join(term.rpartition("/")[2] for term in given.split(","))
-    check_spec(given)
 
 
 def _wanted(given: str | int, devices: Sequence[str]) -> set[str]:
