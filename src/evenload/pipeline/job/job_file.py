@@ -4,6 +4,7 @@ Needs pydantic and PyYAML (extra ``yaml``).
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
@@ -31,6 +32,10 @@ __all__ = [
 ]
 
 
+_PLAIN_WORDS = (  # pydantic's words, and those of a job file
+    (r"valid (tuple|list)", "list, such as [a, b]"),
+    (r"valid dictionary( or instance of \w+)?", "section of keys and values"),
+)
 _MAIN_KEYS = (
     ("backend", "name"),
     ("devices", "use"),
@@ -202,6 +207,8 @@ def _explain(part: Any) -> list[tuple[Place, str]]:
     if cause is not None:
         return [(place, str(cause))]
     said = part["msg"]
+    for theirs, plain in _PLAIN_WORDS:
+        said = re.sub(theirs, plain, said)
     return [(place, f"{said[0].lower()}{said[1:]}, not {part['input']!r}")]
 
 

@@ -74,7 +74,7 @@ def test_the_grammar_of_devices_within_those_of_the_run(devices: Any, pool: list
     [
         ("cuda:3", GPUS), ("cpu", GPUS), ("mps", GPUS), ("cuda", ["cpu:0"]), ("cuda:0", ["cpu:0"]),
         ("west/cuda:0", CLUSTER), ("north/cuda:0", CLUSTER), ("east/cuda:2", CLUSTER), (4, CLUSTER),
-        ("cuda:0", ["east/cuda:0"]), ("mps", CLUSTER), ("west/cpu:0", ["cpu:0"]),
+        ("cuda:0", ["east/cuda:0"]), ("mps", CLUSTER), ("west/cpu:0", ["cpu:0"]), ("west/cpu", ["cpu:0"]),
         ("cpu*3", ["cpu:0"]), ("cpu:1", ["cpu:0"]), (4, GPUS), (3, ["cpu:0", "cpu:1"]), ("nvidia", GPUS),
     ],
 )  # fmt: skip

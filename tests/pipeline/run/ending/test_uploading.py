@@ -209,6 +209,8 @@ def test_files_are_copied_while_the_job_runs(job: Path, server: Server) -> None:
         ({"to": "memory://x", "stages": ["score"]}, "'score' makes no files; stages that make files: draw"),
         ({"to": "memory://x", "stages": ["darw"]}, "there is no stage 'darw'"),
         ({"to": "memory://x", "stage": ["draw"]}, "did you mean 'stages'"),
+        ({"to": "memory://x", "stages": "draw"}, r"a list, such as \[a, b\], not 'draw'"),
+        (True, "a section of keys and values, not True"),
         ({}, "is required"),
     ],
 )

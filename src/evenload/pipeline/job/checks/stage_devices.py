@@ -45,12 +45,13 @@ def _wanted(given: str | int, devices: Sequence[str]) -> set[str]:
     machines: dict[str, list[Device]] = {}
     for one in devices:
         machines.setdefault(one.rpartition("/")[0], []).append(_device(one.rpartition("/")[2]))
-    if machines.keys() <= {""} or isinstance(given, int) or given.strip().isdigit():
-        if machines.keys() > {""} or "" not in machines:
+    is_cluster = machines.keys() != {""}
+    if isinstance(given, int) or given.strip().isdigit():
+        if is_cluster:
             return set(_best(int(given), devices))
         parts = {"": str(given)}
     else:
-        parts = _by_machine(given, machines)
+        parts = _by_machine(given, machines) if is_cluster or "/" in given else {"": given}
     wanted, refusal = set(), None
     for machine, terms in parts.items():
         pool = machines.get(machine, [])

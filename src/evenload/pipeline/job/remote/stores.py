@@ -116,7 +116,7 @@ def open_store(url: str, protocols: Collection[str], doing: str) -> tuple[Any, s
             f"{protocol}:// needs a package that is not installed: {error}", hint=_install(protocol)
         ) from error
     except Exception as error:  # each store has its own
-        raise store_error(url, error) from error
+        raise store_error(url, error, "be read" if doing == "reading" else "be written to") from error
 
 
 def store_error(url: str, error: Exception, what: str = "be read") -> ConfigError:
