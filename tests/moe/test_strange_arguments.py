@@ -13,10 +13,13 @@ from strange_values import STRANGE, check
 
 from evenload.balance.flow import ReplicaGraph, Router
 from evenload.moe import (
+    Cloner,
     Dispatcher,
+    FetchCosts,
     Fleet,
     Planner,
     WeightedCopies,
+    clone_experts,
     create_redundant_mapping,
     layer_chunks,
     migration_batches,
@@ -36,6 +39,8 @@ LOADS = np.arange(1.0, 17.0).reshape(2, 8)
 OLD = np.tile(np.concatenate([np.arange(8), np.arange(4)]), (2, 1))
 COPIES = WeightedCopies(OLD, 8, 4)
 GRAPH = ReplicaGraph.from_slots(OLD[0], 8, 4)
+HOMES = np.arange(8) // 2
+CLONES = clone_experts(np.arange(32).reshape(4, 8), HOMES, 1)
 
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "rebalance_experts": (
@@ -102,6 +107,20 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         COPIES.map,
         {"ids": torch.tensor([1, 2, -1]), "layer": 0, "counts": torch.ones(8, dtype=torch.int64),
          "mask": torch.tensor([True, True, False]), "rank": 0, "n_ranks": 2, "sweeps": 1},
+    ),
+    "clone_experts": (
+        clone_experts,
+        {"counts": np.arange(8), "homes": HOMES, "spare_slots": [1, 2, 0, 1], "cap": 2, "n_ranks": 4,
+         "costs": FetchCosts(1e-6, 1e6, 1e9)},
+    ),
+    "Cloner": (Cloner, {"homes": HOMES, "spare_slots": 1, "cap": 2, "n_ranks": 5, "costs": None}),
+    "plan of clones": (Cloner(HOMES, 1).plan, {"counts": np.arange(8)}),
+    "map to clones": (CLONES.map, {"ids": [1, 2, -1], "rank": 2}),
+    "shares of clones": (CLONES.dispatch.shares, {"counts": CLONES.counts, "rank": 1}),
+    "FetchCosts": (
+        FetchCosts,
+        {"token_s": 1e-6, "expert_bytes": 10, "bytes_per_s": 1e9, "node_bytes_per_s": 1e8, "nodes": (0, 1),
+         "hidden_s": 0.0},
     ),
     "Fleet": (Fleet, {"slots": (3, 3), "speeds": (1, 2), "nodes": (0, 0), "dead": [0]}),
     "Fleet.even": (Fleet.even, {"n_gpus": 4, "n_slots": 12, "n_nodes": 2, "speeds": (), "dead": ()}),

@@ -3,7 +3,8 @@
     loads ──► placement, plan ──► phy2log ──► Planner (routing, dispatch) ──► physical ids
 
 ``rebalance_experts`` is EPLB's policy; ``place`` searches beyond it with the exact router as judge;
-``Planner`` routes batch after batch over a placement. ``adapters`` fits them into serving and training
+``Planner`` routes batch after batch over a placement; ``clone_experts`` makes copies anew for each
+batch. ``adapters`` fits them into serving and training
 engines.
 """
 
@@ -12,6 +13,9 @@ from typing import TYPE_CHECKING
 from evenload._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from evenload.moe.cloning.clone_plan import ClonePlan
+    from evenload.moe.cloning.cloner import Cloner, clone_experts
+    from evenload.moe.cloning.fetch_costs import FetchCosts
     from evenload.moe.placement.fleet import Fleet
     from evenload.moe.placement.rebalance import Placement, rebalance_experts
     from evenload.moe.routing.agreement import agree_on
@@ -29,7 +33,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "BatchPlan": "routing.batch_plan",
+    "ClonePlan": "cloning.clone_plan",
+    "Cloner": "cloning.cloner",
     "Dispatcher": "routing.dispatch",
+    "FetchCosts": "cloning.fetch_costs",
     "Fleet": "placement.fleet",
     "MigrationFlow": "search.engine_schedules",
     "Payback": "search.payback",
@@ -41,6 +48,7 @@ _HOMES = {
     "Transfer": "search.transfers",
     "WeightedCopies": "routing.weighted_copies",
     "agree_on": "routing.agreement",
+    "clone_experts": "cloning.cloner",
     "create_redundant_mapping": "topology",
     "layer_chunks": "search.engine_schedules",
     "migration_batches": "search.engine_schedules",
@@ -54,7 +62,10 @@ _HOMES = {
 
 __all__ = [
     "BatchPlan",
+    "ClonePlan",
+    "Cloner",
     "Dispatcher",
+    "FetchCosts",
     "Fleet",
     "MigrationFlow",
     "Payback",
@@ -66,6 +77,7 @@ __all__ = [
     "Transfer",
     "WeightedCopies",
     "agree_on",
+    "clone_experts",
     "create_redundant_mapping",
     "layer_chunks",
     "migration_batches",

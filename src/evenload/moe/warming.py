@@ -9,6 +9,7 @@ def warm() -> None:
     """Route, plan and place a little, in each way that calls kernels with other types of arguments."""
     _route()
     _dispatch()
+    _clone()
     _place()
 
 
@@ -38,6 +39,17 @@ def _dispatch() -> None:
         rows = np.stack([counts, *[np.zeros_like(counts)] * 3])
         dispatcher.map(ids, dispatcher.exact_shares(quotas, rows, 0))
         dispatcher.map(ids, dispatcher.dithered_shares(quotas, counts, counts, 0, 1))
+
+
+def _clone() -> None:
+    from evenload.moe.cloning.cloner import clone_experts
+    from evenload.moe.cloning.fetch_costs import FetchCosts
+
+    counts, homes = np.arange(16) ** 2, np.arange(16) // 4
+    plan = clone_experts(np.stack([counts] * 4), homes, 2)
+    plan.map(np.repeat(np.arange(16), counts), 0)
+    assert plan.fetch_bound <= plan.fetches
+    clone_experts(counts, homes, 2, costs=FetchCosts(1e-6, 1e6, 1e9))
 
 
 def _place() -> None:

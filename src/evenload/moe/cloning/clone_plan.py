@@ -1,0 +1,121 @@
+"""``ClonePlan``: one batch's clones, their tokens, and how close to the best possible that is."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload.errors import ConfigError
+from evenload.moe.cloning.clone_dispatch import CloneDispatch
+from evenload.moe.cloning.clone_layer import CloneLayer
+from evenload.moe.cloning.fetch_bound import least_fetches, least_seconds
+from evenload.moe.cloning.fetch_costs import FetchCosts
+from evenload.moe.cloning.load_certificate import LoadCertificate, load_certificate
+
+__all__ = ["ClonePlan"]
+
+
+@dataclass(frozen=True, eq=False)
+class ClonePlan:
+    """A batch's clones of experts, and how many tokens each takes; made by ``Cloner.plan``.
+
+    experts, ranks, tokens  [clones] int64: this expert is fetched to a spare slot of this rank, for so many
+                            tokens. No rank gets an expert twice
+    loads                   [ranks] int64 tokens of each rank
+    peak                    the largest of them
+    totals                  [experts] int64, the counts that the plan was made for
+    layer                   homes and slots
+
+    The arrays are the planner's own: its next plan overwrites them.
+    """
+
+    layer: CloneLayer
+    totals: NDArray[np.int64]
+    counts: NDArray[np.int64] | None
+    experts: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    loads: NDArray[np.int64]
+    peak: int
+    first_bound: int
+    costs: FetchCosts | None
+
+    @property
+    def fetches(self) -> int:
+        """How many experts' weights are fetched: as many as there are clones."""
+        return len(self.experts)
+
+    @property
+    def imbalance(self) -> float:
+        """Largest load over mean load."""
+        total = int(self.loads.sum())
+        return self.peak * len(self.loads) / total if total else 1.0
+
+    @cached_property
+    def peak_bound(self) -> int:
+        """A peak that no plan for these counts is below: whole tokens, homes, slots and ``cap`` as given."""
+        return self.first_bound if self.peak == self.first_bound else self.certificate().peak
+
+    @cached_property
+    def fetch_bound(self) -> int:
+        """A number of fetches that no plan of this peak or a lower one has fewer of."""
+        return min(least_fetches(self.totals, self.layer, self.peak), self.fetches)
+
+    @property
+    def fetch_gap(self) -> float:
+        """How many more fetches there are than ``fetch_bound``, as a share of it; 0 is proven best."""
+        return self.fetches / self.fetch_bound - 1 if self.fetch_bound else 0.0
+
+    def certificate(self) -> LoadCertificate:
+        """The proof, in sums that anyone can check, that no plan has a peak below ``peak_bound``."""
+        return load_certificate(self.totals, self.layer)
+
+    @property
+    def seconds(self) -> float:
+        """What the batch takes by ``costs``: the busiest rank's work, and what of the fetches nothing hides.
+
+        Raises ConfigError without costs.
+        """
+        if self.costs is None:
+            raise ConfigError("this plan knows no costs", hint="give costs=FetchCosts(...)")
+        token_s, near_s, far_s, hidden_s = self.costs.table().tolist()
+        nodes = self.costs.nodes_of(self.layer.n_ranks)
+        homes = self.layer.homes[self.experts]
+        clone_s = np.where(nodes[homes] == nodes[self.ranks], near_s, far_s)
+        n = self.layer.n_ranks
+        link_s = max(
+            np.bincount(ends, clone_s, n).max() if len(ends) else 0.0 for ends in (homes, self.ranks)
+        )
+        return self.peak * token_s + max(float(link_s) - hidden_s, 0.0)
+
+    @cached_property
+    def seconds_bound(self) -> float:
+        """Seconds that no plan for these counts and costs is below. Raises ConfigError without costs."""
+        if self.costs is None:
+            raise ConfigError("this plan knows no costs", hint="give costs=FetchCosts(...)")
+        return min(least_seconds(self.totals, self.layer, self.first_bound, self.costs), self.seconds)
+
+    @cached_property
+    def dispatch(self) -> CloneDispatch:
+        """The slots and quotas of this plan, and what sends ids there."""
+        nodes = None if self.costs is None else self.costs.nodes
+        return CloneDispatch(self.layer, self.totals, self.experts, self.ranks, self.tokens, nodes)
+
+    def map(self, ids: Any, rank: int | None = None) -> Any:
+        """The slot of each expert id of ``rank``, such that all ranks together fill the quotas; -1 stays -1.
+
+        ids   of this batch: all of them, or those of ``rank`` if the plan was made from [ranks, experts]
+              counts
+
+        Slot s is on rank ``s // layer.width``. Raises ConfigError for ids out of range, or not those counted.
+        """
+        if rank is None:
+            return self.dispatch.map(ids, self.dispatch.quotas)
+        if self.counts is None:
+            raise ConfigError(
+                f"rank {rank} of a plan that was made from sums over ranks",
+                hint="plan from [ranks, experts] counts, or map all ids without a rank",
+            )
+        return self.dispatch.map(ids, self.dispatch.shares(self.counts, rank))

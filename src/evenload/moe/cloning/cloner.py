@@ -1,0 +1,173 @@
+"""``Cloner`` and ``clone_experts``: which experts are cloned for a batch, where to, and with how many
+tokens."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from evenload._optional import require
+from evenload.balance.arguments import MOST, array_of, instance_of, whole
+from evenload.errors import ConfigError, quoted
+from evenload.moe.cloning.clone_layer import CloneLayer
+from evenload.moe.cloning.clone_plan import ClonePlan
+from evenload.moe.cloning.fetch_costs import FetchCosts
+
+__all__ = ["Cloner", "clone_experts", "layer_of"]
+
+MOST_RANKS = 1 << 12
+MOST_COUNT = 1 << 38  # as the kernel's
+
+
+class Cloner:
+    """A planner of clones for one MoE layer, batch after batch; planning allocates next to no memory.
+
+    homes        [experts] the rank that has each expert anyway
+    spare_slots  how many clones a rank has room for: one number for all, or [ranks]
+    cap          the most clones of one expert; None: as many as there are ranks
+    n_ranks      by default as many as ``spare_slots`` or the homes name
+    costs        plan for the least time, by these, instead of the lowest peak
+
+    Not safe to use from two threads at once. Raises ConfigError for homes out of range and numbers below 0.
+    """
+
+    def __init__(
+        self,
+        homes: ArrayLike,
+        spare_slots: ArrayLike,
+        cap: int | None = None,
+        *,
+        n_ranks: int | None = None,
+        costs: FetchCosts | None = None,
+    ):
+        require("llvmlite.binding", extra="kernels", why="clones of experts")
+        from evenload.moe.cloning.kernels.clone import clone_layer
+        from evenload.moe.cloning.kernels.memory import block_words
+
+        self._kernel = clone_layer
+        self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks)
+        self._links, self._table = np.zeros(2 * layer.n_ranks), np.zeros(4)
+        self._nodes = np.zeros(layer.n_ranks, np.int64)
+        if costs is not None:
+            costs = instance_of("costs", costs, FetchCosts, "FetchCosts(...), or None for the lowest peak")
+            self._nodes, self._table = costs.nodes_of(layer.n_ranks), costs.table()
+        self.costs = costs
+        self._block = np.zeros(block_words(layer.n_ranks, layer.n_experts), np.int64)
+        tables = np.concatenate([layer.expert_start, layer.experts, layer.spare])
+        self._block[: len(tables)] = tables
+        self._at, self._many = len(tables), 2 * layer.n_ranks + layer.n_experts
+
+    def plan(self, counts: ArrayLike) -> ClonePlan:
+        """Plan the clones of one batch.
+
+        counts  [experts], or [ranks, experts] for dispatch: whole numbers of tokens that chose each expert,
+                over
+                all ranks or on each; int64 in C order: no copy
+
+        Every rank that plans from the same counts gets the same plan, on any processor. The next call
+        overwrites the answer's arrays. Raises ConfigError for counts below 0, or of 2**38 tokens or more
+        together.
+        """
+        rows = self._checked(counts)
+        totals = rows if rows.ndim == 1 else rows.sum(axis=0)
+        layer = self.layer
+        status = self._kernel(
+            totals,
+            layer.n_ranks,
+            layer.cap,
+            self._block,
+            self.costs is not None,
+            self._nodes,
+            self._table,
+            self._links,
+        )
+        if status:
+            raise ConfigError(
+                f"counts from {totals.min()} to {totals.max()}",
+                hint=f"give whole numbers of 0 or more, together below {MOST_COUNT}",
+            )
+        return self._answer(totals, rows if rows.ndim == 2 else None)
+
+    def _answer(self, totals: NDArray[np.int64], rows: NDArray[np.int64] | None) -> ClonePlan:
+        """What the kernel wrote into the block."""
+        layer, block, at, many = self.layer, self._block, self._at, self._many
+        loads = at + 3 * many
+        end = loads + layer.n_ranks
+        peak, bound, n = block[end : end + 3].tolist()
+        experts, ranks = block[at : at + n], block[at + many : at + many + n]
+        tokens = block[at + 2 * many : at + 2 * many + n]
+        return ClonePlan(
+            layer, totals, rows, experts, ranks, tokens, block[loads:end], peak, bound, self.costs
+        )
+
+    def _checked(self, counts: Any) -> NDArray[np.int64]:
+        n_experts, n_ranks = self.layer.n_experts, self.layer.n_ranks
+        array = counts if isinstance(counts, np.ndarray) else array_of("counts", counts)
+        if array.shape != (n_experts,) and array.shape != (n_ranks, n_experts):
+            raise ConfigError(
+                f"counts have shape {array.shape}", hint=f"give [{n_experts}], or {[n_ranks, n_experts]}"
+            )
+        if array.dtype == np.int64 and array.ndim == 1 and array.flags.c_contiguous:
+            return array
+        if array.dtype.kind not in "iu":
+            raise ConfigError(f"counts have dtype {array.dtype}", hint="give whole numbers")
+        if array.min(initial=0) < 0 or array.max(initial=0) >= MOST_COUNT // n_ranks:
+            raise ConfigError(
+                f"counts from {array.min()} to {array.max()}",
+                hint=f"give whole numbers of 0 or more, below {MOST_COUNT // n_ranks}",
+            )
+        return np.ascontiguousarray(array, np.int64)
+
+
+def clone_experts(
+    counts: ArrayLike,
+    homes: ArrayLike,
+    spare_slots: ArrayLike,
+    cap: int | None = None,
+    *,
+    n_ranks: int | None = None,
+    costs: FetchCosts | None = None,
+) -> ClonePlan:
+    """Plan the clones of one batch: copies of experts and token quotas such that the busiest rank does the
+    least, with few fetches. For batch after batch make a ``Cloner`` once.
+
+    counts       [experts] int, or [ranks, experts] for dispatch: tokens that chose each expert in this batch
+    homes        [experts] int, the rank that has each expert anyway
+    spare_slots  int or [ranks], how many clones a rank has room for
+    cap          the most clones of one expert (its home must send each of them); None: no limit
+    n_ranks      by default as many as ``spare_slots`` or the homes name
+    costs        plan for the least time, by these, instead of the lowest peak
+
+    Which ranks have which experts for how many tokens is in the plan; ``certificate()`` proves how low any
+    peak can be, ``fetch_bound`` how few fetches any plan of this peak has. Raises ConfigError as ``Cloner``
+    does. Source: ours; groups after the zero-sum partition of debts (Verhoeff 2004), clones in a group
+    after Vose's alias method (1991).
+    """
+    return Cloner(homes, spare_slots, cap, n_ranks=n_ranks, costs=costs).plan(counts)
+
+
+def layer_of(homes: Any, spare_slots: Any, cap: Any, n_ranks: Any) -> CloneLayer:
+    """Homes and slots, checked. Raises ConfigError as ``Cloner`` does."""
+    of_experts, spare = _whole_numbers("homes", homes), _whole_numbers("spare_slots", spare_slots)
+    if of_experts.ndim != 1 or not len(of_experts) or len(of_experts) > MOST or spare.ndim > 1:
+        raise ConfigError(
+            f"homes of shape {of_experts.shape}, spare_slots of shape {spare.shape}",
+            hint="give the rank of each expert, and one number of slots or one for each rank",
+        )
+    n = len(spare) if spare.ndim else int(of_experts.max()) + 1
+    n = n if n_ranks is None else whole("n_ranks", n_ranks, least=1, most=MOST_RANKS)
+    if not 1 <= n <= MOST_RANKS or of_experts.max() >= n or (spare.ndim and len(spare) != n):
+        raise ConfigError(
+            f"homes up to rank {of_experts.max()}, spare_slots {spare.shape}, n_ranks={quoted(n_ranks)}",
+            hint=f"give homes of ranks from 0 on, spare slots of each rank, and at most {MOST_RANKS} ranks",
+        )
+    most = len(of_experts)  # a rank that could have all experts needs no more
+    most_clones = n if cap is None else min(whole("cap", cap), n)
+    return CloneLayer(of_experts, np.broadcast_to(np.minimum(spare, most), n).astype(np.int64), most_clones)
+
+
+def _whole_numbers(name: str, values: Any) -> NDArray[np.int64]:
+    array = array_of(name, values)
+    if array.dtype.kind not in "iu" or array.min(initial=0) < 0 or array.max(initial=0) > MOST:
+        raise ConfigError(f"{name} is {quoted(values)}", hint=f"give whole numbers from 0 to {MOST}")
+    return array.astype(np.int64)

@@ -1,0 +1,161 @@
+"""How few fetches a plan of clones can have, and how little time it can take.
+
+Clones connect ranks. Ranks that are connected share their load among themselves, so they have room enough
+together; and g connected ranks have g - 1 clones or more. Hence no plan has fewer fetches than there are
+ranks less groups, for the most groups with room enough that ranks can be put into.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload.moe.cloning.clone_layer import CloneLayer
+from evenload.moe.cloning.fetch_costs import FetchCosts
+from evenload.moe.cloning.kernels.partition import MOST_EXACT, most_groups
+from evenload.moe.cloning.load_certificate import needed_clones
+
+__all__ = ["least_fetches", "least_seconds", "most_groups_bound"]
+
+NEVER = 1 << 61
+MOST_TABLE = 1 << 18  # sums of two pairs and a rank that are looked at
+MOST_PAIRED = 512  # ranks whose pairs are looked at
+TURNS = 8  # pairs that are passed over because they share ranks
+
+
+def least_fetches(counts: NDArray[np.int64], layer: CloneLayer, peak: int) -> int:
+    """A number of fetches that no plan with this peak or a lower one is below."""
+    loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
+    if loads.max(initial=0) <= peak:
+        return 0
+    return max(sum(needed_clones(counts, layer, peak)), layer.n_ranks - most_groups_bound(peak - loads))
+
+
+def most_groups_bound(slack: NDArray[np.int64]) -> int:
+    """At least as many as the most groups that ranks can be put into, each with slacks of 0 or more together.
+
+    slack  [ranks] int64, tokens below the peak; 0 or more together
+    """
+    even = slack == 0
+    slack, n_even = np.sort(slack[~even]), int(even.sum())
+    if len(slack) <= MOST_EXACT:
+        size = 1 << len(slack)
+        return n_even + most_groups(slack, np.zeros(size, np.int64), np.zeros(size, np.int8))
+    wastes = _least_wastes(slack)
+    return n_even + min(_by_sizes(slack, wastes), _by_budget(slack, wastes))
+
+
+def _by_sizes(slack: NDArray[np.int64], wastes: list[NDArray[np.int64]]) -> int:
+    """Each rank counts as one over the size of the smallest group that it can be in."""
+    budget = int(slack.sum())
+    size = np.full(len(slack), len(wastes) + 1)
+    for i in range(len(wastes) - 1, -1, -1):
+        size[wastes[i] <= budget] = i + 1
+    n_of_size = np.bincount(size)
+    whole = np.lcm.reduce(np.arange(1, len(n_of_size)))
+    return int(sum(int(n) * whole // k for k, n in enumerate(n_of_size) if k) // whole)
+
+
+def _by_budget(slack: NDArray[np.int64], wastes: list[NDArray[np.int64]]) -> int:
+    """Groups waste what the peak leaves, at most; all but those of one rank have a rank above the peak."""
+    budget, is_over = int(slack.sum()), slack < 0
+    alone = np.concatenate([[0], np.cumsum(slack[~is_over])])
+    spent = [np.concatenate([[0], np.cumsum(np.sort(waste[is_over]))]) for waste in wastes[1:]]
+    best = 0
+    for n_alone, cost in enumerate(alone.tolist()):
+        if cost > budget:
+            break
+        ranks, groups, most = len(slack) - n_alone, 0, int(is_over.sum())
+        for i in range(len(spent)):
+            affordable = int(np.searchsorted(spent[i], budget - cost, side="right")) - 1
+            more = max(min(affordable - groups, ranks // (i + 2), most - groups), 0)
+            groups, ranks = groups + more, ranks - (i + 2) * more
+        groups += min(ranks // (len(wastes) + 1), most - groups)
+        best = max(best, n_alone + groups)
+    return best
+
+
+class _PairSums:
+    """The sums of all pairs of slacks, in order."""
+
+    def __init__(self, slack: NDArray[np.int64]):
+        a, b = np.triu_indices(len(slack), 1)
+        order = np.argsort(slack[a] + slack[b], kind="stable")
+        self.a, self.b = a[order], b[order]
+        self.sums = slack[self.a] + slack[self.b]
+
+    def least_waste(self, of: NDArray[np.int64], *places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Of each sum ``of`` ranks in ``places``, with the first pair of other ranks that makes it 0 or
+        more."""
+        at, waste = np.searchsorted(self.sums, -of), np.full(len(of), NEVER)
+        left = np.arange(len(of))
+        for turn in range(TURNS):
+            left = left[at[left] < len(self.sums)]
+            pair = at[left]
+            shares = np.zeros(len(left), bool)
+            for place in places:
+                shares |= (self.a[pair] == place[left]) | (self.b[pair] == place[left])
+            done = left if turn == TURNS - 1 else left[~shares]  # too little waste does the bound no harm
+            waste[done] = of[done] + self.sums[at[done]]
+            left = left[shares]
+            at[left] += 1
+        return waste
+
+
+def _least_wastes(slack: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+    """[sizes][ranks] the least waste of a group of at most 1, 2, ... ranks that a rank is in; or less.
+
+    Sizes end where there would be too many sums.
+    """
+    n, ranks = len(slack), np.arange(len(slack))
+    wastes = [np.where(slack >= 0, slack, NEVER)]
+    if n > MOST_PAIRED:
+        return wastes
+
+    def add(waste: NDArray[np.int64], *places: NDArray[np.int64]) -> None:
+        found = wastes[-1].copy()
+        for place in places:
+            np.minimum.at(found, place, waste)
+        wastes.append(found)
+
+    pairs = _PairSums(slack)
+    a, b, sums = pairs.a, pairs.b, pairs.sums
+    add(np.where(sums >= 0, sums, NEVER), a, b)
+    add(pairs.least_waste(slack, ranks), ranks)
+    add(pairs.least_waste(sums, a, b), a, b)
+    if n * len(sums) <= MOST_TABLE:
+        pair, rank = np.repeat(np.arange(len(sums)), n), np.tile(ranks, len(sums))
+        apart = (a[pair] != rank) & (b[pair] != rank)
+        pair, rank = pair[apart], rank[apart]
+        five = pairs.least_waste(sums[pair] + slack[rank], a[pair], b[pair], rank)
+        add(five, a[pair], b[pair], rank)
+    return wastes
+
+
+def least_seconds(counts: NDArray[np.int64], layer: CloneLayer, least_peak: int, costs: FetchCosts) -> float:
+    """Seconds that no plan is below: for each number of clones the lowest peak that it allows.
+
+    A rank sends its clones one after the other, over its fastest link; all links together share them.
+    """
+    token_s, near_s, far_s, hidden_s = costs.table().tolist()
+    clone_s = min(near_s, far_s)
+    loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
+    high, best = int(loads.max(initial=0)), float("inf")
+    low = min(least_peak, high)
+    while True:  # fewer clones with each step, at the lowest peak for which these are enough
+        needed = needed_clones(counts, layer, low)
+        link = max(max(needed), -(-sum(needed) // layer.n_ranks))
+        best = min(best, low * token_s + max(link * clone_s - hidden_s, 0.0))
+        if link == 0:
+            return best
+        low = _first_with_fewer(counts, layer, low, high, link)
+
+
+def _first_with_fewer(counts: NDArray[np.int64], layer: CloneLayer, low: int, high: int, link: int) -> int:
+    """The lowest peak above ``low`` at which the busiest link needs fewer than ``link`` clones."""
+    while low + 1 < high:
+        middle = (low + high) // 2
+        needed = needed_clones(counts, layer, middle)
+        if max(max(needed), -(-sum(needed) // layer.n_ranks)) < link:
+            high = middle
+        else:
+            low = middle
+    return high

@@ -1,0 +1,1 @@
+"""Kernels that plan clones of experts, compiled."""

@@ -1,0 +1,186 @@
+"""The clone planner, compiled: clones and quotas such that the busiest rank does the least, with few clones.
+
+The target is a peak that no plan can be below (``least_peak``). Ranks are put into as many groups as possible
+that have room enough among themselves (pairs.py, then halves.py), and each group is settled with one clone
+fewer than it has ranks (chain.py). If experts or slots do not allow the target, it is raised by bisection.
+
+All numbers are whole, ties go to the lower number: the same input gives the same plan on every rank.
+"""
+
+from evenload.moe.cloning.kernels.chain import settle
+from evenload.moe.cloning.kernels.halves import HALF, match_many
+from evenload.moe.cloning.kernels.memory import cut_best, cut_layer, cut_work
+from evenload.moe.cloning.kernels.moves import EDGES, FILLING, LARGEST_FIRST, LIVE, MANY, STYLE, open_target
+from evenload.moe.cloning.kernels.pairs import BLOCK, match_block
+from evenload.native.kernel import compiled, inlined, piece
+
+__all__ = ["NEGATIVE", "OVERFLOW", "PLANNED", "clone_layer"]
+
+PLANNED, NEGATIVE, OVERFLOW = range(3)
+WHOLE, GROUPED, GREEDY = range(3)  # ways to plan for a target
+MOST_TOKENS = 1 << 38  # so that a sum of all slacks, with a rank or a subset below it, stays in 64 bits
+GOALS = 12  # peaks that are tried where time decides
+
+
+@inlined
+def _sum_loads(layer, work, counts):
+    """Write each rank's load. Returns the status."""
+    total = 0
+    for expert in range(len(counts)):
+        if counts[expert] < 0:
+            return NEGATIVE
+        if counts[expert] >= MOST_TOKENS:
+            return OVERFLOW
+        total += counts[expert]
+        if total >= MOST_TOKENS:
+            return OVERFLOW
+    for rank in range(layer.n_ranks):
+        load = 0
+        for i in range(layer.expert_start[rank], layer.expert_start[rank + 1]):
+            load += counts[layer.experts[i]]
+        work.load[rank] = load
+    return PLANNED
+
+
+@inlined
+def _least_peak(layer, work, counts):
+    """A peak that no plan is below: the mean of the ranks that can take clones and those above it, and of an
+    expert over as many ranks as may have it."""
+    level = 0
+    for expert in range(len(counts)):
+        level = max(level, -(-counts[expert] // (layer.cap + 1)))
+    while True:
+        total, n = 0, 0
+        for rank in range(layer.n_ranks):
+            if layer.spare[rank] > 0 or work.load[rank] > level:
+                total += work.load[rank]
+                n += 1
+        if n == 0 or total <= level * n:
+            return level
+        level = -(-total // n)
+
+
+@piece
+def _attempt(layer, work, counts, target, way):
+    """Plan for a target, by groups or with all ranks in one. Returns the peak, which may be higher."""
+    open_target(layer, work, counts, target)
+    work.n[STYLE] = LARGEST_FIRST if way == GREEDY else FILLING
+    if way == GROUPED:
+        if work.n[LIVE] > 2 * HALF:
+            match_block(layer, work, min(work.n[LIVE], BLOCK))
+            for _ in range((layer.n_ranks - 1) // BLOCK):
+                match_block(layer, work, min(work.n[LIVE], BLOCK))
+        match_many(layer, work)
+    for i in range(work.n[LIVE]):
+        work.group[i] = work.live[i]
+    settle(layer, work, work.n[LIVE], True)
+    peak = 0
+    for rank in range(layer.n_ranks):
+        peak = max(peak, target - work.slack[rank])
+    return peak
+
+
+@piece
+def _keep_better(layer, work, target, peak, best):
+    """Keep this plan if its peak is lower than the best one's, or as low with fewer clones."""
+    experts, ranks, tokens, loads, summary, _ = best
+    n_clones = work.n[EDGES]
+    if peak > summary[0] or (peak == summary[0] and n_clones >= summary[2]):
+        return
+    summary[0], summary[2] = peak, n_clones
+    for i in range(n_clones):
+        experts[i], ranks[i], tokens[i] = work.edge_expert[i], work.edge_rank[i], work.edge_tokens[i]
+    for rank in range(layer.n_ranks):
+        loads[rank] = target - work.slack[rank]
+
+
+@piece
+def _plan(layer, work, counts, target, best):
+    """Find the lowest peak from ``target`` on that can be reached, with few clones."""
+    summary = best[4]
+    summary[0] = MANY
+    n_uneven = 0
+    peak = _attempt(layer, work, counts, target, GROUPED)
+    for rank in range(layer.n_ranks):
+        n_uneven += work.load[rank] != target
+    _keep_better(layer, work, target, peak, best)
+    if peak <= target and work.n[EDGES] < n_uneven:
+        return
+    _keep_better(layer, work, target, _attempt(layer, work, counts, target, WHOLE), best)
+    if summary[0] <= target:
+        return
+    _keep_better(layer, work, target, _attempt(layer, work, counts, target, GREEDY), best)
+    low, high = target + 1, summary[0]
+    while low < high:
+        middle = (low + high) >> 1
+        for way in (WHOLE, GREEDY, GROUPED):
+            peak = _attempt(layer, work, counts, middle, way)
+            _keep_better(layer, work, middle, peak, best)
+            if peak <= middle:
+                break
+        if summary[0] > middle:
+            low = middle + 1
+        high = min(high, summary[0])
+    _keep_better(layer, work, summary[0], _attempt(layer, work, counts, summary[0], GROUPED), best)
+
+
+@inlined
+def _seconds(work, n_ranks, peak, nodes, costs, links):
+    """Seconds that the busiest rank works, and that fetches add to it."""
+    links[:] = 0.0
+    for i in range(work.n[EDGES]):
+        home, rank = work.edge_home[i], work.edge_rank[i]
+        clone_s = costs[1] if nodes[home] == nodes[rank] else costs[2]
+        links[home] += clone_s
+        links[n_ranks + rank] += clone_s
+    busiest = 0.0
+    for i in range(2 * n_ranks):
+        busiest = max(busiest, links[i])
+    return peak * costs[0] + max(busiest - costs[3], 0.0)
+
+
+@piece
+def _plan_in_time(layer, work, counts, least, nodes, costs, links, best):
+    """Of plans for peaks from ``least`` to that without clones, keep the one that takes the fewest
+    seconds."""
+    most = 0
+    for rank in range(layer.n_ranks):
+        most = max(most, work.load[rank])
+    best_s = 1e300
+    for i in range(GOALS, -1, -1):
+        target = least + (most - least) * i * i // (GOALS * GOALS)
+        for way in (WHOLE, GREEDY, GROUPED):
+            peak = _attempt(layer, work, counts, target, way)
+            seconds = _seconds(work, layer.n_ranks, peak, nodes, costs, links)
+            if seconds < best_s:
+                best_s = seconds
+                best[4][0] = MANY
+                _keep_better(layer, work, target, peak, best)
+
+
+@compiled
+def clone_layer(counts, n_ranks, cap, block, is_timed, nodes, costs, links):
+    """Plan one layer's clones. Returns PLANNED, NEGATIVE or OVERFLOW (of counts).
+
+    counts  [experts] int64
+    cap     most clones of an expert
+    block   int64 (memory.py): the layer's tables, then what is written: clones' experts, ranks and tokens,
+            loads [ranks], summary [3]: peak, a bound of it, clones
+    is_timed  look for the plan of the fewest seconds, not of the lowest peak, by
+    nodes   [ranks] int64 and
+    costs   [4] float64 seconds: of a token, of a fetch inside a node and between nodes, hidden for fetches
+    links   [2 * ranks] float64 is scratch
+    """
+    layer, at = cut_layer(block, n_ranks, len(counts), cap)
+    best = cut_best(block, at, n_ranks, len(counts))
+    work = cut_work(block, best[5], n_ranks, len(counts))
+    status = _sum_loads(layer, work, counts)
+    if status != PLANNED:
+        return status
+    target = _least_peak(layer, work, counts)
+    best[4][1] = target
+    if is_timed:
+        _plan_in_time(layer, work, counts, target, nodes, costs, links, best)
+    else:
+        _plan(layer, work, counts, target, best)
+    return PLANNED

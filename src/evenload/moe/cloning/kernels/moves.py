@@ -1,0 +1,96 @@
+"""Pieces of the clone planner: its state, and tokens that move from their home to a clone on another rank."""
+
+from collections import namedtuple
+
+from evenload.native.kernel import inlined
+
+__all__ = [
+    "EDGES", "FILLING", "LARGEST_FIRST", "LIVE", "MANY", "OVER", "STYLE", "UNDER", "WASTE", "Layer", "Work",
+    "fitting_expert", "open_target", "send", "undo",
+]  # fmt: skip
+
+EDGES, OVER, UNDER, WASTE, LIVE, STYLE = range(6)  # places in Work.n
+FILLING, LARGEST_FIRST = range(2)  # styles: see chain.py
+MANY = 1 << 62
+
+# What stays from batch to batch: expert_start [ranks + 1] and experts [experts] by home, spare [ranks] slots,
+# cap: most clones of an expert.
+Layer = namedtuple("Layer", "n_ranks expert_start experts spare cap")
+
+# load [ranks] homed there; slack [ranks]: tokens below the target (above, if negative); slots [ranks]: spare
+# ones left; rest [experts]: tokens still at home; made [experts]: clones; edge_* [clones]: expert, home, rank
+# and tokens of each; over, under: keys of ranks above and below the target (keys.py); live: ranks in no group
+# yet; group: the ranks of one; is_open, bucket, pairs: of pairs.py; sums: of halves.py; n: clones made,
+# keys in over and under, tokens that may stay unused below the target, ranks in live.
+Work = namedtuple(
+    "Work",
+    "load slack slots rest made edge_expert edge_home edge_rank edge_tokens over under live group is_open "
+    "bucket pairs sums n",
+)
+
+
+@inlined
+def open_target(layer, work, counts, target):
+    """Begin anew: all tokens at home, slack measured from ``target``."""
+    waste, n_live = 0, 0
+    for rank in range(layer.n_ranks):
+        slack = target - work.load[rank]
+        work.slack[rank] = slack
+        work.slots[rank] = layer.spare[rank]
+        if slack < 0 or (slack > 0 and layer.spare[rank] > 0):
+            waste += slack
+            work.live[n_live] = rank
+            n_live += 1
+    for expert in range(len(counts)):
+        work.rest[expert] = counts[expert]
+        work.made[expert] = 0
+    work.n[EDGES] = 0
+    work.n[WASTE] = waste
+    work.n[LIVE] = n_live
+
+
+@inlined
+def fitting_expert(layer, work, home, tokens):
+    """Of the experts at ``home`` that may have one more clone: the one with the fewest tokens left that are
+    ``tokens`` or more, else the one with the most; -1 if there is none."""
+    best, most, best_rest, most_rest = -1, -1, MANY, 0
+    for i in range(layer.expert_start[home], layer.expert_start[home + 1]):
+        expert = layer.experts[i]
+        rest = work.rest[expert]
+        if rest <= 0 or work.made[expert] >= layer.cap:
+            continue
+        if rest >= tokens and work.n[STYLE] == FILLING:
+            if rest < best_rest:
+                best, best_rest = expert, rest
+        elif rest > most_rest:
+            most, most_rest = expert, rest
+    return best if best >= 0 else most
+
+
+@inlined
+def send(work, expert, home, rank, tokens):
+    """Clone ``expert`` to ``rank`` for that many of its tokens."""
+    edge = work.n[EDGES]
+    work.edge_expert[edge] = expert
+    work.edge_home[edge] = home
+    work.edge_rank[edge] = rank
+    work.edge_tokens[edge] = tokens
+    work.n[EDGES] = edge + 1
+    work.rest[expert] -= tokens
+    work.made[expert] += 1
+    work.slack[home] += tokens
+    work.slack[rank] -= tokens
+    work.slots[rank] -= 1
+
+
+@inlined
+def undo(work, n_edges):
+    """Take back all clones but the first ``n_edges``."""
+    for edge in range(n_edges, work.n[EDGES]):
+        expert, rank, tokens = work.edge_expert[edge], work.edge_rank[edge], work.edge_tokens[edge]
+        work.rest[expert] += tokens
+        work.made[expert] -= 1
+        work.slack[work.edge_home[edge]] -= tokens
+        work.slack[rank] += tokens
+        work.slots[rank] += 1
+    work.n[EDGES] = n_edges

@@ -1,0 +1,146 @@
+"""``LoadCertificate``: sums that prove how low the busiest rank's load can be, whatever is cloned."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenload.moe.cloning.clone_layer import CloneLayer
+
+__all__ = ["LoadCertificate", "load_certificate", "needed_clones"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadCertificate:
+    """A proof that no plan of clones has a peak below ``peak``: a sum, and what it would have to be at most.
+
+    With a peak of one token less, ``given`` would exceed ``most``. ``reason`` says what these are:
+
+    "mean"    the load of ``ranks``; what they may have together. Ranks without spare slots that are not among
+              them get no tokens from elsewhere
+    "cap"     the tokens of the experts in ``experts``, one; what as many ranks may have as it may be on
+    "room"    all tokens; what ranks may have together, each no more than its load and the largest experts of
+              others that fit into its spare slots
+    "slots"   the clones that ranks above the peak need to be rid of what they have too much; all spare slots
+    """
+
+    reason: str
+    peak: int
+    given: int
+    most: int
+    ranks: tuple[int, ...] = ()
+    experts: tuple[int, ...] = ()
+
+    def proves(self, counts: NDArray[np.int64], layer: CloneLayer) -> bool:
+        """Whether the sums, made anew, are these, and show that one token less is too little.
+
+        counts  [experts] of the plan
+        """
+        loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
+        less = self.peak - 1
+        if self.reason == "mean":
+            outside = np.setdiff1d(np.arange(layer.n_ranks), self.ranks)
+            sums = (int(loads[list(self.ranks)].sum()), less * len(self.ranks))
+            if layer.spare[outside].any():
+                return False
+        elif self.reason == "cap":
+            sums = (int(counts[self.experts[0]]), less * (layer.cap + 1))
+        elif self.reason == "room":
+            sums = _room(counts, layer, loads, less)
+        else:
+            sums = (sum(needed_clones(counts, layer, less)), int(layer.spare.sum()))
+        return sums == (self.given, self.most) and self.given > self.most
+
+
+def load_certificate(counts: NDArray[np.int64], layer: CloneLayer) -> LoadCertificate:
+    """The proof with the highest peak."""
+    loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
+    best = _mean(layer, loads)
+    hottest = int(counts.argmax())
+    peak = -(-int(counts[hottest]) // (layer.cap + 1))
+    if peak > best.peak:
+        best = LoadCertificate(
+            "cap", peak, int(counts[hottest]), (peak - 1) * (layer.cap + 1), experts=(hottest,)
+        )
+    highest = int(loads.max())
+
+    def lacks_room(peak: int) -> bool:
+        given, most = _room(counts, layer, loads, peak)
+        return given > most
+
+    def lacks_slots(peak: int) -> bool:
+        return sum(needed_clones(counts, layer, peak)) > int(layer.spare.sum())
+
+    if peak := _least(lacks_room, best.peak, highest):
+        best = LoadCertificate("room", peak, *_room(counts, layer, loads, peak - 1))
+    if peak := _least(lacks_slots, best.peak, highest):
+        given = sum(needed_clones(counts, layer, peak - 1))
+        best = LoadCertificate("slots", peak, given, int(layer.spare.sum()))
+    return best
+
+
+def _least(lacks: Callable[[int], bool], low: int, high: int) -> int:
+    """The least peak that is not refused, if ``low`` is; 0 if not."""
+    if low >= high or not lacks(low):
+        return 0
+    while low + 1 < high:
+        middle = (low + high) // 2
+        low, high = (middle, high) if lacks(middle) else (low, middle)
+    return high
+
+
+def _mean(layer: CloneLayer, loads: NDArray[np.int64]) -> LoadCertificate:
+    peak, inside = 0, np.ones(len(loads), bool)
+    while True:
+        inside = (layer.spare > 0) | (loads > peak)
+        given, n = int(loads[inside].sum()), int(inside.sum())
+        if given <= peak * n:
+            break
+        peak = -(-given // n)
+        best = inside
+    if not peak:
+        return LoadCertificate("mean", 0, 0, -len(loads), tuple(range(len(loads))))
+    return LoadCertificate(
+        "mean",
+        peak,
+        int(loads[best].sum()),
+        (peak - 1) * int(best.sum()),
+        tuple(np.flatnonzero(best).tolist()),
+    )
+
+
+def _room(
+    counts: NDArray[np.int64], layer: CloneLayer, loads: NDArray[np.int64], peak: int
+) -> tuple[int, int]:
+    """All tokens, and what ranks may have together without exceeding the peak."""
+    order, may_have = np.argsort(-counts, kind="stable"), 0
+    for rank in range(layer.n_ranks):
+        foreign = order[layer.homes[order] != rank][: layer.spare[rank]]
+        may_have += min(peak, int(loads[rank] + counts[foreign].sum()))
+    return int(counts.sum()), may_have
+
+
+def needed_clones(counts: NDArray[np.int64], layer: CloneLayer, peak: int) -> list[int]:
+    """[ranks] the fewest clones with which each rank's load comes down to ``peak``.
+
+    A clone takes no more than its expert has, and no more than the peak. A rank whose load cannot come down
+    (a peak of 0) needs one clone more than there are slots.
+    """
+    needed = []
+    for rank in range(layer.n_ranks):
+        mine = counts[layer.experts[layer.expert_start[rank] : layer.expert_start[rank + 1]]]
+        excess = int(mine.sum()) - peak
+        if excess <= 0:
+            needed.append(0)
+        elif peak <= 0:
+            needed.append(int(layer.spare.sum()) + 1)
+        else:
+            whole_clones = int((mine // peak).sum())
+            parts = np.sort(mine % peak)[::-1]
+            if excess <= whole_clones * peak:
+                needed.append(-(-excess // peak))
+            else:
+                rest = excess - whole_clones * peak
+                needed.append(whole_clones + int(np.searchsorted(np.cumsum(parts), rest)) + 1)
+    return needed

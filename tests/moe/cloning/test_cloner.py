@@ -1,0 +1,226 @@
+"""Clones of experts for each batch, against integer programs and plain sums."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from evenload.balance.flow import ReplicaGraph
+from evenload.errors import ConfigError
+from evenload.moe import Cloner, Dispatcher, FetchCosts, clone_experts
+from evenload.moe.cloning.fetch_bound import most_groups_bound
+from evenload.moe.cloning.milp import best_plan
+
+
+@st.composite
+def layers(draw):
+    """(counts, homes, spare slots, cap) of any shape: no slots, no experts on a rank, tiny and large
+    counts."""
+    n_ranks = draw(st.integers(1, 24))
+    n_experts = draw(st.integers(1, 60))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    homes = rng.integers(0, n_ranks, n_experts)
+    if draw(st.booleans()):
+        homes = np.arange(n_experts) * n_ranks // n_experts
+    spare = rng.integers(0, 4, n_ranks) if draw(st.booleans()) else np.full(n_ranks, draw(st.integers(0, 3)))
+    counts = (rng.lognormal(0, 1, n_experts) * draw(st.sampled_from([0, 1, 30, 1000, 10**6]))).astype(
+        np.int64
+    )
+    return counts, homes, spare, draw(st.none() | st.integers(0, 4))
+
+
+def check_plan(plan, counts, homes, spare, cap):
+    """Everything that a plan claims, in plain sums."""
+    n_ranks, clones = len(spare), list(zip(plan.experts.tolist(), plan.ranks.tolist(), strict=True))
+    assert len(set(clones)) == len(clones)
+    assert all(homes[expert] != rank for expert, rank in clones)
+    assert (plan.tokens > 0).all()
+    assert (np.bincount(plan.ranks, minlength=n_ranks) <= spare).all()
+    assert np.bincount(plan.experts, minlength=len(homes)).max(initial=0) <= (n_ranks if cap is None else cap)
+    assert (np.bincount(plan.experts, plan.tokens, len(homes)) <= counts).all()
+    loads = np.bincount(homes, counts, n_ranks) + np.bincount(plan.ranks, plan.tokens, n_ranks)
+    loads -= np.bincount(homes[plan.experts], plan.tokens, n_ranks)
+    np.testing.assert_array_equal(plan.loads, loads)
+    assert plan.peak == loads.max()
+    certificate = plan.certificate()
+    assert certificate.proves(counts, plan.layer) or certificate.peak == 0
+    assert plan.first_bound <= certificate.peak <= plan.peak
+    assert plan.peak_bound in (certificate.peak, plan.peak)
+    assert plan.fetch_bound <= plan.fetches
+
+
+def largest_first(counts, homes, spare, cap):
+    """(peak, fetches) of the usual greedy: from the busiest rank its largest expert to the idlest with a
+    slot."""
+    loads = np.bincount(homes, counts, len(spare)).astype(np.int64)
+    rest, left, made, goal, fetches = counts.copy(), spare.copy(), np.zeros(len(counts), int), 0, 0
+    goal = -(-int(counts.sum()) // len(spare))
+    while True:
+        busiest = int(loads.argmax())
+        mine = [e for e in np.flatnonzero(homes == busiest) if rest[e] and (cap is None or made[e] < cap)]
+        free = np.flatnonzero((left > 0) & (loads < goal))
+        if loads[busiest] <= goal or not mine or not len(free):
+            return int(loads.max()), fetches
+        expert, idlest = max(mine, key=lambda e: rest[e]), int(free[loads[free].argmin()])
+        tokens = min(rest[expert], loads[busiest] - goal, goal - loads[idlest])
+        for rank, change in ((busiest, -tokens), (idlest, tokens)):
+            loads[rank] += change
+        rest[expert] -= tokens
+        left[idlest], made[expert], fetches = left[idlest] - 1, made[expert] + 1, fetches + 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(layers())
+def test_a_plan_is_what_it_says(layer):
+    counts, homes, spare, cap = layer
+    plan = clone_experts(counts, homes, spare, cap)
+    check_plan(plan, counts, homes, spare, cap)
+    again = clone_experts(counts, homes, spare, cap)
+    for name in ("experts", "ranks", "tokens", "loads"):
+        np.testing.assert_array_equal(getattr(plan, name), getattr(again, name))
+
+
+def batches(n_ranks, n_experts, tokens, n=8, seed=0):
+    rng = np.random.default_rng(seed)
+    for _ in range(n):
+        odds = np.exp(0.7 * rng.normal(size=n_experts))
+        yield rng.multinomial(n_ranks * tokens, odds / odds.sum())
+
+
+@pytest.mark.parametrize(("n_ranks", "n_experts"), [(8, 64), (16, 256), (32, 64), (64, 256), (100, 300)])
+def test_two_slots_a_rank_are_enough_and_no_worse_than_greedy(n_ranks, n_experts):
+    homes, spare = np.arange(n_experts) * n_ranks // n_experts, np.full(n_ranks, 2)
+    cloner = Cloner(homes, spare)
+    for counts in batches(n_ranks, n_experts, 1024):
+        plan = cloner.plan(counts)
+        check_plan(plan, counts, homes, spare, None)
+        peak, fetches = largest_first(counts, homes, spare, None)
+        assert plan.peak < peak or (plan.peak == peak and plan.fetches <= fetches)
+        assert plan.peak <= 1.02 * counts.sum() / n_ranks
+
+
+def test_small_layers_beside_the_integer_programs():
+    rng = np.random.default_rng(4)
+    found = best = 0
+    for _ in range(8):
+        n_ranks = int(rng.integers(2, 5))
+        homes = np.repeat(np.arange(n_ranks), 2)
+        counts = (rng.lognormal(0, 1, len(homes)) * rng.choice([5, 30])).astype(np.int64)
+        plan = clone_experts(counts, homes, 2)
+        peak, fetches = best_plan(counts, plan.layer)
+        assert plan.peak_bound <= peak == plan.peak
+        assert plan.fetch_bound <= fetches <= plan.fetches
+        found, best = found + plan.fetches, best + fetches
+    assert found <= 1.05 * best
+
+
+def test_the_most_groups_are_those_of_all_partitions():
+    def by_hand(slack):
+        if not slack:
+            return 0
+        first, *others = slack
+        best = -1
+        for chosen in range(1 << len(others)):
+            inside = [s for i, s in enumerate(others) if chosen >> i & 1]
+            outside = [s for i, s in enumerate(others) if not chosen >> i & 1]
+            if first + sum(inside) >= 0:
+                rest = by_hand(outside)
+                best = max(best, rest + 1 if rest >= 0 else -1)
+        return best
+
+    rng = np.random.default_rng(0)
+    for n in (1, 2, 5, 7):
+        slack = rng.integers(-5, 6, n)
+        slack[0] -= slack.sum() - rng.integers(0, 3)
+        assert most_groups_bound(slack) == by_hand(slack.tolist())
+
+
+def test_ranks_of_a_group_that_match_need_one_clone_fewer():
+    plan = clone_experts([15, 5, 18, 2, 10], [0, 1, 2, 3, 4], 1)
+    assert (plan.peak, plan.fetches, plan.fetch_bound, plan.fetch_gap) == (10, 2, 2, 0.0)
+
+
+def test_what_no_clone_can_change_is_proven():
+    nothing = clone_experts([9, 1], [0, 1], 0)
+    assert (nothing.peak, nothing.fetches, nothing.peak_bound) == (9, 0, 9)
+    capped = clone_experts([90, 0, 0, 0], [0, 1, 2, 3], 1, cap=1)
+    assert (capped.peak, capped.peak_bound, capped.certificate().reason) == (45, 45, "cap")
+    some = clone_experts([9, 1, 0, 2], [0, 1, 2, 3], [0, 0, 1, 0])
+    assert some.peak == 5
+    assert some.certificate().ranks == (0, 2)
+    forged = type(some.certificate())("mean", 6, 9, 5, (0,))
+    assert not forged.proves(np.array([9, 1, 0, 2]), some.layer)
+
+
+def test_ids_fill_the_quotas_exactly_over_all_ranks():
+    rng = np.random.default_rng(1)
+    homes, n_ranks = np.arange(16) // 4, 4
+    ids = [rng.choice(16, (200 + 50 * rank, 2), p=np.arange(1, 17) / 136) for rank in range(n_ranks)]
+    ids[2][:5, 1] = -1
+    counts = np.stack([np.bincount(of[of >= 0], minlength=16) for of in ids])
+    plan = clone_experts(counts, homes, 2)
+    dispatch, received = plan.dispatch, 0
+    graph = ReplicaGraph.from_slots(dispatch.phy2log, 16, n_ranks)
+    twin = Dispatcher(graph)
+    for rank, of_rank in enumerate(ids):
+        slots = plan.map(of_rank, rank)
+        assert ((slots == -1) == (of_rank == -1)).all()
+        used = slots >= 0
+        np.testing.assert_array_equal(dispatch.phy2log[slots[used]], of_rank[used])
+        received = received + np.bincount(slots[used], minlength=len(dispatch.quotas))
+        shares = dispatch.shares(counts, rank)
+        np.testing.assert_array_equal(shares, twin.exact_shares(dispatch.quotas, counts, rank))
+        np.testing.assert_array_equal(slots, twin.map(of_rank, shares))
+    np.testing.assert_array_equal(received, dispatch.quotas)
+    np.testing.assert_array_equal(received.reshape(n_ranks, -1).sum(axis=1), plan.loads)
+
+
+def test_with_costs_a_plan_takes_no_longer_than_without_clones_or_with_all():
+    homes = np.arange(64) // 4
+    for counts in batches(16, 64, 512, n=4):
+        for token_s in (1e-9, 1e-7, 1e-5):
+            costs = FetchCosts(token_s, expert_bytes=40e6, bytes_per_s=400e9, hidden_s=5e-5)
+            plan = clone_experts(counts, homes, 2, costs=costs)
+            check_plan(plan, counts, homes, np.full(16, 2), None)
+            even = clone_experts(counts, homes, 2)
+            out = np.bincount(homes[even.experts], minlength=16).max()
+            busiest = max(out, np.bincount(even.ranks, minlength=16).max())
+            of_even = even.peak * token_s + max(busiest * 1e-4 - 5e-5, 0)
+            assert plan.seconds_bound <= plan.seconds
+            assert plan.seconds <= min(of_even, np.bincount(homes, counts).max() * token_s) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"counts": [1, 2, 3]}, "shape"),
+        ({"counts": [-1, 2]}, "0 or more"),
+        ({"counts": [1.5, 2]}, "whole numbers"),
+        ({"counts": [2**38, 2]}, "274877906944"),
+        ({"homes": [0, 9], "n_ranks": 5}, "homes"),
+        ({"spare_slots": -1}, "spare_slots"),
+        ({"spare_slots": [1]}, "homes"),
+        ({"cap": -1}, "cap"),
+        ({"n_ranks": 1}, "n_ranks"),
+        ({"costs": 3}, "costs"),
+        ({"costs": FetchCosts(1.0, 1.0, 1.0, nodes=(0,))}, "nodes"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(change, words):
+    arguments = {"counts": [5, 1], "homes": [0, 1], "spare_slots": 1} | change
+    with pytest.raises(ConfigError, match=words):
+        clone_experts(**arguments)
+
+
+def test_ids_that_were_not_counted_are_refused():
+    plan = clone_experts([[5, 1], [1, 1]], [0, 1], 1)
+    with pytest.raises(ConfigError, match="counted"):
+        plan.map([0] * 9, 0)
+    with pytest.raises(ConfigError, match="not the counts"):
+        plan.dispatch.shares(np.ones((2, 2), int), 0)
+    with pytest.raises(ConfigError, match="rank 5"):
+        plan.map([0], 5)
+    with pytest.raises(ConfigError, match="sums over ranks"):
+        clone_experts([5, 1], [0, 1], 1).map([0], 0)
+    with pytest.raises(ConfigError, match="no costs"):
+        _ = plan.seconds
