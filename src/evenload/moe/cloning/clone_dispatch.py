@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.balance.arguments import array_of, whole
+from evenload._arguments import array_of, whole
 from evenload.errors import ConfigError
 from evenload.moe.cloning.clone_layer import CloneLayer
 from evenload.moe.routing.dispatch import bad_id, flat_ids, like

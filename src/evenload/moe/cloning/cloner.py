@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from evenload._arguments import MOST, array_of, instance_of, whole
 from evenload._optional import require
-from evenload.balance.arguments import MOST, array_of, instance_of, whole
 from evenload.errors import ConfigError, quoted
 from evenload.moe.cloning.clone_layer import CloneLayer
 from evenload.moe.cloning.clone_plan import ClonePlan

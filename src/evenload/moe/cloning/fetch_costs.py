@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload.balance.arguments import number, whole
+from evenload._arguments import number, whole
 from evenload.errors import ConfigError
 from evenload.moe.routing.dispatch import places
 
