@@ -91,7 +91,7 @@ def _least(lacks: Callable[[int], bool], low: int, high: int) -> int:
 
 
 def _mean(layer: CloneLayer, loads: NDArray[np.int64]) -> LoadCertificate:
-    peak, inside = 0, np.ones(len(loads), bool)
+    peak, best = 0, np.ones(len(loads), bool)
     while True:
         inside = (layer.spare > 0) | (loads > peak)
         given, n = int(loads[inside].sum()), int(inside.sum())
