@@ -4,7 +4,7 @@ import importlib
 import importlib.util
 from types import ModuleType
 
-from evenload.errors import MissingExtra
+from evenload.errors import MissingExtra, quoted
 
 __all__ = ["is_installed", "require"]
 
@@ -29,5 +29,5 @@ def require(module: str, *, extra: str, why: str = "") -> ModuleType:
         needed = f" ({why} needs it)" if why else ""
         missing = error.name or module
         is_absent = missing == module.split(".")[0]
-        message = f"{missing!r} is not installed{needed}" if is_absent else f"{module!r}: {error}"
+        message = f"{quoted(missing)} is not installed{needed}" if is_absent else f"{quoted(module)}: {error}"
         raise MissingExtra(message, hint=f"pip install 'evenload[{extra}]'") from error

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from evenload._private_files import read_plain
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 
 __all__ = ["SETTINGS", "Setting", "Settings", "resolve", "unknown_variables", "user_file", "wants_color"]
 
@@ -43,7 +43,7 @@ class Setting:
             return self._read_bool(value, source)
         if isinstance(value, bool) or not isinstance(value, str | int):
             raise ConfigError(
-                f"{self.name} = {value!r} in {source} is not text", hint=f'write {self.name} = "…"'
+                f"{self.name} = {quoted(value)} in {source} is not text", hint=f'write {self.name} = "…"'
             )
         text = str(value)
         if self.choices and text not in self.choices:
@@ -56,7 +56,7 @@ class Setting:
         if isinstance(value, str) and value.lower() in TRUE + FALSE:
             return value.lower() in TRUE
         raise ConfigError(
-            f"{self.name} = {value!r} in {source} is neither true nor false", hint="use true or false"
+            f"{self.name} = {quoted(value)} in {source} is neither true nor false", hint="use true or false"
         )
 
 
@@ -95,7 +95,7 @@ class Settings(Mapping[str, Any]):
         try:
             return self.__dict__["_values"][name]
         except KeyError:
-            raise AttributeError(f"no setting {name!r}") from None
+            raise AttributeError(f"no setting {quoted(name)}") from None
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]

@@ -18,7 +18,7 @@ from evenload.cli.options import color_option, json_option
 from evenload.cli.terminal.table import format_table
 from evenload.devices.probe import PROBES, ProbeReport, run_probes
 from evenload.devices.probes.torch_build import TorchBuild, torch_build
-from evenload.errors import EvenloadError, NoUsableDevice
+from evenload.errors import EvenloadError, NoUsableDevice, quoted
 from evenload.settings import SETTINGS, Settings, resolve, unknown_variables, user_file, wants_color
 
 COLORS = {"ok": "green", "missing": "yellow", "failed": "red"}
@@ -104,7 +104,9 @@ def _try_settings(checkup: Checkup, settings: Settings) -> None:
         except EvenloadError as error:
             if not isinstance(error, NoUsableDevice):
                 checkup.faults[name] = error
-            checkup.advice.append(_advice(f"{name} = {settings[name]!r} ({settings.source(name)})", error))
+            checkup.advice.append(
+                _advice(f"{name} = {quoted(settings[name])} ({settings.source(name)})", error)
+            )
 
 
 def _advice(what: str, error: EvenloadError) -> str:

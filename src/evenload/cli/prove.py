@@ -14,7 +14,7 @@ import click
 from evenload.cli.monitoring.monitoring import Monitors, monitor_options, recorded
 from evenload.cli.monitoring.step_events import Steps
 from evenload.cli.options import PATH, json_option, passed_as, quiet_option
-from evenload.errors import ConfigError, EvenloadError
+from evenload.errors import ConfigError, EvenloadError, quoted
 
 if TYPE_CHECKING:
     from evenload.events import EventLog
@@ -96,7 +96,7 @@ def _names(witnesses: Sequence[Path]) -> list[str]:
     twice = [name for name, n in Counter(names).items() if n > 1]
     if twice:
         raise ConfigError(
-            f"several witnesses are called {twice[0]!r}", hint="prove them into separate folders (-o)"
+            f"several witnesses are called {quoted(twice[0])}", hint="prove them into separate folders (-o)"
         )
     return names
 

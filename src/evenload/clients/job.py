@@ -15,7 +15,7 @@ from evenload.clients.algorithms.cohort import Cohort
 from evenload.clients.values.optimizer import SGD, Adam, AdamW
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
-from evenload.errors import ConfigError, SpecError, UnknownName
+from evenload.errors import ConfigError, SpecError, UnknownName, quoted
 
 __all__ = ["FederatedJob", "read_job"]
 
@@ -59,7 +59,9 @@ def read_job(document: Any, source: str) -> FederatedJob:
         ("seed", int),
     ):
         if key in document and type(document[key]) is not kind:
-            faults.append((key, f"is {document[key]!r}, not {'a text' if kind is str else 'a whole number'}"))
+            faults.append(
+                (key, f"is {quoted(document[key])}, not {'a text' if kind is str else 'a whole number'}")
+            )
 
     def part(key: str, make: Callable[[], Any]) -> Any:
         try:
@@ -133,7 +135,7 @@ def _named(what: str, entry: Any, known: Mapping[str, Any]) -> Any:
 
 def _mapping(entry: Any, names: list[str]) -> None:
     if not isinstance(entry, Mapping):
-        raise ConfigError(f"{entry!r} is not a mapping")
+        raise ConfigError(f"{quoted(entry)} is not a mapping")
     for key in entry:
         if key not in names:
             raise UnknownName("key", str(key), names)

@@ -17,7 +17,7 @@ from evenload._optional import require
 from evenload._private_files import plain_file
 from evenload.clients.partition import by_key
 from evenload.clients.values.data import Rows
-from evenload.errors import ConfigError, FormatError
+from evenload.errors import ConfigError, FormatError, quoted
 
 __all__ = ["read_dataset", "read_leaf", "read_npz", "read_text", "standard_library"]
 
@@ -61,11 +61,11 @@ def read_npz(path: str | Path, *, x: str = "x", y: str = "y", client: str = "cli
     for name in (x, y, client):
         if name not in arrays:
             raise FormatError(
-                f"{path} has no array {name!r}; it has: {known}", hint="name it: x=, y=, client="
+                f"{path} has no array {quoted(name)}; it has: {known}", hint="name it: x=, y=, client="
             )
     for name, array in arrays.items():
         if not array.ndim:
-            raise FormatError(f"{path}: {name!r} is a single value", hint="one row for each example")
+            raise FormatError(f"{path}: {quoted(name)} is a single value", hint="one row for each example")
     lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise FormatError(f"{path}: lengths differ: {lengths}", hint="one target and one owner for each row")
@@ -90,7 +90,7 @@ def read_dataset(path: str | Path, *, x: str, y: str, client: str | None = None)
         raise FormatError(f"{path} has several splits: {splits}", hint="name the folder of one of them")
     for name in (x, y, client):
         if name is not None and name not in table.column_names:
-            raise FormatError(f"{path} has no column {name!r}; it has: {', '.join(table.column_names)}")
+            raise FormatError(f"{path} has no column {quoted(name)}; it has: {', '.join(table.column_names)}")
     table = table.with_format("numpy")
     inputs, targets = _column(path, x, table[:][x]), _column(path, y, table[:][y])
     owners = np.zeros(len(inputs), np.int64) if client is None else np.asarray(table[:][client])
@@ -152,11 +152,11 @@ def _leaf_rows(
     try:
         inputs, targets = np.asarray(rows["x"]), np.asarray(rows["y"])
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"{file}: user {user!r} has no regular x and y ({error})") from error
+        raise FormatError(f"{file}: user {quoted(user)} has no regular x and y ({error})") from error
     if inputs.dtype.kind not in "biuf" or targets.dtype.kind not in "biuf":
-        raise FormatError(f"{file}: user {user!r} has text", hint="turn characters into numbers first")
+        raise FormatError(f"{file}: user {quoted(user)} has text", hint="turn characters into numbers first")
     if len(inputs) != len(targets):
-        raise FormatError(f"{file}: user {user!r} has {len(inputs)} inputs and {len(targets)} targets")
+        raise FormatError(f"{file}: user {quoted(user)} has {len(inputs)} inputs and {len(targets)} targets")
     if shape is not None:
         try:
             inputs = inputs.reshape(len(inputs), *shape)
@@ -171,7 +171,7 @@ def _column(path: Any, name: str, values: Any) -> np.ndarray:
         try:
             array = np.stack([np.asarray(value) for value in values])
         except ValueError:
-            raise FormatError(f"{path}: rows of column {name!r} differ in shape") from None
+            raise FormatError(f"{path}: rows of column {quoted(name)} differ in shape") from None
     return array
 
 
@@ -183,7 +183,9 @@ def _joined(root: Path, user: str, parts: list[tuple[np.ndarray, np.ndarray]]) -
     try:
         x, y = (np.concatenate(column) for column in zip(*parts, strict=True))
     except ValueError as error:
-        raise FormatError(f"{root}: the rows of user {user!r} differ in shape from file to file") from error
+        raise FormatError(
+            f"{root}: the rows of user {quoted(user)} differ in shape from file to file"
+        ) from error
     return Rows(_numbers(x, np.float32), _targets(root, "y", y))
 
 
@@ -202,7 +204,7 @@ def _targets(path: Any, name: str, array: np.ndarray) -> torch.Tensor:
 def _check_numbers(path: Any, name: str, array: np.ndarray) -> None:
     if array.dtype.kind not in "biuf":
         raise FormatError(
-            f"{path}: {name!r} holds {array.dtype}, not numbers", hint="turn text into numbers first"
+            f"{path}: {quoted(name)} holds {array.dtype}, not numbers", hint="turn text into numbers first"
         )
 
 

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from evenload.errors import ConfigError, EvenloadError
+from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.loop.control import exchange
 
 __all__ = ["ACTIONS", "Panel"]
@@ -55,10 +55,12 @@ class Panel:
             request.get(name) if isinstance(request, dict) else None for name in ("action", "device")
         )
         if action not in ACTIONS:
-            raise ConfigError(f"{str(action)[:40]!r} is no action", hint=f"use {' or '.join(ACTIONS)}")
+            raise ConfigError(f"{quoted(str(action)[:40])} is no action", hint=f"use {' or '.join(ACTIONS)}")
         is_known = isinstance(device, str) and device in self._seen
         if action in ("drain", "add") and not is_known:
-            raise ConfigError(f"{str(device)[:MOST_NAME]!r} is no device of this run", hint="reload the page")
+            raise ConfigError(
+                f"{quoted(str(device)[:MOST_NAME])} is no device of this run", hint="reload the page"
+            )
         self._take(self._ask(action, [str(device)] if is_known else []))
 
     def _ask(self, action: str, devices: list[str]) -> dict[str, Any]:

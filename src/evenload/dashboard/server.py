@@ -16,7 +16,7 @@ from evenload._optional import require
 from evenload.dashboard.feed import Feed
 from evenload.dashboard.guard import is_loopback
 from evenload.dashboard.panel import Panel
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.events import Event
 
 __all__ = ["Address", "serve", "serve_page"]
@@ -139,7 +139,7 @@ def _bound(address: Address) -> socket.socket:
             bound = socket.socket(family)
         except OSError as error:
             raise ConfigError(
-                f"there is no address {address.host!r}: {error.strerror}", hint="use --host 127.0.0.1"
+                f"there is no address {quoted(address.host)}: {error.strerror}", hint="use --host 127.0.0.1"
             ) from error
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

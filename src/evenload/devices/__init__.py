@@ -9,6 +9,7 @@ from evenload.devices.probe import ProbeReport, Reading
 from evenload.devices.readings import Readings
 from evenload.devices.score import ScoreWeights, score
 from evenload.devices.selection import split_cpu
+from evenload.errors import quoted
 
 if TYPE_CHECKING:
     from evenload.devices.telemetry import Telemetry
@@ -38,4 +39,4 @@ def __getattr__(name: str) -> Any:
         from evenload.devices.telemetry import Telemetry
 
         return Telemetry
-    raise AttributeError(f"module 'evenload.devices' has no attribute {name!r}")
+    raise AttributeError(f"module 'evenload.devices' has no attribute {quoted(name)}")

@@ -147,7 +147,7 @@ def proof_from_json(text: str | bytes | Mapping[str, Any]) -> InclusionProof | C
     """A proof that ``to_json`` made. Raises FormatError on anything else, naming the key."""
     page = read_object(text)
     if page.get("format") != FORMAT:
-        raise FormatError(f"format is {quoted(page.get('format'))}, not {FORMAT!r}")
+        raise FormatError(f"format is {quoted(page.get('format'))}, not {quoted(FORMAT)}")
     keys = {"inclusion": ("index", "size", "path"), "consistency": ("old_size", "new_size", "path")}
     kind = page.get("kind")
     if not isinstance(kind, str) or kind not in keys:

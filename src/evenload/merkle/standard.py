@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from evenload._bounded_json import parse_json
-from evenload.errors import ConfigError, FormatError
+from evenload.errors import ConfigError, FormatError, quoted
 from evenload.merkle.abi import encode
 from evenload.merkle.engine import make_engine
 from evenload.merkle.plain_engine import HashEngine
@@ -67,7 +67,7 @@ class StandardTree:
         """
         page = parse_json(dump, "a dump", len(dump)) if isinstance(dump, str) else dump
         if not isinstance(page, Mapping) or page.get("format") != FORMAT:
-            raise FormatError("no dump of a standard tree", hint=f'its "format" is {FORMAT!r}')
+            raise FormatError("no dump of a standard tree", hint=f'its "format" is {quoted(FORMAT)}')
         try:
             types = page["leafEncoding"]
             values = [entry["value"] for entry in page["values"]]

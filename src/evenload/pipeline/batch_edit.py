@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from evenload._optional import require
 from evenload._plain_text import plain
-from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError
+from evenload.errors import ConfigError, ExecutorClosed, FormatError, TaskError, quoted
 from evenload.events import Event
 from evenload.pipeline.artifacts import encode_artifact, open_picture, plain_picture, write_atomically
 from evenload.pipeline.dispatch.results import ItemResult
@@ -97,7 +97,7 @@ class MultiDeviceImageEdit:
         """
         pictures, texts = _checked_inputs(images, instructions)
         if on_error not in ("raise", "return"):
-            raise ConfigError(f"on_error={on_error!r} is unknown", hint="use 'raise' or 'return'")
+            raise ConfigError(f"on_error={quoted(on_error)} is unknown", hint="use 'raise' or 'return'")
         _check_call(call)
         call = {**call} if negative_prompt is None else {**call, "negative_prompt": negative_prompt}
         with self._turn, tempfile.TemporaryDirectory(prefix="evenload-") as scratch:
@@ -199,7 +199,7 @@ def _checked_inputs(images: Any, instructions: Any) -> tuple[list[Any], list[str
         raise ConfigError(f"{len(pictures)} pictures and {len(texts)} instructions", hint="give one for each")
     for at, text in enumerate(texts):
         if not isinstance(text, str) or not text.strip():
-            raise ConfigError(f"instruction {at} is {text!r}", hint="give a text for each picture")
+            raise ConfigError(f"instruction {at} is {quoted(text)}", hint="give a text for each picture")
     return pictures, texts
 
 

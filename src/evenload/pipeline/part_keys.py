@@ -26,7 +26,7 @@ def part_keys(
     is wrong with ``name``.
     """
     if not isinstance(parts, list | tuple):
-        found = f"returned {name!r} that is {type(parts).__name__}, no list"
+        found = f"returned {quoted(name)} that is {type(parts).__name__}, no list"
         raise refused(found, "return a list of dicts, one for each part")
     if len(parts) > MOST_PARTS:
         raise refused(f"returned {len(parts)} {name}", f"at most {MOST_PARTS} are taken: expand in two steps")
@@ -34,17 +34,20 @@ def part_keys(
     keys, values = [], []
     for number, part in enumerate(parts, start=1):
         if not isinstance(part, Mapping) or not all(isinstance(key, str) for key in part):
-            found = f"returned {name!r} of which number {number} is {type(part).__name__}"
+            found = f"returned {quoted(name)} of which number {number} is {type(part).__name__}"
             raise refused(found, "return a list of dicts of outputs by name")
         own = part.get("id", f"{number:0{n_digits}}")
         if not is_key(own):
             hint = "use up to 64 letters, digits, - and _, or leave it out"
-            raise refused(f"returned {name!r} of which number {number} has the id {quoted(str(own))}", hint)
+            raise refused(
+                f"returned {quoted(name)} of which number {number} has the id {quoted(str(own))}", hint
+            )
         keys.append(own)
         values.append({key: value for key, value in part.items() if key != "id"})
     if len(set(keys)) < len(keys):
         first = next(key for key in keys if keys.count(key) > 1)
         raise refused(
-            f"returned {name!r} of which two have the id {first!r}", "give each its own id, or none"
+            f"returned {quoted(name)} of which two have the id {quoted(first)}",
+            "give each its own id, or none",
         )
     return keys, values

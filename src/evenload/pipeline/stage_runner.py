@@ -212,14 +212,14 @@ class StageRunner:
             return None
         if isinstance(value, int) and not -_INTEGERS_END < value < _INTEGERS_END:
             raise self._refused(
-                f"returned {name!r}, an integer of more than 4299 digits", "return it as text"
+                f"returned {quoted(name)}, an integer of more than 4299 digits", "return it as text"
             )
         kind = self.setup.outputs.get(name, "")
         is_number = not isinstance(value, bool)
         if not isinstance(value, _VALUE_TYPES.get(kind, _PLAIN)) or (kind == "number" and not is_number):
             found = f"{type(value).__name__}, not {kind}" if kind else f"of type {type(value).__name__}"
             hint = f"return a number or text, or declare it under outputs as {', '.join(FILE_TYPES)}"
-            raise self._refused(f"returned {name!r} that is {found}", hint)
+            raise self._refused(f"returned {quoted(name)} that is {found}", hint)
         return value
 
     def _encoded(self, name: str, value: Any, item: str, place: str) -> tuple[str, bytes]:
@@ -228,12 +228,12 @@ class StageRunner:
         try:
             content = encode_artifact(value, declared[name])
         except ConfigError as error:
-            what = f"returned {name!r} that is no {declared[name]}: {error.message}"
+            what = f"returned {quoted(name)} that is no {declared[name]}: {error.message}"
             raise self._refused(what, error.hint or "") from error
         return relative, content
 
     def _refused(self, what: str, hint: str) -> ConfigError:
-        return ConfigError(f"stage {self.setup.stage!r} {what}", hint=hint)
+        return ConfigError(f"stage {quoted(self.setup.stage)} {what}", hint=hint)
 
 
 def is_plain(value: Any) -> bool:

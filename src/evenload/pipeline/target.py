@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 from evenload.executor.task.user_file import import_file
 from evenload.pipeline.artifacts import digest_of
 
@@ -71,7 +71,7 @@ def locate_target(target: str, folder: Path) -> CodeTarget:
     module, colon, name = target.rpartition(":")
     if not colon or not module or not name.isidentifier():
         raise ConfigError(
-            f"{target!r} is not module:Class", hint="write file.py:Class or package.module:Class"
+            f"{quoted(target)} is not module:Class", hint="write file.py:Class or package.module:Class"
         )
     if module.endswith(".py") or "/" in module:
         file = (folder / module).resolve()
@@ -102,7 +102,7 @@ def _origin(module: str, folder: Path) -> Path | None:
     if spec is None:
         beside = folder / f"{module}.py"
         hint = f"write {beside.name}:..." if beside.is_file() else "install it, or write file.py:Class"
-        raise ConfigError(f"no module named {module!r}", hint=hint)
+        raise ConfigError(f"no module named {quoted(module)}", hint=hint)
     is_source = spec.origin is not None and spec.origin.endswith(".py")
     return Path(spec.origin) if is_source and spec.origin else None
 
@@ -226,7 +226,7 @@ def _literal_keys(value: ast.expr | None) -> list[str] | None:
 
 
 def _argument_faults(signature: _Signature, given: dict[str, Any]) -> list[str]:
-    faults = [f"{name!r} is required" for name in signature.required if name not in given]
+    faults = [f"{quoted(name)} is required" for name in signature.required if name not in given]
     if signature.is_open:
         return faults
     for name in given:
@@ -234,7 +234,9 @@ def _argument_faults(signature: _Signature, given: dict[str, Any]) -> list[str]:
             near = difflib.get_close_matches(name, signature.names, n=1, cutoff=0.5)
             known = ", ".join(signature.names) or "none"
             faults.append(
-                f"unknown {name!r}; " + (f"did you mean {near[0]!r}? " if near else "") + f"known: {known}"
+                f"unknown {quoted(name)}; "
+                + (f"did you mean {quoted(near[0])}? " if near else "")
+                + f"known: {known}"
             )
     return faults
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._version import __version__
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.events import Event, Note
 from evenload.report.page.gallery import Gallery
 from evenload.report.page.load import LoadOverTime
@@ -250,5 +250,5 @@ def write_whole(path: Path, content: str, option: str = "-o") -> None:
 
 def _refused(path: Path, error: OSError, option: str) -> ConfigError:
     return ConfigError(
-        f"cannot write {str(path)!r}: {error.strerror}", hint=f"choose another place with {option}"
+        f"cannot write {quoted(str(path))}: {error.strerror}", hint=f"choose another place with {option}"
     )

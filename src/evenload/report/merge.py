@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["Guest", "read_guest"]
 
@@ -59,7 +59,9 @@ def read_guest(path: str | Path) -> Guest:
     hint = "give what torch's profiler.export_chrome_trace wrote, or nsys stats --format json"
     try:
         if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{str(path)!r} is larger than {MAX_BYTES >> 30} GiB", hint="record less of it")
+            raise ConfigError(
+                f"{quoted(str(path))} is larger than {MAX_BYTES >> 30} GiB", hint="record less of it"
+            )
         with (
             gzip.open(path, "rt", encoding="utf-8")
             if path.suffix == ".gz"
@@ -69,15 +71,15 @@ def read_guest(path: str | Path) -> Guest:
     except ConfigError:
         raise
     except OSError as error:
-        raise ConfigError(f"cannot read {str(path)!r}: {error.strerror or error}", hint=hint) from error
+        raise ConfigError(f"cannot read {quoted(str(path))}: {error.strerror or error}", hint=hint) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{str(path)!r} is no trace: {error}", hint=hint) from error
+        raise ConfigError(f"{quoted(str(path))} is no trace: {error}", hint=hint) from error
     if isinstance(found, list) and found and all(isinstance(row, dict) for row in found):
         if any("Start (ns)" in row for row in found):
             return Guest(f"NVTX {path.name}", tuple(_nvtx(found)), None)
         found = {"traceEvents": found}
     if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
-        raise ConfigError(f"{str(path)!r} is no trace: it has no traceEvents", hint=hint)
+        raise ConfigError(f"{quoted(str(path))} is no trace: it has no traceEvents", hint=hint)
     base = found.get("baseTimeNanoseconds")
     events = tuple(one for one in found["traceEvents"] if isinstance(one, dict) and one.get("ph") in _KEPT)
     return Guest(path.name, events, base / 1e3 if isinstance(base, int | float) else None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from evenload._private_files import open_plain
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.events import Event, RunStarted, decode
 
 __all__ = ["RunClock", "RunEvents", "Sieve", "is_sane", "one_clock", "open_run", "read_config"]
@@ -50,7 +50,9 @@ class Sieve:
             lines = "line was" if self.n_damaged == 1 else "lines were"
             said.append(f"{self.n_damaged} {lines} damaged or half-written, and left out.")
         for name, n in self.unknown.most_common(5):
-            said.append(f"{n} × {name[:40]!r}: an event that this version does not know; a newer one may.")
+            said.append(
+                f"{n} × {quoted(name[:40])}: an event that this version does not know; a newer one may."
+            )
         return said
 
 
@@ -127,14 +129,14 @@ def open_run(path: str | Path) -> RunEvents:
         near = path.parent if path.parent.is_dir() else Path()
         runs = sorted(str(found.parent) for found in near.glob("*/events.jsonl"))
         hint = f"runs here: {', '.join(runs[-5:])}" if runs else "give the folder that `evenload run` printed"
-        raise ConfigError(f"there is no run at {str(path)!r}", hint=hint)
+        raise ConfigError(f"there is no run at {quoted(str(path))}", hint=hint)
     if (path / "events.jsonl").is_file():
         return RunEvents(path, path / "events.jsonl")
     if any((path / name).is_file() for name in ("summary.json", "results.jsonl", *_CONFIGS)):
         return RunEvents(path, path / "events.jsonl", is_missing=True)
     runs = sorted(str(found.parent) for found in path.glob("*/events.jsonl"))
-    hint = f"did you mean {runs[-1]!r}?" if runs else "a run folder holds events.jsonl"
-    raise ConfigError(f"{str(path)!r} is not a run folder: it has no events.jsonl", hint=hint)
+    hint = f"did you mean {quoted(runs[-1])}?" if runs else "a run folder holds events.jsonl"
+    raise ConfigError(f"{quoted(str(path))} is not a run folder: it has no events.jsonl", hint=hint)
 
 
 _CONFIGS = ("config.yaml", "config.yml", "config.json", "config.toml", "config")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from evenload._version import __version__
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.events import (
     DeviceSample,
     Event,
@@ -284,4 +284,4 @@ def write_trace(events: Iterable[Event], path: str | Path, merged: Iterable[str 
             writer.close()
     except OSError as error:
         hint = "choose another place with --trace"
-        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror}", hint=hint) from error
+        raise ConfigError(f"cannot write {quoted(str(path))}: {error.strerror}", hint=hint) from error

@@ -238,7 +238,7 @@ def route(
     phy2log [slots] or [layers, slots], demands [experts] or [layers, experts] integers.
     """
     if not np.ndim(demands):
-        raise ConfigError(f"demands are {demands!r}", hint="give one for each expert")
+        raise ConfigError(f"demands are {quoted(demands)}", hint="give one for each expert")
     n_experts = np.shape(demands)[-1]
     graph = ReplicaGraph.from_slots(phy2log, n_experts, n_gpus, slot2gpu=slot2gpu, dead=dead)
     return Router(graph, **options).solve(demands, fixed=fixed, capacities=capacities)
@@ -334,7 +334,7 @@ def _whole(name: str, values: ArrayLike, shape: tuple[int, int]) -> NDArray[np.i
 def _whole_speeds(graph: ReplicaGraph, speeds: ArrayLike) -> NDArray[np.int64]:
     given = array_of("speeds", speeds)
     if given.shape != (graph.n_gpus,) or given.dtype.kind not in "iuf" or not np.isfinite(given).all():
-        raise ConfigError(f"speeds {given.tolist()!r}", hint=f"give {graph.n_gpus} finite numbers")
+        raise ConfigError(f"speeds {quoted(given.tolist())}", hint=f"give {graph.n_gpus} finite numbers")
     if (given[graph.alive] <= 0).any():
         raise ConfigError(
             f"speed {given[graph.alive].min()} of a living GPU", hint="name dead GPUs with dead="

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 
 __all__ = ["load_function"]
 
@@ -22,7 +22,7 @@ def load_function(target: str) -> Any:
     module_name, colon, name = target.rpartition(":")
     if not colon or not module_name or not name:
         raise ConfigError(
-            f"{target!r} is not module:function", hint="write mymodule:function or file.py:function"
+            f"{quoted(target)} is not module:function", hint="write mymodule:function or file.py:function"
         )
     module = _import_module(module_name)
     found: Any = module
@@ -48,10 +48,10 @@ def _import_module(name: str) -> Any:
         hint = (
             f"write {name}.py:function" if Path(f"{name}.py").is_file() else "check the name, or install it"
         )
-        raise ConfigError(f"there is no module {name!r}", hint=hint) from error
+        raise ConfigError(f"there is no module {quoted(name)}", hint=hint) from error
     except SystemExit as error:
         raise ConfigError(
-            f"{name} cannot be imported: it ends the program, sys.exit({error.code!r})",
+            f"{name} cannot be imported: it ends the program, sys.exit({quoted(error.code)})",
             hint="put what a script does under: if __name__ == '__main__'",
         ) from error
     except Exception as error:

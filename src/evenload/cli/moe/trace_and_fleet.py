@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenload.cli.options import PATH
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,10 +43,10 @@ class TraceFile:
         try:
             chosen = slice(*(int(part) if part else None for part in self.layers.split(":")))
         except (ValueError, TypeError) as error:
-            raise ConfigError(f"--layers {self.layers!r} is no range", hint="such as 0:26:5") from error
+            raise ConfigError(f"--layers {quoted(self.layers)} is no range", hint="such as 0:26:5") from error
         windows = windows[:, chosen] if self.layers else windows
         if not windows.shape[1]:
-            raise ConfigError(f"--layers {self.layers!r} leaves no layer", hint="such as 0:26:5")
+            raise ConfigError(f"--layers {quoted(self.layers)} leaves no layer", hint="such as 0:26:5")
         return trace.name, windows, has_tokens
 
 
@@ -114,5 +114,5 @@ def _numbers(text: str, kind: Callable[[str], Any], name: str) -> list[Any]:
         return [kind(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
         raise ConfigError(
-            f"--{name} {text!r} is no list of numbers", hint="separate them by commas"
+            f"--{name} {quoted(text)} is no list of numbers", hint="separate them by commas"
         ) from error

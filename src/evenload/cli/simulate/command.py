@@ -15,7 +15,7 @@ from evenload.balance.scenario import MOST_ITEMS, draw_costs, draw_hints, parse_
 from evenload.balance.simulate import Simulation, simulate
 from evenload.cli.options import PATH, json_option, passed_as
 from evenload.cli.simulate.policy_result import PolicyResult, to_json, to_lines
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["simulate_fleet"]
 
@@ -156,7 +156,7 @@ def read_costs(path: Path) -> list[float]:
         except ValueError:
             seconds = math.nan
         if not 0 <= seconds < math.inf:
-            raise ConfigError(f"{path}:{number}: {line.strip()[:40]!r} is not a number of seconds")
+            raise ConfigError(f"{path}:{number}: {quoted(line.strip()[:40])} is not a number of seconds")
         costs.append(seconds)
     if len(costs) > MOST_ITEMS:
         raise ConfigError(f"{path} has {len(costs)} items", hint=f"at most {MOST_ITEMS} can be simulated")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from evenload.clients.values.result import ClientResult, FlatStates, StateRow
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["Mean", "Reducer", "make_reducer"]
 
@@ -106,7 +106,9 @@ def make_reducer(reduce: str | Reducer | None) -> Reducer | None:
         return reduce  # pyrefly: ignore
     if reduce == "mean":
         return Mean()
-    raise ConfigError(f"reduce={reduce!r}", hint="use 'mean', or an object with take(results) and value()")
+    raise ConfigError(
+        f"reduce={quoted(reduce)}", hint="use 'mean', or an object with take(results) and value()"
+    )
 
 
 def _as(value: Tensor, dtype: torch.dtype) -> Tensor:

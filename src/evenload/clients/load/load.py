@@ -20,7 +20,7 @@ from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe, check_together
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = [
     "ClientInputs",
@@ -186,14 +186,17 @@ def _check_state(what: str, state: State, like: State, needed: Sequence[str]) ->
     missing = [name for name in needed if name not in state]
     unknown = [name for name in state if name not in like]
     if missing or unknown:
-        problem = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r}, which the model lacks"
+        problem = (
+            f"lacks {quoted(missing[0])}" if missing else f"has {quoted(unknown[0])}, which the model lacks"
+        )
         raise ConfigError(
             f"{what} {problem}", hint="all clients train the same model; its state_dict() has the names"
         )
     for name in state:
         if state[name].shape != like[name].shape:
             raise ConfigError(
-                f"{what}: {name!r} is {tuple(state[name].shape)}, in the model {tuple(like[name].shape)}",
+                f"{what}: {quoted(name)} is {tuple(state[name].shape)}, "
+                f"in the model {tuple(like[name].shape)}",
                 hint="models that differ cannot be trained together: call train once for each",
             )
 

@@ -14,6 +14,7 @@ from evenload.clients.step.module_state import ModuleState
 from evenload.clients.values.losses import loss_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.task import ClientTask
+from evenload.errors import quoted
 
 __all__ = ["ModelTraits", "ask", "class_count", "find_traits", "form_of"]
 
@@ -116,7 +117,7 @@ def _refusal(
     if draws:
         return "the model draws random numbers itself (F.dropout, attention dropout, noise): use nn.Dropout"
     if lost:
-        return f"buffer {lost[0]!r} changes in training and is not in the state dict"
+        return f"buffer {quoted(lost[0])} changes in training and is not in the state dict"
     if changed:
         return f"{changed} changes in training: clients in one step would share it"
     return None

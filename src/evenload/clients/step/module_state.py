@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from evenload.clients.step.dropout import KEY
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["ModuleState", "copy_model"]
 
@@ -109,11 +109,11 @@ class ModuleState:
         for at, (owner, attributes, before) in enumerate(self._attributes):
             for key in attributes.keys() | before.keys():
                 if key not in attributes or key not in before:
-                    return f"attribute {key!r} of {owner}"
+                    return f"attribute {quoted(key)} of {owner}"
                 now, was = attributes[key], self._objects.get((at, key), before[key])
                 is_same = now is was or (_is_atom(was) and type(now) is type(was) and now == was)
                 if not is_same and ((at, key) not in self._objects or self._print(now) != self._print(was)):
-                    return f"attribute {key!r} of {owner}"
+                    return f"attribute {quoted(key)} of {owner}"
         for owner, container, contents in self._containers:
             if not _holds(container, contents):
                 return owner
@@ -126,9 +126,9 @@ class ModuleState:
                 continue
             if isinstance(value, types.FunctionType):
                 if next(_variables(value), None) is not None:
-                    self._shared[f"attribute {key!r} of {owner}"] = lambda value=value: value
+                    self._shared[f"attribute {quoted(key)} of {owner}"] = lambda value=value: value
             elif copy.deepcopy(value, dict(self._own)) is value:
-                self._shared[f"attribute {key!r} of {owner}"] = lambda value=value: value
+                self._shared[f"attribute {quoted(key)} of {owner}"] = lambda value=value: value
             else:
                 objects[at, key] = value
 
@@ -173,8 +173,8 @@ def copy_model(model: nn.Module) -> nn.Module:
                     copy.deepcopy(value, dict(own))
                 except Exception as reason:
                     raise ConfigError(
-                        f"attribute {key!r} of {name or 'the model'} cannot be copied, and every client has "
-                        f"a model of its own: {type(reason).__name__}: {reason}".splitlines()[0],
+                        f"attribute {quoted(key)} of {name or 'the model'} cannot be copied, and every "
+                        f"client has a model of its own: {type(reason).__name__}: {reason}".splitlines()[0],
                         hint="leave it out of the model, or give it a __deepcopy__",
                     ) from error
         raise
@@ -206,7 +206,7 @@ def _class_attributes(kind: type) -> dict[str, Callable[[], Any]]:
     """Readers of the class's own plain values and containers."""
     kinds = (list, dict, set, int, float, str, torch.Tensor)
     return {
-        f"attribute {key!r} of class {kind.__name__}": lambda key=key: vars(kind).get(key)
+        f"attribute {quoted(key)} of class {kind.__name__}": lambda key=key: vars(kind).get(key)
         for key, value in vars(kind).items()
         if isinstance(value, kinds) and not key.startswith("__")
     }

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from evenload.clients.values.recipe import Recipe
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = [
     "IGNORED",
@@ -47,7 +47,7 @@ def _refuse_broadcast(name: str, outputs: Tensor, targets: Tensor) -> None:
     """Raise ConfigError for shapes that torch would broadcast: each row against every other one."""
     if outputs.shape != targets.shape:
         raise ConfigError(
-            f"loss {name!r} of outputs of shape {tuple(outputs.shape)} and targets of shape "
+            f"loss {quoted(name)} of outputs of shape {tuple(outputs.shape)} and targets of shape "
             f"{tuple(targets.shape)}",
             hint="give targets of the outputs' shape (y.unsqueeze(1), say), or outputs of the targets'",
         )

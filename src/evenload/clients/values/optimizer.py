@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -180,4 +180,6 @@ def _check(optimizer: Optimizer, **ranges: tuple[float | None, float | None]) ->
     for name, (low, _) in ranges.items():
         value = getattr(optimizer, name)
         if not (isinstance(value, int | float) and np.isfinite(value) and value >= (low or 0)):
-            raise ConfigError(f"{type(optimizer).__name__}({name}={value!r}) is not a finite number >= {low}")
+            raise ConfigError(
+                f"{type(optimizer).__name__}({name}={quoted(value)}) is not a finite number >= {low}"
+            )

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["State", "TrainOptions"]
 
@@ -31,4 +31,4 @@ class TrainOptions:
 
     def __post_init__(self) -> None:
         if self.on_error not in ("raise", "return"):
-            raise ConfigError(f"on_error={self.on_error!r} is unknown", hint="use 'raise' or 'return'")
+            raise ConfigError(f"on_error={quoted(self.on_error)} is unknown", hint="use 'raise' or 'return'")

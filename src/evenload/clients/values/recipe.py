@@ -6,7 +6,7 @@ from typing import Any
 
 from evenload.clients.values.optimizer import SGD, Adam, Optimizer
 from evenload.clients.values.schedule import Constant, LearningRateSchedule
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 
 __all__ = ["LOSSES", "METRICS", "Recipe", "check_together"]
 
@@ -52,7 +52,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not isinstance(self.optimizer, SGD | Adam):
-            raise ConfigError(f"optimizer={self.optimizer!r}", hint="use SGD(...), Adam(...) or AdamW(...)")
+            raise ConfigError(
+                f"optimizer={quoted(self.optimizer)}", hint="use SGD(...), Adam(...) or AdamW(...)"
+            )
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise UnknownName("loss", self.loss, LOSSES)
         for name in self.metrics:
@@ -63,14 +65,14 @@ class Recipe:
         for name in ("batch_size", "epochs", "steps"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name}={value!r} is not a whole number above 0")
+                raise ConfigError(f"{name}={quoted(value)} is not a whole number above 0")
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip={self.clip} would clip everything", hint="give a norm above 0, or None")
         if self.prox < 0:
             raise ConfigError(f"prox={self.prox} would push clients away from their anchor")
         if self.precision not in (None, "bfloat16"):
             raise ConfigError(
-                f"precision={self.precision!r} is not known",
+                f"precision={quoted(self.precision)} is not known",
                 hint="use 'bfloat16', or None; float16 needs its losses scaled, which would differ by client",
             )
         others = self.prox or self.clip is not None or self.metrics or self.augment or self.precision
@@ -102,7 +104,7 @@ def check_together(recipes: Sequence[Recipe]) -> None:
             if name not in _PER_CLIENT and getattr(recipe, name) != getattr(first, name):
                 theirs, ours = getattr(recipe, name), getattr(first, name)
                 raise ConfigError(
-                    f"client {client} has {name}={theirs!r}, client 0 {ours!r}",
+                    f"client {client} has {name}={quoted(theirs)}, client 0 {quoted(ours)}",
                     hint=f"only {', '.join(_PER_CLIENT)} may differ between clients",
                 )
         if type(recipe.optimizer) is not type(first.optimizer):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenload.errors import ConfigError, UnknownName
+from evenload.errors import ConfigError, UnknownName, quoted
 
 __all__ = ["INNER", "OUTER", "Strategy", "TrainingPlan", "halves", "n_workers"]
 
@@ -69,7 +69,7 @@ class Strategy:
         match = _PATTERN.fullmatch(_SHORT.get(text, text))
         if match is None:
             raise ConfigError(
-                f"strategy {text!r} is not of the form outer*workers/inner:chunk", hint="see Strategy"
+                f"strategy {quoted(text)} is not of the form outer*workers/inner:chunk", hint="see Strategy"
             )
         kwargs = {name: int(match[name]) for name in ("workers", "chunk") if match[name]}
         if match["outer"] is None and match["inner"] in OUTER:

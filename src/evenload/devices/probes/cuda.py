@@ -16,6 +16,7 @@ from evenload.devices.probe import ProbeReport, Reading
 from evenload.devices.probes.child import ask_child
 from evenload.devices.probes.cuda_mask import visible
 from evenload.devices.probes.torch_build import torch_build
+from evenload.errors import quoted
 
 __all__ = ["open_sampler", "probe"]
 
@@ -100,7 +101,7 @@ def _report(nvml: Any, environ: Mapping[str, str]) -> ProbeReport:
     hidden = [gpu[0].pci_id for gpu in gpus if gpu and not any(d.uuid in shown for d in gpu)]
     notes = []
     if hidden:
-        notes.append(f"CUDA_VISIBLE_DEVICES={mask!r} hides {len(hidden)} of {len(gpus)} GPUs")
+        notes.append(f"CUDA_VISIBLE_DEVICES={quoted(mask)} hides {len(hidden)} of {len(gpus)} GPUs")
     split = [n for n, gpu in enumerate(gpus) if any((d.uuid or "").startswith("MIG") for d in gpu)]
     if split:
         notes.append(f"GPU {', '.join(map(str, split))}: split by MIG, each instance is a device of its own")

@@ -8,6 +8,7 @@ from typing import Any
 from evenload.devices.device import Device, Kind
 from evenload.devices.probe import ProbeReport
 from evenload.devices.probes.child import ask_child
+from evenload.errors import quoted
 
 __all__ = ["open_adapter", "probe"]
 
@@ -66,7 +67,7 @@ def open_adapter(uuid: str) -> Any:
     for adapter, device in zip(adapters, _described([a.info for a in adapters]), strict=True):
         if device["uuid"] == uuid:
             return adapter
-    raise LookupError(f"no wgpu adapter {uuid!r}")
+    raise LookupError(f"no wgpu adapter {quoted(uuid)}")
 
 
 def _devices(adapters: Sequence[Mapping[str, Any]]) -> list[Device]:

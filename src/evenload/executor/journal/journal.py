@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._private_files import read_own, refuse_unless_own
-from evenload.errors import ConfigError, EvenloadError, UnknownName
+from evenload.errors import ConfigError, EvenloadError, UnknownName, quoted
 from evenload.executor.journal.journal_index import Index
 from evenload.executor.journal.segments import MOST_KEY_BYTES, Buffer, Entry, Segments, sync, sync_folder
 
@@ -115,7 +115,7 @@ class Journal:
         entries = list(entries)
         for key, _ in entries:
             if not 0 < len(key.encode()) <= MOST_KEY_BYTES:
-                raise ConfigError(f"the key {key[:50]!r} has none or more than {MOST_KEY_BYTES} bytes")
+                raise ConfigError(f"the key {quoted(key[:50])} has none or more than {MOST_KEY_BYTES} bytes")
         with self._turn:
             self._waiting += entries
             self._n_waiting += len(entries)

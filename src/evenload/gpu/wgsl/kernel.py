@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["MAX_STORAGES", "WORKGROUP", "KernelSource", "Storage"]
 
@@ -22,7 +22,9 @@ class Storage:
 
     def __post_init__(self) -> None:
         if self.access not in ("read", "read_write"):
-            raise ConfigError(f"storage {self.name}: access {self.access!r}", hint="use read or read_write")
+            raise ConfigError(
+                f"storage {self.name}: access {quoted(self.access)}", hint="use read or read_write"
+            )
 
 
 @dataclass(frozen=True, slots=True)

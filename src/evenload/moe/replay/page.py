@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from evenload._version import __version__
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.moe.replay.replayer import Replay
 from evenload.report.html import as_script_text, fill, report_script, write_whole
 
@@ -27,7 +27,7 @@ def page_of(view: dict[str, Any]) -> str:
         title = f"Replay of {view['trace']}"
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"this is no replay: {error!r}", hint="give what moe replay --json wrote"
+            f"this is no replay: {quoted(error)}", hint="give what moe replay --json wrote"
         ) from error
     return fill(
         title=title,

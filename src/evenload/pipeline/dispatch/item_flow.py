@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.pipeline.artifacts import part_id
 from evenload.pipeline.dispatch.course.fate import fail_with_parts, fate_of
 from evenload.pipeline.dispatch.course.given_up import STOPPED, GivenUp, check_ids
@@ -196,7 +196,7 @@ class ItemFlow:
         self._tell_parent(strand, stage)
         ids = [part_id(strand.item.id, name, key) for key, _ in parts]
         if taken := self._ids.intersection(ids):
-            said = ConfigError(f"{min(taken)!r} would be a part and is an item", hint="rename the item")
+            said = ConfigError(f"{quoted(min(taken))} would be a part and is an item", hint="rename the item")
             strand.parts[stage] = []
             return self._refuse(strand, stage, said)
         strand.parts[stage] = list(range(len(self.strands), len(self.strands) + len(parts)))
@@ -311,8 +311,10 @@ class ItemFlow:
         doubled = None if self.graph.is_chain else strand.doubled(stages)
         if doubled is not None:
             name, first, second = doubled
-            who = f"stage {self.rules[first].name!r} and stage {self.rules[second].name!r}"
-            raise ConfigError(f"{name!r} was given by {who}", hint="let one of them give it another name")
+            who = f"stage {quoted(self.rules[first].name)} and stage {quoted(self.rules[second].name)}"
+            raise ConfigError(
+                f"{quoted(name)} was given by {who}", hint="let one of them give it another name"
+            )
 
     def _plain_values(self, strand: Strand, stage: int) -> dict[str, Any]:
         names = {"id": strand.item.id, "group": strand.item.group}
@@ -330,7 +332,7 @@ class ItemFlow:
         chosen = [strand for _, _, strand in ranked[: rule.n_best]]
         for strand in open_ones:
             if not ranked:
-                fault = ConfigError(f"best: no sample has a number for {rule.best_by!r}")
+                fault = ConfigError(f"best: no sample has a number for {quoted(rule.best_by)}")
                 self._refuse(strand, stage, fault)
                 self._end(strand, "failed")
             elif strand not in chosen:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["Condition", "parse_condition"]
 
@@ -89,10 +89,10 @@ class _Parser:
 
     def error(self, wanted: str) -> ConfigError:
         """Return the error that ``wanted`` is expected at the current token."""
-        found = f"{self.token[1]!r}" if self.token[0] != "end" else "the end"
+        found = f"{quoted(self.token[1])}" if self.token[0] != "end" else "the end"
         place = len(self.text) - len(self.text[self.start :].lstrip())
         return ConfigError(
-            f"condition {self.text!r}: {wanted} is expected at letter {place + 1}, not {found}",
+            f"condition {quoted(self.text)}: {wanted} is expected at letter {place + 1}, not {found}",
             hint='write for example score >= 7 and category in ["physics", "social"]',
         )
 
@@ -180,7 +180,9 @@ def _evaluate(node: Node, values: Mapping[str, Any], text: str) -> Any:
     if kind == "name":
         if left not in values:
             known = ", ".join(sorted(values)) or "none"
-            raise ConfigError(f"condition {text!r}: the item has no {left!r}", hint=f"values: {known}")
+            raise ConfigError(
+                f"condition {quoted(text)}: the item has no {quoted(left)}", hint=f"values: {known}"
+            )
         return values[left]
     if kind == "list":
         return [_evaluate(part, values, text) for part in left]
@@ -203,5 +205,5 @@ def _compare(sign: str, first: Any, second: Any, text: str) -> bool:
     except TypeError as error:
         kinds = f"{type(first).__name__} {sign} {type(second).__name__}"
         raise ConfigError(
-            f"condition {text!r} compares {kinds}", hint="compare numbers with numbers"
+            f"condition {quoted(text)} compares {kinds}", hint="compare numbers with numbers"
         ) from error

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from evenload._optional import require
-from evenload.errors import ConfigError, EvenloadError, SpecError
+from evenload.errors import ConfigError, EvenloadError, SpecError, quoted
 from evenload.executor.loop.cost_cache import user_cache
 from evenload.pipeline.job.remote.copies import RemoteCopies
 from evenload.pipeline.job.remote.stores import is_remote, joined
@@ -84,7 +84,7 @@ def _column_faults(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, 
         column, named = str(inputs.group_by), ", ".join([*map(repr, lacking[:3]), "..."][: len(lacking)])
         what = f"has no column {_nearest(column, known)}"
         if column in known:
-            what = f"has nothing in its column {column!r}"
+            what = f"has nothing in its column {quoted(column)}"
         who = f"item {named}" if len(lacking) == 1 else f"each of {len(lacking)} items ({named})"
         faults.append((("job", "inputs", "group_by"), f"{who} {what}"))
     return faults
@@ -96,8 +96,8 @@ def _text(value: Any) -> str:
 
 def _nearest(name: str, known: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    proposed = f"did you mean {near[0]!r}? " if near else ""
-    return f"{name!r}; {proposed}columns: {', '.join(known[:_MOST_SHOWN]) or 'none'}"
+    proposed = f"did you mean {quoted(near[0])}? " if near else ""
+    return f"{quoted(name)}; {proposed}columns: {', '.join(known[:_MOST_SHOWN]) or 'none'}"
 
 
 def _file_rows(inputs: "InputsSection", folder: Path, faults: Faults) -> list[tuple[str, dict[str, Any]]]:
@@ -163,7 +163,7 @@ def _fetch_all(inputs: "InputsSection", rows: Sequence[tuple[str, dict[str, Any]
     for name, values, column in places:
         copy = copies[values[column]]
         if isinstance(copy, EvenloadError):
-            faults.append(((f"item {name!r}, {column}",), one_line(copy)))
+            faults.append(((f"item {quoted(name)}, {column}",), one_line(copy)))
         else:
             values[column] = str(copy)
 
@@ -325,5 +325,5 @@ def _refuse_repeated(rows: Sequence[tuple[str, Mapping[str, Any]]], place: Place
         if name in first:
             which = f"items {first[name] + 1} and {number + 1}"
             hint = "; two files that differ by suffix only?" if place[-1] in ("folder", "glob") else ""
-            faults.append((place, f"the id {name!r} is given twice, to {which}{hint}"))
+            faults.append((place, f"the id {quoted(name)} is given twice, to {which}{hint}"))
         first.setdefault(name, number)

@@ -198,25 +198,25 @@ def _explain(part: Any) -> list[tuple[Place, str]]:
     if kind == "extra_forbidden":
         known = _known_keys(place[:-1])
         near = difflib.get_close_matches(str(place[-1]), known, n=1, cutoff=0.5)
-        nearest = f"did you mean {near[0]!r}? " if near else ""
+        nearest = f"did you mean {quoted(near[0])}? " if near else ""
         return [(place, f"unknown key; {nearest}known: {', '.join(known)}")]
     if kind == "missing":
         return [(place, "is required and not given")]
     if kind == "literal_error":
-        return [(place, f"{part['input']!r} is not known; {_nearest_literal(part)}")]
+        return [(place, f"{quoted(part['input'])} is not known; {_nearest_literal(part)}")]
     if cause is not None:
         return [(place, str(cause))]
     said = part["msg"]
     for theirs, plain in _PLAIN_WORDS:
         said = re.sub(theirs, plain, said)
-    return [(place, f"{said[0].lower()}{said[1:]}, not {part['input']!r}")]
+    return [(place, f"{said[0].lower()}{said[1:]}, not {quoted(part['input'])}")]
 
 
 def _nearest_literal(part: Any) -> str:
     expected = str(part["ctx"]["expected"])
     choices = expected.replace("'", "").replace(" or ", ", ").split(", ")
     near = difflib.get_close_matches(str(part["input"]), choices, n=1)
-    return (f"did you mean {near[0]!r}? " if near else "") + f"use {expected}"
+    return (f"did you mean {quoted(near[0])}? " if near else "") + f"use {expected}"
 
 
 def _known_keys(place: Place) -> list[str]:

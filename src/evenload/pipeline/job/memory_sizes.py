@@ -2,6 +2,8 @@
 
 import re
 
+from evenload.errors import quoted
+
 __all__ = ["gib_text", "parse_size", "size_text"]
 
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
@@ -14,7 +16,7 @@ def parse_size(text: object) -> int:
     match = _SIZE.fullmatch(text) if isinstance(text, str) else None
     unit = next((u for u in _UNITS if match and u.lower() == match[2].lower()), None)
     if match is None or unit is None:
-        raise ValueError(f"{text!r} is no size; write a number and its unit, such as 22GiB or 24GB")
+        raise ValueError(f"{quoted(text)} is no size; write a number and its unit, such as 22GiB or 24GB")
     return int(float(match[1]) * _UNITS[unit])
 
 

@@ -7,6 +7,8 @@ num_workers, use_device_map. They become ``backend``, ``devices`` and ``schedule
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from evenload.errors import quoted
+
 __all__ = ["convert_older_keys"]
 
 Place = tuple[str | int, ...]
@@ -130,5 +132,5 @@ class _Conversion:
         self.notes.append(f"{said} is now {section}.{key}: {value}")
 
     def refuse(self, place: Place, hint: str, value: Any = None) -> None:
-        said = "is an older key that is not understood" if value is None else f"{value!r} is not known"
+        said = "is an older key that is not understood" if value is None else f"{quoted(value)} is not known"
         self.faults.append((place, f"{said}; {hint}"))

@@ -107,12 +107,12 @@ class JobSpec(Section):
         for number, stage in enumerate(stages):
             if stage.name in names:
                 faults.append(
-                    ((number, "name"), f"stages[{names[stage.name]}] is called {stage.name!r} already")
+                    ((number, "name"), f"stages[{names[stage.name]}] is called {quoted(stage.name)} already")
                 )
             names.setdefault(stage.name, number)
             for output in stage.outputs:
                 if output in outputs:
-                    text = f"{output!r} is an output of stage {outputs[output]!r} already"
+                    text = f"{quoted(output)} is an output of stage {quoted(outputs[output])} already"
                     faults.append(((number, "outputs", output), text))
                 outputs.setdefault(output, stage.name)
         faults += _faults_of_samples(stages)
@@ -128,7 +128,11 @@ class JobSpec(Section):
         for number, name in enumerate((self.upload.stages if self.upload else ()) or ()):
             if not known.get(name):
                 is_stage = name in known
-                text = f"stage {name!r} makes no files" if is_stage else f"there is no stage {quoted(name)}"
+                text = (
+                    f"stage {quoted(name)} makes no files"
+                    if is_stage
+                    else f"there is no stage {quoted(name)}"
+                )
                 those = ", ".join(one for one, makes_files in known.items() if makes_files) or "none"
                 faults.append((("upload", "stages", number), f"{text}; stages that make files: {those}"))
         if faults:
@@ -155,7 +159,7 @@ def _faults_of_samples(stages: tuple[StageSpec, ...]) -> list[Fault]:
     for number, stage in enumerate(stages):
         if stage.samples > 1:
             if fanned is not None:
-                text = f"stage {fanned!r} makes samples already; choose the best of them first"
+                text = f"stage {quoted(fanned)} makes samples already; choose the best of them first"
                 faults.append(((number, "samples"), text))
             fanned = stage.name
         if stage.best is not None:

@@ -2,6 +2,7 @@
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from evenload.errors import quoted
 from evenload.pipeline.job.remote.copies import MOST_FILE_BYTES
 from evenload.pipeline.job.remote.stores import is_remote
 from evenload.pipeline.job.section import Fault, Faults, Section, Size, job_folder
@@ -72,7 +73,9 @@ class JobSection(Section):
         """Refuse a name that would put the run folder, runs/<name>, anywhere else."""
         parts = name.split("/")
         if not all(part.strip(". ") for part in parts) or not name.isprintable() or "\\" in name:
-            raise ValueError(f"{name!r} is no name of a folder below runs/; take out .., \\ and empty parts")
+            raise ValueError(
+                f"{quoted(name)} is no name of a folder below runs/; take out .., \\ and empty parts"
+            )
         return name
 
     @field_validator("inputs")

@@ -195,7 +195,9 @@ class OnDoneSection(Section):
             ]
             program = self.command[0] if self.command else ""
             if program and shutil.which(program) is None and shutil.which(str(folder / program)) is None:
-                faults.append((("command",), f"there is no program {program!r}, neither installed nor here"))
+                faults.append(
+                    (("command",), f"there is no program {quoted(program)}, neither installed nor here")
+                )
         if faults:
             raise Faults(faults)
         return self

@@ -46,19 +46,23 @@ def _order_faults(stages: "Sequence[StageSpec]", number: int) -> Iterator[Fault]
     for at, name in enumerate(given):
         place = (number, "needs", at)
         if name in given[:at]:
-            yield place, f"{name!r} is given twice"
+            yield place, f"{quoted(name)} is given twice"
         elif name not in names:
             near = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-            proposed = f"did you mean {near[0]!r}? " if near else ""
+            proposed = f"did you mean {quoted(near[0])}? " if near else ""
             yield place, f"there is no stage {quoted(name)}; {proposed}stages: {', '.join(names)}"
         elif name == stages[number].name:
-            yield place, f"stage {name!r} cannot need itself"
+            yield place, f"stage {quoted(name)} cannot need itself"
         elif (later := names.index(name)) > number:
             way = _way_back(stages, names, later, number)
             if way:
                 yield place, f"nothing could begin: {' needs '.join([stages[number].name, *way])}"
             else:
-                yield place, f"stage {name!r} comes later in the file; move it before {stages[number].name!r}"
+                yield (
+                    place,
+                    f"stage {quoted(name)} comes later in the file; "
+                    f"move it before {quoted(stages[number].name)}",
+                )
 
 
 def _way_back(stages: "Sequence[StageSpec]", names: list[str], start: int, goal: int) -> list[str]:
@@ -94,7 +98,7 @@ def _gather_faults(stages: "Sequence[StageSpec]") -> Iterator[Fault]:
     for number, stage in enumerate(stages):
         if stage.gather is not None and stage.gather.by not in made:
             near = difflib.get_close_matches(stage.gather.by, made, n=1, cutoff=0.6)
-            proposed = f"did you mean {near[0]!r}? " if near else ""
+            proposed = f"did you mean {quoted(near[0])}? " if near else ""
             known = ", ".join(made) or "none"
             text = f"no earlier stage has expand: {stage.gather.by}; {proposed}expanded before: {known}"
             yield (number, "gather"), text
@@ -103,11 +107,12 @@ def _gather_faults(stages: "Sequence[StageSpec]") -> Iterator[Fault]:
         if stage.expand in made:
             yield (
                 (number, "expand"),
-                f"{stage.expand!r} are parts of stage {stages[made[stage.expand]].name!r}",
+                f"{quoted(stage.expand)} are parts of stage {quoted(stages[made[stage.expand]].name)}",
             )
         for other in stages:
             if stage.expand in other.outputs:
-                text = f"{stage.expand!r} is an output of stage {other.name!r}; outputs are of each part"
+                text = f"{quoted(stage.expand)} is an output of stage {quoted(other.name)}"
+                text += "; outputs are of each part"
                 yield (number, "expand"), text
         made.setdefault(stage.expand, number)
 
@@ -133,10 +138,8 @@ def _scope_faults(stages: "Sequence[StageSpec]", graph: StageGraph) -> Iterator[
         for need, one in given.items():
             is_gathered = parts is not None and one == (*scope, parts)
             if not is_gathered and one != scope[: len(one)]:
-                text = (
-                    f"stage {stages[need].name!r} gives {names(one)}, and it is joined with {names(scope)}, "
-                )
-                yield place, text + "of which there may be another number; gather first"
+                text = f"stage {quoted(stages[need].name)} gives {names(one)}, and it is joined with "
+                yield place, text + f"{names(scope)}, of which there may be another number; gather first"
     sampled = sampled_stages(stages)
     for number in sorted(sampled):
         if graph.scopes[number] or stages[number].expand is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenload._optional import require
-from evenload.errors import SpecError
+from evenload.errors import SpecError, quoted
 
 __all__ = ["Origins", "Place", "dotted", "dump_yaml", "parse_yaml"]
 
@@ -92,7 +92,7 @@ def _integer(loader: Any, node: Any) -> int:
     try:
         value = int(text, 16) if text.startswith("0x") else int(text)  # 010 is ten, not eight
     except ValueError as error:
-        said = f"{text[:40]!r} is no integer, or one with too many digits"
+        said = f"{quoted(text[:40])} is no integer, or one with too many digits"
         raise yaml.constructor.ConstructorError(None, None, said, node.start_mark) from error
     if not -_INTEGERS_END < value < _INTEGERS_END:
         said = f"{text[:40]}... has too many digits"

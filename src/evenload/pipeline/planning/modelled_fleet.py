@@ -9,7 +9,7 @@ relative to usual.
 import re
 from dataclasses import dataclass
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.pipeline.job.memory_sizes import parse_size
 from evenload.pipeline.planning.estimates.hardware import Hardware, hardware_named
 
@@ -62,17 +62,17 @@ def parse_modelled(text: str) -> list[FleetDevice]:
             continue
         match = _GROUP.fullmatch(part.strip())
         if match is None:
-            raise ConfigError(f"{part.strip()!r} is no group of devices", hint=_HINT)
+            raise ConfigError(f"{quoted(part.strip())} is no group of devices", hint=_HINT)
         try:
             free_bytes, speed = parse_size(match[2]), float(match[4] or 1)
         except ValueError as error:
-            raise ConfigError(f"{part.strip()!r}: {error}", hint=_HINT) from error
+            raise ConfigError(f"{quoted(part.strip())}: {error}", hint=_HINT) from error
         hardware = hardware_named(match[3]) if match[3] else None
         if not speed > 0 or len(devices) + int(match[1]) > MOST_DEVICES:
-            raise ConfigError(f"{part.strip()!r}: too many devices, or no speed", hint=_HINT)
+            raise ConfigError(f"{quoted(part.strip())}: too many devices, or no speed", hint=_HINT)
         for _ in range(int(match[1])):
             name = match[3].lower() if match[3] else "gpu"
             devices.append(FleetDevice(f"cuda:{len(devices)}", name, free_bytes, hardware, speed))
     if not devices:
-        raise ConfigError(f"{text!r} is no device", hint=_HINT)
+        raise ConfigError(f"{quoted(text)} is no device", hint=_HINT)
     return devices

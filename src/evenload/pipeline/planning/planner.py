@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.pipeline.plan import CandidateResult, DeviceMemory, Phase, Plan, Unit
 from evenload.pipeline.planning.least_time import least_time
 from evenload.pipeline.planning.memory_advice import shortfall_error
@@ -29,7 +29,7 @@ def make_plan(
     Raises ConfigError with the shortfall in GiB if a stage fits nowhere, or nothing of ``mode`` does.
     """
     if mode != "auto" and mode not in MODES:
-        raise ConfigError(f"unknown mode {mode!r}", hint=f"use auto, {', '.join(MODES)}")
+        raise ConfigError(f"unknown mode {quoted(mode)}", hint=f"use auto, {', '.join(MODES)}")
     problem = _without_done_stages(problem)
     refused = shortfall_error(problem)
     if refused is not None:

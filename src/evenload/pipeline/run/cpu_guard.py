@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from evenload.errors import NoUsableDevice
+from evenload.errors import NoUsableDevice, quoted
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES
 
 if TYPE_CHECKING:
@@ -26,6 +26,6 @@ def refuse_cpu(spec: "JobSpec", pool: "DevicePool", use: Any) -> None:
     ]
     if stages and not may_use_cpu(use) and all(device.kind == "cpu" for device in pool):
         raise NoUsableDevice(
-            f"{', '.join(stages)} landed on the CPU (devices {use!r}), where their models take hours",
+            f"{', '.join(stages)} landed on the CPU (devices {quoted(use)}), where their models take hours",
             hint="say so if it is meant: --devices cpu; `evenload doctor` says why no GPU was found",
         )

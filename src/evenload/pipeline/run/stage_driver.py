@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from evenload.devices import Device, DevicePool
-from evenload.errors import ConfigError, NoUsableDevice
+from evenload.errors import ConfigError, NoUsableDevice, quoted
 from evenload.executor.backends import Backend
 from evenload.executor.decide.record import Record
 from evenload.executor.supervisor.back_off import saying
@@ -196,7 +196,7 @@ class StageDriver:
         groups = [group for group in view.groups if set(group.devices) <= set(left)]
         for stage, name in enumerate(view.stages):
             if stage not in view.over and all(stage in group.barred for group in groups):
-                text = f"{', '.join(devices)}: stage {name!r} may run on no other device (its `devices`)"
+                text = f"{', '.join(devices)}: stage {quoted(name)} may run on no other (its `devices`)"
                 raise ConfigError(text, hint="wait until the stage is over")
 
     def join(self, found: Sequence[Device], barred: Mapping[str, Collection[int]]) -> None:
@@ -244,7 +244,8 @@ class StageDriver:
         stuck = self._dispatcher.why_stuck() if now >= self._patient_until_s else None
         if stuck is not None and self._dispatcher.wake_s(now) is None:
             stage, causes = stuck
-            raise NoUsableDevice(f"no device can run stage {self._stages[stage].stage!r}", causes=causes)
+            name = quoted(self._stages[stage].stage)
+            raise NoUsableDevice(f"no device can run stage {name}", causes=causes)
 
     def _do(self, action: Action, now: float) -> None:
         if isinstance(action, StartWorker):

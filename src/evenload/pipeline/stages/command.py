@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.pipeline.artifacts import SavedFile
 from evenload.pipeline.stage import Item, StageContext
 
@@ -41,12 +41,12 @@ class Command:
         timeout_s: float | None = None,
     ):
         if isinstance(run, str) or not run:
-            raise ConfigError(f"run: {run!r} is no list of words", hint='write run: ["tool", "{path}"]')
+            raise ConfigError(f"run: {quoted(run)} is no list of words", hint='write run: ["tool", "{path}"]')
         program = str(run[0])
         beside = context.path(program)
         self._words = [str(beside) if "/" in program and beside.is_file() else program, *map(str, run[1:])]
         if "{" not in program and shutil.which(self._words[0]) is None:
-            raise ConfigError(f"there is no program {program!r}", hint="install it, or give its path")
+            raise ConfigError(f"there is no program {quoted(program)}", hint="install it, or give its path")
         self._files, self._reads_json, self._timeout_s = dict(files or {}), reads_json, timeout_s
         self._folder = context.folder
         for name, suffix in self._files.items():
@@ -66,7 +66,8 @@ class Command:
             for name, path in made.items():
                 if not path.is_file():
                     raise ConfigError(
-                        f"{self._words[0]} wrote no file for {name!r}", hint=f"let it write to {{out.{name}}}"
+                        f"{self._words[0]} wrote no file for {quoted(name)}",
+                        hint=f"let it write to {{out.{name}}}",
                     )
                 outputs[name] = SavedFile(path.read_bytes())
             return outputs
@@ -90,7 +91,7 @@ class Command:
         except (ValueError, AssertionError) as error:
             shown = stdout.decode(errors="replace").strip()[:200]
             raise ConfigError(
-                f"{self._words[0]} printed {shown!r}, which is no JSON object",
+                f"{self._words[0]} printed {quoted(shown)}, which is no JSON object",
                 hint="print one, or reads_json: false",
             ) from error
         return outputs
@@ -113,6 +114,6 @@ def _filled(word: str, values: Mapping[str, Any]) -> str:
         return string.Formatter().vformat(word, (), values)
     except (KeyError, AttributeError, IndexError, ValueError) as error:
         raise ConfigError(
-            f"{word!r} asks for {error}, which the item does not have",
+            f"{quoted(word)} asks for {error}, which the item does not have",
             hint=f"columns: {', '.join(name for name in values if name != 'out')}",
         ) from error

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.pipeline.artifacts import open_picture
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.loading import PipelineStage, load_pipeline
@@ -38,7 +38,7 @@ class TextToImage(PipelineStage):
         call.setdefault("prompt", inputs.get(self._prompt))
         if call["prompt"] is None:
             raise ConfigError(
-                f"the item has no column {self._prompt!r} for the prompt",
+                f"the item has no column {quoted(self._prompt)} for the prompt",
                 hint=f"columns: {', '.join(inputs)}",
             )
         with torch.inference_mode():

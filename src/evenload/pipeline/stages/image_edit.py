@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.pipeline.artifacts import open_picture, read_tensors
 from evenload.pipeline.stage import Item, StageContext
 from evenload.pipeline.stages.loading import PipelineStage, load_pipeline, settings_of
@@ -51,7 +51,8 @@ class ImageEdit(PipelineStage):
         self._pipe = load_pipeline(context, parts=self.parts, download=download, threads=threads)
         if not hasattr(sys.modules[type(self._pipe).__module__], "calculate_dimensions"):
             raise ConfigError(
-                f"stage {context.stage!r} has a {type(self._pipe).__name__}, not a QwenImageEdit pipeline",
+                f"stage {quoted(context.stage)} has a {type(self._pipe).__name__}, "
+                "not a QwenImageEdit pipeline",
                 hint="use kind: image_to_image",
             )
         self._is_plus = isinstance(image, list) or "Plus" in type(self._pipe).__name__
@@ -182,7 +183,7 @@ class Decode(ImageEdit):
 def _column(inputs: Mapping[str, Any], name: str, what: str) -> Any:
     if name not in inputs:
         raise ConfigError(
-            f"the item has no column {name!r} for the {what}",
+            f"the item has no column {quoted(name)} for the {what}",
             hint=f"columns: {', '.join(inputs)}; name it with params: {{{what}: ...}}",
         )
     return inputs[name]

@@ -16,7 +16,7 @@ from typing import Any, Self
 from evenload._bounded_json import MAX_JSON_BYTES
 from evenload._optional import require
 from evenload._private_files import read_plain
-from evenload.errors import ConfigError, FormatError, ResourceExhausted
+from evenload.errors import ConfigError, FormatError, ResourceExhausted, quoted
 from evenload.pipeline.model.model_size import is_hub_name
 from evenload.pipeline.model.safetensors_header import main_dtype, read_whole_header
 from evenload.pipeline.stage import StageContext
@@ -39,7 +39,8 @@ def torch_on(context: StageContext, threads: int | None) -> Any:
     if context.device.torch == "cpu":
         if not context.may_use_cpu:
             raise ConfigError(
-                f"stage {context.stage!r} landed on the CPU ({context.device.id}), where it would take hours",
+                f"stage {quoted(context.stage)} landed on the CPU ({context.device.id}), "
+                "where it would take hours",
                 hint="say so if it is meant: devices: cpu, or --devices cpu; "
                 "`evenload doctor` says why no GPU was found",
             )
@@ -62,14 +63,16 @@ def torch_dtype(torch: Any, name: str, folder: Path) -> Any:
         name = main_dtype(read_whole_header(files[-1]).values()) if files else "float32"
     dtype: Any = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
-        raise ConfigError(f"dtype {name!r} is none", hint="use auto, bfloat16, float16 or float32")
+        raise ConfigError(f"dtype {quoted(name)} is none", hint="use auto, bfloat16, float16 or float32")
     return dtype
 
 
 def _folder(context: StageContext, index: str, what: str, download: bool) -> Path:
     """Return the checkpoint's folder, local or among the hub's downloads, and check that it is whole."""
     if context.model is None:
-        raise ConfigError(f"stage {context.stage!r} has no model", hint="give it one: model: {path: ...}")
+        raise ConfigError(
+            f"stage {quoted(context.stage)} has no model", hint="give it one: model: {path: ...}"
+        )
     model = context.model.path
     folder = context.path(model)
     if folder.is_dir():
@@ -210,7 +213,8 @@ def _store_as_fp8(context: StageContext, name: str, part: Any) -> None:
 
     if not hasattr(part, "enable_layerwise_casting"):
         raise ConfigError(
-            f"{name} of stage {context.stage!r} is a {type(part).__name__}, which cannot be held as fp8",
+            f"{name} of stage {quoted(context.stage)} is a {type(part).__name__}, "
+            "which cannot be held as fp8",
             hint="take fp8 out of the stage's fit",
         )
     dtype = next(part.parameters()).dtype
@@ -234,7 +238,7 @@ def _check_devices(context: StageContext, modules: dict[str, Any]) -> None:
         found = {parameter.device.type for parameter in part.parameters()}
         if not found <= wanted:
             raise ConfigError(
-                f"{name} of stage {context.stage!r} landed on {', '.join(sorted(found))}, "
+                f"{name} of stage {quoted(context.stage)} landed on {', '.join(sorted(found))}, "
                 f"not on {context.device.id}",
                 hint="it would run at a crawl: free memory on the device, or let `evenload plan` choose",
             )
@@ -262,7 +266,7 @@ def load_model(
     loaded.eval()
     if context.fit.name == "nf4":
         raise ConfigError(
-            f"stage {context.stage!r} cannot be held as nf4: only parts of diffusers pipelines can",
+            f"stage {quoted(context.stage)} cannot be held as nf4: only parts of diffusers pipelines can",
             hint="take nf4 out of the stage's fit",
         )
     _place(context, {"the model": loaded})

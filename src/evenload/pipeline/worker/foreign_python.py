@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from evenload.errors import ConfigError, ResourceExhausted
+from evenload.errors import ConfigError, ResourceExhausted, quoted
 from evenload.pipeline.plan import Fit
 from evenload.pipeline.stage import Item, ModelFolder, StageOutput, StageSetup
 from evenload.pipeline.stage_runner import StageRunner, save
@@ -26,7 +26,7 @@ __all__ = ["ForeignStageRunner", "serve"]
 
 BOOT = """
 import importlib.util, sys
-home = {home!r}
+home = {quoted(home)}
 find = importlib.util.spec_from_file_location
 spec = find("evenload", home + "/__init__.py", submodule_search_locations=[home])
 sys.modules["evenload"] = package = importlib.util.module_from_spec(spec)
@@ -112,7 +112,7 @@ class ForeignStageRunner:
             self.close()
             stage, code = self.setup.stage, process.returncode
             raise ConfigError(
-                f"{self.setup.python} ended with exit code {code} in stage {stage!r}",
+                f"{self.setup.python} ended with exit code {code} in stage {quoted(stage)}",
                 hint="its last words are in the run's notes; has it numpy and what the stage imports?",
             )
         answer = json.loads(line)

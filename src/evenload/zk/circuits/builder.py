@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 from evenload.gpu.field import FR
 from evenload.zk.formats.r1cs import R1cs
 from evenload.zk.formats.zkey import COEFFICIENT
@@ -81,7 +81,7 @@ class CircuitBuilder:
 
     def _input(self, name: str, kind: str) -> Linear:
         if name in self._names:
-            raise ConfigError(f"an input named {name!r} exists already")
+            raise ConfigError(f"an input named {quoted(name)} exists already")
         self._names[name] = self._wire(kind)
         return Linear({self._names[name]: 1})
 

@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from evenload.errors import FormatError, printable
+from evenload.errors import FormatError, printable, quoted
 
 __all__ = ["Container", "open_container", "rows_not_below", "write_container"]
 
@@ -119,7 +119,9 @@ def _read_table(
     head = file.read(12)
     if len(head) < 12 or head[:4] != magic:
         what = magic.decode()
-        raise FormatError(f"{name}: not a .{what} file: begins with {head[:4]!r} at byte 0, not {magic!r}")
+        raise FormatError(
+            f"{name}: not a .{what} file: begins with {quoted(head[:4])} at byte 0, not {quoted(magic)}"
+        )
     version, n_sections = struct.unpack("<II", head[4:])
     if not 1 <= version <= max_version:
         raise FormatError(f"{name}: version {version} at byte 4; versions 1 to {max_version} are supported")

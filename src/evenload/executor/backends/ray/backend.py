@@ -17,7 +17,7 @@ from typing import Any
 from evenload._optional import require
 from evenload.devices import Device, DevicePool
 from evenload.devices.selection import Spec
-from evenload.errors import ConfigError, EvenloadError
+from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.executor.backends import FreeMemory, WorkerOptions
 from evenload.executor.backends.process import FREE_S
 from evenload.executor.backends.ray.actor import ActorCommand, ExchangeReply, RayFrame
@@ -62,7 +62,7 @@ class Ray:
     def __post_init__(self) -> None:
         if self.address is not None and self.address.startswith("ray://"):
             raise ConfigError(
-                f"address={self.address!r} is a Ray Client, which carries no large arrays",
+                f"address={quoted(self.address)} is a Ray Client, which carries no large arrays",
                 hint="run the program on a machine of the cluster, or through `ray job submit`",
             )
 

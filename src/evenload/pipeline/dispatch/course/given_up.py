@@ -43,7 +43,7 @@ def check_ids(ids: Iterable[str], known: Collection[str], expands: Collection[st
         if one in known or _may_be_part(one, known, expands):
             continue
         near = difflib.get_close_matches(one[:200], known, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]!r}?" if near else "ids are in results.jsonl, and in the inputs"
+        hint = f"did you mean {quoted(near[0])}?" if near else "ids are in results.jsonl, and in the inputs"
         item = next(
             (one[:end] for end, letter in enumerate(one) if letter == "/" and one[:end] in known), None
         )

@@ -63,7 +63,7 @@ def refuse_lost(parts: Sequence[Strand], needs: Sequence[int], graph: StageGraph
     if lost:
         first, why = next(iter(lost.items()))
         raise ConfigError(
-            f"{len(lost)} of {len(parts)} {name} failed, such as {first!r} in {why.stage}: {why.type}: "
+            f"{len(lost)} of {len(parts)} {name} failed, such as {quoted(first)} in {why.stage}: {why.type}: "
             f"{why.message}",
             hint="gather: {by: ..., allow_failed: true} goes on with the others",
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import StageSpec
@@ -60,10 +60,12 @@ class TimeLimit(NamedTuple):
 def fault_of_choice(outputs: Mapping[str, Any], name: str) -> ConfigError | None:
     """Return why a sample cannot be compared by its output ``name``; None if it can, or has null there."""
     if name not in outputs:
-        return ConfigError(f"best: the item has no {name!r}", hint=f"outputs: {', '.join(outputs) or 'none'}")
+        return ConfigError(
+            f"best: the item has no {quoted(name)}", hint=f"outputs: {', '.join(outputs) or 'none'}"
+        )
     if isinstance(outputs[name], bool | str):
         found = type(outputs[name]).__name__
-        return ConfigError(f"best: {name!r} is {found}, not a number", hint="choose by a number")
+        return ConfigError(f"best: {quoted(name)} is {found}, not a number", hint="choose by a number")
     return None
 
 

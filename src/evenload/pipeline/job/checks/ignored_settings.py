@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from evenload.pipeline.job.spec import JobSpec, StageSpec
 
+from evenload.errors import quoted
+
 __all__ = ["settings_without_effect"]
 
 
@@ -14,7 +16,7 @@ def settings_without_effect(spec: "JobSpec") -> list[str]:
     notes = [note for stage in spec.stages for note in _of_stage(stage)]
     if spec.report.sort is not None and not any(spec.report.sort in s.outputs for s in spec.stages):
         declared = ", ".join(name for stage in spec.stages for name in stage.outputs) or "none"
-        notes.append(f"report.sort: {spec.report.sort!r} is no declared output; declared: {declared}")
+        notes.append(f"report.sort: {quoted(spec.report.sort)} is no declared output; declared: {declared}")
     notes += list(_untaken(spec))
     policy = spec.schedule.policy
     if policy != "pull" and not policy.startswith("measured"):

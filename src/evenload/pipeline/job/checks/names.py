@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from evenload.errors import quoted
 from evenload.pipeline.artifacts import FILE_TYPES
 from evenload.pipeline.job.checks.stage_values import StageOutputs, code_faults, names_taken, outputs_of
 from evenload.pipeline.stage_graph import StageGraph
@@ -80,8 +81,8 @@ class _Names:
         for other in set(range(len(self.stages))) - before:
             given = self.outputs[other]
             if name in self.stages[other].outputs or (given.is_all and name in given.names):
-                return f"{name!r} is {self._not_given(other, number)}"
-        what = f"{name!r} is no column of the inputs and no output of an earlier stage"
+                return f"{quoted(name)} is {self._not_given(other, number)}"
+        what = f"{quoted(name)} is no column of the inputs and no output of an earlier stage"
         return f"{what}; {self.nearest(name, known)}"
 
     def _not_given(self, other: int, number: int) -> str:
@@ -89,11 +90,13 @@ class _Names:
         name, gather = self.stages[other].name, self.stages[number].gather
         if other in self.graph.before[number]:
             parts = gather.by if gather is not None else "the parts"
-            return f"made by stage {name!r} for each part; a stage that gathers finds it in the list {parts}"
+            return f"made by stage {quoted(name)} for each part; " + (
+                f"a stage that gathers finds it in the list {parts}"
+            )
         if other < number:
             needs = ", ".join([*(self.stages[need].name for need in self.graph.needs[number]), name])
-            return f"made by stage {name!r}, which this one does not need; write needs: [{needs}]"
-        own = "by this stage itself" if other == number else f"by stage {name!r}"
+            return f"made by stage {quoted(name)}, which this one does not need; write needs: [{needs}]"
+        own = "by this stage itself" if other == number else f"by stage {quoted(name)}"
         return f"made only later, {own}; take it in a stage after that"
 
     def nearest(self, name: str, known: frozenset[str]) -> str:
@@ -103,7 +106,7 @@ class _Names:
         near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.6)
         more = ", ..." if len(listed) > _MOST_NAMED else ""
         said = f"known: {', '.join(listed[:_MOST_NAMED]) or 'none'}{more}"
-        return f"did you mean {near[0]!r}? {said}" if near else said
+        return f"did you mean {quoted(near[0])}? {said}" if near else said
 
 
 def _stage_faults(names: _Names, number: int, folder: Path) -> Iterator[Fault]:
@@ -127,7 +130,7 @@ def _stage_faults(names: _Names, number: int, folder: Path) -> Iterator[Fault]:
         if text := names.fault(name, number, gathered):
             yield (
                 place,
-                f"{by_default} takes {name!r} if nothing else is given; {text}" if by_default else text,
+                f"{by_default} takes {quoted(name)} if nothing else is given; {text}" if by_default else text,
             )
 
 
@@ -135,7 +138,8 @@ def _no_key(names: _Names, name: str) -> str | None:
     """Return why no two items can be equal in ``name``; None if they can."""
     kinds = [stage.outputs[name] for stage in names.stages if name in stage.outputs]
     if kinds and kinds[0] in FILE_TYPES:
-        return f"{name!r} is a file ({kinds[0]}), and each item has its own; name an output such as its shape"
+        kind = f"is a file ({kinds[0]}), and each item has its own"
+        return f"{quoted(name)} {kind}; name an output such as its shape"
     if name == "id":
         return "'id' is another for each item; name what items share, such as their shape"
     return None
@@ -145,8 +149,8 @@ def _output_faults(stage: "StageSpec", outputs: StageOutputs) -> Iterator[Fault]
     given = sorted(outputs.names - set(outputs.missing))
     for name in outputs.missing:
         near = difflib.get_close_matches(name, given, n=1)
-        proposed = f"did you mean {near[0]!r}? " if near else ""
-        text = f"the stage returns no {name!r}; {proposed}it returns: {', '.join(given) or 'none'}"
+        proposed = f"did you mean {quoted(near[0])}? " if near else ""
+        text = f"the stage returns no {quoted(name)}; {proposed}it returns: {', '.join(given) or 'none'}"
         yield ("outputs", name), text
 
 
@@ -159,7 +163,10 @@ def _best_faults(names: _Names, number: int, n_fanned: int) -> Iterator[Fault]:
     if best.by in names.made(sampled):
         yield from ((place, text) for text in _no_number(names, best.by, stop))
     elif best.by in names.columns or best.by in names.made(range(n_fanned)):
-        yield place, f"{best.by!r} is known before there are samples, so that it is the same for all of them"
+        yield (
+            place,
+            f"{quoted(best.by)} is known before there are samples, so that it is the same for all of them",
+        )
     elif text := None if names.is_open(sampled) else names.fault(best.by, number, after=True):
         yield place, text
 
@@ -172,11 +179,11 @@ def _sort_faults(spec: "JobSpec", names: _Names) -> Iterator[Fault]:
     if sort in made:
         yield from ((place, text) for text in _no_number(names, sort, n_stages))
     elif not names.is_open(range(n_stages)):
-        yield place, f"{sort!r} is no output of a stage; {names.nearest(sort, made)}"
+        yield place, f"{quoted(sort)} is no output of a stage; {names.nearest(sort, made)}"
 
 
 def _no_number(names: _Names, name: str, stop: int) -> Iterator[str]:
     """Yield a fault if the output ``name`` is declared as something else than a number."""
     kinds = [stage.outputs[name] for stage in names.stages[:stop] if name in stage.outputs]
     if kinds and kinds[0] != "number":
-        yield f"{name!r} is declared as {kinds[0]}; it must be a number to be compared"
+        yield f"{quoted(name)} is declared as {kinds[0]}; it must be a number to be compared"

@@ -51,12 +51,12 @@ def find_priority_faults(spec: "JobSpec", items: Sequence[tuple[Item, Mapping[st
     unknown = sorted(parse_condition(text).names - columns)
     if unknown:
         near = difflib.get_close_matches(unknown[0], sorted(columns), n=1, cutoff=0.6)
-        nearest = f"did you mean {near[0]!r}? " if near else ""
+        nearest = f"did you mean {quoted(near[0])}? " if near else ""
         more = ", ..." if len(columns) > _MOST_NAMED else ""
         known = f"known: {', '.join(sorted(columns)[:_MOST_NAMED])}{more}"
-        return [(_PLACE, f"{unknown[0]!r} is no column of the inputs; {nearest}{known}")]
+        return [(_PLACE, f"{quoted(unknown[0])} is no column of the inputs; {nearest}{known}")]
     try:
         priorities_of(text, items)
     except (ConfigError, OverflowError) as error:
-        return [(_PLACE, one_line(error) if isinstance(error, ConfigError) else f"{text!r}: {error}")]
+        return [(_PLACE, one_line(error) if isinstance(error, ConfigError) else f"{quoted(text)}: {error}")]
     return []

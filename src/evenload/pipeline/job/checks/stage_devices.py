@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from evenload.devices.device import Device, family_of
 from evenload.devices.selection import NATIVE, choose
-from evenload.errors import EvenloadError, UnknownName
+from evenload.errors import EvenloadError, UnknownName, quoted
 from evenload.pipeline.job.section import one_line
 
 if TYPE_CHECKING:
@@ -106,6 +106,6 @@ def _sentence(given: str | int, error: EvenloadError, devices: Sequence[str]) ->
     more = ", ..." if len(devices) > _MOST_NAMED else ""
     there = ", ".join(devices[:_MOST_NAMED])
     if isinstance(error, UnknownName) or "on this machine" in error.message:
-        said = f"{given!r} is not among the devices of this run ({there}{more})"
+        said = f"{quoted(given)} is not among the devices of this run ({there}{more})"
         return f"{said}; give others here, or more in devices.use or --devices"
     return f"{one_line(error)} (devices of this run: {there}{more})"

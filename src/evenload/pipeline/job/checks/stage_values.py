@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from evenload.errors import EvenloadError
+from evenload.errors import EvenloadError, quoted
 from evenload.pipeline.job.builtin_stages import BUILTIN_STAGES, BuiltinStage
 from evenload.pipeline.job.section import one_line
 from evenload.pipeline.target import ReturnedNames, find_returned_names, locate_target
@@ -122,7 +122,7 @@ def names_taken(stage: "StageSpec") -> tuple[list[Reference], list[tuple[Place, 
             try:
                 found += [Reference(place, name) for name in _fields(text)]
             except ValueError as error:
-                faults.append((place, f"{text[:60]!r} is no template: {error}; {_TEXTS_ONLY}"))
+                faults.append((place, f"{quoted(text[:60])} is no template: {error}; {_TEXTS_ONLY}"))
     if stage.kind == "command":
         faults += _unknown_files(stage, [one for one in found if one.name.startswith("out.")])
         found = [one for one in found if one.name not in ("id", "seed") and not one.name.startswith("out.")]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from evenload.errors import FormatError
+from evenload.errors import FormatError, quoted
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.worker_protocol import FilePiece, OrderOutcome
 from evenload.pipeline.job.memory_sizes import gib_text, size_text
@@ -133,7 +133,7 @@ class FetchedFiles:
     def _begin(self, piece: FilePiece, worker: int) -> _Arriving:
         place = self._place_of(piece.task, piece.output)
         if place is None:
-            raise FormatError(f"{piece.output!r} is no file that the stage makes")
+            raise FormatError(f"{quoted(piece.output)} is no file that the stage makes")
         if not isinstance(piece.n_bytes, int) or piece.n_bytes < 0:
             raise FormatError(f"{piece.output} has no size")
         if piece.n_bytes > self._most_bytes:

@@ -1,0 +1,53 @@
+"""What anybody gave is quoted by ``errors.quoted``: never endless, never obeyed by a terminal."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from evenload.errors import quoted
+
+SOURCE = Path(__file__).parents[2] / "src" / "evenload"
+NAMES_OF_OURS = {
+    "__init__.py": "the name of an attribute that a module lacks",
+    "_lazy.py": "the same",
+    "errors.py": "the nearest of our own names",
+    "gpu/llvm/program.py": "names in generated code",
+}
+"""Files whose ``!r`` shows a word that is ours."""
+
+
+def reprs(tree: ast.AST) -> Iterator[int]:
+    """Lines of values that an f-string shows as their repr, be it by ``!r`` or by the function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue):
+            name = getattr(node.value.func, "id", "") if isinstance(node.value, ast.Call) else ""
+            if node.conversion == ord("r") or name in ("repr", "ascii"):
+                yield node.lineno
+
+
+def test_no_message_shows_the_repr_of_a_value() -> None:
+    bare = {
+        f"{path.relative_to(SOURCE).as_posix()}:{line}"
+        for path in SOURCE.rglob("*.py")
+        for line in reprs(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert {one.partition(":")[0] for one in bare} == NAMES_OF_OURS.keys(), sorted(bare)
+
+
+def test_what_the_repr_of_a_value_may_do() -> None:
+    class Raises:
+        def __repr__(self) -> str:
+            raise SystemError
+
+    for value in (
+        10**5000,
+        "x" * 10**6,
+        "\x1b]52;c;x\x07",
+        [["x" * 1000] * 1000] * 1000,
+        Raises(),
+        b"\x9b" * 999,
+    ):
+        shown = quoted(value)
+        assert len(shown) <= 200
+        assert shown.isprintable()
+    assert list(reprs(ast.parse("f'{a!r} {b} {repr(c)}'"))) == [1, 1]
