@@ -111,7 +111,7 @@ def read_trace(path: str | Path, *, n_experts: int | None = None, kind: Kind | N
         n_experts = whole("n_experts", n_experts, least=1, most=None)
     if not _is_there(path):
         raise ConfigError(
-            f"no trace at {quoted(str(path))}",
+            f"no trace at {quoted(str(path), 200)}",
             hint="give a .npz, .npy, .jsonl, .json or .pt file, or a folder of .pt",
         )
     if path.is_dir():
@@ -316,7 +316,7 @@ def _read_dumps(paths: list[Path], source: Path, n_experts: int | None) -> Trace
     torch = require("torch", extra="torch", why="reading .pt dumps")
     if not paths:
         raise ConfigError(
-            f"no .pt file in {quoted(str(source))}", hint="give the folder that the recorder wrote to"
+            f"no .pt file in {quoted(str(source), 200)}", hint="give the folder that the recorder wrote to"
         )
     passes: dict[int, NDArray[np.int64]] = {}
     traces: list[Trace] = []

@@ -250,5 +250,5 @@ def write_whole(path: Path, content: str, option: str = "-o") -> None:
 
 def _refused(path: Path, error: OSError, option: str) -> ConfigError:
     return ConfigError(
-        f"cannot write {quoted(str(path))}: {error.strerror}", hint=f"choose another place with {option}"
+        f"cannot write {quoted(str(path), 200)}: {error.strerror}", hint=f"choose another place with {option}"
     )

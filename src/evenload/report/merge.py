@@ -60,7 +60,7 @@ def read_guest(path: str | Path) -> Guest:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(
-                f"{quoted(str(path))} is larger than {MAX_BYTES >> 30} GiB", hint="record less of it"
+                f"{quoted(str(path), 200)} is larger than {MAX_BYTES >> 30} GiB", hint="record less of it"
             )
         with (
             gzip.open(path, "rt", encoding="utf-8")
@@ -71,15 +71,17 @@ def read_guest(path: str | Path) -> Guest:
     except ConfigError:
         raise
     except OSError as error:
-        raise ConfigError(f"cannot read {quoted(str(path))}: {error.strerror or error}", hint=hint) from error
+        raise ConfigError(
+            f"cannot read {quoted(str(path), 200)}: {error.strerror or error}", hint=hint
+        ) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{quoted(str(path))} is no trace: {error}", hint=hint) from error
+        raise ConfigError(f"{quoted(str(path), 200)} is no trace: {error}", hint=hint) from error
     if isinstance(found, list) and found and all(isinstance(row, dict) for row in found):
         if any("Start (ns)" in row for row in found):
             return Guest(f"NVTX {path.name}", tuple(_nvtx(found)), None)
         found = {"traceEvents": found}
     if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
-        raise ConfigError(f"{quoted(str(path))} is no trace: it has no traceEvents", hint=hint)
+        raise ConfigError(f"{quoted(str(path), 200)} is no trace: it has no traceEvents", hint=hint)
     base = found.get("baseTimeNanoseconds")
     events = tuple(one for one in found["traceEvents"] if isinstance(one, dict) and one.get("ph") in _KEPT)
     return Guest(path.name, events, base / 1e3 if isinstance(base, int | float) else None)

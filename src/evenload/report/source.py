@@ -129,14 +129,14 @@ def open_run(path: str | Path) -> RunEvents:
         near = path.parent if path.parent.is_dir() else Path()
         runs = sorted(str(found.parent) for found in near.glob("*/events.jsonl"))
         hint = f"runs here: {', '.join(runs[-5:])}" if runs else "give the folder that `evenload run` printed"
-        raise ConfigError(f"there is no run at {quoted(str(path))}", hint=hint)
+        raise ConfigError(f"there is no run at {quoted(str(path), 200)}", hint=hint)
     if (path / "events.jsonl").is_file():
         return RunEvents(path, path / "events.jsonl")
     if any((path / name).is_file() for name in ("summary.json", "results.jsonl", *_CONFIGS)):
         return RunEvents(path, path / "events.jsonl", is_missing=True)
     runs = sorted(str(found.parent) for found in path.glob("*/events.jsonl"))
     hint = f"did you mean {quoted(runs[-1])}?" if runs else "a run folder holds events.jsonl"
-    raise ConfigError(f"{quoted(str(path))} is not a run folder: it has no events.jsonl", hint=hint)
+    raise ConfigError(f"{quoted(str(path), 200)} is not a run folder: it has no events.jsonl", hint=hint)
 
 
 _CONFIGS = ("config.yaml", "config.yml", "config.json", "config.toml", "config")

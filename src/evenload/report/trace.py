@@ -284,4 +284,4 @@ def write_trace(events: Iterable[Event], path: str | Path, merged: Iterable[str 
             writer.close()
     except OSError as error:
         hint = "choose another place with --trace"
-        raise ConfigError(f"cannot write {quoted(str(path))}: {error.strerror}", hint=hint) from error
+        raise ConfigError(f"cannot write {quoted(str(path), 200)}: {error.strerror}", hint=hint) from error

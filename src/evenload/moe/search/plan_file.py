@@ -48,7 +48,7 @@ def write_plan(path: str | Path, phy2log: NDArray[np.int64], n_experts: int, fle
         os.replace(name, path)
     except OSError as error:
         raise ConfigError(
-            f"cannot write {quoted(str(path))}: {error.strerror}", hint="choose another place with -o"
+            f"cannot write {quoted(str(path), 200)}: {error.strerror}", hint="choose another place with -o"
         ) from error
 
 
@@ -59,7 +59,9 @@ def read_plan(path: str | Path) -> tuple[NDArray[np.int64], int, Fleet]:
     """
     path = Path(path)
     if not path.is_file():
-        raise ConfigError(f"no plan at {quoted(str(path))}", hint="write one with 'evenload moe place -o'")
+        raise ConfigError(
+            f"no plan at {quoted(str(path), 200)}", hint="write one with 'evenload moe place -o'"
+        )
     try:
         phy2log, n_experts, facts = _read_json(path) if path.suffix == ".json" else _read_npz(path)
         fleet = Fleet(

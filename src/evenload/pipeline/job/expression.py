@@ -92,7 +92,7 @@ class _Parser:
         found = f"{quoted(self.token[1])}" if self.token[0] != "end" else "the end"
         place = len(self.text) - len(self.text[self.start :].lstrip())
         return ConfigError(
-            f"condition {quoted(self.text)}: {wanted} is expected at letter {place + 1}, not {found}",
+            f"condition {quoted(self.text, 200)}: {wanted} is expected at letter {place + 1}, not {found}",
             hint='write for example score >= 7 and category in ["physics", "social"]',
         )
 
@@ -181,7 +181,7 @@ def _evaluate(node: Node, values: Mapping[str, Any], text: str) -> Any:
         if left not in values:
             known = ", ".join(sorted(values)) or "none"
             raise ConfigError(
-                f"condition {quoted(text)}: the item has no {quoted(left)}", hint=f"values: {known}"
+                f"condition {quoted(text, 200)}: the item has no {quoted(left)}", hint=f"values: {known}"
             )
         return values[left]
     if kind == "list":
@@ -205,5 +205,5 @@ def _compare(sign: str, first: Any, second: Any, text: str) -> bool:
     except TypeError as error:
         kinds = f"{type(first).__name__} {sign} {type(second).__name__}"
         raise ConfigError(
-            f"condition {quoted(text)} compares {kinds}", hint="compare numbers with numbers"
+            f"condition {quoted(text, 200)} compares {kinds}", hint="compare numbers with numbers"
         ) from error

@@ -196,7 +196,7 @@ class StageDriver:
         groups = [group for group in view.groups if set(group.devices) <= set(left)]
         for stage, name in enumerate(view.stages):
             if stage not in view.over and all(stage in group.barred for group in groups):
-                text = f"{', '.join(devices)}: stage {quoted(name)} may run on no other (its `devices`)"
+                text = f"{', '.join(devices)}: stage {quoted(name)} may run on no other device (`devices`)"
                 raise ConfigError(text, hint="wait until the stage is over")
 
     def join(self, found: Sequence[Device], barred: Mapping[str, Collection[int]]) -> None:
