@@ -190,6 +190,10 @@ class Dispatcher:
         """Tasks that a worker has; their results are not known yet."""
         return self._state.n_running
 
+    def n_ready(self, now: float) -> int:
+        """Tasks that wait for a worker, and not for others to go with."""
+        return sum(self._state.n_ripe(stage, now) for stage in range(len(self.stages)))
+
     def batch_of(self, group_id: str, stage: int) -> int:
         """Most items in one call there."""
         return self._state.batch_of(group_id, stage)

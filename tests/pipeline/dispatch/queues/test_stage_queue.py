@@ -142,6 +142,7 @@ def test_a_halved_batch_is_whole_for_its_worker() -> None:
     dispatcher.add([StageTask(0, 0), *(StageTask(1, at) for at in (1, 2, 3))])
     assert not [one for one in dispatcher.decide(0.0) if isinstance(one, RunTasks)]
     assert dispatcher.wake_s(0.0) == 50.0
+    assert (dispatcher.n_ready(49.0), dispatcher.n_ready(50.0)) == (1, 4)
     assert dispatcher.out_of_memory("d0", StageTask(1, 4)) == "batches of 2"
     (action,) = (one for one in dispatcher.decide(1.0) if isinstance(one, RunTasks))
     assert action.tasks == (StageTask(1, 1), StageTask(1, 2))

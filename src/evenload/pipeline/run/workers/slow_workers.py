@@ -63,7 +63,7 @@ class SlowWorkers:
     def look(self, now: float) -> Iterator[tuple[Worker, EndWorker, str]]:
         """Name what is slow, and give the workers that are to be ended now, each with its stack."""
         groups, workers = tuple(self._dispatcher.groups.values()), self._supervisor.workers
-        for verdict in self._watch.look(now, groups, len(self._dispatcher.waiting)):
+        for verdict in self._watch.look(now, groups, self._dispatcher.n_ready(now)):
             worker = workers.get(verdict.group)
             if worker is None:
                 continue
