@@ -26,7 +26,7 @@ class RetryRequest:
     run: Path
     failed: bool
     devices: str | None
-    backend: str
+    backend: str | None
     changes: tuple[str, ...]
     skipped: tuple[str, ...]
     as_json: bool
@@ -38,7 +38,7 @@ class RetryRequest:
 @click.argument("run", type=PATH)
 @click.option("--failed", is_flag=True, help="Items that failed or were stopped are tried again.")
 @click.option("--devices", help="all | cpu | cuda:0,1 | cpu*4 | a number; wins over the job.")
-@click.option("--backend", default="process", show_default=True, help="process | inline (to debug with).")
+@click.option("--backend", help="process | ray | inline (to debug with); wins over the job.")
 @set_option
 @skip_option
 @json_option

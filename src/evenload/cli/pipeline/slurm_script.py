@@ -5,6 +5,7 @@
 Source: Slurm's manuals of sbatch (--signal, --requeue, --no-kill) and srun (--overlap); Ray's page on Slurm.
 """
 
+import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +13,10 @@ from dataclasses import dataclass
 from evenload.errors import ConfigError, quoted
 
 __all__ = ["SlurmOptions", "slurm_script"]
+
+_TIME = re.compile(
+    r"\d{1,9}(:\d{1,2}){0,2}|\d{1,5}-\d{1,2}(:\d{1,2}){0,2}|infinite|unlimited", re.ASCII | re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,11 @@ class SlurmOptions:
             "--output=%x-%j.log",
             *self.sbatch,
         ]
+        if self.time is not None and not _TIME.fullmatch(self.time):
+            raise ConfigError(
+                f"{quoted(self.time)} is no time limit of Slurm",
+                hint="write 90, 12:00:00 or 2-00:00:00",
+            )
         for one in given:
             if not one.startswith("-") or not one.isprintable():
                 raise ConfigError(
