@@ -15,6 +15,7 @@ import pytest
 
 from evenload.cli import main
 from evenload.errors import MissingExtra, SpecError
+from evenload.events import RunStarted, read_events
 from evenload.pipeline import Pipeline
 from evenload.pipeline.run.ending.uploading import upload_run
 
@@ -279,3 +280,16 @@ def test_s3_has_the_bytes_and_gives_them_back(job: Path, s3: Any) -> None:
     (job.parent / "copied.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     back = Pipeline.from_yaml(job, ["job.inputs.jsonl=copied.jsonl"])
     assert [Path(values["path"]).read_text() for _, values in back.items] == ["a", "f.txt"]
+
+
+def test_retry_keeps_to_the_backend_and_the_store_of_the_job(job: Path, tmp_path: Path) -> None:
+    text = {**json.loads(job.read_text()), "backend": "inline", "upload": f"file://{tmp_path}/far"}
+    job.write_text(json.dumps(text))
+    for command in (["run", str(job)], ["retry", "--failed", str(tmp_path / "runs/up")]):
+        with pytest.raises(SystemExit) as ended:
+            main([*command, "--no-progress", "--quiet"])
+        assert ended.value.code == 0
+    begun = [event for event in read_events(tmp_path / "runs/up") if isinstance(event, RunStarted)]
+    assert [event.facts["backend"] for event in begun] == ["inline", "inline"]
+    far, here = (folder / "events.jsonl" for folder in (tmp_path / "far", tmp_path / "runs/up"))
+    assert far.read_bytes() == here.read_bytes()
