@@ -19,6 +19,7 @@ from evenload.moe import (
     Fleet,
     Planner,
     WeightedCopies,
+    agree_on,
     clone_experts,
     create_redundant_mapping,
     layer_chunks,
@@ -63,6 +64,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "migration_batches": (migration_batches, {"old": OLD, "new": OLD[:, ::-1], "fleet": FLEET}),
     "layer_chunks": (layer_chunks, {"schedule": schedule_transfers(OLD, OLD[:, ::-1], FLEET), "most": 4}),
+    "agree_on": (agree_on, {"phy2log": OLD, "group": None}),
     "renumber": (renumber, {"phy2log": OLD, "ranks": [2, 0, -1], "n_slots": 9, "n_ranks": 4}),
     "resize": (
         Planner(OLD[0], 12, 8, 4).resize,

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from evenload._arguments import array_of
 from evenload._optional import require
-from evenload.errors import ConfigError, PeerLost
+from evenload.errors import ConfigError, PeerLost, quoted
 from evenload.moe.routing.exchange import attempt
 
 __all__ = ["agree_on"]
@@ -21,12 +21,17 @@ def agree_on(phy2log: Any, group: Any) -> NDArray[np.int64]:
     the placement itself is sent only if they differ. A collective: every rank must call it.
 
     phy2log  [layers, slots] integers, of one shape on all ranks
+    group    None: this process is all there is
 
     Raises ConfigError on every rank if one was given something else, PeerLost if one is gone.
     """
+    if group is None:
+        return _checked(phy2log)
     torch = require("torch", extra="torch", why="agreeing over a process group")
     dist = require("torch.distributed", extra="torch", why="agreeing over a process group")
     mine, error = attempt(lambda: _checked(phy2log))
+    if not isinstance(group, dist.ProcessGroup):
+        raise ConfigError(f"group is {quoted(group)}", hint="give a group of torch.distributed, or None")
     device = "cuda" if dist.get_backend(group) == "nccl" else "cpu"
     facts = [error is not None, 0, 0, 0] if error is not None else [0, *mine.shape, _digest(mine)]
     own = torch.tensor(facts, dtype=torch.int64, device=device)
