@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from evenload.clients import SGD, Recipe, train
+from evenload.clients import SGD, ParameterGroups, RAdam, Recipe, RMSprop, train
 from evenload.clients.spread.equivalence_check import difference
 
 D, CLASSES = 6, 3
@@ -20,6 +20,7 @@ class Layer(nn.Module):
         super().__init__()
         self.how, self.line, self.norm = how, nn.Linear(D, D), nn.LayerNorm(D)
         self.gate = nn.Parameter(torch.zeros(())) if gated else None
+        self.heads = nn.MultiheadAttention(1, 1, dropout=0.2, batch_first=True)
         self.drop, self.batch_norm = nn.Dropout(0.3), nn.BatchNorm1d(D)
         self.register_buffer("ema", torch.zeros(D))
         self.register_buffer("kept", torch.zeros(D), persistent=False)
@@ -76,8 +77,22 @@ LAYERS = {
     "kept": kept,
     "calls": calls,
     "seen": seen,
+    "dropout by function": lambda m, h: F.dropout(m.line(h), 0.3, m.training),
+    "alpha dropout by columns": lambda m, h: F.alpha_dropout(h.T, 0.2, m.training).T,
+    "noise": lambda m, h: h + 0.1 * torch.randn_like(h),
+    "noise for all": lambda m, h: h + 0.1 * torch.randn(D, dtype=h.dtype),
+    "heads": lambda m, h: (
+        h + m.heads(h[:, :, None], h[:, :, None], h[:, :, None], need_weights=False)[0][:, :, 0]
+    ),
+    "heads over rows": lambda m, h: h + m.heads(h[:, :1], h[:, :1], h[:, :1])[0],
     "squeezed": lambda m, h: h + m.line(h)[:, :1].squeeze().reshape(-1, 1),
 }
+OPTIMIZERS = (
+    *[SGD(0.05), SGD(0.05, momentum=0.9)] * 2,
+    RMSprop(0.01, momentum=0.5, eps=1e-3),
+    RAdam(0.01, eps=1e-3),
+    ParameterGroups(SGD(0.05), {"*bias": {"lr": 0.01}}),
+)
 LOSSES = {
     "plain": "cross_entropy",
     "per row": lambda out, y: F.cross_entropy(out, y, reduction="none", label_smoothing=0.1),
@@ -108,7 +123,7 @@ def a_program(seed):
         return nn.Sequential(*[Layer(*layer) for layer in layers], nn.Linear(D, CLASSES)).double()
 
     recipe = Recipe(
-        optimizer=SGD(0.05, momentum=draw.choice([0.0, 0.9])),
+        optimizer=draw.choice(OPTIMIZERS),
         loss=LOSSES[loss],
         batch_size=batch,
         epochs=epochs,

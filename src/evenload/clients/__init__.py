@@ -14,16 +14,45 @@ if TYPE_CHECKING:
     from evenload.clients.algorithms.cohort import Cohort
     from evenload.clients.evaluation import evaluate, evaluate_each
     from evenload.clients.federation import FederatedResult, federate
+    from evenload.clients.lora.files import save_adapter
+    from evenload.clients.lora.form import LoRA
+    from evenload.clients.lora.training import Adapter, AdaptersResult, adapters
+    from evenload.clients.sweeps.cross_validation import CrossValidation, cross_validate
+    from evenload.clients.sweeps.ensemble import Ensemble, ensemble
+    from evenload.clients.sweeps.sweep import SweepResult, TrialResult, sweep
     from evenload.clients.training import train
     from evenload.clients.tune.trainer import Trainer
+    from evenload.clients.values.adaptive_optimizers import (
+        Adadelta,
+        Adagrad,
+        Adamax,
+        NAdam,
+        RAdam,
+        RMSprop,
+        Rprop,
+    )
     from evenload.clients.values.data import Rows
     from evenload.clients.values.optimizer import SGD, Adam, AdamW
+    from evenload.clients.values.own_optimizer import OwnOptimizer, TorchOptimizer
+    from evenload.clients.values.parameter_groups import ParameterGroups
     from evenload.clients.values.recipe import Recipe
     from evenload.clients.values.result import ClientResult, TrainResult
-    from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
+    from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay, TorchSchedule
     from evenload.clients.values.strategy import Strategy
 
 _HOMES = {
+    **dict.fromkeys(
+        ("Adadelta", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop"), "values.adaptive_optimizers"
+    ),
+    **dict.fromkeys(("Adapter", "AdaptersResult", "adapters"), "lora.training"),
+    **dict.fromkeys(("CrossValidation", "cross_validate"), "sweeps.cross_validation"),
+    **dict.fromkeys(("Ensemble", "ensemble"), "sweeps.ensemble"),
+    **dict.fromkeys(("SweepResult", "TrialResult", "sweep"), "sweeps.sweep"),
+    "LoRA": "lora.form",
+    "OwnOptimizer": "values.own_optimizer",
+    "ParameterGroups": "values.parameter_groups",
+    "TorchOptimizer": "values.own_optimizer",
+    "TorchSchedule": "values.schedule",
     "Adam": "values.optimizer",
     "AdamW": "values.optimizer",
     "ClientResult": "values.result",
@@ -38,6 +67,7 @@ _HOMES = {
     "StepDecay": "values.schedule",
     "Strategy": "values.strategy",
     "TrainResult": "values.result",
+    "save_adapter": "lora.files",
     "Trainer": "tune.trainer",
     "evaluate": "evaluation",
     "evaluate_each": "evaluation",
@@ -47,6 +77,7 @@ _HOMES = {
 _WITHOUT_TORCH = {
     "algorithms.cohort",
     "values.optimizer",
+    "values.parameter_groups",
     "values.recipe",
     "values.schedule",
     "values.strategy",
@@ -54,23 +85,46 @@ _WITHOUT_TORCH = {
 
 __all__ = [
     "SGD",
+    "Adadelta",
+    "Adagrad",
     "Adam",
     "AdamW",
+    "Adamax",
+    "Adapter",
+    "AdaptersResult",
     "ClientResult",
     "Cohort",
     "Constant",
     "Cosine",
+    "CrossValidation",
+    "Ensemble",
     "Exponential",
     "FederatedResult",
+    "LoRA",
+    "NAdam",
+    "OwnOptimizer",
+    "ParameterGroups",
+    "RAdam",
+    "RMSprop",
     "Recipe",
     "Rows",
+    "Rprop",
     "StepDecay",
     "Strategy",
+    "SweepResult",
+    "TorchOptimizer",
+    "TorchSchedule",
     "TrainResult",
     "Trainer",
+    "TrialResult",
+    "adapters",
+    "cross_validate",
+    "ensemble",
     "evaluate",
     "evaluate_each",
     "federate",
+    "save_adapter",
+    "sweep",
     "train",
 ]
 

@@ -1,6 +1,7 @@
 """Loss and accuracy of states on examples that nobody trains on."""
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -8,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload.clients.step.objective import BatchLoss
 from evenload.clients.values.data import as_rows
-from evenload.clients.values.losses import METRICS_PER_ROW, loss_of, n_counted
+from evenload.clients.values.losses import METRICS_PER_ROW, n_counted
 from evenload.clients.values.recipe import Recipe
 
 __all__ = ["evaluate", "evaluate_each"]
@@ -28,14 +30,16 @@ def evaluate(
     own = copy.deepcopy(model).eval()
     own.load_state_dict(state)
     dtype = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
-    rows, loss = as_rows(examples, dtype), loss_of(recipe)
-    names = ("loss", "accuracy") if recipe.loss == "cross_entropy" else ("loss",)
+    plain = dataclasses.replace(recipe, augment=None, precision=None)
+    rows, batch_loss, key = as_rows(examples, dtype), BatchLoss(plain), torch.tensor(0)
+    has_classes = recipe.loss == "cross_entropy" and recipe.objective is None
+    names = ("loss", "accuracy") if has_classes else ("loss",)
     sums, counted = dict.fromkeys(names, 0.0), 0.0
     for at in range(0, len(rows), BATCH):
         x, y = rows.at(np.arange(at, min(at + BATCH, len(rows))))
-        outputs = own(x)
+        each, outputs = batch_loss.rows(own, x, y, key)
         counted += len(y) if "accuracy" not in sums or y.is_floating_point() else n_counted(y)
-        sums["loss"] += float(loss(outputs, y).sum())
+        sums["loss"] += float(each.sum() if each.dim() else each * len(y))
         if "accuracy" in sums:
             sums["accuracy"] += float(METRICS_PER_ROW["accuracy"](outputs, y).sum())
     return {name: total / counted if counted else float("nan") for name, total in sums.items()}

@@ -12,6 +12,15 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from evenload.clients.algorithms.cohort import Cohort
+from evenload.clients.values.adaptive_optimizers import (
+    Adadelta,
+    Adagrad,
+    Adamax,
+    NAdam,
+    RAdam,
+    RMSprop,
+    Rprop,
+)
 from evenload.clients.values.optimizer import SGD, Adam, AdamW
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.schedule import Constant, Cosine, Exponential, StepDecay
@@ -19,7 +28,10 @@ from evenload.errors import ConfigError, SpecError, UnknownName, quoted
 
 __all__ = ["FederatedJob", "read_job"]
 
-OPTIMIZERS = {"SGD": SGD, "Adam": Adam, "AdamW": AdamW}
+OPTIMIZERS = {
+    kind.__name__: kind
+    for kind in (SGD, Adam, AdamW, Adadelta, Adagrad, Adamax, NAdam, RAdam, RMSprop, Rprop)
+}
 SCHEDULES = {"Constant": Constant, "Cosine": Cosine, "Exponential": Exponential, "StepDecay": StepDecay}
 KEYS = ("model", "clients", "test", "recipe", "algorithm", "rounds", "cohort", "strategy", "seed")
 
@@ -87,7 +99,7 @@ def _recipe(entry: Any, part: Callable[[str, Callable[[], Any]], Any]) -> Any:
     """The recipe; ``part`` makes one value, or notes what is wrong with it. None if anything is."""
     if not isinstance(entry, Mapping):
         return part("recipe", lambda: _mapping(entry, []))
-    names = [f.name for f in fields(Recipe) if f.name not in ("step", "augment")]
+    names = [f.name for f in fields(Recipe) if f.name not in ("step", "augment", "objective")]
     known = {"optimizer": OPTIMIZERS, "schedule": SCHEDULES}
     made: dict[str, Any] = {}
     for key, value in entry.items():

@@ -120,3 +120,21 @@ def test_clients_that_fail_are_listed_and_the_exit_code_says_so(capsys, job, tmp
     code, _, err = call(capsys, "run", job, "--resume")
     assert code == 2
     assert "--checkpoint" in err
+
+
+def test_compare_prints_a_table_and_advice(capsys, job):
+    options = ("--ways", "threads,merged,fused", "--max-workers", 2, "--batch-size", 3, "--repeats", 1)
+    code, out, _ = call(capsys, "compare", job, *options)
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[1:5]] == ["serial", "threads", "merged", "fused"]
+    assert "threads*2/eager" in lines[2]
+    assert any(line.startswith("--max-workers") for line in lines[5:])
+    assert "--batch-size 12 in place of clients" in lines[-1]
+    code, out, _ = call(capsys, "compare", job, "--ways", "fused", "--repeats", 1, "--json")
+    page = json.loads(out)
+    assert [one["way"] for one in page["ways"]] == ["serial", "fused"]
+    assert page["ways"][1]["distance"] <= 1e-6
+    code, _, err = call(capsys, "compare", job, "--ways", "magic")
+    assert code == 2
+    assert "magic" in err

@@ -64,7 +64,7 @@ def test_draws_are_uniform_differ_by_call_and_do_not_see_padding():
 
 
 def test_random_numbers_of_torch_in_an_augmentation_are_named():
-    recipe = Recipe(batch_size=4, augment=lambda x, draws: x + torch.rand_like(x))
+    recipe = Recipe(batch_size=4, augment=lambda x, draws: x + torch.empty_like(x).uniform_())
     found = train(model, clients(), recipe, strategy="fused:4")
     assert found.plan.strategy.inner == "eager"
     assert "random numbers" in found.plan.why

@@ -38,7 +38,7 @@ def test_an_augmentation_is_surveyed_for_itself(linear_clients):
     """The first recipe shows that no number is drawn from torch's generator; the second one draws."""
     with Trainer(nn.Linear(3, 2), strategy="fused:4") as trainer:
         assert trainer.train(linear_clients(4), RECIPE).plan.strategy.inner == "fused"
-        noisy = dataclasses.replace(RECIPE, augment=lambda x, draws: x + torch.rand_like(x))
+        noisy = dataclasses.replace(RECIPE, augment=lambda x, draws: x + torch.empty_like(x).uniform_())
         run = trainer.train(linear_clients(4), noisy)
     assert "random numbers" in run.plan.why
 

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from evenload.clients.fused.speedups import CompilerOptions, Speedups, find_speedups
 from evenload.clients.step.fuse import StackedClients, StepFn, StepOutput, Tensors
+from evenload.clients.values.data import Batch, leaves_of
 
 __all__ = ["compile_step"]
 
@@ -31,7 +32,7 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def compile_step(
-    traced: StepFn, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+    traced: StepFn, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
 ) -> StepFn:
     """Compile ``traced`` for arguments of these shapes. Raises whatever tracing or compiling raises."""
     layout = tree_flatten((clients.tables(), draw, x, y, w, dict(s)))[1]
@@ -44,9 +45,9 @@ def compile_step(
         return [out.losses, *out.metrics.values()]
 
     def arguments(
-        clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+        clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
     ) -> list[Tensor]:
-        return [*clients.flat(), draw, x, y, w, *s.values()]
+        return [*clients.flat(), draw, *leaves_of(x), y, w, *s.values()]
 
     # The trace runs once, on copies: its in-place operations must not change the clients.
     example = [t.clone() for t in arguments(clients, draw, x, y, w, s)]
@@ -56,9 +57,7 @@ def compile_step(
         run = _compile(graph, example, speedups)
     n_own = 1 + len(names)
 
-    def step(
-        clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
-    ) -> StepOutput:
+    def step(clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors) -> StepOutput:
         given = arguments(clients, draw, x, y, w, s)
         out = run(*given)
         if finish is not None:

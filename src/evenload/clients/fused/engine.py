@@ -17,6 +17,7 @@ from evenload.clients.fused.rules import with_rules
 from evenload.clients.fused.slots import SlotRun
 from evenload.clients.step.fuse import StackedClients, StackedStep, StepFn, StepForm, StepOutput, Tensors
 from evenload.clients.step.model_traits import ModelTraits
+from evenload.clients.values.data import Batch, leaves_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy, halves
@@ -91,13 +92,14 @@ class FusedEngine:
         self.row_steps += run.row_steps
 
     def _step(
-        self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+        self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
     ) -> StepOutput:
         if not self._is_compiled:
             if self._eager is None:
                 self._eager = StackedStep(self._model, self._recipe, self.form).move(self._device)
             return self._eager(clients, draw, x, y, w, s)
-        shape = (clients.alive.shape[0], x.shape, x.dtype, y.shape, y.dtype)
+        leaves = tuple((t.shape, t.dtype) for t in (*leaves_of(x), y))
+        shape = (clients.alive.shape[0], tuple(x) if isinstance(x, dict) else None, leaves)
         if shape not in self._steps:
 
             def make() -> StepFn:

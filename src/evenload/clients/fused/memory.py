@@ -10,8 +10,9 @@ import psutil
 import torch
 from torch import nn
 
-from evenload.clients.step.forward import augmented, precision_of
-from evenload.clients.values.losses import loss_of
+from evenload.clients.step.functions import ReplacedFunctions
+from evenload.clients.step.objective import BatchLoss
+from evenload.clients.values.data import leaves_of
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["bytes_per_client", "most_clients"]
@@ -23,7 +24,7 @@ SLACK = 2.0  # grouped convolutions keep copies, kernels need work space: 1.6 wa
 def bytes_per_client(model: nn.Module, task: ClientTask) -> int:
     """Estimate the bytes of one client in a fused step. Raises whatever the model raises."""
     probed = copy.deepcopy(model).train()
-    params = sum(p.numel() * p.element_size() for p in probed.parameters())
+    params = sum(p.numel() * p.element_size() for p in probed.parameters() if p.requires_grad)
     buffers = sum(b.numel() * b.element_size() for b in probed.buffers())
     own = {p.untyped_storage().data_ptr() for p in probed.parameters()}
     kept: dict[int, int] = {}
@@ -37,11 +38,11 @@ def bytes_per_client(model: nn.Module, task: ClientTask) -> int:
     n = int(task.batches.counts[0])
     x, y = task.rows.at(task.batches.rows[0, :n])
     hooks = torch.autograd.graph.saved_tensors_hooks(count, lambda t: t)
-    with torch.random.fork_rng(), hooks, precision_of(task.recipe, str(x.device)):
-        outputs = probed(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
-        loss_of(task.recipe)(outputs, y).sum()
+    with torch.random.fork_rng(), hooks:
+        key = torch.tensor(int(task.batches.draws[0]))
+        BatchLoss(task.recipe, ReplacedFunctions()).rows(probed, x, y, key)
     slots = len(task.recipe.optimizer.state_names(type(task.recipe.optimizer).form([task.recipe.optimizer])))  # pyrefly: ignore
-    batch = x.numel() * x.element_size()
+    batch = sum(t.numel() * t.element_size() for t in leaves_of(x))
     return int(SLACK * (params * (2 + slots) + 2 * buffers + sum(kept.values()) + batch))
 
 

@@ -3,20 +3,21 @@
 Places are positions in these tensors, so that one gather serves all slots of a step.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from evenload.clients.values.data import Batch, leaves_of, unflattened
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["RowPool", "make_pool"]
 
 
 class RowPool(Protocol):
-    """Two tensors x and y that hold the examples of all clients in the slots."""
+    """Tensors that hold the examples of all clients in the slots."""
 
     def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
         """Positions of all tasks' batches, one task after the other: int64 [steps, batch].
@@ -34,8 +35,8 @@ class RowPool(Protocol):
         """Copy the client's rows in, for as long as it holds ``slot``; returns where they begin."""
         ...
 
-    def gather(self, places: Tensor) -> tuple[Tensor, Tensor]:
-        """places int64 of any shape -> x and y of that shape and a row's"""
+    def gather(self, places: Tensor) -> Iterator[tuple[Batch, Tensor]]:
+        """places int64 [steps, ...] -> x and y of each step, of that shape and a row's"""
         ...
 
     @property
@@ -52,31 +53,33 @@ def make_pool(tasks: Sequence[ClientTask], n_slots: int, device: str) -> RowPool
 
 class _TensorPool:
     is_loaded = False
-    x: Tensor
-    y: Tensor
+    leaves: list[Tensor]  # those of x, then y
+    like: Batch
 
     @property
     def row_bytes(self) -> int:
-        return self.x[0].numel() * self.x.element_size() if len(self.x) else 1
+        x = self.leaves[:-1]
+        return sum(t[0].numel() * t.element_size() for t in x) if len(self.leaves[-1]) else 1
 
-    def gather(self, places: Tensor) -> tuple[Tensor, Tensor]:
+    def gather(self, places: Tensor) -> Iterator[tuple[Batch, Tensor]]:
         flat = places.flatten()
-        x, y = self.x.index_select(0, flat), self.y.index_select(0, flat)
-        return x.view(*places.shape, *self.x.shape[1:]), y.view(*places.shape, *self.y.shape[1:])
+        found = [t.index_select(0, flat).view(*places.shape, *t.shape[1:]) for t in self.leaves]
+        for *x, y in zip(*(t.unbind(0) for t in found), strict=True):
+            yield x[0] if isinstance(self.like, Tensor) else unflattened(self.like, x), y
 
 
 class _SharedRows(_TensorPool):
-    """The two tensors that all clients' examples are rows of: nothing is copied."""
+    """The tensors that all clients' examples are rows of: nothing is copied."""
 
-    def __init__(self, x: Tensor, y: Tensor, offsets: dict[int, int], device: str):
-        self.x, self.y, self._offsets = x.to(device), y.to(device), offsets
+    def __init__(self, leaves: list[Tensor], like: Batch, offsets: dict[int, int], device: str):
+        self.leaves, self.like, self._offsets = [t.to(device) for t in leaves], like, offsets
 
     def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
         rows, n_steps = _rows(tasks), [task.batches.n_steps for task in tasks]
         chosen = [task.rows.rows for task in tasks]
         if all(own is None for own in chosen):
             return rows + np.repeat([self._offsets.get(id(task), 0) for task in tasks], n_steps)[:, None]
-        chosen = [np.arange(len(self.x)) if own is None else own for own in chosen]
+        chosen = [np.arange(len(self.leaves[-1])) if own is None else own for own in chosen]
         begin = np.cumsum([0, *(len(own) for own in chosen[:-1])])
         return np.concatenate(chosen)[rows + np.repeat(begin, n_steps)[:, None]]
 
@@ -94,9 +97,11 @@ class _CopiedRows(_TensorPool):
 
     def __init__(self, tasks: Sequence[ClientTask], n_slots: int, device: str):
         self._room = max(len(task.rows) for task in tasks)
-        x, y = tasks[0].rows.x, tasks[0].rows.y
-        self.x = torch.empty((n_slots * self._room, *x.shape[1:]), dtype=x.dtype, device=device)
-        self.y = torch.empty((n_slots * self._room, *y.shape[1:]), dtype=y.dtype, device=device)
+        self.like = tasks[0].rows.x
+        self.leaves = [
+            torch.empty((n_slots * self._room, *t.shape[1:]), dtype=t.dtype, device=device)
+            for t in _leaves(tasks[0])
+        ]
 
     def places(self, tasks: Sequence[ClientTask]) -> np.ndarray:
         return _rows(tasks)
@@ -104,8 +109,8 @@ class _CopiedRows(_TensorPool):
     def load(self, slot: int, task: ClientTask) -> int:
         offset, own = slot * self._room, task.rows
         x, y = (own.x, own.y) if own.rows is None else own.at(np.arange(len(own)))
-        self.x[offset : offset + len(x)] = x
-        self.y[offset : offset + len(y)] = y
+        for into, t in zip(self.leaves, (*leaves_of(x), y), strict=True):
+            into[offset : offset + len(t)] = t
         return offset
 
 
@@ -113,17 +118,24 @@ def _rows(tasks: Sequence[ClientTask]) -> np.ndarray:
     return np.concatenate([task.batches.rows for task in tasks])
 
 
-def _whole(tasks: Sequence[ClientTask]) -> tuple[Tensor, Tensor, dict[int, int]] | None:
-    """The two tensors that hold all clients' rows, and where each client's begin; None if there are none."""
+def _leaves(task: ClientTask) -> list[Tensor]:
+    return [*leaves_of(task.rows.x), task.rows.y]
+
+
+def _whole(tasks: Sequence[ClientTask]) -> tuple[list[Tensor], Batch, dict[int, int]] | None:
+    """The tensors that hold all clients' rows, and where each client's begin; None if there are none."""
     first = tasks[0].rows
     if all(t.rows.x is first.x and t.rows.y is first.y for t in tasks):
-        return first.x, first.y, {}
+        return _leaves(tasks[0]), first.x, {}
     if any(t.rows.rows is not None or t.rows.kind != first.kind for t in tasks):
         return None
-    x, y = _spans([t.rows.x for t in tasks]), _spans([t.rows.y for t in tasks])
-    if x is None or y is None or x[1] != y[1] or len(x[0]) != len(y[0]):
+    found = [_spans(parts) for parts in zip(*map(_leaves, tasks), strict=True) if parts[0][:1].numel()]
+    if None in found or len(found) < len(_leaves(tasks[0])):
         return None
-    return x[0], y[0], {id(task): start for task, start in zip(tasks, x[1], strict=True)}
+    whole, starts = zip(*found, strict=True)  # pyrefly: ignore
+    if any(begin != starts[0] for begin in starts) or len({len(t) for t in whole}) > 1:
+        return None
+    return list(whole), first.x, {id(task): start for task, start in zip(tasks, starts[0], strict=True)}
 
 
 def _spans(parts: Sequence[Tensor]) -> tuple[Tensor, list[int]] | None:

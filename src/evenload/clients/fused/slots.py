@@ -21,6 +21,7 @@ from evenload.clients.fused.pool import RowPool, make_pool
 from evenload.clients.fused.scalars import Scalars
 from evenload.clients.fused.steps import StepTable
 from evenload.clients.step.fuse import StackedClients, StepFn, StepForm, StepOutput
+from evenload.clients.values.data import Batch
 from evenload.clients.values.result import ClientResult, FlatStates, StateRow
 from evenload.clients.values.task import ClientTask
 
@@ -192,12 +193,11 @@ class SlotRun:
         self.row_steps += q * length
         self._note(lines, outs)
 
-    def _gathered(self, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    def _gathered(self, rows: Tensor) -> Iterator[tuple[Batch, Tensor]]:
         """Yield the batches of the steps, gathered for several steps at once while they are small."""
         size = max(1, GATHER_BYTES // max(1, self._pool.row_bytes * rows[0].numel()))
         for at in range(0, len(rows), size):
-            x, y = self._pool.gather(rows[at : at + size])
-            yield from zip(x.unbind(0), y.unbind(0), strict=True)
+            yield from self._pool.gather(rows[at : at + size])
 
     def _window(self, q: int) -> StackedClients:
         """The clients in the first ``q`` rows."""

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from evenload.clients.step.dropout import keyed_layers
 from evenload.clients.step.model_traits import ask, class_count
-from evenload.clients.step.module_state import ModuleState
+from evenload.clients.step.module_state import ModuleState, copy_model
+from evenload.clients.step.objective import draws_numbers
 from evenload.clients.step.serial import failed, untouched
 from evenload.clients.values.batches import plan_batches
-from evenload.clients.values.data import Rows, as_rows
+from evenload.clients.values.data import Rows, as_rows, leaves_of
 from evenload.clients.values.keys import MODEL, key
 from evenload.clients.values.losses import IGNORED, refuse_labels
 from evenload.clients.values.options import State
@@ -34,6 +35,7 @@ __all__ = [
 ]
 
 ReadDataset = tuple[Any, Rows, Exception | None]
+FEW = 4  # rows that show whether a model draws numbers
 ROWS = 256  # rows whose outputs the model is asked for at once
 
 
@@ -68,7 +70,8 @@ class DatasetReader:
         self._dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
         self._known: dict[tuple, dict[int, ReadDataset]] = {}  # what matters of a recipe -> id of a dataset
         self._n_classes: dict[tuple, int | None] = {}
-        self.has_dropout = bool(keyed_layers(model))
+        self._has_layers = bool(keyed_layers(model))
+        self._draws: dict[tuple, bool] = {}  # what matters of a recipe -> does the model draw by functions?
 
     def read(self, datasets: Sequence[Any], recipes: Sequence[Recipe]) -> list[tuple[Rows, Exception | None]]:
         """Rows of each dataset, and what is wrong with them. Datasets are known by identity."""
@@ -77,7 +80,7 @@ class DatasetReader:
         for dataset, recipe in zip(datasets, recipes, strict=True):
             known = known_for.get(id(recipe))
             if known is None:
-                key = recipe.loss, recipe.augment, recipe.step is None
+                key = _code_of(recipe)
                 known = known_for[id(recipe)] = self._known.setdefault(key, {})
             found = known.get(id(dataset))
             if found is None:
@@ -94,21 +97,48 @@ class DatasetReader:
             if not len(rows):
                 return rows, None
             reason = self._refuse(rows, recipe)
-            if recipe.loss == "cross_entropy" and not rows.y.is_floating_point():
+            if reason is None and recipe.step is None and _code_of(recipe) not in self._draws:
+                self._learn_draws(rows, recipe)
+            is_labelled = recipe.loss == "cross_entropy" and recipe.objective is None
+            if is_labelled and not rows.y.is_floating_point():
                 ignores = bool((_own_labels(rows) == IGNORED).any())
                 rows = replace(rows, has_ignored=True) if ignores else rows
             return rows, reason
         except Exception as error:
             return Rows(torch.empty(0), torch.empty(0)), error
 
+    def is_keyed(self, recipe: Recipe) -> bool:
+        """Does the model call functions that draw numbers, as far as its clients' rows have shown?"""
+        return self._draws.get(_code_of(recipe), False)
+
+    def draws(self, recipes: Sequence[Recipe]) -> bool:
+        """Do steps by these recipes need keys?"""
+        return self._has_layers or any(r.augment or self.is_keyed(r) for r in recipes)
+
+    def _learn_draws(self, rows: Rows, recipe: Recipe) -> None:
+        try:
+            x, y = rows.at(np.arange(min(FEW, len(rows))))
+            self._draws[_code_of(recipe)] = draws_numbers(copy_model(self._model).train(), recipe, x, y)
+        except Exception:
+            return  # the next client's rows may tell, and training says what is wrong with these
+
     def _refuse(self, rows: Rows, recipe: Recipe) -> Exception | None:
-        key = (recipe.loss, recipe.augment, recipe.step is None, rows.x.shape[1:], rows.x.dtype)
+        if not rows.has_targets and recipe.objective is None and recipe.step is None:
+            return ConfigError(
+                "the client's tensors have no targets beside them",
+                hint="give (x, y), where x may be a dict or a tuple; or Recipe(objective=fn)",
+            )
+        key = (*_code_of(recipe), rows.kind)
         if key not in self._n_classes:
             self._n_classes[key] = _n_classes(self._model, recipe, rows)
         reason = _bad_labels(rows, self._n_classes[key])
         if reason:
             return ConfigError(reason)
         return _bad_indices(self._model, recipe, rows) if recipe.step is None else None
+
+
+def _code_of(recipe: Recipe) -> tuple:
+    return recipe.loss, recipe.objective, recipe.augment, recipe.step is None
 
 
 def is_lazy(dataset: Any) -> bool:
@@ -120,13 +150,16 @@ def load_tasks(reader: DatasetReader, inputs: ClientInputs, seed: int, round: in
     """Read every dataset; one that raises, has no rows or labels out of range is in ``ended``."""
     read = reader.read(inputs.datasets, inputs.recipes)
     sizes = [len(rows) for rows, _ in read]
-    draws = reader.has_dropout or any(recipe.augment for recipe in inputs.recipes)
-    plans = plan_batches(sizes, inputs.ids, inputs.recipes, seed, round, draws=draws)
+    alike = list({id(recipe): recipe for recipe in inputs.recipes}.values())
+    plans = plan_batches(sizes, inputs.ids, inputs.recipes, seed, round, draws=reader.draws(alike))
+    is_keyed = {id(recipe): reader.is_keyed(recipe) for recipe in alike}
     loaded = LoadedClients()
     columns = (inputs.ids, inputs.recipes, inputs.starts, inputs.anchors, inputs.corrections)
     for (rows, error), n, batches, *own in zip(read, sizes, plans, *columns, strict=True):
         client, recipe, start, anchor, correction = own
-        task = ClientTask(client, recipe, rows, batches, start, anchor, correction)
+        task = ClientTask(
+            client, recipe, rows, batches, start, anchor, correction, is_keyed=is_keyed[id(recipe)]
+        )
         if error is not None:
             loaded.ended.append(failed(task, error))
         elif not n:
@@ -203,7 +236,7 @@ def _check_state(what: str, state: State, like: State, needed: Sequence[str]) ->
 
 def _n_classes(model: nn.Module, recipe: Recipe, rows: Rows) -> int | None:
     try:
-        return class_count(model, recipe, rows.at(np.zeros(1, np.int64))[0])
+        return class_count(model, recipe, *rows.at(np.zeros(1, np.int64)))
     except Exception:
         return None  # the model refuses this client's rows: training will say so, client by client
 
@@ -214,17 +247,22 @@ def _bad_indices(model: nn.Module, recipe: Recipe, rows: Rows) -> Exception | No
     Whole numbers may index a table, and in a fused step all clients' tables are one tensor: an index beyond a
     client's own table would silently read and train its neighbour's.
     """
-    if rows.x.is_floating_point() or rows.x.is_complex() or rows.x.dtype == torch.bool or not rows.x.numel():
+    own = None if rows.rows is None else torch.from_numpy(rows.rows)
+    whole = [t if own is None else t[own] for t in leaves_of(rows.x) if _is_index(t)]
+    flat = [t.reshape(len(t), -1) for t in whole]
+    if not flat:
         return None
-    x = rows.x if rows.rows is None else rows.x[torch.from_numpy(rows.rows)]
-    flat = x.reshape(len(x), -1)
-    extreme = torch.unique(torch.cat([flat.argmax(0), flat.argmin(0)]))
+    extreme = torch.unique(torch.cat([end for t in flat for end in (t.argmax(0), t.argmin(0))]))
     try:
         for at in extreme.split(ROWS):
-            ask(model, recipe, x[at])
+            ask(model, recipe, *rows.at(at.numpy()))
     except Exception as error:
         return error
     return None
+
+
+def _is_index(t: Tensor) -> bool:
+    return not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool) and t.numel() > 0
 
 
 def _bad_labels(rows: Rows, n_classes: int | None) -> str | None:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from evenload.clients.step.objective import outputs_of
+from evenload.clients.values.data import map_batch
 from evenload.clients.values.losses import mean_loss_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
@@ -28,16 +30,21 @@ def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientRe
     recipe, steps = tasks[0].recipe, max(task.batches.n_steps for task in tasks)
     model.load_state_dict(tasks[0].start)
     model.train()
-    optimizer, loss_fn, losses = recipe.optimizer.build(model.parameters()), mean_loss_of(recipe), []
+    optimizer, loss_fn, losses = (
+        recipe.optimizer.build(dict(model.named_parameters())),
+        mean_loss_of(recipe),
+        [],
+    )
     for step in range(steps):
         parts = [
             task.rows.at(task.batches.rows[step, : task.batches.counts[step]])
             for task in tasks
             if step < task.batches.n_steps
         ]
-        x, y = (torch.cat(column) for column in zip(*parts, strict=True))
+        xs, ys = zip(*parts, strict=True)
+        x, y = map_batch(lambda *t: torch.cat(t), *xs), torch.cat(ys)
         optimizer.zero_grad(set_to_none=True)
-        loss = loss_fn(model(x), y)
+        loss = loss_fn(outputs_of(model, x), y)
         loss.backward()
         optimizer.step()
         losses.append(float(loss.detach()))
@@ -50,7 +57,7 @@ def train_merged(model: nn.Module, tasks: Sequence[ClientTask]) -> list[ClientRe
 def _refuse(tasks: Sequence[ClientTask]) -> None:
     first, start = tasks[0].recipe, tasks[0].start
     plain = Recipe()
-    names = ("schedule", "clip", "prox", "augment", "precision", "metrics", "step")
+    names = ("schedule", "clip", "prox", "augment", "precision", "metrics", "step", "objective")
     asked = [name for name in names if any(getattr(t.recipe, name) != getattr(plain, name) for t in tasks)]
     if any(task.correction is not None for task in tasks):
         asked.append("corrections")

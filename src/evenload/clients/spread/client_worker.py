@@ -90,5 +90,5 @@ def intra_op(n: int) -> Iterator[None]:
 
 def _code_of(recipe: Recipe) -> tuple:
     """The parts of a recipe that are code of a step, and not numbers that go into it."""
-    sets = recipe.loss, recipe.metrics, recipe.augment, recipe.precision
-    return *sets, recipe.clip is None, type(recipe.optimizer)
+    sets = recipe.loss, recipe.objective, recipe.metrics, recipe.augment, recipe.precision
+    return *sets, recipe.clip is None, recipe.optimizer.code()

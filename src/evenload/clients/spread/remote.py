@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from evenload.clients.fused.engine import longest_first
 from evenload.clients.spread.client_worker import ClientWorker
 from evenload.clients.step.model_traits import ModelTraits
-from evenload.clients.values.data import Rows
+from evenload.clients.values.data import Batch, Rows, leaves_of
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.strategy import Strategy
@@ -118,12 +118,12 @@ def sent_recipe(recipe: Recipe) -> "SentRecipe":
     Otherwise a function would be another one for each group of clients, and each group need its own engine.
     """
     own: dict[str, tuple[bytes, ...]] = {}
-    for name in ("loss", "augment", "step"):
-        if callable(fn := getattr(recipe, name)):
+    for name in ("loss", "objective", "augment", "step", "optimizer", "schedule"):
+        if callable(fn := getattr(recipe, name)) or getattr(fn, "has_functions", False):
             body, buffers = pickle_callable(fn)
             own[name] = (body, *map(bytes, buffers))
-    without: dict[str, Any] = dict.fromkeys(own)
-    return (dataclasses.replace(recipe, **without) if own else recipe), own
+    plain = Recipe()
+    return (dataclasses.replace(recipe, **{n: getattr(plain, n) for n in own}) if own else recipe), own
 
 
 def sent_task(task: ClientTask, recipe: SentRecipe) -> tuple:
@@ -131,21 +131,34 @@ def sent_task(task: ClientTask, recipe: SentRecipe) -> tuple:
     return (
         recipe,
         task.client,
-        (_array(rows.x), _array(rows.y)),
+        tuple(rows.x) if isinstance(rows.x, dict) else isinstance(rows.x, tuple),
+        [_array(t) for t in (*leaves_of(rows.x), rows.y)],
         task.batches,
         _arrays(task.start),
         _arrays(task.anchor),
         _arrays(task.correction),
         task.seed,
+        task.is_keyed,
     )
 
 
-def _task(recipe, client, xy, batches, start, anchor, correction, seed) -> ClientTask:
-    x, y = (_tensor(part) for part in xy)
+def _task(recipe, client, names, arrays, batches, start, anchor, correction, seed, is_keyed) -> ClientTask:
+    *x, y = map(_tensor, arrays)
+    inputs: Batch = (
+        dict(zip(names, x, strict=True)) if isinstance(names, tuple) else tuple(x) if names else x[0]
+    )
     state = _tensors(start)
     assert state is not None
     return ClientTask(
-        client, recipe, Rows(x, y), batches, state, _tensors(anchor), _tensors(correction), seed
+        client,
+        recipe,
+        Rows(inputs, y),
+        batches,
+        state,
+        _tensors(anchor),
+        _tensors(correction),
+        seed,
+        is_keyed,
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from evenload.clients.step.dropout import uniform_of
+from evenload.clients.values.data import Batch
 from evenload.clients.values.recipe import Recipe
 
 __all__ = ["Draws", "augmented", "precision_of"]
@@ -41,7 +42,7 @@ class Draws:
         return self.uniform(*shape) < p
 
 
-def augmented(recipe: Recipe, x: Tensor, key: Tensor) -> Tensor:
+def augmented(recipe: Recipe, x: Batch, key: Tensor) -> Batch:
     """One client's rows ``x`` [rows, ...], augmented by the recipe; ``key`` int64 scalar of the step."""
     return x if recipe.augment is None else recipe.augment(x, Draws(key))
 

@@ -10,15 +10,18 @@ A client whose loss is not finite is left as it was before the step, and is not 
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 
 from evenload.clients.step.dropout import KEY, keyed_layers
-from evenload.clients.step.forward import augmented, precision_of
+from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.norm import ROW_WEIGHT, MaskedBatchNorm, with_masked_norm
-from evenload.clients.values.losses import loss_of, metrics_of
+from evenload.clients.step.objective import BatchLoss
+from evenload.clients.values.data import Batch
+from evenload.clients.values.losses import metrics_of
 from evenload.clients.values.recipe import Recipe
 
 __all__ = ["StackedClients", "StackedStep", "StepForm", "StepOutput"]
@@ -33,6 +36,7 @@ class StepForm:
     trained    parameters that get gradients
     frozen     other parameters and buffers that never change
     buffers    buffers that a forward pass in training changes
+    replaces   the model calls functions of torch that are replaced: see ``functions``
     """
 
     trained: tuple[str, ...]
@@ -42,6 +46,7 @@ class StepForm:
     prox: bool = False
     correction: bool = False
     shares_frozen: bool = True
+    replaces: bool = False
 
 
 @dataclass(slots=True)
@@ -102,7 +107,9 @@ class StackedStep:
     def __init__(self, model: nn.Module, recipe: Recipe, form: StepForm):
         self._base = with_masked_norm(copy.deepcopy(model)).train()
         self._recipe, self._form = recipe, form
-        self._loss, self._metrics = loss_of(recipe), metrics_of(recipe)
+        self._loss = BatchLoss(recipe, ReplacedFunctions() if form.replaces else None)
+        self._metrics = metrics_of(recipe)
+        self._call = _Call(self._base) if recipe.objective is not None else None
         self._keys = [f"{name}.{KEY}" for name in keyed_layers(self._base)]
         self._layers = list(keyed_layers(self._base).values())
         self._weights = [
@@ -117,7 +124,7 @@ class StackedStep:
         return self
 
     def __call__(
-        self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+        self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
     ) -> StepOutput:
         """Step every client in place.
 
@@ -139,7 +146,7 @@ class StackedStep:
         return StepOutput(losses, metrics)
 
     def traced(
-        self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor, s: Tensors
+        self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor, s: Tensors
     ) -> StepOutput:
         """The same step without branches on numbers, so that it is one graph: ``where`` keeps dead rows.
 
@@ -164,7 +171,7 @@ class StackedStep:
         frozen: Tensors,
         buffers: Tensors,
         draw: Tensor,
-        x: Tensor,
+        x: Batch,
         y: Tensor,
         w: Tensor,
     ):
@@ -173,14 +180,22 @@ class StackedStep:
         extra = {**dict.fromkeys(self._keys, draw), **dict.fromkeys(self._weights, w)}
         for layer in self._layers:
             layer.n_calls = 0
-        with precision_of(self._recipe, str(x.device)):
-            inputs = augmented(self._recipe, x, draw)
-            outputs = functional_call(self._base, {**params, **frozen, **fresh, **extra}, (inputs,))
-            value = (self._loss(outputs, y) * w).sum()
+        tensors = {**params, **frozen, **fresh, **extra}
+        if self._call is None:
+
+            def model(*args: Any, **kwargs: Any) -> Any:
+                return functional_call(self._base, tensors, args, kwargs)
+
+            value, outputs = self._loss(model, x, y, draw, w)
+        else:  # the objective may use any of the model's methods
+            named = {f"model.{name}": t for name, t in tensors.items()}
+            value, outputs = functional_call(
+                self._call, named, (lambda model: self._loss(model, x, y, draw, w),)
+            )
         metrics = {name: (metric(outputs.detach(), y) * w).sum() for name, metric in self._metrics.items()}
         return value, (fresh, metrics)
 
-    def _forward_backward(self, clients: StackedClients, draw: Tensor, x: Tensor, y: Tensor, w: Tensor):
+    def _forward_backward(self, clients: StackedClients, draw: Tensor, x: Batch, y: Tensor, w: Tensor):
         grads, (losses, (buffers, metrics)) = self._gradients(
             clients.params, clients.frozen, clients.buffers, draw, x, y, w
         )
@@ -202,7 +217,18 @@ class StackedStep:
         self._recipe.optimizer.update(self._form.optimizer, params, grads, state, s)
 
 
-StepFn = Callable[[StackedClients, Tensor, Tensor, Tensor, Tensor, Tensors], StepOutput]
+class _Call(nn.Module):
+    """A module that calls what it is given with the model."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, fn: Callable[[nn.Module], Any]) -> Any:
+        return fn(self.model)
+
+
+StepFn = Callable[[StackedClients, Tensor, Batch, Tensor, Tensor, Tensors], StepOutput]
 
 
 def _along(values: Tensor, like: Tensor) -> Tensor:

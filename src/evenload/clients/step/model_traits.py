@@ -3,15 +3,18 @@
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from evenload.clients.step.dropout import KEY
 from evenload.clients.step.forward import augmented, precision_of
+from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.fuse import StepForm
 from evenload.clients.step.module_state import ModuleState
-from evenload.clients.values.losses import loss_of
+from evenload.clients.step.objective import BatchLoss, outputs_of
+from evenload.clients.values.data import Batch
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.task import ClientTask
 from evenload.errors import quoted
@@ -28,6 +31,7 @@ class ModelTraits:
     refusal  why clients of this model cannot be fused at all, or None
     has_norm has batch statistics, which need more than one value
     draws    draws from torch's own generator
+    replaces calls functions of torch that a fused step replaces
     """
 
     names: Mapping[str, str]
@@ -36,18 +40,19 @@ class ModelTraits:
     refusal: str | None
     has_norm: bool
     draws: bool
+    replaces: bool = False
 
 
-def class_count(model: nn.Module, recipe: Recipe, x: Tensor) -> int | None:
+def class_count(model: nn.Module, recipe: Recipe, x: Batch, y: Tensor) -> int | None:
     """The model's number of classes, found with one row; None if the loss has no classes."""
-    if recipe.loss != "cross_entropy" or recipe.step is not None:
+    if recipe.loss != "cross_entropy" or recipe.step is not None or recipe.objective is not None:
         return None
-    outputs = ask(model, recipe, x[:1])
+    outputs = ask(model, recipe, x, y)
     return outputs.shape[1] if outputs.dim() > 1 else None
 
 
 @torch.no_grad()
-def ask(model: nn.Module, recipe: Recipe, x: Tensor) -> Tensor:
+def ask(model: nn.Module, recipe: Recipe, x: Batch, y: Tensor) -> Any:
     """The model's outputs for rows ``x``, augmented by the recipe; model and generator stay as they are.
 
     Raises whatever the model and the augmentation raise.
@@ -55,8 +60,10 @@ def ask(model: nn.Module, recipe: Recipe, x: Tensor) -> Tensor:
     was_training = model.training
     model.eval()
     try:
-        with torch.random.fork_rng(devices=[]), precision_of(recipe, str(x.device)):
-            return model(augmented(recipe, x, torch.tensor(0)))
+        with torch.random.fork_rng(devices=[]), precision_of(recipe, y.device.type):
+            if recipe.objective is not None:
+                return BatchLoss(recipe).rows(model, x, y, torch.tensor(0))[0]
+            return outputs_of(model, augmented(recipe, x, torch.tensor(0)))
     finally:
         model.train(was_training)
 
@@ -70,9 +77,8 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
     before = {name: (b._version, b.clone()) for name, b in probed.named_buffers()}
     state = ModuleState(probed)
     random_before = torch.get_rng_state()
-    with precision_of(task.recipe, "cpu"):
-        outputs = probed(augmented(task.recipe, x, torch.tensor(int(task.batches.draws[0]))))
-        loss = loss_of(task.recipe)(outputs, y).mean()
+    functions = ReplacedFunctions()
+    loss, _ = BatchLoss(task.recipe, functions)(probed, x, y, torch.tensor(int(task.batches.draws[0])))
     loss.backward()
     draws = not torch.equal(random_before, torch.get_rng_state())
     torch.set_rng_state(random_before)
@@ -88,6 +94,7 @@ def find_traits(model: nn.Module, task: ClientTask) -> ModelTraits:
         _refusal(task.recipe, trained, draws, lost, state.changed()),
         _has_norm(probed),
         draws,
+        functions.is_used,
     )
 
 
@@ -103,8 +110,16 @@ def form_of(traits: ModelTraits, tasks: list[ClientTask]) -> StepForm:
         optimizer=type(recipes[0].optimizer).form([r.optimizer for r in recipes]),  # pyrefly: ignore
         prox=any(r.prox for r in recipes),
         correction=any(task.correction is not None for task in tasks),
-        shares_frozen=all(task.start is tasks[0].start for task in tasks),
+        shares_frozen=_share(tasks, [name for name, own in traits.names.items() if own not in known]),
+        replaces=traits.replaces,
     )
+
+
+def _share(tasks: list[ClientTask], names: list[str]) -> bool:
+    """Do all tasks start with the very same tensors of these names?"""
+    first = tasks[0].start
+    others = {id(task.start): task.start for task in tasks if task.start is not first}.values()
+    return all(start[name] is first[name] for start in others for name in names)
 
 
 def _refusal(
@@ -112,10 +127,12 @@ def _refusal(
 ) -> str | None:
     if recipe.step is not None:
         return "the recipe has a step function of its own"
+    if (reason := getattr(recipe.optimizer, "why_not_fused", None)) is not None:
+        return reason
     if not trained:
         return "no parameter gets a gradient"
     if draws:
-        return "the model draws random numbers itself (F.dropout, attention dropout, noise): use nn.Dropout"
+        return "the model draws random numbers by itself, in ways that cannot be counted by client"
     if lost:
         return f"buffer {quoted(lost[0])} changes in training and is not in the state dict"
     if changed:

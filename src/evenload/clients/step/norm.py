@@ -60,7 +60,7 @@ def with_masked_norm(model: nn.Module) -> nn.Module:
     """Replace every batch normalisation by its masked twin; returns ``model`` itself."""
 
     def masked(child: nn.Module) -> nn.Module | None:
-        is_norm = isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d)
+        is_norm = isinstance(child, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm)
         return MaskedBatchNorm(child) if is_norm else None
 
     return replace_modules(model, masked)

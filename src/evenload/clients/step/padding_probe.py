@@ -13,12 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.step.dropout import KEY, KeyedDropout, keyed_layers
-from evenload.clients.step.forward import augmented, precision_of
+from evenload.clients.step.functions import ReplacedFunctions
 from evenload.clients.step.module_state import ModuleState
 from evenload.clients.step.norm import ROW_WEIGHT, MaskedBatchNorm, with_masked_norm
-from evenload.clients.values.losses import IGNORED, loss_of, mean_loss_of
+from evenload.clients.step.objective import BatchLoss
+from evenload.clients.values.data import Batch, leaves_of, map_batch
+from evenload.clients.values.losses import IGNORED
 from evenload.clients.values.options import State
 from evenload.clients.values.recipe import Recipe
+from evenload.errors import ConfigError
 
 __all__ = ["PaddingProbe", "PaddingVerdict"]
 
@@ -48,17 +51,17 @@ class PaddingProbe:
     x, y  examples of several clients: they say which numbers occur
     """
 
-    def __init__(self, model: nn.Module, recipe: Recipe, start: State, x: Tensor, y: Tensor):
+    def __init__(self, model: nn.Module, recipe: Recipe, start: State, x: Batch, y: Tensor):
         self._model, self._recipe, self._start = model, recipe, start
         self._x, self._y = x, _without_ignored(y)
         self._generator = torch.Generator().manual_seed(0)
         self._pairs: dict[torch.dtype | None, tuple[_Stepper, _Stepper]] = {}
 
-    def verdict(self, x: Tensor, y: Tensor, draw: int, n_padded: int) -> PaddingVerdict:
+    def verdict(self, x: Batch, y: Tensor, draw: int, n_padded: int) -> PaddingVerdict:
         """May a batch ``x``, ``y`` of real rows be padded to ``n_padded`` rows? ``draw``: the step's key."""
-        what = f"a batch of {len(x)} row{'s' * (len(x) != 1)}"
+        what = f"a batch of {len(y)} row{'s' * (len(y) != 1)}"
         keys = [draw + i for i in range(KEYS if self._recipe.augment else 1)]
-        x = torch.where(x.isfinite(), x, self._noise(self._x, x.shape, 1.0)) if x.is_floating_point() else x
+        x = map_batch(self._finite, x, self._x)
         y, failure = _without_ignored(y), None
         with torch.random.fork_rng(devices=[]):
             for dtype in (torch.float64, None):
@@ -71,7 +74,7 @@ class PaddingProbe:
                 return PaddingVerdict(reason and f"{what} ends away from serial if it is padded: {reason}")
         return PaddingVerdict(fails=failure)
 
-    def _compare(self, dtype: torch.dtype | None, x: Tensor, y: Tensor, key: int, n: int) -> str | None:
+    def _compare(self, dtype: torch.dtype | None, x: Batch, y: Tensor, key: int, n: int) -> str | None:
         """Why padded steps differ from the plain one, or None. Raises what the plain one raises."""
         plain, padded = self._steppers(dtype)
         for shift in (SHIFT, 0.0):
@@ -84,9 +87,9 @@ class PaddingProbe:
             return f"{name} changes in training, which clients in one step would share"
         found: list[_Step] = []
         trouble = "no padding was found that gives finite numbers"
-        for more_x, more_y in self._paddings(n - len(x)):
+        for more_x, more_y in self._paddings(n - len(y)):
             try:
-                step = padded.step(torch.cat([x, more_x]), torch.cat([y, more_y]), key, shift, len(x))
+                step = padded.step(map_batch(_joined, x, more_x), _joined(y, more_y), key, shift, len(y))
             except Exception as error:
                 trouble = f"{type(error).__name__}: {error}".splitlines()[0]
                 continue
@@ -110,15 +113,22 @@ class PaddingProbe:
             self._pairs[dtype] = plain, _Stepper(masked, self._recipe, self._start, dtype)
         return self._pairs[dtype]
 
-    def _paddings(self, n: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def _paddings(self, n: int) -> Iterator[tuple[Batch, Tensor]]:
         """Yield ``n`` rows and targets of many kinds: noise, numbers between those that occur, other rows."""
-        shape_x, shape_y = (n, *self._x.shape[1:]), (n, *self._y.shape[1:])
-        scales = SCALES if self._x.is_floating_point() else ()
+
+        def noise(like: Tensor, scale: float | None = None) -> Tensor:
+            is_normal = scale is not None and like.is_floating_point()
+            return self._noise(like, (n, *like.shape[1:]), scale if is_normal else None)
+
+        scales = SCALES if any(t.is_floating_point() for t in leaves_of(self._x)) else ()
         for scale in (*scales, None, None):
-            yield self._noise(self._x, shape_x, scale), self._noise(self._y, shape_y, None)
+            yield map_batch(lambda t, scale=scale: noise(t, scale), self._x), noise(self._y)
         for _ in range(4):
-            at = torch.randint(len(self._x), (n,), generator=self._generator)
-            yield self._x[at], self._noise(self._y, shape_y, None)
+            at = torch.randint(len(self._y), (n,), generator=self._generator)
+            yield map_batch(lambda t, at=at: t[at], self._x), noise(self._y)
+
+    def _finite(self, t: Tensor, like: Tensor) -> Tensor:
+        return torch.where(t.isfinite(), t, self._noise(like, t.shape, 1.0)) if t.is_floating_point() else t
 
     def _noise(self, like: Tensor, shape: tuple[int, ...] | torch.Size, scale: float | None) -> Tensor:
         """Normal numbers, or, with no scale, uniform ones between the least and the largest in a column."""
@@ -126,6 +136,8 @@ class PaddingProbe:
             return scale * torch.randn(shape, generator=self._generator, dtype=torch.float64).to(like.dtype)
         if like.dtype == torch.bool:
             return torch.rand(shape, generator=self._generator) < 0.5
+        if not like[0].numel():
+            return like.new_zeros(shape)
         known = like.double()
         low, high = (torch.nan_to_num(t) for t in (known.amin(0), known.amax(0)))
         drawn = torch.rand(shape, generator=self._generator, dtype=torch.float64)
@@ -168,6 +180,10 @@ class _Step:
         return worst
 
 
+def _joined(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat([a, b])
+
+
 def _without_ignored(y: Tensor) -> Tensor:
     """Labels with 0 for those that are ignored: which rows weigh nothing is known without a model."""
     return y if y.is_floating_point() else y.masked_fill(y == IGNORED, 0)
@@ -180,13 +196,21 @@ class _PlacedDropout(KeyedDropout):
         return x * (0.5 + self.uniform(x).to(x.dtype)) if self.training and self.p else x
 
 
+class _PlacedFunctions(ReplacedFunctions):
+    """Replaced functions whose dropout multiplies by its uniform numbers, too."""
+
+    def kept(self, x: Tensor, p: float, by_channel: bool) -> Tensor:
+        shape = [*x.shape[:2], *[1] * (x.dim() - 2)] if by_channel else x.shape
+        return 0.5 + self.uniform(*shape).to(x.dtype)
+
+
 class _Stepper:
     """Steps of one module, each from the same state."""
 
     def __init__(self, module: nn.Module, recipe: Recipe, start: State, dtype: torch.dtype | None):
         module.load_state_dict(start)
         self._module = module.train() if dtype is None else module.train().to(dtype)
-        self._recipe, self._is_cast = recipe, dtype is not None
+        self._loss, self._is_cast = BatchLoss(recipe, _PlacedFunctions()), dtype is not None
         self._layers = list(keyed_layers(module).values())
         for layer in self._layers:
             layer.__class__ = _PlacedDropout
@@ -199,26 +223,28 @@ class _Stepper:
         self.dtype = next((p.dtype for p in self._params if p.is_floating_point()), torch.float32)
         self.state = ModuleState(module)
 
-    def step(self, x: Tensor, y: Tensor, key: int, shift: float, n_real: int | None = None) -> _Step:
+    def step(self, x: Batch, y: Tensor, key: int, shift: float, n_real: int | None = None) -> _Step:
         """A step from the start, its parameters shifted; only the first ``n_real`` rows count, if given."""
         self.state.restore()
         with torch.no_grad():
             for p, value, noise in zip(self._params, self._values, self._shifts, strict=True):
                 p.copy_(value + shift * noise * (1 + value.abs()))
-        x, y = (t.to(self.dtype) if self._is_cast and t.is_floating_point() else t for t in (x, y))
+        if self._is_cast:
+            x = map_batch(lambda t: t.to(self.dtype) if t.is_floating_point() else t, x)
+            y = y.to(self.dtype) if y.is_floating_point() else y
         for layer in self._layers:
             layer.n_calls = 0
             getattr(layer, KEY).fill_(key)
-        weights = None if n_real is None else (torch.arange(len(x)) < n_real).to(self.dtype) / n_real
+        weights = None if n_real is None else (torch.arange(len(y)) < n_real).to(self.dtype) / n_real
         for norm in self._norms:
             setattr(norm, ROW_WEIGHT, weights)
-        with precision_of(self._recipe, "cpu"):
-            outputs = self._module(augmented(self._recipe, x, torch.tensor(key)))
-            if weights is None:
-                losses, value = None, mean_loss_of(self._recipe)(outputs, y)
-            else:
-                rows = loss_of(self._recipe)(outputs, y)
-                losses, value = rows[:n_real].detach(), (rows * weights).sum()
+        if weights is None:
+            losses, value = None, self._loss(self._module, x, y, torch.tensor(key))[0]
+        else:
+            rows = self._loss.rows(self._module, x, y, torch.tensor(key))[0]
+            if not rows.dim():
+                raise ConfigError("the objective returns one number for a batch, not one for each row")
+            losses, value = rows[:n_real].detach(), (rows * weights).sum()
         grads = torch.autograd.grad(value, self._params, allow_unused=True)
         kept = [(m, name) for m, name in self._buffers if name not in (KEY, ROW_WEIGHT)]
         buffers = [m._buffers[name] for m, name in kept]

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from evenload.clients.step.dropout import KEY, KeyedDropout, keyed_layers
-from evenload.clients.step.forward import augmented, precision_of
-from evenload.clients.values.losses import mean_loss_of, metrics_of, n_counted
+from evenload.clients.step.functions import ReplacedFunctions
+from evenload.clients.step.objective import BatchLoss
+from evenload.clients.values.data import Batch, map_batch
+from evenload.clients.values.losses import metrics_of, n_counted
 from evenload.clients.values.result import ClientResult
 from evenload.clients.values.task import ClientTask
 
@@ -55,24 +57,23 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
     model.load_state_dict(task.start)
     model.train()
     params = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    optimizer = recipe.optimizer.build(params.values())
+    optimizer = recipe.optimizer.build(params)
+    rates = [group["lr"] for group in optimizer.param_groups]
     layers, metrics = list(keyed_layers(model).values()), metrics_of(recipe)
     seen, counted, sums, losses, status = 0, 0, dict.fromkeys(metrics, 0.0), [], "ok"
-    loss_fn, has_terms = mean_loss_of(recipe), bool(recipe.prox) or task.correction is not None
+    functions = ReplacedFunctions(is_fused=False) if task.is_keyed else None
+    batch_loss, has_terms = BatchLoss(recipe, functions), bool(recipe.prox) or task.correction is not None
     buffers = [(m._buffers, name) for m in model.modules() for name in m._buffers if name != KEY]
     for step, (x, y) in enumerate(_batches(task, device)):
         _set_draws(layers, int(batches.draws[step]))
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.optimizer.lr * recipe.schedule.factor(step, batches.n_steps)
+        _set_rates(optimizer, rates, recipe.schedule.factor(step, batches.n_steps))
         if recipe.step is not None:
             loss = float(torch.as_tensor(recipe.step(model, optimizer, x, y)).detach())
         else:
             before = [(b := owner[name], None if b is None else b.clone()) for owner, name in buffers]
             optimizer.zero_grad(set_to_none=True)
-            key = torch.tensor(int(batches.draws[step]), device=x.device)
-            with precision_of(recipe, device):
-                outputs = model(augmented(recipe, x, key))
-                value = loss_fn(outputs, y)
+            key = torch.tensor(int(batches.draws[step]), device=device)
+            value, outputs = batch_loss(model, x, y, key)
             loss = float(value.detach())
             if not math.isfinite(loss):
                 _restore(buffers, before)
@@ -87,8 +88,8 @@ def _train(model: nn.Module, task: ClientTask, device: str) -> ClientResult:
             for name, metric in metrics.items():
                 sums[name] += float(metric(outputs.detach(), y).sum())
         losses.append(loss)
-        seen += len(x)
-        counted += n_counted(y) if task.rows.has_ignored else len(x)
+        seen += len(y)
+        counted += n_counted(y) if task.rows.has_ignored else len(y)
     return _result(model, task, losses, {n: t / max(1, counted) for n, t in sums.items()}, seen, status)
 
 
@@ -101,15 +102,22 @@ def _result(
     return ClientResult(task.client, state, np.array(losses), means, seen, len(task.rows), status)
 
 
-def _batches(task: ClientTask, device: str) -> Iterator[tuple[Tensor, Tensor]]:
+def _batches(task: ClientTask, device: str) -> Iterator[tuple[Batch, Tensor]]:
     """Yield the client's batches in order, gathered for BLOCK steps at a time."""
     rows, counts = task.batches.rows, task.batches.counts
     size = rows.shape[1]
     for at in range(0, len(counts), BLOCK):
         block = counts[at : at + BLOCK]
-        x, y = (part.to(device) for part in task.rows.at(rows[at : at + BLOCK].reshape(-1)))
+        x, y = task.rows.at(rows[at : at + BLOCK].reshape(-1))
+        x, y = map_batch(lambda t: t.to(device), x), y.to(device)
         for i, n in enumerate(block.tolist()):
-            yield x[i * size : i * size + n], y[i * size : i * size + n]
+            own = slice(i * size, i * size + n)
+            yield map_batch(lambda t, own=own: t[own], x), y[own]
+
+
+def _set_rates(optimizer: torch.optim.Optimizer, rates: Sequence[float], factor: float) -> None:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate * factor
 
 
 def _set_draws(layers: Sequence[KeyedDropout], draw: int) -> None:

@@ -17,6 +17,7 @@ from evenload.clients.spread.equivalence_check import (
 )
 from evenload.clients.step.model_traits import ModelTraits, find_traits
 from evenload.clients.tune.padding_checks import PaddingChecks, short_batches
+from evenload.clients.values.data import leaves_of
 from evenload.clients.values.strategy import Strategy, n_workers
 from evenload.clients.values.task import ClientTask
 
@@ -57,7 +58,9 @@ class EngineChecks:
                     engine, self._dispatcher.worker().train_one, clients_to_check(together), n_rows
                 )
         result = self._results[key]
-        return result if result.refusal is not None or mixed is None else CheckResult(mixed)
+        if mixed is None or (result.refusal is not None and result.difference is None):
+            return result
+        return CheckResult(mixed, result.difference)  # says more than how far it ended from serial
 
     def why_not_padded(self, tasks: Sequence[ClientTask], short: Mapping[int, ClientTask]) -> str | None:
         """Why a fused step cannot pad short batches of these tasks, or None; see ``short_batches``."""
@@ -88,7 +91,7 @@ class EngineChecks:
         failing = self._padding.failing(typical_task(tasks))
         for task in tasks:
             if task.rows.kind != kind:
-                alone[task.client] = f"its rows have shape {tuple(task.rows.kind[0])}, other clients' another"
+                alone[task.client] = f"its rows have shape {_shape(task)}, other clients' another"
             elif has_norm and (task.batches.counts == 1).any():
                 alone[task.client] = "a batch of one row, and the model has batch statistics"
             elif task.rows.has_ignored:
@@ -106,13 +109,25 @@ class EngineChecks:
         """The reason is what kept one plain step from being done."""
         task = typical_task(tasks)
         recipe = task.recipe
-        key = (recipe.loss, recipe.step is None, recipe.augment, recipe.precision, task.rows.kind)
+        key = (
+            recipe.loss,
+            recipe.objective,
+            recipe.step is None,
+            recipe.augment,
+            recipe.precision,
+            task.rows.kind,
+        )
         if key not in self._traits:
             try:
                 self._traits[key] = find_traits(self._model, task)
             except Exception as error:
                 self._traits[key] = f"a plain step fails: {type(error).__name__}: {error}".splitlines()[0]
         return self._traits[key]
+
+
+def _shape(task: ClientTask) -> tuple:
+    first = leaves_of(task.rows.x)[0]
+    return tuple(first.shape[1:])
 
 
 def typical_task(tasks: Sequence[ClientTask]) -> ClientTask:

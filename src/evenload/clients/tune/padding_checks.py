@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from evenload.clients.step.padding_probe import PaddingProbe, PaddingVerdict
+from evenload.clients.values.data import map_batch
 from evenload.clients.values.task import ClientTask
 
 __all__ = ["PaddingChecks", "short_batches"]
@@ -61,8 +62,9 @@ class PaddingChecks:
 
     def _probe(self, tasks: Sequence[ClientTask]) -> PaddingProbe:
         shown = [task.rows.at(np.arange(min(EXAMPLES, len(task.rows)))) for task in tasks[:CLIENTS]]
-        x, y = (torch.cat(column) for column in zip(*shown, strict=True))
-        return PaddingProbe(self._model, tasks[0].recipe, tasks[0].start, x, y)
+        xs, ys = zip(*shown, strict=True)
+        x = map_batch(lambda *t: torch.cat(t), *xs)
+        return PaddingProbe(self._model, tasks[0].recipe, tasks[0].start, x, torch.cat(ys))
 
 
 def short_batches(tasks: Sequence[ClientTask]) -> dict[int, ClientTask]:
@@ -74,7 +76,7 @@ def short_batches(tasks: Sequence[ClientTask]) -> dict[int, ClientTask]:
 
 def _key(task: ClientTask) -> tuple:
     recipe = task.recipe
-    return recipe.loss, recipe.augment, recipe.precision, recipe.batch_size, task.rows.kind
+    return recipe.loss, recipe.objective, recipe.augment, recipe.precision, recipe.batch_size, task.rows.kind
 
 
 def _verdict(probe: PaddingProbe, task: ClientTask) -> PaddingVerdict:

@@ -254,6 +254,8 @@ def template_of(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Mod
         made = model()
     if not isinstance(made, nn.Module):
         raise ConfigError(f"the model's factory returned a {type(made).__name__}", hint="return an nn.Module")
+    if any(isinstance(v, Tensor) and not v.is_leaf for m in made.modules() for v in vars(m).values()):
+        return copy_model(made)  # says which attribute it is
     return made
 
 

@@ -6,7 +6,7 @@ may differ, and a change of the rate compiles nothing anew. ``scalars`` makes th
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from evenload.errors import ConfigError, quoted
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+__all__ = ["SGD", "Adam", "AdamW", "Optimizer", "along", "build_groups", "check_numbers", "values_of"]
 
 Tensors = Mapping[str, "Tensor"]
 
@@ -31,14 +31,16 @@ class SGD:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        _check(self, lr=(0, None), momentum=(0, None), weight_decay=(0, None))
+        check_numbers(self, lr=(0, None), momentum=(0, None), weight_decay=(0, None))
         if self.nesterov and (self.momentum <= 0 or self.dampening):
             raise ConfigError("nesterov needs a momentum above 0 and no dampening")
 
-    def build(self, params: Any) -> Any:
-        import torch
+    def build(self, named: Mapping[str, Any]) -> Any:
+        return build_groups("SGD", [(list(named.values()), values_of(self))])
 
-        return torch.optim.SGD(params, **_values(self))
+    def code(self) -> tuple:
+        """The parts that clients of one fused step must share."""
+        return SGD, self.nesterov
 
     @staticmethod
     def form(all_of_them: Sequence["SGD"]) -> tuple[str, ...]:
@@ -87,12 +89,12 @@ class SGD:
         for name, p in params.items():
             g = grads[name]
             if "decay" in form:
-                g = g + p * _along(s["decay"], p)
+                g = g + p * along(s["decay"], p)
             if "momentum" in form:
                 buffer = state["momentum"][name]
-                buffer.mul_(_along(s["momentum"], p)).addcmul_(g, _along(s["gain"], p))
-                g = g + buffer * _along(s["momentum"], p) if "nesterov" in form else buffer
-            p.addcmul_(g, _along(s["minus_lr"], p))
+                buffer.mul_(along(s["momentum"], p)).addcmul_(g, along(s["gain"], p))
+                g = g + buffer * along(s["momentum"], p) if "nesterov" in form else buffer
+            p.addcmul_(g, along(s["minus_lr"], p))
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +105,29 @@ class Adam:
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
     weight_decay: float = 0.0
+    amsgrad: bool = False
     _name: ClassVar[str] = "Adam"
 
     def __post_init__(self) -> None:
-        _check(self, lr=(0, None), weight_decay=(0, None), eps=(0, None))
+        check_numbers(self, lr=(0, None), weight_decay=(0, None), eps=(0, None))
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError(f"betas={self.betas} are not both in [0, 1)")
 
-    def build(self, params: Any) -> Any:
-        import torch
+    def build(self, named: Mapping[str, Any]) -> Any:
+        return build_groups(self._name, [(list(named.values()), values_of(self))])
 
-        return getattr(torch.optim, self._name)(params, **_values(self))
+    def code(self) -> tuple:
+        """The parts that clients of one fused step must share."""
+        return type(self), self.amsgrad
 
     @classmethod
     def form(cls, all_of_them: Sequence["Adam"]) -> tuple[str, ...]:
-        return (cls._name, *["decay"] * any(o.weight_decay for o in all_of_them))
+        is_decayed = any(o.weight_decay for o in all_of_them)
+        return (cls._name, *["decay"] * is_decayed, *["amsgrad"] * all_of_them[0].amsgrad)
 
     @staticmethod
     def state_names(form: tuple[str, ...]) -> tuple[str, ...]:
-        return ("mean", "square")
+        return ("mean", "square", *["largest"] * ("amsgrad" in form))
 
     @staticmethod
     def scalars(
@@ -148,13 +154,16 @@ class Adam:
         for name, p in params.items():
             g, mean, square = grads[name], state["mean"][name], state["square"][name]
             if "decay" in form and form[0] == "AdamW":
-                p.mul_(_along(s["keep"], p))
+                p.mul_(along(s["keep"], p))
             elif "decay" in form:
-                g = g + p * _along(s["decay"], p)
-            mean.lerp_(g, _along(s["new1"], p).expand_as(g))
-            square.mul_(_along(s["beta2"], p)).addcmul_(g * g, _along(s["new2"], p))
-            denominator = square.sqrt().div_(_along(s["root"], p)).add_(_along(s["eps"], p))
-            p.addcmul_(mean / denominator, _along(s["minus_step"], p))
+                g = g + p * along(s["decay"], p)
+            mean.lerp_(g, along(s["new1"], p).expand_as(g))
+            square.mul_(along(s["beta2"], p)).addcmul_(g * g, along(s["new2"], p))
+            if "amsgrad" in form:
+                largest = state["largest"][name]
+                square = largest.copy_(largest.maximum(square))
+            denominator = square.sqrt().div_(along(s["root"], p)).add_(along(s["eps"], p))
+            p.addcmul_(mean / denominator, along(s["minus_step"], p))
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,18 +174,51 @@ class AdamW(Adam):
     _name: ClassVar[str] = "AdamW"
 
 
-Optimizer = SGD | Adam
+class Optimizer(Protocol):
+    """An optimiser as a value: torch's for one client, and the same rule over stacked clients.
+
+    An attribute ``why_not_fused`` is the reason if it has no such rule.
+    """
+
+    @property
+    def lr(self) -> float: ...
+
+    def build(self, named: Mapping[str, Any]) -> Any:
+        """torch's optimiser of these parameters."""
+        ...
+
+    def code(self) -> tuple:
+        """The parts that clients of one fused step must share."""
+        ...
+
+    def state_names(self, form: Any) -> tuple[str, ...]:
+        """Names of the state kept per parameter."""
+        ...
+
+    def update(
+        self, form: Any, params: Tensors, grads: Tensors, state: Mapping[str, Tensors], s: Tensors
+    ) -> None:
+        """One step in place; every tensor [K, ...], every number [K]."""
+        ...
 
 
-def _along(values: "Tensor", like: "Tensor") -> "Tensor":
+def build_groups(name: str, groups: Sequence[tuple[list[Any], Mapping[str, Any]]]) -> Any:
+    """The optimiser of torch.optim called ``name`` over groups of parameters with their options."""
+    import torch
+
+    of_groups = [{"params": params, **options} for params, options in groups]
+    return getattr(torch.optim, name)(of_groups, **groups[-1][1])  # Adagrad reads some of its own only
+
+
+def along(values: "Tensor", like: "Tensor") -> "Tensor":
     return values.view(-1, *[1] * (like.dim() - 1))
 
 
-def _values(optimizer: Optimizer) -> dict[str, Any]:
+def values_of(optimizer: Any) -> dict[str, Any]:
     return {f.name: getattr(optimizer, f.name) for f in fields(optimizer)}
 
 
-def _check(optimizer: Optimizer, **ranges: tuple[float | None, float | None]) -> None:
+def check_numbers(optimizer: Any, **ranges: tuple[float | None, float | None]) -> None:
     for name, (low, _) in ranges.items():
         value = getattr(optimizer, name)
         if not (isinstance(value, int | float) and np.isfinite(value) and value >= (low or 0)):

@@ -4,11 +4,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from evenload.clients.values.optimizer import SGD, Adam, Optimizer
-from evenload.clients.values.schedule import Constant, LearningRateSchedule
+from evenload.clients.values.optimizer import SGD, Optimizer
+from evenload.clients.values.schedule import Constant, ScheduleFunction
 from evenload.errors import ConfigError, UnknownName, quoted
 
-__all__ = ["LOSSES", "METRICS", "Recipe", "check_together"]
+__all__ = ["LOSSES", "METRICS", "PER_CLIENT", "Recipe", "check_together"]
 
 LOSSES = ("cross_entropy", "mse", "l1", "bce_with_logits")
 METRICS = ("accuracy",)
@@ -18,12 +18,12 @@ METRICS = ("accuracy",)
 class Recipe:
     """The rules by which a client trains.
 
-    optimizer   SGD, Adam or AdamW
+    optimizer   SGD, Adam, ...: a value of ``evenload.clients``; ParameterGroups has options by parameter
     loss        a name of LOSSES, or ``fn(outputs, targets)`` that returns one loss per row (axis 0)
     batch_size  rows per step; the last batch of an epoch may be shorter
     epochs      passes over the client's rows (1 if neither is given), or
     steps       a number of steps, over as many passes as that takes
-    schedule    factor of the learning rate over the client's own steps
+    schedule    factor of the learning rate over the client's own steps: a value, or ``fn(step, steps)``
     shuffle     a new order in every epoch, from the client's own key
     drop_last   leave out a short last batch (kept all the same if it is the only one)
     clip        largest norm of the whole gradient of a client
@@ -32,6 +32,8 @@ class Recipe:
     augment     ``fn(x, draws)`` gives one client's batch ``x`` [rows, ...] as it is to be seen; its random
                 numbers come from ``draws``: ``draws.uniform(len(x), ...)``, ``draws.coin(0.5, len(x))``
     precision   "bfloat16": products in bfloat16, parameters and updates as they are (torch.autocast)
+    objective   ``fn(model, batch)`` in the loss's place; the batch is as the dataset has it, a dict of
+                tensors, say. It returns one loss per row, or one number: then only full batches are fused
     step        ``fn(model, optimizer, x, y)`` that does a whole step and returns the loss; never fused
     """
 
@@ -40,7 +42,7 @@ class Recipe:
     batch_size: int = 32
     epochs: int | None = None
     steps: int | None = None
-    schedule: LearningRateSchedule = field(default_factory=Constant)
+    schedule: Any = field(default_factory=Constant)
     shuffle: bool = True
     drop_last: bool = False
     clip: float | None = None
@@ -48,13 +50,11 @@ class Recipe:
     metrics: tuple[str, ...] = ()
     augment: Callable[[Any, Any], Any] | None = None
     precision: str | None = None
+    objective: Callable[[Any, Any], Any] | None = None
     step: Callable[[Any, Any, Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.optimizer, SGD | Adam):
-            raise ConfigError(
-                f"optimizer={quoted(self.optimizer)}", hint="use SGD(...), Adam(...) or AdamW(...)"
-            )
+        self._check_optimizer()
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise UnknownName("loss", self.loss, LOSSES)
         for name in self.metrics:
@@ -75,12 +75,31 @@ class Recipe:
                 f"precision={quoted(self.precision)} is not known",
                 hint="use 'bfloat16', or None; float16 needs its losses scaled, which would differ by client",
             )
+        if self.objective is not None and (self.metrics or self.step is not None):
+            raise ConfigError(
+                "an objective calls the model itself, so metrics and a step of your own cannot go with it"
+            )
         others = self.prox or self.clip is not None or self.metrics or self.augment or self.precision
         if self.step is not None and others:
             raise ConfigError(
                 "a custom step does everything itself: prox, clip, metrics, augment and precision have no "
                 "effect on it"
             )
+
+    def _check_optimizer(self) -> None:
+        """Check the optimiser and the schedule, of which a function becomes a value."""
+        if not all(hasattr(self.optimizer, name) for name in ("build", "code", "lr")):
+            raise ConfigError(
+                f"optimizer={quoted(self.optimizer)}",
+                hint="use SGD(...), Adam(...), RMSprop(...), OwnOptimizer(...), TorchOptimizer('ASGD'), ...",
+            )
+        if not hasattr(self.schedule, "factor"):
+            if not callable(self.schedule):
+                raise ConfigError(
+                    f"schedule={quoted(self.schedule)}", hint="use Cosine(), or fn(step, steps)"
+                )
+            fn: Any = self.schedule
+            object.__setattr__(self, "schedule", ScheduleFunction(fn))
 
     def n_steps(self, n_rows: int) -> int:
         """Steps of a client with ``n_rows`` examples; 0 if it has none."""
@@ -93,7 +112,7 @@ class Recipe:
 
 
 # What may differ between clients that are trained together: numbers that enter a step as values.
-_PER_CLIENT = ("optimizer", "epochs", "steps", "schedule", "shuffle", "prox", "clip")
+PER_CLIENT = ("optimizer", "epochs", "steps", "schedule", "shuffle", "prox", "clip")
 
 
 def check_together(recipes: Sequence[Recipe]) -> None:
@@ -101,15 +120,18 @@ def check_together(recipes: Sequence[Recipe]) -> None:
     first = recipes[0]
     for client, recipe in enumerate(recipes):
         for name in Recipe.__dataclass_fields__:
-            if name not in _PER_CLIENT and getattr(recipe, name) != getattr(first, name):
+            if name not in PER_CLIENT and getattr(recipe, name) != getattr(first, name):
                 theirs, ours = getattr(recipe, name), getattr(first, name)
                 raise ConfigError(
                     f"client {client} has {name}={quoted(theirs)}, client 0 {quoted(ours)}",
-                    hint=f"only {', '.join(_PER_CLIENT)} may differ between clients",
+                    hint=f"only {', '.join(PER_CLIENT)} may differ between clients",
                 )
-        if type(recipe.optimizer) is not type(first.optimizer):
-            raise ConfigError(f"client {client} uses {type(recipe.optimizer).__name__}, client 0 does not")
-        if getattr(recipe.optimizer, "nesterov", False) != getattr(first.optimizer, "nesterov", False):
-            raise ConfigError(f"client {client} and client 0 differ in nesterov")
+        if recipe.optimizer.code() != first.optimizer.code():
+            theirs, ours = (type(r.optimizer).__name__ for r in (recipe, first))
+            both = "with another nesterov, amsgrad, groups or the like" if theirs == ours else ours
+            raise ConfigError(
+                f"client {client} uses {theirs}, client 0 {both}",
+                hint="train them in two calls, or with `sweep`, which does that",
+            )
         if (recipe.clip is None) != (first.clip is None):
             raise ConfigError(f"client {client} and client 0: one clips and the other does not")

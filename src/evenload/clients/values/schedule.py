@@ -1,12 +1,22 @@
 """Learning-rate schedules over a client's own steps: values that turn (step, steps) into a factor."""
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from evenload.errors import ConfigError
 
-__all__ = ["Constant", "Cosine", "Exponential", "LearningRateSchedule", "StepDecay"]
+__all__ = [
+    "Constant",
+    "Cosine",
+    "Exponential",
+    "LearningRateSchedule",
+    "ScheduleFunction",
+    "StepDecay",
+    "TorchSchedule",
+]
 
 
 class LearningRateSchedule(Protocol):
@@ -62,3 +72,51 @@ class StepDecay:
 
     def factor(self, step: int, steps: int) -> float:
         return self.gamma ** (step // self.every)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFunction:
+    """A schedule by a function ``fn(step, steps) -> factor``."""
+
+    fn: Callable[[int, int], float]
+    has_functions = True
+
+    def factor(self, step: int, steps: int) -> float:
+        return float(self.fn(step, steps))
+
+
+@dataclass(frozen=True, slots=True)
+class TorchSchedule:
+    """A schedule by one of ``torch.optim.lr_scheduler``, stepped after every step of the client.
+
+        TorchSchedule(lambda optimizer, steps: OneCycleLR(optimizer, max_lr=1.0, total_steps=steps))
+
+    make  ``make(optimizer, steps)`` makes the scheduler of an optimiser whose learning rate is 1; what it
+          makes of that is the factor. One that waits for a metric, or changes momentum, is refused.
+    """
+
+    make: Callable[[Any, int], Any]
+    has_functions = True
+
+    def factor(self, step: int, steps: int) -> float:
+        return _factors(self.make, max(1, steps))[step]
+
+
+@functools.lru_cache(maxsize=128)
+def _factors(make: Callable[[Any, int], Any], steps: int) -> tuple[float, ...]:
+    import warnings
+
+    import torch
+
+    optimizer = torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=1.0, momentum=0.5)
+    scheduler, found = make(optimizer, steps), []
+    if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+        raise ConfigError("ReduceLROnPlateau waits for a metric", hint="a schedule is known before training")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the optimiser itself is never stepped
+        for _ in range(steps):
+            found.append(float(optimizer.param_groups[0]["lr"]))
+            scheduler.step()
+            if optimizer.param_groups[0]["momentum"] != 0.5:
+                raise ConfigError("the scheduler changes momentum", hint="use cycle_momentum=False")
+    return tuple(found)

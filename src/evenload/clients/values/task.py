@@ -22,6 +22,7 @@ class ClientTask:
     anchor      parameters that the proximal term pulls to; the start's if None
     correction  added to every gradient (control variates); parameter name -> tensor, or None
     seed        of torch's own generator, for models that draw from it
+    is_keyed    the model calls functions that draw numbers, which are counted from the steps' keys
     """
 
     client: int
@@ -32,3 +33,4 @@ class ClientTask:
     anchor: State | None = None
     correction: State | None = None
     seed: int | None = None
+    is_keyed: bool = False

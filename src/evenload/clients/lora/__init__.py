@@ -1,0 +1,1 @@
+"""Many small adapters (LoRA) of one frozen base model, trained in one fused step."""

@@ -1,0 +1,44 @@
+"""Adapters on disk, as PEFT keeps them: ``adapter_model.safetensors`` and ``adapter_config.json``."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from evenload._optional import require
+from evenload.clients.lora.training import Adapter
+
+__all__ = ["save_adapter"]
+
+PREFIX = "base_model.model."
+
+
+def save_adapter(adapter: Adapter, folder: str | Path) -> Path:
+    """Write an adapter so that ``peft.PeftModel.from_pretrained(base, folder)`` reads it.
+
+    Layers are named one by one as ``target_modules``; trained parameters of the base go along.
+    Raises MissingExtra without safetensors, OSError if the folder cannot be written.
+    """
+    safetensors: Any = require("safetensors.torch", extra="adapters", why="saving adapters")
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    named = {_peft_name(name): t.contiguous().cpu() for name, t in adapter.weights.items()}
+    layers = sorted(n.rpartition(".")[0] for n in adapter.weights if n.endswith("lora_A"))
+    others = sorted({n.rpartition(".")[0] for n in adapter.weights if "lora_" not in n})
+    config = {
+        "peft_type": "LORA",
+        "r": adapter.lora.rank,
+        "lora_alpha": adapter.lora.scale * adapter.lora.rank,
+        "lora_dropout": adapter.lora.dropout,
+        "target_modules": layers,
+        "modules_to_save": others or None,
+        "bias": "none",
+        "inference_mode": True,
+    }
+    safetensors.save_file(named, str(folder / "adapter_model.safetensors"), metadata={"format": "pt"})
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
+    return folder
+
+
+def _peft_name(name: str) -> str:
+    owner, _, part = name.rpartition(".")
+    return f"{PREFIX}{owner}.{part}.weight" if part.startswith("lora_") else f"{PREFIX}{name}"

@@ -1,0 +1,102 @@
+"""The loss of one client's batch as one number, from whatever a recipe says: a named loss or a function."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenload.clients.step.forward import augmented, precision_of
+from evenload.clients.step.functions import ReplacedFunctions
+from evenload.clients.values.data import Batch, batch_of, leaves_of
+from evenload.clients.values.losses import loss_of, mean_loss_of
+from evenload.clients.values.recipe import Recipe
+from evenload.errors import ConfigError
+
+__all__ = ["BatchLoss", "draws_numbers", "outputs_of"]
+
+
+class BatchLoss:
+    """The loss of a batch by one recipe, in one number; not for two threads at once.
+
+    functions  torch's functions that are replaced meanwhile, or None
+    """
+
+    def __init__(self, recipe: Recipe, functions: ReplacedFunctions | None = None):
+        self._recipe, self._functions = recipe, functions
+        has_own = recipe.objective is not None
+        self._per_row = None if has_own else loss_of(recipe)
+        self._mean = None if has_own else mean_loss_of(recipe)
+
+    def __call__(
+        self, model: Callable[..., Any], x: Batch, y: Tensor, key: Tensor, w: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """The mean over rows, or their sum weighted by ``w`` [rows]; and the model's outputs, if known."""
+        if w is None and self._mean is not None:
+            with self._inside(x, key):
+                outputs = outputs_of(model, augmented(self._recipe, x, key))
+                return self._mean(outputs, y), outputs
+        rows, outputs = self.rows(model, x, y, key)
+        if not rows.dim():  # one number for the batch: whoever pads it is refused before
+            return rows, outputs
+        return (rows.mean() if w is None else (rows * w).sum()), outputs
+
+    def rows(self, model: Callable[..., Any], x: Batch, y: Tensor, key: Tensor) -> tuple[Tensor, Any]:
+        """A loss for each row (or, of a recipe's own objective, one for all), and the model's outputs."""
+        with self._inside(x, key):
+            inputs = augmented(self._recipe, x, key)
+            if self._per_row is None:
+                return _checked(self._recipe.objective(model, batch_of(inputs, y)), len(y)), None  # pyrefly: ignore
+            outputs = outputs_of(model, inputs)
+            return self._per_row(outputs, y), outputs
+
+    def _inside(self, x: Batch, key: Tensor) -> "_Both":
+        functions = nullcontext() if self._functions is None else self._functions.begin(key)
+        return _Both(precision_of(self._recipe, leaves_of(x)[0].device.type), functions)
+
+
+class _Both:
+    """Two contexts as one."""
+
+    __slots__ = ("_a", "_b")
+
+    def __init__(self, a: Any, b: Any):
+        self._a, self._b = a, b
+
+    def __enter__(self) -> None:
+        self._a.__enter__()
+        self._b.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self._b.__exit__(*error)
+        self._a.__exit__(*error)
+
+
+def outputs_of(model: Callable[..., Any], x: Batch) -> Any:
+    """The model's outputs: a dict of tensors are its keywords, a tuple its arguments."""
+    found = model(**x) if isinstance(x, dict) else model(*x) if isinstance(x, tuple) else model(x)
+    return found if isinstance(found, Tensor) else getattr(found, "logits", found)
+
+
+def draws_numbers(model: nn.Module, recipe: Recipe, x: Batch, y: Tensor) -> bool:
+    """Does a step of ``model`` call a function whose random numbers can be counted? ``model`` is changed.
+
+    Raises whatever the model raises.
+    """
+    functions = ReplacedFunctions()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        BatchLoss(recipe, functions).rows(model, x, y, torch.zeros((), dtype=torch.int64))
+    return functions.drew
+
+
+def _checked(found: Any, n_rows: int) -> Tensor:
+    if not isinstance(found, Tensor):
+        found = getattr(found, "loss", found)
+    if not isinstance(found, Tensor) or (found.dim() and tuple(found.shape) != (n_rows,)):
+        what = f"shape {tuple(found.shape)}" if isinstance(found, Tensor) else f"a {type(found).__name__}"
+        raise ConfigError(
+            f"the objective returned {what} for {n_rows} rows",
+            hint="return one loss per row, or one number for the batch",
+        )
+    return found

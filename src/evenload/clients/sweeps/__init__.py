@@ -1,0 +1,1 @@
+"""Many trainings of one data set: sweeps over settings, cross-validation, ensembles."""

@@ -1,0 +1,126 @@
+"""An ensemble: one model many times, from different starts, trained and asked together."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from evenload.clients.step.objective import outputs_of
+from evenload.clients.tune.trainer import Trainer, template_of
+from evenload.clients.values.data import Batch, Rows, as_rows, leaves_of, map_batch
+from evenload.clients.values.keys import MODEL, key
+from evenload.clients.values.options import TrainOptions
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import TrainResult
+from evenload.clients.values.strategy import Strategy
+from evenload.errors import ConfigError
+
+__all__ = ["Ensemble", "ensemble"]
+
+BATCH = 1024
+
+
+class Ensemble:
+    """A trained ensemble, whose members are asked in one fused forward pass where vmap can do the model.
+
+    result      of the training: ``result.plan`` says how
+    states      of the members that ended well
+    why_one_by_one  why members are asked one after the other, or None
+    """
+
+    def __init__(self, model: nn.Module, result: TrainResult):
+        self.result = result
+        self.states = [r.state for r in result if r.is_usable]
+        if not self.states:
+            raise ConfigError("no member of the ensemble was trained to its end", hint=result.plan.explain())
+        self.why_one_by_one: str | None = None
+        self._model = copy.deepcopy(model).eval()
+        self._stack = {n: torch.stack([s[n] for s in self.states]) for n in self.states[0]}
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @torch.no_grad()
+    def outputs(self, x: Any) -> Tensor:
+        """Every member's outputs: [members, rows, ...]; ``x`` as the model takes it, rows along axis 0."""
+        dtype = _dtype_of(self._model)
+        x = x if isinstance(x, dict | tuple) else torch.as_tensor(x)
+        x = map_batch(lambda t: t.to(dtype) if t.is_floating_point() else t, x)
+        n = len(leaves_of(x)[0])
+        parts = [map_batch(lambda t, at=at: t[at : at + BATCH], x) for at in range(0, n, BATCH)]
+        return torch.cat([self._asked(part) for part in parts], 1)
+
+    def predict(self, x: Any) -> Tensor:
+        """The mean over members: [rows, ...]; of logits ``predict_proba`` is the better mean."""
+        return self.outputs(x).mean(0)
+
+    def predict_proba(self, x: Any) -> Tensor:
+        """The mean of the members' probabilities [rows, classes], of models that give logits."""
+        return self.outputs(x).softmax(2).mean(0)
+
+    def std(self, x: Any) -> Tensor:
+        """How far members are apart: the standard deviation of their outputs, [rows, ...]."""
+        return self.outputs(x).std(0, correction=0)
+
+    def _asked(self, x: Batch) -> Tensor:
+        def one(state: Mapping[str, Tensor]) -> Tensor:
+            return outputs_of(lambda *args, **kw: functional_call(self._model, dict(state), args, kw), x)
+
+        if self.why_one_by_one is None:
+            try:
+                return vmap(one)(self._stack)
+            except Exception as error:
+                self.why_one_by_one = f"{type(error).__name__}: {error}".splitlines()[0]
+        return torch.stack([one(state) for state in self.states])
+
+
+def ensemble(
+    model: nn.Module | Callable[[], nn.Module],
+    data: Any,
+    n: int = 8,
+    *,
+    recipe: Recipe | Sequence[Recipe] | None = None,
+    bootstrap: bool = False,
+    strategy: str | Strategy = "auto",
+    devices: Any = "all",
+    seed: int = 0,
+) -> Ensemble:
+    """Train ``n`` members on ``data``, each from a start and with an order of its own.
+
+    model      a function that makes one: member i's start is drawn with a seed of ``seed`` and i.
+               With an nn.Module all start the same, which only ``bootstrap`` makes different enough
+    bootstrap  each member gets as many rows as there are, drawn with replacement
+    Raises ConfigError for fewer than one member, or members that would all be the same start.
+    """
+    if n < 1:
+        raise ConfigError(f"an ensemble of n={n} members", hint="use 1 or more")
+    if isinstance(model, nn.Module) and not bootstrap and n > 1:
+        raise ConfigError(
+            "all members would start from one nn.Module",
+            hint="give a function that makes a model, or bootstrap=True",
+        )
+    with Trainer(model, strategy=strategy, devices=devices, seed=seed) as trainer:
+        starts: Any = None
+        if not isinstance(model, nn.Module):
+            made = [template_of(model, key(MODEL, seed, member)) for member in range(n)]
+            starts = [{name: t.detach() for name, t in m.state_dict().items()} for m in made]
+        datasets = [data] * n
+        if bootstrap:
+            datasets = _drawn_rows(as_rows(data, _dtype_of(trainer.model)), n, seed)
+        result = trainer.run(datasets, recipe or Recipe(), TrainOptions(start=starts))
+        return Ensemble(trainer.model, result)
+
+
+def _drawn_rows(whole: Rows, n: int, seed: int) -> list[Rows]:
+    """As many rows for each member as there are, drawn with replacement."""
+    own = np.arange(len(whole)) if whole.rows is None else whole.rows
+    draws = [np.random.default_rng(key(MODEL, seed, member, 1)) for member in range(n)]
+    return [Rows(whole.x, whole.y, draw.choice(own, len(own))) for draw in draws]
+
+
+def _dtype_of(model: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)

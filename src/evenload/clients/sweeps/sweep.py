@@ -1,0 +1,221 @@
+"""A sweep: many settings tried on one data set, those together that one fused step can serve."""
+
+import copy
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from evenload.clients.evaluation import evaluate
+from evenload.clients.sweeps.trials import Trial, groups_of, make_trials
+from evenload.clients.tune.trainer import Trainer, template_of
+from evenload.clients.values.options import TrainOptions
+from evenload.clients.values.recipe import Recipe
+from evenload.clients.values.result import ClientResult, TrainResult
+from evenload.clients.values.strategy import Strategy, TrainingPlan
+from evenload.errors import ConfigError, quoted
+
+__all__ = ["SweepResult", "TrialResult", "sweep"]
+
+Score = str | Callable[[nn.Module], float]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrialResult:
+    """The outcome of one trial.
+
+    score    larger is better: minus a loss, an accuracy, or what the caller's function gives;
+             -inf if it fails
+    share    of its epochs or steps that it was given: less than 1 if it was stopped early
+    metrics  what ``evaluate`` gave for the test examples
+    """
+
+    trial: Trial
+    result: ClientResult
+    score: float
+    share: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        return self.trial.settings
+
+    @property
+    def state(self) -> Mapping[str, Tensor]:
+        return self.result.state
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SweepResult(Sequence[TrialResult]):
+    """The outcome of a sweep: every trial, the best first.
+
+    plans  how each group of trials was trained, by the numbers of its trials
+    """
+
+    trials: tuple[TrialResult, ...]
+    plans: Mapping[tuple[int, ...], TrainingPlan]
+
+    @property
+    def best(self) -> TrialResult:
+        return self.trials[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.trials[index]
+
+    def __len__(self) -> int:
+        return len(self.trials)
+
+    def explain(self) -> str:
+        """Which trials were trained together, and how."""
+        return "\n".join(
+            f"{len(numbers)} trial{'s' * (len(numbers) > 1)} together, {plan.explain()}"
+            for numbers, plan in self.plans.items()
+        )
+
+
+def sweep(
+    model: nn.Module | Callable[..., nn.Module],
+    data: Any,
+    grid: Any,
+    *,
+    recipe: Recipe | None = None,
+    test: Any = None,
+    score: Score = "loss",
+    halving: int | None = None,
+    strategy: str | Strategy = "auto",
+    devices: Any = "all",
+    seed: int = 0,
+) -> SweepResult:
+    """Train ``model`` on ``data`` with each setting of ``grid``; the best comes first.
+
+    model    a function that makes one, called with the settings that no recipe or optimiser has (``width``),
+             with torch's generator at the trial's seed. Or an nn.Module: all trials start from it
+    grid     name -> list of values, of which every combination is tried; or a list of settings
+    recipe   what all trials have in common
+    test     examples that decide; without them the loss of the last training batch does
+    score    "loss", "accuracy", or ``fn(model) -> float`` of the trained model, larger being better
+    halving  stop early: all trials get a small share of their epochs (or steps), the best of ``halving``
+             go on to ``halving`` times as much, and so on. Each is trained anew, so that the best is the one
+             that a sweep without halving would give it
+    A trial is what ``train`` gives alone, with the trial's number for an id. One that fails scores -inf.
+    Raises ConfigError for a grid that cannot be used, and for arguments that the model does not take.
+    """
+    trials = make_trials(grid, recipe or Recipe(), seed)
+    if halving is not None and (not isinstance(halving, int) or halving < 2):
+        raise ConfigError(f"halving={quoted(halving)}: use a whole number above 1, or None")
+    if isinstance(model, nn.Module) and (odd := next((t for t in trials if t.arguments), None)):
+        raise ConfigError(
+            f"no recipe or optimizer has a setting {quoted(next(iter(odd.arguments)))}",
+            hint="it could be an argument of the model: give a function that makes one, not an nn.Module",
+        )
+    with ExitStack() as stack:
+        run = _Trainers(model, data, strategy, devices, seed, stack)
+        return run.sweep(trials, halving, functools.partial(_judged, test=test, score=score))
+
+
+class _Trainers:
+    """A trainer for each shape of model, kept warm between the rungs of a sweep."""
+
+    def __init__(self, model: Any, dataset: Any, strategy: Any, devices: Any, seed: int, stack: ExitStack):
+        self._model, self._dataset, self._stack = model, dataset, stack
+        self._options = {"strategy": strategy, "devices": devices, "seed": seed}
+        self._trainers: dict[str, Trainer] = {}
+        self._starts: dict[tuple[str, int], Mapping[str, Tensor]] = {}
+
+    def sweep(
+        self, trials: list[Trial], halving: int | None, judge: Callable[..., TrialResult]
+    ) -> SweepResult:
+        """Train trials, rung by rung; ``judge`` makes a result of a client's."""
+        alive, found = trials, dict[int, TrialResult]()
+        plans: dict[tuple[int, ...], TrainingPlan] = {}
+        for share in _shares(trials, halving):
+            ran: list[TrialResult] = []
+            for group in groups_of([trial.cut_to(share) for trial in alive]):
+                trained, trainer = self.train(group)
+                plans[tuple(trial.number for trial in group)] = trained.plan
+                ran += [judge(*pair, trainer.model, share=share) for pair in zip(group, trained, strict=True)]
+            found |= {one.trial.number: one for one in ran}
+            ran.sort(key=lambda one: (-one.score, one.trial.number))
+            kept = {one.trial.number for one in ran[: -(-len(ran) // (halving or 1))]}
+            alive = [trial for trial in alive if trial.number in kept]
+        order = sorted(found.values(), key=lambda one: (-one.share, -one.score, one.trial.number))
+        return SweepResult(tuple(order), plans)
+
+    def train(self, group: Sequence[Trial]) -> tuple[TrainResult, Trainer]:
+        """Train a group of trials. Failures are in its results."""
+        arguments = dict(group[0].arguments)
+        key = repr(arguments)
+        if key not in self._trainers:
+            made = Trainer(self._make(arguments), **self._options)
+            self._trainers[key] = self._stack.enter_context(made)
+        trainer = self._trainers[key]
+        options = TrainOptions(
+            start=[self._start(key, trial) for trial in group],
+            ids=[trial.number for trial in group],
+            on_error="return",
+        )
+        return trainer.run([self._dataset] * len(group), [trial.recipe for trial in group], options), trainer
+
+    def _start(self, key: str, trial: Trial) -> Mapping[str, Tensor]:
+        if isinstance(self._model, nn.Module):
+            return self._trainers[key].start
+        if (key, trial.seed) not in self._starts:
+            made = template_of(self._make(dict(trial.arguments)), trial.seed)
+            self._starts[key, trial.seed] = {n: t.detach() for n, t in made.state_dict().items()}
+        return self._starts[key, trial.seed]
+
+    def _make(self, arguments: dict[str, Any]) -> Any:
+        if isinstance(self._model, nn.Module):
+            return self._model
+
+        def make() -> nn.Module:
+            try:
+                return self._model(**arguments)
+            except TypeError as error:
+                if not arguments:
+                    raise
+                raise ConfigError(
+                    f"the model's function does not take {', '.join(map(quoted, arguments))}: {error}",
+                    hint="a setting is a field of the recipe or its optimizer, 'seed', or for the model",
+                ) from error
+
+        return make
+
+
+def _shares(trials: Sequence[Trial], halving: int | None) -> list[float]:
+    """The shares of their length that trials get in turn, the last of them whole."""
+    if halving is None:
+        return [1.0]
+    most = min(len(trials), max(trial.length for trial in trials))
+    n_rungs = 0
+    while halving ** (n_rungs + 1) <= most:
+        n_rungs += 1
+    return [float(halving) ** -rung for rung in range(n_rungs, -1, -1)]
+
+
+def _judged(
+    trial: Trial, result: ClientResult, model: nn.Module, *, test: Any, score: Score, share: float
+) -> TrialResult:
+    if not result.is_usable:
+        return TrialResult(trial, result, -math.inf, share)
+    if callable(score):
+        own = copy.deepcopy(model).eval()
+        own.load_state_dict(result.state)
+        with torch.no_grad():
+            return TrialResult(trial, result, float(score(own)), share)
+    if test is None:
+        if score != "loss":
+            raise ConfigError(f"score={quoted(score)} needs examples to test with", hint="give test=(x, y)")
+        return TrialResult(trial, result, -float(result.losses[-1]), share)
+    metrics = evaluate(model, result.state, test, trial.recipe)
+    if score not in metrics:
+        raise ConfigError(
+            f"score={quoted(score)} is not known here", hint=f"use {' or '.join(metrics)}, or a function"
+        )
+    value = metrics[score] if score != "loss" else -metrics["loss"]
+    return TrialResult(trial, result, value if math.isfinite(value) else -math.inf, share, metrics)

@@ -1,0 +1,299 @@
+"""torch.optim's optimisers that work element by element, beside SGD and Adam, as values with stacked rules.
+
+Each has torch's own names and defaults. ``numbers`` gives what enters a step in float64, as torch's scalars
+are; ``rule`` is the step over stacked clients, whose tensors are [K, ...], and numbers broadcast along them.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenload.clients.values.optimizer import along, build_groups, check_numbers, values_of
+from evenload.errors import ConfigError, quoted
+
+__all__ = ["Adadelta", "Adagrad", "Adamax", "Elementwise", "NAdam", "RAdam", "RMSprop", "Rprop"]
+
+Numbers = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """An optimiser whose step of one number depends on this number's own gradients."""
+
+    lr: float = 1e-2
+    weight_decay: float = 0.0
+    _slots: ClassVar[tuple[str, ...]] = ()
+    _flags: ClassVar[tuple[str, ...]] = ()  # fields that decide the code of a step
+
+    def __post_init__(self) -> None:
+        numbers = {n: v for n, v in values_of(self).items() if not isinstance(v, tuple | bool)}
+        check_numbers(self, **dict.fromkeys(numbers, (0, None)))
+        betas = getattr(self, "betas", (0.0, 0.0))
+        if len(betas) != 2 or not all(0 <= beta < 1 for beta in betas):
+            raise ConfigError(f"betas={quoted(betas)} are not two numbers in [0, 1)")
+
+    def build(self, named: Mapping[str, Any]) -> Any:
+        return build_groups(type(self).__name__, [(list(named.values()), values_of(self))])
+
+    def code(self) -> tuple:
+        """The parts that clients of one fused step must share."""
+        return type(self), *(getattr(self, name) for name in self._flags)
+
+    @classmethod
+    def form(cls, all_of_them: Sequence[Any]) -> tuple[str, ...]:
+        flags = [name for name in cls._flags if getattr(all_of_them[0], name)]
+        return (cls.__name__, *flags, *["decay"] * any(o.weight_decay for o in all_of_them))
+
+    @classmethod
+    def state_names(cls, form: tuple[str, ...]) -> tuple[str, ...]:
+        return cls._slots
+
+    @classmethod
+    def scalars(
+        cls, form: tuple[str, ...], opts: Sequence[Any], factor: np.ndarray, t: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        names = [n for n, v in values_of(opts[0]).items() if not isinstance(v, tuple | bool)]
+        given = {n: np.array([getattr(o, n) for o in opts], dtype=float) for n in names}
+        if hasattr(opts[0], "betas"):
+            given |= {f"beta{i + 1}": np.array([o.betas[i] for o in opts]) for i in (0, 1)}
+        lr = factor * given["lr"]
+        numbers = {**cls.numbers({**given, "lr": lr}, opts, t)}
+        if "decay" in form:
+            is_decoupled = "decoupled_weight_decay" in form
+            numbers["decay"] = 1 - lr * given["weight_decay"] if is_decoupled else given["weight_decay"]
+        return numbers
+
+    @classmethod
+    def update(
+        cls,
+        form: tuple[str, ...],
+        params: Mapping[str, Tensor],
+        grads: Mapping[str, Tensor],
+        state: Mapping[str, Mapping[str, Tensor]],
+        s: Mapping[str, Tensor],
+    ) -> None:
+        """One step in place; every tensor [K, ...], every number [K]."""
+        for name, p in params.items():
+            numbers, g = {n: along(v, p) for n, v in s.items()}, grads[name]
+            if "decay" in form and "decoupled_weight_decay" in form:
+                p.mul_(numbers["decay"])
+            elif "decay" in form:
+                g = g + p * numbers["decay"]
+            cls.rule(form, p, g, {slot: state[slot][name] for slot in cls._slots}, numbers)
+
+    @classmethod
+    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        """The numbers of the ``t``-th step (from 1), from fields by name; of ``t``'s shape at most."""
+        raise NotImplementedError
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class RMSprop(Elementwise):
+    """The optimiser RMSprop, as ``torch.optim.RMSprop``."""
+
+    alpha: float = 0.99
+    eps: float = 1e-8
+    momentum: float = 0.0
+    centered: bool = False
+    _slots: ClassVar[tuple[str, ...]] = ("square", "mean", "momentum")
+    _flags: ClassVar[tuple[str, ...]] = ("centered",)
+
+    @classmethod
+    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        kept = {n: o[n] for n in ("alpha", "eps", "momentum")}
+        return {"minus_lr": -o["lr"], "new": 1 - o["alpha"], **kept}
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
+        square = state["square"].mul_(s["alpha"]).addcmul_(g * g, s["new"])
+        if "centered" in form:
+            state["mean"].lerp_(g, s["new"].expand_as(g))
+            square = square - state["mean"] * state["mean"]
+        step = state["momentum"].mul_(s["momentum"]).add_(g / (square.sqrt() + s["eps"]))
+        p.addcmul_(step, s["minus_lr"])
+
+
+@dataclass(frozen=True, slots=True)
+class Adagrad(Elementwise):
+    """The optimiser Adagrad, as ``torch.optim.Adagrad``."""
+
+    lr_decay: float = 0.0
+    initial_accumulator_value: float = 0.0
+    eps: float = 1e-10
+    _slots: ClassVar[tuple[str, ...]] = ("sum",)
+
+    @classmethod
+    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        rate = -o["lr"] / (1 + (t - 1) * o["lr_decay"])
+        return {"minus_lr": rate, "eps": o["eps"], "first": o["initial_accumulator_value"]}
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
+        total = state["sum"].add_(g * g) + s["first"]
+        p.addcmul_(g / (total.sqrt() + s["eps"]), s["minus_lr"])
+
+
+@dataclass(frozen=True, slots=True)
+class Adadelta(Elementwise):
+    """The optimiser Adadelta, as ``torch.optim.Adadelta``."""
+
+    lr: float = 1.0
+    rho: float = 0.9
+    eps: float = 1e-6
+    _slots: ClassVar[tuple[str, ...]] = ("square", "steps")
+
+    @classmethod
+    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        return {"minus_lr": -o["lr"], "rho": o["rho"], "new": 1 - o["rho"], "eps": o["eps"]}
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
+        square = state["square"].mul_(s["rho"]).addcmul_(g * g, s["new"])
+        step = (state["steps"] + s["eps"]).sqrt() / (square + s["eps"]).sqrt() * g
+        state["steps"].mul_(s["rho"]).addcmul_(step * step, s["new"])
+        p.addcmul_(step, s["minus_lr"])
+
+
+@dataclass(frozen=True, slots=True)
+class Adamax(Elementwise):
+    """The optimiser Adamax, as ``torch.optim.Adamax``."""
+
+    lr: float = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    _slots: ClassVar[tuple[str, ...]] = ("mean", "largest")
+
+    @classmethod
+    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        rate = -o["lr"] / (1 - o["beta1"] ** t)
+        return {"minus_step": rate, "new1": 1 - o["beta1"], "beta2": o["beta2"], "eps": o["eps"]}
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
+        mean, largest = state["mean"], state["largest"]
+        mean.lerp_(g, s["new1"].expand_as(g))
+        largest.copy_(torch.maximum(largest * s["beta2"], g.abs() + s["eps"]))
+        p.addcmul_(mean / largest, s["minus_step"])
+
+
+@dataclass(frozen=True, slots=True)
+class NAdam(Elementwise):
+    """The optimiser NAdam, as ``torch.optim.NAdam``."""
+
+    lr: float = 2e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum_decay: float = 4e-3
+    decoupled_weight_decay: bool = False
+    _slots: ClassVar[tuple[str, ...]] = ("mean", "square")
+    _flags: ClassVar[tuple[str, ...]] = ("decoupled_weight_decay",)
+
+    @classmethod
+    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        steps = np.arange(1, int(t.max()) + 2)[:, None]
+        shares = o["beta1"] * (1 - 0.5 * 0.96 ** (steps * o["momentum_decay"]))  # [steps, clients]
+        products = np.cumprod(shares.astype(np.float32), 0)  # torch keeps them in float32
+        at = np.broadcast_arrays(t, np.arange(shares.shape[1]))
+        now, following = shares[at[0] - 1, at[1]], shares[at[0], at[1]]
+        product = products[at[0] - 1, at[1]].astype(float)
+        return {
+            "of_gradient": -o["lr"] * (1 - now) / (1 - product),
+            "of_mean": -o["lr"] * following / (1 - product * following),
+            "new1": 1 - o["beta1"],
+            "beta2": o["beta2"],
+            "new2": 1 - o["beta2"],
+            "root": np.sqrt(1 - o["beta2"] ** t),
+            "eps": o["eps"],
+        }
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
+        mean, square = state["mean"], state["square"]
+        mean.lerp_(g, s["new1"].expand_as(g))
+        square.mul_(s["beta2"]).addcmul_(g * g, s["new2"])
+        denominator = square.sqrt().div_(s["root"]).add_(s["eps"])
+        p.addcmul_(g / denominator, s["of_gradient"]).addcmul_(mean / denominator, s["of_mean"])
+
+
+@dataclass(frozen=True, slots=True)
+class RAdam(Elementwise):
+    """The optimiser RAdam, as ``torch.optim.RAdam``."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    decoupled_weight_decay: bool = False
+    _slots: ClassVar[tuple[str, ...]] = ("mean", "square")
+    _flags: ClassVar[tuple[str, ...]] = ("decoupled_weight_decay",)
+
+    @classmethod
+    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        beta2, left2 = o["beta2"], 1 - o["beta2"] ** t
+        longest = 2 / (1 - beta2) - 1
+        length = longest - 2 * t * beta2**t / left2
+        is_known = length > 5.0  # of the variance; before that, a step is the mean alone
+        used, most = np.where(is_known, length, 6.0), np.where(longest > 5.0, longest, 6.0)
+        scale = (used - 4) * (used - 2) * most / ((most - 4) * (most - 2) * used)
+        rate = -o["lr"] / (1 - o["beta1"] ** t)
+        return {
+            "of_mean": np.where(is_known, 0.0, rate),
+            "of_quotient": np.where(is_known, rate * np.sqrt(scale * left2), 0.0),
+            "new1": 1 - o["beta1"],
+            "beta2": beta2,
+            "new2": 1 - beta2,
+            "eps": o["eps"],
+        }
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
+        mean, square = state["mean"], state["square"]
+        mean.lerp_(g, s["new1"].expand_as(g))
+        square.mul_(s["beta2"]).addcmul_(g * g, s["new2"])
+        p.addcmul_(mean, s["of_mean"] + s["of_quotient"] / (square.sqrt() + s["eps"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Rprop(Elementwise):
+    """The optimiser Rprop, as ``torch.optim.Rprop``; it has no weight decay."""
+
+    etas: tuple[float, float] = (0.5, 1.2)
+    step_sizes: tuple[float, float] = (1e-6, 50.0)
+    _slots: ClassVar[tuple[str, ...]] = ("before", "size")
+
+    def __post_init__(self) -> None:
+        Elementwise.__post_init__(self)
+        low, high = self.etas
+        if not 0 < low < 1 < high or self.weight_decay:
+            raise ConfigError(
+                f"etas={quoted(self.etas)}, weight_decay={self.weight_decay}: use 0 < a < 1 < b, and 0"
+            )
+
+    def build(self, named: Mapping[str, Any]) -> Any:
+        values = {n: v for n, v in values_of(self).items() if n != "weight_decay"}
+        return build_groups("Rprop", [(list(named.values()), values)])
+
+    @classmethod
+    def numbers(cls, o: Numbers, opts: Sequence[Any], t: np.ndarray) -> Numbers:
+        pairs = {"less": "etas", "more": "etas", "low": "step_sizes", "high": "step_sizes"}
+        at = {"less": 0, "more": 1, "low": 0, "high": 1}
+        given = {n: np.array([getattr(one, pair)[at[n]] for one in opts]) for n, pair in pairs.items()}
+        return {**given, "first": np.where(t == 1, o["lr"], 0.0), "later": np.where(t == 1, 0.0, 1.0)}
+
+    @staticmethod
+    def rule(form: tuple[str, ...], p: Tensor, g: Tensor, state: Any, s: Any) -> None:
+        before, size = state["before"], state["size"]
+        turn = torch.sign(g * before)
+        scale = torch.where(turn > 0, s["more"], torch.where(turn < 0, s["less"], 1.0))
+        fresh = (size * s["later"] + s["first"]) * scale
+        size.copy_(torch.minimum(torch.maximum(fresh, s["low"]), s["high"]))
+        g = torch.where(turn < 0, 0.0, g)
+        p.sub_(torch.sign(g) * size)
+        before.copy_(g)

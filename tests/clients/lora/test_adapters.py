@@ -1,0 +1,172 @@
+"""Adapters of one frozen base: each ends as it does alone, fused, serially and in a loop of plain torch."""
+
+import copy
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from evenload.clients import SGD, AdamW, LoRA, Recipe, adapters, save_adapter
+from evenload.clients.lora.form import adapted_layers, with_adapters
+from evenload.clients.lora.training import _start
+from evenload.clients.spread.equivalence_check import difference
+from evenload.errors import ConfigError
+
+RECIPE = Recipe(optimizer=SGD(0.2, momentum=0.9), batch_size=4, epochs=2)
+
+
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(5, 8), nn.LayerNorm(8), nn.Linear(8, 8, bias=False)
+        self.score = nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.score(torch.tanh(self.second(self.norm(torch.tanh(self.first(x))))))
+
+
+@pytest.fixture
+def base():
+    torch.manual_seed(0)
+    return Base()
+
+
+def clients(sizes=(6, 9, 4)):
+    g = torch.Generator().manual_seed(1)
+    return [(torch.randn(n, 5, generator=g), torch.randint(0, 3, (n,), generator=g)) for n in sizes]
+
+
+def worst(a, b):
+    return max(difference(x.weights, y.weights) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize(
+    "form", [LoRA(rank=2), LoRA(rank=3, alpha=6, targets="first", dropout=0.2, also="score.*")]
+)
+def test_an_adapter_is_what_it_is_alone_and_the_base_stays(base, form):
+    before = copy.deepcopy(base.state_dict())
+    fused, serial = (
+        adapters(base, clients(), form, recipe=RECIPE, strategy=s) for s in ("fused:3", "serial")
+    )
+    assert fused.plans[form].strategy.inner == "fused", fused.explain()
+    assert worst(fused, serial) <= 1e-6
+    assert difference(fused[0].weights, fused[1].weights) > 1e-3
+    assert difference(before, base.state_dict()) == 0
+    assert all(p.requires_grad for p in base.parameters())
+    own = {name.rpartition(".")[2] for name in fused[0].weights}
+    assert own == ({"lora_A", "lora_B", "weight", "bias"} if form.also else {"lora_A", "lora_B"})
+
+
+def test_an_adapter_is_what_a_loop_of_plain_torch_makes_of_it(base):
+    form, data = LoRA(rank=2, alpha=1.0, targets=("second",)), clients()
+    recipe = Recipe(optimizer=SGD(0.2), batch_size=16, epochs=3, shuffle=False)
+    found = adapters(base, data, form, recipe=recipe, strategy="fused:3", seed=5)
+    for place, (x, y) in enumerate(data):
+        start = _start(with_adapters(base, form), form, 5, place)
+        a, b = (start[f"second.lora_{part}"].clone().requires_grad_() for part in "AB")
+        for _ in range(3):
+            h = base.norm(torch.tanh(base.first(x)))
+            out = base.score(torch.tanh(base.second(h) + 0.5 * h @ a.T @ b.T))
+            grads = torch.autograd.grad(F.cross_entropy(out, y), (a, b))
+            with torch.no_grad():
+                for p, g in zip((a, b), grads, strict=True):
+                    p -= 0.2 * g
+        assert torch.allclose(found[place].weights["second.lora_A"], a, atol=1e-6)
+        assert torch.allclose(found[place].weights["second.lora_B"], b, atol=1e-6)
+
+
+def test_forms_and_recipes_may_differ(base):
+    forms = [LoRA(rank=2), LoRA(rank=4), LoRA(rank=2)]
+    recipes = [Recipe(optimizer=SGD(0.1 * (i + 1)), batch_size=4, epochs=i + 1) for i in range(3)]
+    found = adapters(base, clients(), forms, recipe=recipes, strategy="fused:3")
+    assert [a.weights["first.lora_A"].shape[0] for a in found] == [2, 4, 2]
+    assert len(found.plans) == 2
+    alone = adapters(base, clients(), forms, recipe=recipes, strategy="serial")
+    assert worst(alone, found) <= 1e-6
+
+
+def test_merging_gives_the_base_s_own_class_and_the_same_outputs(base):
+    x = clients()[0][0]
+    found = adapters(base, clients(), LoRA(rank=2, also="score.bias"), recipe=RECIPE, strategy="fused:3")
+    with torch.no_grad():
+        beside, merged = found[0].model()(x), found[0].merged()(x)
+        assert torch.allclose(beside, merged, atol=1e-5)
+        assert not torch.allclose(base(x), merged, atol=1e-3)
+    assert type(found[0].merged()) is Base
+    assert type(found[0].merged().first) is nn.Linear
+    with torch.no_grad():  # before training an adapter changes nothing
+        assert torch.equal(with_adapters(base, LoRA(rank=2)).eval()(x) - base(x), torch.zeros(6, 3))
+
+
+def test_a_failing_adapter_fails_alone(base):
+    data = clients()
+    data[1] = (data[1][0], data[1][1] + 9)
+    found = adapters(base, data, recipe=RECIPE, strategy="fused:3", on_error="return")
+    assert [a.status for a in found] == ["ok", "failed", "ok"]
+
+
+def test_files_are_those_of_peft(base, tmp_path):
+    pytest.importorskip("safetensors")
+    from safetensors.torch import load_file
+
+    found = adapters(base, clients(), LoRA(rank=2, alpha=4, targets="first", also="score.*"), recipe=RECIPE)
+    folder = save_adapter(found[0], tmp_path / "one")
+    config = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+    assert (config["r"], config["lora_alpha"], config["target_modules"]) == (2, 4, ["first"])
+    assert config["modules_to_save"] == ["score"]
+    kept = load_file(folder / "adapter_model.safetensors")
+    prefix = "base_model.model."
+    assert sorted(kept) == [
+        f"{prefix}{name}"
+        for name in ("first.lora_A.weight", "first.lora_B.weight", "score.bias", "score.weight")
+    ]
+    assert torch.equal(kept[f"{prefix}first.lora_B.weight"], found[0].weights["first.lora_B"])
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_adapters_of_a_model_of_transformers(kind):
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    if kind == "llama":
+        sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        config = transformers.LlamaConfig(vocab_size=13, num_key_value_heads=2, **sizes)
+        whole, targets = transformers.LlamaForCausalLM(config), ("*q_proj", "*v_proj")
+    else:
+        ends = {"bos_token_id": 0, "eos_token_id": 0}
+        config = transformers.GPT2Config(vocab_size=13, n_embd=8, n_layer=1, n_head=2, n_positions=8, **ends)
+        whole, targets = transformers.GPT2LMHeadModel(config), ("*c_attn",)
+
+    def objective(model, batch):
+        logits = model(input_ids=batch["ids"], use_cache=False).logits[:, :-1]
+        return F.cross_entropy(logits.transpose(1, 2), batch["ids"][:, 1:], reduction="none").mean(1)
+
+    data = [{"ids": torch.randint(0, 13, (n, 6))} for n in (4, 6)]
+    recipe = Recipe(optimizer=AdamW(0.01, eps=1e-4), objective=objective, batch_size=4, epochs=1)
+    form = LoRA(rank=2, targets=targets)
+    fused, serial = (adapters(whole, data, form, recipe=recipe, strategy=s) for s in ("fused:2", "serial"))
+    assert fused.plans[form].strategy.inner == "fused", fused.explain()
+    assert worst(fused, serial) <= 1e-6
+    assert len(adapted_layers(whole, form)) == len(targets)
+    ids = data[0]["ids"]
+    with torch.no_grad():
+        gap = fused[0].merged()(input_ids=ids).logits - fused[0].model()(input_ids=ids).logits
+    assert float(gap.abs().max()) <= 1e-5
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: LoRA(rank=0), "rank=0"),
+        (lambda: LoRA(alpha=-1.0), "alpha=-1.0"),
+        (lambda: LoRA(dropout=1.0), "dropout=1.0"),
+        (lambda: adapters(Base(), clients(), LoRA(targets="*query")), r"named like '\*query'"),
+        (lambda: adapters(Base(), clients(), LoRA(also="head.*")), r"named like 'head\.\*'"),
+        (lambda: adapters(Base(), clients(), [LoRA()] * 2), "2 forms for 3 datasets"),
+        (lambda: adapters(Base, clients()), "the base is a type"),
+    ],
+)
+def test_what_cannot_be_an_adapter_is_refused(make, said):
+    with pytest.raises(ConfigError, match=said):
+        make()

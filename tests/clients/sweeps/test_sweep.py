@@ -1,0 +1,104 @@
+"""Sweeps: every trial is what training it alone gives, whatever it is trained with."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from evenload.clients import SGD, Adam, Recipe, evaluate, sweep, train
+from evenload.clients.spread.equivalence_check import difference
+from evenload.clients.sweeps.trials import groups_of, make_trials
+from evenload.errors import ConfigError
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(24, 5, generator=G, dtype=torch.float64)
+DATA = X, (X @ torch.randn(5, 3, generator=G, dtype=torch.float64)).argmax(1)
+RECIPE = Recipe(optimizer=SGD(0.1), batch_size=8, epochs=2)
+
+
+def net(width=4):
+    return nn.Sequential(nn.Linear(5, width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(width, 3)).double()
+
+
+GRID = {"lr": [0.3, 0.03], "optimizer": [SGD, Adam], "batch_size": [6, 8], "width": [3, 5], "seed": [0, 1]}
+
+
+def test_every_trial_is_what_it_is_alone():
+    found = sweep(net, DATA, GRID, recipe=RECIPE, test=DATA, strategy="fused:8", seed=3)
+    assert len(found) == 32
+    assert len(found.plans) == 8  # optimiser, batch size and width cannot differ within a step
+    assert {plan.strategy.inner for plan in found.plans.values()} == {"fused"}
+    assert [t.score for t in found] == sorted((t.score for t in found), reverse=True)
+    for one in (found.best, found[-1]):
+        settings, trial = one.settings, one.trial
+        with torch.random.fork_rng():
+            torch.manual_seed(settings["seed"])
+            start = net(settings["width"]).state_dict()
+        recipe = Recipe(
+            optimizer=settings["optimizer"](lr=settings["lr"]), batch_size=settings["batch_size"], epochs=2
+        )
+        made = net(settings["width"])
+        alone = train(made, [DATA], recipe, strategy="serial", start=start, ids=[trial.number], seed=3)
+        assert difference(alone[0].state, one.state) <= 1e-12
+        assert one.metrics == pytest.approx(evaluate(made, alone[0].state, DATA, recipe))
+    assert "4 trials together" in found.explain()
+
+
+def test_halving_stops_the_worse_ones_and_leaves_the_best_as_it_is():
+    grid = {"lr": [1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0001]}
+    recipe = Recipe(optimizer=SGD(), batch_size=8, epochs=4)
+    whole = sweep(net, DATA, grid, recipe=recipe, test=DATA, strategy="fused:8")
+    halved = sweep(net, DATA, grid, recipe=recipe, test=DATA, strategy="fused:8", halving=2)
+    assert [t.share for t in halved] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25, 0.25, 0.25]
+    assert sum(t.result.steps for t in halved) < sum(t.result.steps for t in whole)
+    same = next(t for t in whole if t.trial.number == halved.best.trial.number)
+    assert difference(same.state, halved.best.state) <= 1e-12
+    assert halved.best.score == max(t.score for t in whole)
+
+
+def test_a_trial_that_fails_or_diverges_is_the_last():
+    found = sweep(net, DATA, {"lr": [0.1, 1e308]}, recipe=RECIPE, test=DATA, strategy="fused:2")
+    assert [t.settings["lr"] for t in found] == [0.1, 1e308]
+    assert found[-1].score == -math.inf
+    assert found[-1].result.status == "diverged"
+
+
+def test_scores_are_the_callers_or_the_last_loss():
+    made = net()
+    by_size = sweep(
+        made, DATA, {"lr": [0.5, 0.01]}, recipe=RECIPE, strategy="serial",
+        score=lambda model: -float(model[0].weight.norm()),
+    )  # fmt: skip
+    assert by_size.best.score == pytest.approx(-float(by_size.best.state["0.weight"].norm()))
+    plain = sweep(made, DATA, [{"lr": 0.5}, {"lr": 0.01, "momentum": 0.5}], recipe=RECIPE, strategy="serial")
+    assert plain.best.score == -float(plain.best.result.losses[-1])
+
+
+def test_groups_hold_what_one_step_can_serve():
+    grid = {"lr": [0.1, 0.2], "weight_decay": [0.0, 0.1], "clip": [None, 1.0], "epochs": [1, 2]}
+    trials = make_trials(grid, RECIPE, 0)
+    assert len(trials) == 16
+    assert [len(group) for group in groups_of(trials)] == [8, 8]  # with clipping and without
+    steps = make_trials({"steps": [3, 5]}, RECIPE, 0)
+    assert [(t.recipe.steps, t.recipe.epochs, t.length) for t in steps] == [(3, None, 3), (5, None, 5)]
+    assert steps[1].cut_to(0.5).recipe.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "grid", "options", "said"),
+    [
+        (net, {}, {}, "no setting"),
+        (net, [{}], {}, "no setting"),
+        (net, {"lr": 0.1}, {}, r"grid\['lr'\]=0.1"),
+        (net, {"lr": [-1.0]}, {}, r"SGD\(lr=-1.0\)"),
+        (net, {"depth": [2]}, {}, "does not take 'depth'"),
+        (net(), {"width": [2]}, {}, "has a setting 'width'"),
+        (net, {"lr": [0.1]}, {"halving": 1}, "halving=1"),
+        (net, {"lr": [0.1]}, {"score": "accuracy"}, "needs examples"),
+        (net, {"lr": [0.1]}, {"score": "f1", "test": DATA}, "score='f1'"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused(model, grid, options, said):
+    with pytest.raises(ConfigError, match=said):
+        sweep(model, DATA, grid, recipe=RECIPE, strategy="serial", **options)
