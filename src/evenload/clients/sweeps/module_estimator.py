@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evenload._optional import require
 from evenload.clients.step.objective import outputs_of
 from evenload.clients.tune.trainer import template_of
 
@@ -40,15 +41,12 @@ class ModuleEstimator:
 
     def __sklearn_tags__(self) -> Any:
         """What scikit-learn asks before it picks a scorer."""
-        from sklearn.utils import ClassifierTags, RegressorTags, Tags, TargetTags
-
-        of_classes = ClassifierTags() if self.has_classes else None
-        of_numbers = None if self.has_classes else RegressorTags()
-        return Tags(
+        tags: Any = require("sklearn.utils", extra="sweeps", why="cross-validation")
+        return tags.Tags(
             estimator_type=self._estimator_type,
-            target_tags=TargetTags(required=True),
-            classifier_tags=of_classes,
-            regressor_tags=of_numbers,
+            target_tags=tags.TargetTags(required=True),
+            classifier_tags=tags.ClassifierTags() if self.has_classes else None,
+            regressor_tags=None if self.has_classes else tags.RegressorTags(),
         )
 
     def fit(self, X: Any, y: Any) -> "ModuleEstimator":

@@ -34,7 +34,8 @@ class Trial:
         """The trial with a share of its epochs or steps, one at least."""
         name = "steps" if self.recipe.steps is not None else "epochs"
         n = max(1, round((getattr(self.recipe, name) or 1) * share))
-        return dataclasses.replace(self, recipe=dataclasses.replace(self.recipe, **{name: n}))
+        changed: dict[str, Any] = {name: n}
+        return dataclasses.replace(self, recipe=dataclasses.replace(self.recipe, **changed))
 
     @property
     def length(self) -> int:
