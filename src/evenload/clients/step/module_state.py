@@ -173,8 +173,8 @@ def copy_model(model: nn.Module) -> nn.Module:
                     copy.deepcopy(value, dict(own))
                 except Exception as reason:
                     raise ConfigError(
-                        f"attribute {quoted(key)} of {name or 'the model'} cannot be copied, and every client has "
-                        f"a model of its own: {type(reason).__name__}: {reason}".splitlines()[0],
+                        f"attribute {quoted(key)} of {name or 'the model'} cannot be copied, and every "
+                        f"client has a model of its own: {type(reason).__name__}: {reason}".splitlines()[0],
                         hint="leave it out of the model, or give it a __deepcopy__; in place of "
                         "torch.nn.utils.weight_norm use torch.nn.utils.parametrizations.weight_norm",
                     ) from error

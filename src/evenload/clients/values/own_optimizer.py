@@ -153,7 +153,8 @@ def _checked(state: State, p: Tensor) -> State:
     for name, t in state.items():
         if t.shape != p.shape:
             raise ConfigError(
-                f"the optimizer's state {quoted(name)} has shape {tuple(t.shape)}, its parameter {tuple(p.shape)}",
+                f"the optimizer's state {quoted(name)} has shape {tuple(t.shape)}, "
+                f"its parameter {tuple(p.shape)}",
                 hint="init(p) returns tensors of the parameter's shape: torch.zeros_like(p), say",
             )
     return state
