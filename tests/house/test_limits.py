@@ -31,6 +31,7 @@ LONG_FUNCTIONS: dict[str, str] = {
     "balance/flow/kernels/even.py:even_out": "one kernel over layers, with its arrays named once",
     "balance/flow/kernels/waves.py:wave_pass": "one inlined pass over a level, with its state in registers",
     "executor/transport/wire.py:_take_frames": "the hot loop over frames, about two microseconds each",
+    "moe/cloning/kernels/device_clone.py:clone_kernel": "one Triton program: its state is in registers",
     "moe/routing/kernels/route.py:_flow_along": "one Triton program: each value is a block in registers",
     "moe/routing/kernels/route.py:_reach": "one Triton program: each value is a block in registers",
     "moe/routing/kernels/route.py:route_kernel": "one Triton program: each value is a block in registers",

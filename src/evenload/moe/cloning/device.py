@@ -1,0 +1,93 @@
+"""``DeviceCloner``: clones planned on a device, without a copy to the host or a wait."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from evenload._arguments import whole
+from evenload._optional import require
+from evenload.errors import ConfigError
+from evenload.moe.cloning.clone_plan import ClonePlan
+from evenload.moe.cloning.cloner import layer_of
+
+__all__ = ["DeviceCloner"]
+
+
+class DeviceCloner:
+    """A planner of clones that is a Triton kernel, one program for each layer; fit for a CUDA graph.
+
+    homes, spare_slots, cap, n_ranks  as of ``Cloner``, the same for all layers
+    n_layers                          planned in one call
+    device                            a torch device; with TRITON_INTERPRET=1 CPU tensors in Triton's
+                                      interpreter
+
+    Unlike ``Cloner`` it puts all ranks into one group: the peak is the same where two spare slots are
+    enough for the bound, and there are up to as many fetches as ranks less one. Raises ConfigError as
+    ``Cloner`` does.
+    """
+
+    def __init__(
+        self,
+        homes: ArrayLike,
+        spare_slots: ArrayLike,
+        cap: int | None = None,
+        *,
+        n_ranks: int | None = None,
+        n_layers: int = 1,
+        device: Any = "cuda",
+    ):
+        torch = require("torch", extra="torch", why="planning on a device")
+        require("triton", extra="triton", why="planning on a device")
+        from evenload.moe.cloning.kernels.device_clone import clone_kernel
+
+        self.layer = layer = layer_of(homes, spare_slots, cap, n_ranks)
+        self._kernel: Any = clone_kernel
+        self._n = 2 * layer.n_ranks + layer.n_experts
+        self._shape = (whole("n_layers", n_layers, least=1), layer.n_experts)
+        self._homes, self._spare = (torch.from_numpy(a).to(device) for a in (layer.homes, layer.spare))
+
+        def zeros(n: int) -> Any:
+            return torch.zeros((n_layers, n), dtype=torch.int64, device=device)
+
+        self.experts, self.ranks, self.tokens = zeros(self._n), zeros(self._n), zeros(self._n)
+        self.loads, self.summary = zeros(layer.n_ranks), zeros(3)  # peak, bound and clones
+
+    def plan(self, counts: Any) -> Any:
+        """Plan each layer's clones; returns ``summary`` [layers, 3] there: peak, a bound of it, clones.
+
+        counts  [layers, experts] int64 tensor on the device, 0 or more, each layer's together below 2**38
+
+        The clones are the first ones in the rows of ``experts``, ``ranks`` and ``tokens``; the next call
+        overwrites them. Raises ConfigError for another shape, dtype or device.
+        """
+        torch = require("torch", extra="torch")
+        is_tensor = isinstance(counts, torch.Tensor)
+        if not is_tensor or counts.shape != self._shape or counts.dtype != torch.int64:
+            given = f"{counts.dtype} {tuple(counts.shape)}" if is_tensor else type(counts).__name__
+            raise ConfigError(f"counts are {given}", hint=f"give an int64 tensor {list(self._shape)}")
+        if counts.device != self.summary.device:
+            raise ConfigError(f"counts on {counts.device}", hint=f"give them on {self.summary.device}")
+        layer = self.layer
+        self._kernel[(len(counts),)](
+            counts.contiguous(), self._homes, self._spare, self.experts, self.ranks, self.tokens, self.loads,
+            self.summary, layer.n_experts, layer.n_ranks, self._n, layer.cap,
+            BLOCK_E=_power_of_two(layer.n_experts), BLOCK_G=_power_of_two(layer.n_ranks),
+        )  # fmt: skip
+        return self.summary
+
+    def on_host(self, counts: Any, index: int = 0) -> ClonePlan:
+        """The last plan of one layer, with its proofs and dispatch; waits for the device.
+
+        counts  those of the last ``plan``
+        """
+        index = whole("index", index, most=self._shape[0] - 1)
+        peak, bound, n = self.summary[index].cpu().tolist()
+        clones = (of[index, :n].cpu().numpy() for of in (self.experts, self.ranks, self.tokens))
+        totals = np.ascontiguousarray(counts[index].cpu().numpy(), np.int64)
+        loads = self.loads[index].cpu().numpy()
+        return ClonePlan(self.layer, totals, None, *clones, loads, peak, bound, None)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 1).bit_length()
