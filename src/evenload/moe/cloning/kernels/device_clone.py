@@ -67,7 +67,7 @@ def clone_kernel(
     """Plan layer ``program_id(0)``.
 
     All are int64, with a leading layer, but ``homes_of`` [E] and ``spare_of`` [G]. counts_of [E].
-    Written: experts, ranks and tokens_of [N] of the clones, loads [G], summary [3]: peak, a bound of it, clones.
+    Written: experts, ranks and tokens_of [N] of the clones, loads [G], summary [3]: peak, bound, clones.
     """
     layer = tl.program_id(0).to(tl.int64)
     expert, rank = tl.arange(0, BLOCK_E).to(tl.int64), tl.arange(0, BLOCK_G).to(tl.int64)
