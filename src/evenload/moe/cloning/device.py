@@ -83,10 +83,12 @@ class DeviceCloner:
         """
         index = whole("index", index, most=self._shape[0] - 1)
         peak, bound, n = self.summary[index].cpu().tolist()
-        clones = (of[index, :n].cpu().numpy() for of in (self.experts, self.ranks, self.tokens))
+        experts, ranks, tokens = (
+            of[index, :n].cpu().numpy() for of in (self.experts, self.ranks, self.tokens)
+        )
         totals = np.ascontiguousarray(counts[index].cpu().numpy(), np.int64)
         loads = self.loads[index].cpu().numpy()
-        return ClonePlan(self.layer, totals, None, *clones, loads, peak, bound, None)
+        return ClonePlan(self.layer, totals, None, experts, ranks, tokens, loads, peak, bound, None)
 
 
 def _power_of_two(n: int) -> int:

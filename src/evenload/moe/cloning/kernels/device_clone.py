@@ -37,7 +37,7 @@ def _least_peak(counts, load, spare, is_rank, cap):
         inside = is_rank & ((spare > 0) | (load > level))
         n = tl.sum(inside.to(tl.int64), axis=0)
         total = tl.sum(tl.where(inside, load, 0), axis=0)
-        rises = (total > level * n).to(tl.int32)
+        rises = tl.where(total > level * n, 1, 0)
         level = tl.where(rises > 0, (total + n - 1) // tl.maximum(n, 1), level)
     return level
 
@@ -83,7 +83,7 @@ def clone_kernel(
         over = tl.where((slack < 0) & (is_stuck == 0), (-slack << BITS) | rank, -1)
         under = tl.where((slack > 0) & (slots > 0), (slack << BITS) | rank, -1)
         key, n_over = tl.max(over, axis=0), tl.sum((over >= 0).to(tl.int32), axis=0)
-        goes_on = ((key >= 0) & (tl.max(under, axis=0) >= 0)).to(tl.int32)
+        goes_on = tl.where((key >= 0) & (tl.max(under, axis=0) >= 0), 1, 0)
         if goes_on > 0:
             home = key & LOW
             found, its_rest = _fit(expert, homes, rest, made, home, key >> BITS, cap)
@@ -94,7 +94,7 @@ def clone_kernel(
                 most = tl.max(tl.where(may, rest, 0), axis=0)
                 home_slots = tl.sum(tl.where(rank == home, slots, 0), axis=0)
                 tokens = tl.minimum(key >> BITS, its_rest)
-                is_last = (n_over == 1).to(tl.int32)
+                is_last = tl.where(n_over == 1, 1, 0)
                 to, tokens = _target(under, slack, slots, home_slots, tokens, most, is_last)
                 tokens = tl.minimum(tokens, to >> BITS)
                 found, its_rest = _fit(expert, homes, rest, made, home, tokens, cap)
