@@ -237,5 +237,5 @@ def test_what_raises_may_be_tried_again(executor: Executor, tmp_path: Any) -> No
     assert results.summary.retries == {"raised": 6}
     with pytest.raises(ConfigError, match="repeatable=False forbids"):
         executor.map(abs, [1], retries=1, repeatable=False)
-    with pytest.raises(ConfigError, match="retries=-1"):
+    with pytest.raises(ConfigError, match="retries is -1"):
         executor.map(abs, [1], retries=-1)

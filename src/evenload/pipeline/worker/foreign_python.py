@@ -26,7 +26,7 @@ __all__ = ["ForeignStageRunner", "serve"]
 
 BOOT = """
 import importlib.util, sys
-home = {quoted(home)}
+home = {home!r}
 find = importlib.util.spec_from_file_location
 spec = find("evenload", home + "/__init__.py", submodule_search_locations=[home])
 sys.modules["evenload"] = package = importlib.util.module_from_spec(spec)
