@@ -45,6 +45,9 @@ def slow(x):
     time.sleep(0.05)
     return x
 
+def process(x):
+    return os.getpid()
+
 def held(x):
     while not os.path.exists("go"):
         time.sleep(0.02)
@@ -94,6 +97,17 @@ def test_rows_in_order_failures_listed_exit_code_one(
     assert "failed: item 2: ValueError: three\n" in err
     assert "3 of 4 done" in err
     assert "least possible" in err
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_worker_is_renewed_after_so_many_items(
+    folder: Path, capsys: pytest.CaptureFixture[str], most: int
+) -> None:
+    code, out, _ = evenload(capsys, "mapped:process", "numbers.jsonl", "--fresh", most, "--no-progress")
+    processes = [row["result"] for row in rows(out)]
+    assert code == 0
+    assert len(processes) == 4
+    assert max(map(processes.count, processes)) <= most
 
 
 def test_a_file_gets_the_rows_and_json_the_summary(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,6 +41,7 @@ class MapRequest:
     timeout_s: float | None
     retries: int
     once: bool
+    fresh: int
     journal: Path | None
     folder: Path | None
     resume: bool
@@ -86,6 +87,7 @@ class MapRequest:
             total=total,
             journal=self.journal,
             on_change=self.on_change,
+            fresh=self.fresh or False,
         )
 
 
@@ -103,6 +105,13 @@ class MapRequest:
 @click.option("--timeout", "timeout_s", type=float, metavar="SECONDS", help="Give up an item after so long.")
 @click.option("--retries", type=click.IntRange(0), default=0, help="Try an item that fails so often again.")
 @click.option("--once", is_flag=True, help="Never run an item twice, not even after a crash.")
+@click.option(
+    "--fresh",
+    type=click.IntRange(0),
+    default=0,
+    metavar="ITEMS",
+    help="Renew a worker process after so many items; 1: none runs two.",
+)
 @click.option("--journal", type=PATH, help="Keep results in this folder, and do none again.")
 @click.option(
     "--run",
