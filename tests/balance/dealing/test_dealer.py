@@ -212,9 +212,8 @@ class DealerMachine(RuleBasedStateMachine):
         assert self.dealer.is_finished == (self.is_closed and not self.open)
         assert self.dealer.n_in_flight == len(self.flights)
         running = {index for deal in self.flights.values() for index in deal.indices}
-        waiting = len(self.open - running - self.adrift)
         if self.is_closed:
-            assert self.dealer.remaining == waiting
+            assert self.dealer.remaining == len(self.open - running)
 
     @invariant()
     def is_never_stuck(self):

@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,3 +77,15 @@ def test_numbers_that_mean_nothing_are_refused(fresh: Any) -> None:
 def test_there_are_no_workers_to_renew_inline() -> None:
     with pytest.raises(ConfigError, match="inline"):
         evenload.map(abs, [1], devices="cpu", fresh=True, backend="inline")
+
+
+def test_an_item_that_raised_is_tried_again_in_a_new_worker(tmp_path: Path) -> None:
+    def raise_first(item: int) -> tuple[int, int, int]:
+        try:
+            (tmp_path / str(item)).mkdir()
+        except FileExistsError:
+            return note(item)
+        raise ValueError("first")
+
+    results = evenload.map(raise_first, range(2), devices="cpu*1", fresh=True, retries=1, echo=False)
+    assert [(seen, item) for _, seen, item in results] == [(1, 0), (1, 1)]

@@ -308,10 +308,13 @@ class Dealer:
 
     @property
     def remaining(self) -> int | None:
-        """Items not dealt yet, those still to come included; None if their number is not known."""
+        """Items that no device has, also those that are to come or wait for a ``requeue``.
+
+        None if their number is not known.
+        """
         if self._total is None:
             return None
-        return self._pool.n + max(0, self._total - self.counters.n_added)
+        return self._pool.n + self._chunks.n_given_up + max(0, self._total - self.counters.n_added)
 
     @property
     def n_ready(self) -> int:

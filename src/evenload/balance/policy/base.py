@@ -24,7 +24,8 @@ class Ask:
     devices      all that are here
     now          seconds of any origin
     n_ready      items that could go to this device now
-    n_left       items not dealt yet, those still to come included; None if their number is not known
+    n_left       items that no device has, those still to come or to be tried again included; None if their
+                 number is not known
     work_left    their work in average items, so ``n_left`` without size hints
     item_work    work of an average item now: 1, or near to it
     longest      work of the longest item that could be dealt, None without hints

@@ -1,0 +1,139 @@
+"""Whatever happens to workers, every run comes to its end with one fate for each item: the real engine on
+workers and a clock that are not.
+
+The scheduler alone can be right and the run still wait for ever: if no device asks it.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+from unittest import mock
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from virtual_workers import Clock, VirtualBackend
+
+from evenload.balance.policy import policy_from_name
+from evenload.devices import Device, DevicePool
+from evenload.errors import NoUsableDevice, TaskError
+from evenload.executor.decide.delivery import Delivery
+from evenload.executor.decide.record import Record
+from evenload.executor.loop import chunk_sender, engine, membership
+from evenload.executor.loop.cost_history import CostHistory
+from evenload.executor.loop.engine import Engine
+from evenload.executor.loop.run_factory import RunFactory
+from evenload.executor.run import run as run_module
+from evenload.executor.run.map_options import MapOptions
+from evenload.executor.run.run import Run
+from evenload.executor.supervisor import supervisor
+
+WITH_CLOCKS = (chunk_sender, engine, membership, run_module, supervisor)
+POOL = DevicePool([Device(f"cpu:{n}", "cpu", "cpu", "a CPU") for n in range(3)])
+POLICIES = ("measured", "pull", "pull:3", "static", "guided", "factoring")
+
+
+def double(item: Any) -> Any:
+    return [2 * one for one in item] if isinstance(item, list) else 2 * item
+
+
+@contextlib.contextmanager
+def time_of(clock: Clock) -> Iterator[None]:
+    with contextlib.ExitStack() as stack:
+        for module in WITH_CLOCKS:
+            stack.enter_context(mock.patch.object(module, "time", clock))
+        yield
+
+
+def options_of(repeatable: bool, retries: int, **more: Any) -> MapOptions:
+    return MapOptions(repeatable=repeatable, retries=retries if repeatable else 0, **more)
+
+
+OPTIONS = st.builds(
+    options_of,
+    ordered=st.booleans(),
+    batch=st.sampled_from((None, None, 1, 2, 8)),
+    repeatable=st.sampled_from((True, True, False)),
+    retries=st.integers(0, 2),
+    timeout_s=st.sampled_from((None, 3.0)),
+    look_ahead=st.sampled_from((None, 3)),
+    fresh=st.sampled_from((False, False, True, 4)),
+)
+RUNS = st.lists(st.tuples(st.integers(0, 24), st.sampled_from(POLICIES), OPTIONS), min_size=1, max_size=2)
+
+
+@given(
+    runs=RUNS,
+    n_devices=st.integers(1, 3),
+    bad=st.frozensets(st.integers(0, 23), max_size=2),
+    n_faults=st.integers(0, 30),
+    seed=st.integers(0, 2**16),
+)
+@example([(1, "pull", MapOptions(retries=1, fresh=True))], 1, frozenset({0}), 0, 0)
+@settings(max_examples=80, deadline=None)
+def test_every_run_comes_to_its_end(
+    runs: list[tuple[int, str, MapOptions]],
+    n_devices: int,
+    bad: frozenset[int],
+    n_faults: int,
+    seed: int,
+) -> None:
+    clock, pool = Clock(), DevicePool(list(POOL)[:n_devices])
+    backend, record = VirtualBackend(pool, clock, seed, n_faults, bad), Record(None, echo=False)
+    with time_of(clock):
+        own = Engine(pool, backend, record)
+        factory = RunFactory(own, record, CostHistory(own.ceilings, record, is_kept=False), 2)
+        begun: list[Begun] = []
+        for number, (n, policy, options) in enumerate(runs):
+            items = range(100 * number, 100 * number + n)
+            begun.append(
+                Begun(items, *factory.make_map(double, items, options, policy_from_name(policy), pool, drop))
+            )
+            own.begin(begun[-1].run)
+        while not all(one.delivery.is_over for one in begun):
+            change(own, backend, pool)
+            own.step()
+            for one in begun:
+                one.receive()
+        own.close(0.0)
+    for one in begun:
+        assert len(dict(one.fates)) == len(one.fates), "an item has two fates"
+        assert one.has_no_device or len(one.fates) == len(one.items), "items are lost"
+        assert all(isinstance(value, TaskError) or value == 2 * one.items[at] for at, value in one.fates)
+        if not one.run.options.repeatable:
+            assert all(backend.begun[item] <= 1 for item in one.items), "it began twice"
+
+
+@dataclass
+class Begun:
+    """A run, and what has come of it."""
+
+    items: range
+    run: Run
+    delivery: Delivery
+    fates: list[tuple[int, Any]] = field(default_factory=list)
+    has_no_device: bool = False
+
+    def receive(self) -> None:
+        try:
+            for block in self.delivery.blocks_there():
+                self.fates += zip(block.items, block.values, strict=True)
+        except NoUsableDevice:
+            self.has_no_device = True
+
+
+def drop(run: Run) -> None:
+    """Nobody wants to know that it is over."""
+
+
+def change(own: Engine, backend: VirtualBackend, pool: DevicePool) -> None:
+    """Now and then, devices leave and come back, or the policy is another."""
+    rng = backend.rng
+    if len(pool) > 1 and backend.n_faults and rng.random() < 0.02:
+        device = rng.choice(list(pool)[1:])
+        own.call(partial(own.drain, [device.id], rng.random() < 0.5))
+    if rng.random() < 0.02:
+        own.call(partial(own.add, list(pool)[1:]))
+    if backend.n_faults and rng.random() < 0.01:
+        own.call(partial(own.set_policy, None, policy_from_name(rng.choice(POLICIES))))
