@@ -21,6 +21,7 @@ from evenload.executor.transport.progress_cell import NOT_BEGUN, PACKING, UNPACK
 
 __all__ = ["Clock", "VirtualBackend"]
 
+MOST_TIMES = 200  # that anybody would run one item
 NEVER_S = 1000.0  # without any news: whoever waits so long waits for ever
 RAISED = Failure("raised", "ValueError", "bad luck")
 NO_MEMORY = Failure("memory", "MemoryError", "too large")
@@ -60,20 +61,32 @@ class VirtualWorker:
     since_s: float = 0.0
     last_dropped: int = 0
     is_killed: bool = False
+    has_machine: bool = True
     waits_for: int = 0
 
 
 class VirtualBackend:
-    """The backend. An item is a number; its result is twice that. Items in ``bad`` raise whenever they run.
+    """The backend. An item is a number; its result is twice that.
 
-    n_faults  so many happen at most, at random
-    begun     how often each item has begun
+    n_faults   so many happen at most, at random
+    bad        items that raise whenever they run
+    n_losses   item -> so many times that it runs, the machine is lost with it
+    begun      how often each item has begun
     """
 
     is_threaded, host = True, ""
 
-    def __init__(self, pool: DevicePool, clock: Clock, seed: int, n_faults: int, bad: frozenset[int]):
+    def __init__(
+        self,
+        pool: DevicePool,
+        clock: Clock,
+        seed: int,
+        n_faults: int = 0,
+        bad: frozenset[int] = frozenset(),
+        n_losses: Mapping[int, int] | None = None,
+    ):
         self.clock, self.rng, self.n_faults, self.bad = clock, random.Random(seed), n_faults, bad
+        self._n_losses = Counter(n_losses or {})
         self.begun: Counter[int] = Counter()
         self._pool = pool
         self._workers: dict[int, VirtualWorker] = {}
@@ -199,9 +212,13 @@ class VirtualBackend:
             part = items[start : start + step]
             self._is_at(one, start)
             self.begun.update(part)
+            assert max(self.begun[item] for item in part) < MOST_TIMES, "it is run again and again"
             n_run = start + len(part)
             yield self.rng.uniform(5.0, 50.0) if self._happens(0.05) else self._some_s() / 100
             if self._happens(0.08):
+                yield from self._die_here(one)
+            if self._loses_machine(part):
+                one.has_machine = False
                 yield from self._die_here(one)
             for at, item in enumerate(part, start):
                 if item in self.bad or self._happens(0.15):
@@ -233,7 +250,13 @@ class VirtualBackend:
 
     def _end(self, one: VirtualWorker, code: int = -9) -> None:
         del self._workers[one.number]
-        self._news.append(Gone(one.number, code, one.position))
+        cut_off = Gone(one.number, None, PACKING, cause="was lost with its machine", is_cut_off=True)
+        self._news.append(Gone(one.number, code, one.position) if one.has_machine else cut_off)
+
+    def _loses_machine(self, part: tuple[Any, ...]) -> bool:
+        unlucky = [item for item in part if self._n_losses[item] > 0]
+        self._n_losses.subtract(unlucky)
+        return bool(unlucky)
 
     def _happens(self, share: float) -> bool:
         is_so = self.n_faults > 0 and self.rng.random() < share

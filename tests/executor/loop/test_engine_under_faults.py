@@ -17,7 +17,7 @@ from virtual_workers import Clock, VirtualBackend
 
 from evenload.balance.policy import policy_from_name
 from evenload.devices import Device, DevicePool
-from evenload.errors import NoUsableDevice, TaskError
+from evenload.errors import NoUsableDevice, TaskError, WorkerLost
 from evenload.executor.decide.delivery import Delivery
 from evenload.executor.decide.record import Record
 from evenload.executor.loop import chunk_sender, engine, membership
@@ -79,30 +79,64 @@ def test_every_run_comes_to_its_end(
     n_faults: int,
     seed: int,
 ) -> None:
-    clock, pool = Clock(), DevicePool(list(POOL)[:n_devices])
-    backend, record = VirtualBackend(pool, clock, seed, n_faults, bad), Record(None, echo=False)
-    with time_of(clock):
-        own = Engine(pool, backend, record)
-        factory = RunFactory(own, record, CostHistory(own.ceilings, record, is_kept=False), 2)
-        begun: list[Begun] = []
-        for number, (n, policy, options) in enumerate(runs):
-            items = range(100 * number, 100 * number + n)
-            begun.append(
-                Begun(items, *factory.make_map(double, items, options, policy_from_name(policy), pool, drop))
-            )
-            own.begin(begun[-1].run)
-        while not all(one.delivery.is_over for one in begun):
-            change(own, backend, pool)
-            own.step()
-            for one in begun:
-                one.receive()
-        own.close(0.0)
+    pool = DevicePool(list(POOL)[:n_devices])
+    backend = VirtualBackend(pool, Clock(), seed, n_faults, bad)
+    begun = run_all(backend, pool, runs)
     for one in begun:
         assert len(dict(one.fates)) == len(one.fates), "an item has two fates"
         assert one.has_no_device or len(one.fates) == len(one.items), "items are lost"
         assert all(isinstance(value, TaskError) or value == 2 * one.items[at] for at, value in one.fates)
         if not one.run.options.repeatable:
             assert all(backend.begun[item] <= 1 for item in one.items), "it began twice"
+
+
+@given(
+    runs=st.lists(
+        st.tuples(
+            st.integers(1, 24),
+            st.sampled_from(POLICIES),
+            st.builds(MapOptions, batch=st.sampled_from((None, 1, 2, 8)), fresh=st.sampled_from((False, 4))),
+        ),
+        min_size=1,
+        max_size=2,
+    ),
+    unlucky=st.integers(0, 23),
+    n_losses=st.sampled_from((1, 2, 3, 4, 10**6)),
+    seed=st.integers(0, 2**16),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_lost_machine_is_nobodys_fault_unless_one_item_loses_many(
+    runs: list[tuple[int, str, MapOptions]], unlucky: int, n_losses: int, seed: int
+) -> None:
+    backend = VirtualBackend(POOL, Clock(), seed, n_losses={unlucky: n_losses})
+    for one in run_all(backend, POOL, runs):
+        assert len(one.fates) == len(one.items)
+        for at, value in one.fates:
+            is_deadly = one.items[at] == unlucky and n_losses > 4
+            assert isinstance(value, WorkerLost) if is_deadly else value == 2 * one.items[at]
+
+
+def run_all(
+    backend: VirtualBackend, pool: DevicePool, runs: list[tuple[int, str, MapOptions]]
+) -> "list[Begun]":
+    """Run all side by side to their ends; the items of each are 100 above those of the one before."""
+    record = Record(None, echo=False)
+    begun: list[Begun] = []
+    with time_of(backend.clock):
+        own = Engine(pool, backend, record)
+        factory = RunFactory(own, record, CostHistory(own.ceilings, record, is_kept=False), 2)
+        for number, (n, policy, options) in enumerate(runs):
+            items = range(100 * number, 100 * number + n)
+            made = factory.make_map(double, items, options, policy_from_name(policy), pool, drop)
+            begun.append(Begun(items, *made))
+            own.begin(made[0])
+        while not all(one.delivery.is_over for one in begun):
+            change(own, backend, pool)
+            own.step()
+            for one in begun:
+                one.receive()
+        own.close(0.0)
+    return begun
 
 
 @dataclass

@@ -15,6 +15,7 @@ from evenload.errors import NoUsableDevice, TaskError
 from evenload.executor.decide import instruction as ins
 from evenload.executor.decide.delivery import Block
 from evenload.executor.decide.instruction import Accept, Fail, Instruction, Rest, Send
+from evenload.executor.decide.machine_losses import MachineLosses
 from evenload.executor.decide.record import Record
 from evenload.executor.decide.scheduler import Scheduler
 from evenload.executor.decide.source import Source
@@ -79,17 +80,12 @@ class Run:
         self._dealer, self._scheduler, self._sink, self._on_over = dealer, scheduler, sink, on_over
         self._account = RunAccount(record, options.stage, devices)
         self._look_ahead_bytes = options.look_ahead_bytes or LOOK_AHEAD_BYTES
+        look_ahead = options.look_ahead or LOOK_AHEAD
         self._feeder = Feeder(
-            source,
-            scheduler,
-            sink,
-            self.sizing,
-            self._account,
-            journal,
-            options.look_ahead or LOOK_AHEAD,
-            self._look_ahead_bytes,
+            source, scheduler, sink, self.sizing, self._account, journal, look_ahead, self._look_ahead_bytes
         )
         self._causes: dict[str, str] = {}
+        self._machine_losses = MachineLosses()
         self._began_s = 0.0
         self._first_sent_s: float | None = None
 
@@ -296,6 +292,9 @@ class Run:
         """The worker with ``chunk`` is gone; it was at ``position`` of it, or at another chunk (QUEUED)."""
         if position != QUEUED:
             self._account.worker_lost()
+            may_excuse = gone.is_cut_off and self.options.repeatable and chunk.overtime_at is None
+            if may_excuse and self._machine_losses.excuse(chunk.send.items):
+                position = QUEUED  # as if it had run another chunk
         is_overtime = chunk.overtime_at is not None and chunk.overtime_at == position
         self._account.ended(chunk, device, now, "lost")
         for fail in self._scheduler.handle(
