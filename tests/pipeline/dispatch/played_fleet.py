@@ -30,6 +30,8 @@ class Fleet:
         p_saving=0.0,
         plans=(),
         class_keys=None,
+        parks=False,
+        too_large=frozenset(),
     ):
         self.dispatcher, self.flow = dispatcher, flow
         self.item_s, self.rng = item_s or {}, rng or random.Random(0)
@@ -37,11 +39,15 @@ class Fleet:
         self.p_saving, self.plans = p_saving, plans  # results that come later; plans that are changed to
         self.saving: list[tuple[float, str, StageTask]] = []
         self.class_keys = class_keys or {}  # of tasks whose stage's class says their key
+        self.parks = parks  # models that leave wait in host memory
+        self.too_large = too_large  # (group, task) without memory for it
+        self.most_loads = 20 * len(dispatcher.groups)  # while no task is over
         self.load_s = load_s if isinstance(load_s, dict) else {0: load_s, 1: load_s, 2: load_s}
         self.now, self.busy = 0.0, {}
         self.ran: list[tuple[str, StageTask, float]] = []
         self.loads: list[tuple[str, int]] = []
         self.given_up: list[StageTask] = []
+        self.n_loads_before = 0  # the last task was over
 
     def go(self) -> float:
         """Until nothing is open; returns the makespan."""
@@ -52,6 +58,7 @@ class Fleet:
             actions = self.dispatcher.decide(self.now)
             for action in actions:
                 self._do(action)
+            assert len(self.loads) - self.n_loads_before <= self.most_loads, "models come and go for ever"
             if actions:
                 continue
             wait_s, next_s = self.dispatcher.wake_s(self.now), self._next_s()
@@ -104,14 +111,14 @@ class Fleet:
         if self.rng.random() < self.p_death:
             self.saving = [one for one in self.saving if one[1] != group]
             for task in self.dispatcher.lost(group, self.now, "was killed"):
-                self.given_up.append(task)
-                self.dispatcher.add(self.flow.failed(task, ItemFailure("x", "WorkerLost", "gone")))
+                self._give_up(task, "WorkerLost")
             return True
         self.dispatcher.answered(group)
         if isinstance(action, LoadStage):
             gives_keys = any(task.stage == action.stage for task in self.class_keys)
             seconds = self.load_s[action.stage]
-            self.dispatcher.loaded(group, action.stage, action.fit, seconds, gives_keys=gives_keys)
+            parked = dict.fromkeys(self._left_by(group, action.stage), seconds / 10) if self.parks else {}
+            self.dispatcher.loaded(group, action.stage, action.fit, seconds, parked, gives_keys=gives_keys)
             return True
         if action.asks:
             for task in action.tasks:
@@ -119,7 +126,11 @@ class Fleet:
             return True
         for task in action.tasks:
             seconds = self._seconds(group, task.stage)
-            if self.rng.random() < self.p_saving:
+            if (group, task) in self.too_large:
+                if self.dispatcher.out_of_memory(group, task) is None:
+                    self.dispatcher.ended(group, task)
+                    self._give_up(task, "OutOfMemory")
+            elif self.rng.random() < self.p_saving:
                 self.dispatcher.made(group, task, seconds)
                 self.saving.append((self.now + self.rng.random(), group, task))
             else:
@@ -127,8 +138,18 @@ class Fleet:
                 self._done(group, task)
         return True
 
+    def _left_by(self, group: str, loaded: int) -> set[int]:
+        """Stages whose models its worker had before, and has not with this one."""
+        has = self.dispatcher.groups[group].resident
+        return {stage for where, stage in self.loads if where == group and stage not in has} - {loaded}
+
+    def _give_up(self, task: StageTask, why: str) -> None:
+        self.given_up.append(task)
+        self.dispatcher.go_on(self.flow.failed(task, ItemFailure("x", why, "gone")))
+
     def _done(self, group: str, task: StageTask) -> None:
         self.ran.append((group, task, self.now))
+        self.n_loads_before = len(self.loads)
         self.dispatcher.go_on(self.flow.done(task, {}))
 
 

@@ -1,6 +1,7 @@
 """Who runs what: every task exactly once whatever dies, nobody idle without need, plans as they are meant."""
 
 import random
+from collections.abc import Sequence
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,6 +9,7 @@ from pipeline.dispatch.played_fleet import STAGES, Fleet, flow, phases_of_mode
 
 from evenload.pipeline.dispatch.actions import RunTasks
 from evenload.pipeline.dispatch.dispatcher import Dispatcher
+from evenload.pipeline.dispatch.hang_watch import EndWorker
 from evenload.pipeline.dispatch.item_flow import StageTask
 from evenload.pipeline.dispatch.queues.stage_queue import BatchRule
 from evenload.pipeline.plan import Fit, Phase, Unit
@@ -50,6 +52,79 @@ def test_every_task_ends_exactly_once_whatever_dies(
     assert fates.count("failed") == len(played.given_up)
     assert fates.count("done") == n_items - len(played.given_up)
     assert p_death > 0 or not played.given_up
+
+
+@given(
+    st.integers(1, 12), st.integers(1, 3), st.integers(0, 10**6), st.sampled_from([0.0, 0.0, 0.1]),
+    st.sampled_from([0.0, 0.5]), st.booleans(), st.sampled_from([0.0, 0.3]),
+)  # fmt: skip
+@settings(deadline=None, max_examples=150)
+def test_shares_of_a_plan_keep_nobody_from_what_is_left(
+    n_items, n_devices, seed, p_death, p_saving, parks, p_too_large
+) -> None:
+    """Tasks come back, and devices differ from what was planned: no share is just what is left."""
+    rng = random.Random(seed)
+    stages, devices = ("edit", "score", "save")[: rng.choice([2, 3])], [f"d{at}" for at in range(n_devices)]
+    too_large = frozenset(
+        (device, StageTask(stage, at))
+        for device in devices[1:] for stage in range(len(stages)) for at in range(n_items)
+        if rng.random() < p_too_large
+    )  # fmt: skip
+    plans = [random_phases(rng, stages, devices, n_items) for _ in range(rng.choice([1, 1, 3]))]
+    batch = {at: BatchRule(rng.choice([1, 3]), rng.choice([0.0, 2.0])) for at in range(3)}
+    dispatcher = Dispatcher(plans[0], stages, oom=("other_device",), batch=batch)
+    played = Fleet(
+        dispatcher, flow(n_items, stages), rng=rng, p_death=p_death, p_saving=p_saving, parks=parks,
+        plans=plans[1:],
+        item_s={device: rng.choice([0.1, 1.0, 5.0]) for device in devices}, too_large=too_large,
+        load_s={at: rng.choice([0.0, 1.0, 10.0]) for at in range(3)},
+    )  # fmt: skip
+    try:
+        played.go()
+    except AssertionError as error:
+        if dispatcher.why_stuck() is None or not (p_death or p_too_large):
+            raise error
+        return  # a real run ends here, and says why
+    tasks = [task for _, task, _ in played.ran]
+    assert len(tasks) == len(set(tasks))
+    assert len(played.ran) == len(stages) * n_items or p_death or p_too_large
+
+
+def test_tasks_that_come_back_are_no_part_of_a_share_that_is_done() -> None:
+    dispatcher = Dispatcher((Phase((Unit(("d0",), "edit", limit=2),), ("edit",)),), ("edit",))
+    group, tasks = dispatcher.groups["d0"], [StageTask(0, 0), StageTask(0, 1)]
+    dispatcher.add(tasks)
+    for come_back in (
+        lambda: dispatcher.lost("d0", 0.0, "was killed"),
+        lambda: dispatcher.restart("d0"),
+        lambda: dispatcher.again("d0", tasks[0]),
+        lambda: dispatcher.end_slow("d0", EndWorker("d0", "was killed", later=(tasks[0],))),
+    ):
+        dispatcher.up("d0")
+        group.reset()
+        dispatcher.loaded("d0", 0, Fit())
+        assert isinstance(dispatcher.decide(9.0)[0], RunTasks)
+        assert group.n_taken == {0: 1}
+        come_back()
+        assert group.n_taken == {0: 0}
+
+
+def random_phases(
+    rng: random.Random, stages: Sequence[str], devices: Sequence[str], n_items: int
+) -> tuple[Phase, ...]:
+    """Stages one after the other or side by side, each on some of the devices, which get shares of it."""
+    phases, at = [], 0
+    while at < len(stages):
+        side_by_side = tuple(stages[at : at + rng.randint(1, 2)])
+        units = [
+            Unit((device,), stage, limit=rng.choice([None, rng.randint(1, n_items)]))
+            for stage in side_by_side for device in rng.sample(devices, rng.randint(1, len(devices)))
+        ]  # fmt: skip
+        if len(devices) > 1 and len(side_by_side) == 1 and rng.random() < 0.2:
+            units = [Unit(tuple(devices), side_by_side[0], Fit("layer_split"))]
+        phases.append(Phase(tuple(units), side_by_side))
+        at += len(side_by_side)
+    return tuple(phases)
 
 
 @given(

@@ -50,7 +50,7 @@ class DeviceGroup:
     item_s      stage -> seconds for an item lately; ``n_timed`` and ``total_s``: of all so far
     lowered     stage -> its fit, where memory ran out with the planned one
     refused     stage -> why it cannot be built here
-    n_taken     stage -> tasks that were taken since the plan was made
+    n_taken     stage -> tasks that were taken since the plan was made, and did not come back
     barred      stages that may not run here
     """
 
@@ -88,6 +88,22 @@ class DeviceGroup:
 
     def may_start(self, now: float) -> bool:
         return self.state == "off" and not self.is_draining and now >= self.back_off.not_before_s
+
+    def take(self, tasks: Collection[StageTask], now: float) -> None:
+        """Its worker is given an order with these."""
+        self.is_ordered = True
+        self.running.update(dict.fromkeys(tasks, now))
+        self._count(tasks, 1)
+
+    def give_back(self, tasks: Collection[StageTask]) -> None:
+        """These wait again: they are no part of its share of the plan that is done."""
+        for task in tasks:
+            self.running.pop(task, None)
+        self._count(tasks, -1)
+
+    def _count(self, tasks: Collection[StageTask], by: int) -> None:
+        for task in tasks:
+            self.n_taken[task.stage] = self.n_taken.get(task.stage, 0) + by
 
     def timed(self, stage: int, seconds: float) -> None:
         """It took ``seconds`` for an item."""

@@ -146,7 +146,7 @@ class Dispatcher:
 
     def _order(self, group: DeviceGroup, now: float) -> Action | None:
         assignment = self._chooser.choose(group, now)
-        if assignment is None or self._state.turn(assignment, group) >= self._state.n_phases:
+        if assignment is None or self._chooser.is_left_to_others(group, assignment, now):
             assignment = self._chooser.ahead(group, now) or assignment
         if assignment is None:
             return None
@@ -158,10 +158,7 @@ class Dispatcher:
         if group.running and any(map(self._suspects.is_alone, (lead.task, *group.running))):
             return None
         tasks = tuple(self._state.take(group, assignment, lead))
-        group.is_ordered = True
-        group.running.update(dict.fromkeys(tasks, now))
-        if not lead.asks:
-            group.n_taken[assignment.stage] = group.n_taken.get(assignment.stage, 0) + len(tasks)
+        group.take(tasks, now)
         most = self.batch_of(group.id, assignment.stage)
         return RunTasks(group.id, tasks, self.waiting.order, lead.key, most, lead.asks)
 
@@ -299,7 +296,7 @@ class Dispatcher:
 
     def again(self, group_id: str, task: StageTask) -> None:
         """The task was not run after all."""
-        self.groups[group_id].running.pop(task, None)
+        self.groups[group_id].give_back([task])
         self.add([task])
 
     def one_by_one(self, group_id: str, stage: int) -> None:
@@ -309,12 +306,11 @@ class Dispatcher:
     def out_of_memory(self, group_id: str, task: StageTask) -> str | None:
         """The task did not fit there. What is tried now, in words; None if nothing is left to try."""
         group = self.groups[group_id]
-        group.running.pop(task, None)
         n_together, fits = self.batch_of(group_id, task.stage), self._fits.get(self.stages[task.stage], ())
         elsewhere = functools.partial(self._elsewhere, group, task)
         said = try_less(group, task.stage, n_together, self._oom, fits, elsewhere)
         if said is not None:
-            self.add([task])
+            self.again(group_id, task)
         return said
 
     def _elsewhere(self, group: DeviceGroup, task: StageTask) -> str | None:
@@ -335,14 +331,19 @@ class Dispatcher:
         """
         group = self.groups[group_id]
         again, given_up = self._suspects.after_loss(group.running, group.saving, blames=blames)
-        self.add(again)
         stage = group.loading
-        if not group.running and group.back_off.died(how, now, said=said, building=stage):
+        is_early = not group.running
+        self._put_back(group, again)
+        if is_early and group.back_off.died(how, now, said=said, building=stage):
             assert stage is not None
             group.refused[stage] = f"its worker {how} while it loaded the model{said}"
         group.reset()
         group.state = "lost" if group.back_off.why_given_up else "off"
         return given_up
+
+    def _put_back(self, group: DeviceGroup, tasks: Collection[StageTask]) -> None:
+        group.give_back(tasks)
+        self.add(tasks)
 
     def smaller_fit(self, group_id: str, stage: int) -> str | None:
         """The model did not even load there: another fit, in words, or None."""
@@ -355,7 +356,7 @@ class Dispatcher:
         """Its worker is ended from outside, and replaced. Returns the tasks that are given up."""
         group = self.groups[group_id]
         again, given_up = self._suspects.after_end((*group.running, *group.saving))
-        self.add(again)
+        self._put_back(group, again)
         group.reset()
         group.state = "off"
         return given_up
@@ -363,8 +364,9 @@ class Dispatcher:
     def end_slow(self, group_id: str, order: EndWorker) -> list[StageTask]:
         """Its worker is ended as it took too long. Others than ``order`` blames go on as in ``restart``."""
         group = self.groups[group_id]
-        for task in (*order.failed, *order.later):
+        for task in order.failed:
             group.running.pop(task, None)
+        group.give_back(order.later)
         self._suspects.hold(order.later)
         self._suspects.separate(order.alone)
         return self.restart(group_id)

@@ -118,7 +118,7 @@ class FleetState:
 
     def is_worth_loading(self, group: DeviceGroup, stage: int) -> bool:
         """Is there more work of ``stage`` than the groups that hold it will do while ``group`` loads it?"""
-        holders = [g for g in self.groups.values() if g is not group and stage in g.resident]
+        holders = self.holders(group, stage)
         known = [g.item_s[stage] for g in holders if stage in g.item_s]
         item_s = sum(known) / len(known) if known else self._item_s.get(stage)
         if not holders or item_s is None:
@@ -139,9 +139,10 @@ class FleetState:
         )
 
     def holders(self, group: DeviceGroup, stage: int) -> list[DeviceGroup]:
-        """Others who have the model."""
-        others = [g for g in self.groups.values() if g is not group and g.state == "up" and not g.is_draining]
-        return [g for g in others if stage in g.resident and stage not in g.refused]
+        """Others who have the model, and may run some of what waits."""
+        others = [g for g in self.groups.values() if g is not group and g.state == "up"]
+        there = [g for g in others if stage in g.resident and self._could_do(g, stage)]
+        return [g for g in there if self.waiting.has_for(g.id, stage)]
 
     def waits_for_its_own(self, group: DeviceGroup) -> bool:
         """It has, or could load, the model of a assignment of the plan whose tasks are on their way."""
@@ -188,9 +189,12 @@ class FleetState:
         return any(self.waiting.count(before) or self.tasks_on(before) for before in self.graph.before[stage])
 
     def could_run(self, group: DeviceGroup, task: StageTask) -> bool:
-        is_assigned = any(assignment.stage == task.stage for assignment in group.assignments)
-        is_there = group.state != "lost" and not group.is_draining and task.stage not in group.refused
-        return is_assigned and is_there and group.id not in self.waiting.avoid.get(task, ())
+        return self._could_do(group, task.stage) and group.id not in self.waiting.avoid.get(task, ())
+
+    def _could_do(self, group: DeviceGroup, stage: int) -> bool:
+        is_assigned = any(assignment.stage == stage for assignment in group.assignments)
+        is_there = group.state != "lost" and not group.is_draining
+        return is_assigned and is_there and stage not in group.refused
 
     def why_stuck(self) -> tuple[int, dict[str, str]] | None:
         """A stage that has tasks which nobody can run, and why not, by device; None if there is none."""

@@ -57,9 +57,20 @@ class WorkChooser:
             return False
         if not self._state.waiting.count(assignment.stage):
             return True
-        return self._holds and self._state.is_too_slow(
-            group, assignment.stage, self._state.holders(group, assignment.stage), now
-        )
+        return self._leaves_to_faster(group, assignment.stage, now)
+
+    def _leaves_to_faster(self, group: DeviceGroup, stage: int, now: float) -> bool:
+        return self._holds and self._state.is_too_slow(group, stage, self._state.holders(group, stage), now)
+
+    def is_left_to_others(self, group: DeviceGroup, assignment: Assignment, now: float) -> bool:
+        """It is more than the plan wants of ``group``, and another that has the model will do it.
+
+        If nobody would, ``group`` must: what comes next in its plan may wait for just these tasks.
+        """
+        stage = assignment.stage
+        if self._state.turn(assignment, group) < self._state.n_phases:
+            return False
+        return not all(self._leaves_to_faster(one, stage, now) for one in self._state.holders(group, stage))
 
     def _first(self, assignments: list[Assignment], group: DeviceGroup) -> Assignment | None:
         if not assignments:
@@ -82,6 +93,8 @@ class WorkChooser:
             is_back = any(p.phase > assignment.phase for p in mine)
             if is_back and assignment.stage not in group.parked:
                 return False  # those who still have the model there do it
+            if self._state.waits_for_its_own(group) and self.is_left_to_others(group, assignment, now):
+                return False  # it would be exchanged for its own at once
         if assignment.is_help and assignment.stage not in group.resident:
             is_planned = any(self._state.is_coming(p.stage) for p in group.assignments if not p.is_help)
             if (is_planned and group.state == "off") or not self._state.is_worth_loading(
@@ -95,7 +108,7 @@ class WorkChooser:
         streams = (assignment.phase, assignment.stage) in self._state.streams
         if streams and self._state.is_full_after(assignment.stage, self._queue, now):
             return False
-        return not (self._holds and self._state.is_too_slow(group, assignment.stage, holders, now))
+        return not self._leaves_to_faster(group, assignment.stage, now)
 
     def is_next(self, group: DeviceGroup, now: float) -> bool:
         """Nobody else wants its devices before it can be loaded for what is on its way."""

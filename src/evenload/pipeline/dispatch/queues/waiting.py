@@ -49,6 +49,10 @@ class Waiting:
     def of(self, stage: int) -> list[StageTask]:
         return list(self._queues[stage])
 
+    def has_for(self, group: str, stage: int) -> bool:
+        """Does a task of ``stage`` wait that ``group`` may run?"""
+        return any(group not in self.avoid.get(task, ()) for task in self._queues[stage])
+
     @property
     def order(self) -> str:
         """What comes first, in words."""
