@@ -68,7 +68,8 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "renumber": (renumber, {"phy2log": OLD, "ranks": [2, 0, -1], "n_slots": 9, "n_ranks": 4}),
     "resize": (
         Planner(OLD[0], 12, 8, 4).resize,
-        {"phy2log": OLD[0], "ep_size": 4, "nodes": [0, 0, 1, 1], "speeds": [1, 1, 2, 2], "dead": ()},
+        {"phy2log": OLD[0], "ep_size": 4, "group": None, "nodes": [0, 0, 1, 1], "speeds": [1, 1, 2, 2],
+         "dead": ()},
     ),
     "where_it_pays": (
         where_it_pays,
@@ -90,7 +91,13 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Router": (Router, {"graph": GRAPH, "speeds": [1, 1, 1, 2], "cost": "tokens"}),
     "solve": (Router(GRAPH).solve, {"demands": np.arange(8)}),
     "Dispatcher": (Dispatcher, {"graph": GRAPH, "layer": 0, "rank2gpu": [0, 1, 2, 3], "nodes": [0, 0, 1, 1]}),
-    "count": (Dispatcher(GRAPH).count, {"ids": [1, 2, -1]}),
+    "count": (Dispatcher(GRAPH).count, {"ids": [1, 2, -1], "counts": np.zeros(8, np.int64)}),
+    "map by shares": (Dispatcher(GRAPH).map, {"ids": [-1], "shares": np.zeros(12, np.int64)}),
+    "dithered_shares": (
+        Dispatcher(GRAPH).dithered_shares,
+        {"quotas": np.zeros(12, np.int64), "totals": np.zeros(8, int), "own": np.ones(8, int), "rank": 0,
+         "n_ranks": 4},
+    ),
     "exact_shares": (
         Dispatcher(GRAPH).exact_shares,
         {"quotas": np.zeros(12, np.int64), "counts": np.zeros((4, 8), np.int64), "rank": 0},
@@ -102,7 +109,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
          "cost": "tokens", "dead": ()},
     ),
     "WeightedCopies": (
-        WeightedCopies, {"phy2log": OLD, "n_experts": 8, "n_gpus": 4, "device": "cpu", "dead": [1]},
+        WeightedCopies, {"phy2log": OLD, "n_experts": 8, "n_gpus": 4, "device": "cpu", "dead": [3]},
     ),
     "refresh": (COPIES.refresh, {"loads": LOADS, "phy2log": OLD, "layers": [0, 1]}),
     "WeightedCopies.map": (
@@ -117,7 +124,11 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     ),
     "Cloner": (Cloner, {"homes": HOMES, "spare_slots": 1, "cap": 2, "n_ranks": 5, "costs": None}),
     "plan of clones": (Cloner(HOMES, 1).plan, {"counts": np.arange(8)}),
-    "map to clones": (CLONES.map, {"ids": [1, 2, -1], "rank": 2}),
+    "map to clones": (CLONES.map, {"ids": np.repeat(np.arange(8), CLONES.counts[2]), "rank": 2}),
+    "map by shares of clones": (
+        CLONES.dispatch.map, {"ids": [-1], "shares": np.zeros(CLONES.layer.n_slots, int)},
+    ),
+    "proves": (CLONES.certificate().proves, {"counts": CLONES.totals, "layer": CLONES.layer}),
     "shares of clones": (CLONES.dispatch.shares, {"counts": CLONES.counts, "rank": 1}),
     "FetchCosts": (
         FetchCosts,

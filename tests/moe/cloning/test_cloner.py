@@ -1,5 +1,8 @@
 """Clones of experts for each batch, against integer programs and plain sums."""
 
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +12,7 @@ from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError
 from evenload.moe import Cloner, Dispatcher, FetchCosts, clone_experts
 from evenload.moe.cloning.fetch_bound import most_groups_bound
+from evenload.moe.cloning.load_certificate import LoadCertificate
 from evenload.moe.cloning.milp import best_plan
 
 
@@ -148,8 +152,85 @@ def test_what_no_clone_can_change_is_proven():
     some = clone_experts([9, 1, 0, 2], [0, 1, 2, 3], [0, 0, 1, 0])
     assert some.peak == 5
     assert some.certificate().ranks == (0, 2)
-    forged = type(some.certificate())("mean", 6, 9, 5, (0,))
-    assert not forged.proves(np.array([9, 1, 0, 2]), some.layer)
+
+
+def all_plans(counts, layer, costs):
+    """(peak, fetches, seconds) of every set of clones, the peak by Hall's condition: tiny layers only."""
+    n_ranks, n_experts = layer.n_ranks, layer.n_experts
+    cells = [(e, r) for e in range(n_experts) for r in range(n_ranks) if layer.homes[e] != r]
+    token_s, near_s, far_s, hidden_s = costs.table().tolist()
+    nodes = costs.nodes_of(n_ranks)
+    for chosen in itertools.product((False, True), repeat=len(cells)):
+        clones = [cell for cell, is_chosen in zip(cells, chosen, strict=True) if is_chosen]
+        received, made = (np.bincount([c[i] for c in clones], minlength=n)
+                          for i, n in ((1, n_ranks), (0, n_experts)))  # fmt: skip
+        if (received > layer.spare).any() or (made > layer.cap).any():
+            continue
+        on = [{int(layer.homes[e])} | {r for f, r in clones if f == e} for e in range(n_experts)]
+        peak, links = 0, np.zeros((2, n_ranks))
+        for mask in range(1, 1 << n_ranks):
+            ranks = {r for r in range(n_ranks) if mask >> r & 1}
+            peak = max(
+                peak, -(-sum(int(c) for c, of in zip(counts, on, strict=True) if of <= ranks) // len(ranks))
+            )
+        for e, r in clones:
+            links[[0, 1], [layer.homes[e], r]] += near_s if nodes[layer.homes[e]] == nodes[r] else far_s
+        yield peak, len(clones), peak * token_s + max(links.max() - hidden_s, 0)
+
+
+def test_no_set_of_clones_is_below_a_bound():
+    rng = np.random.default_rng(12)
+    for _ in range(40):
+        n_ranks, n_experts = int(rng.integers(1, 4)), int(rng.integers(1, 4))
+        homes, spare = rng.integers(0, n_ranks, n_experts), rng.integers(0, 3, n_ranks)
+        counts, cap = rng.integers(0, rng.choice([3, 12, 50]), n_experts), rng.choice([0, 1, 9])
+        token_s, far = float(rng.choice([0.01, 0.1, 1])), float(rng.choice([0.3, 1, 3]))
+        nodes = tuple(rng.integers(0, 2, n_ranks).tolist())
+        costs = FetchCosts(token_s, 1.0, 1.0, far, nodes, hidden_s=float(rng.choice([0, 1])))
+        plans = [clone_experts(counts, homes, spare, cap, n_ranks=n_ranks, costs=c) for c in (None, costs)]
+        peaks, fetches, seconds = np.array(list(all_plans(counts, plans[0].layer, costs))).T
+        for plan in plans:
+            check_plan(plan, counts, homes, spare, cap)
+            assert plan.certificate().peak <= peaks.min() <= plan.peak
+            assert plan.fetch_bound <= fetches[peaks <= plan.peak].min() <= plan.fetches
+        assert plans[1].seconds_bound <= seconds.min() * (1 + 1e-12)
+        assert plans[1].seconds >= seconds.min() * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        ("mean", 6, 9, 5, (0,)),
+        ("mean", 4, 21, 15, (0, 0, 1, 2, 3)),  # a rank named twice does not weigh twice
+        ("mean", 4, 9, 3, (9,)),
+        ("cap", 6, 9, 5),
+        ("cap", 6, 9, 5, (), (4,)),
+        ("room", 6, 12, 5),
+        ("slots", 6, 2, 1),
+        ("whatever", 6, 1, 0),
+    ],
+)
+def test_a_forged_certificate_proves_nothing(forged):
+    plan = clone_experts([9, 1, 0, 2], [0, 1, 2, 3], [1, 1, 1, 1])
+    assert plan.peak == 3
+    assert not LoadCertificate(*forged).proves([9, 1, 0, 2], plan.layer)
+    with pytest.raises(ConfigError, match="shape"):
+        plan.certificate().proves([9, 1], plan.layer)
+
+
+def test_a_plan_stays_what_it_is_whatever_is_planned_next_by_whom():
+    cloner, all_counts = Cloner(np.arange(64) // 4, 2), list(batches(16, 64, 512, n=24))
+    alone = [clone_experts(counts, np.arange(64) // 4, 2) for counts in all_counts]
+    buffer = np.empty(64, np.int64)
+    kept = []
+    for counts in all_counts:
+        buffer[:] = counts
+        kept.append(cloner.plan(buffer))
+    with ThreadPoolExecutor(4) as pool:
+        kept += pool.map(cloner.plan, all_counts)
+    for plan, other in zip(kept, alone * 2, strict=True):
+        for name in ("experts", "ranks", "tokens", "loads", "totals"):
+            np.testing.assert_array_equal(getattr(plan, name), getattr(other, name))
 
 
 def test_ids_fill_the_quotas_exactly_over_all_ranks():
@@ -216,6 +297,12 @@ def test_ids_that_were_not_counted_are_refused():
     plan = clone_experts([[5, 1], [1, 1]], [0, 1], 1)
     with pytest.raises(ConfigError, match="counted"):
         plan.map([0] * 9, 0)
+    with pytest.raises(ConfigError, match="shares of 6"):
+        plan.map([0], 0)
+    with pytest.raises(ConfigError, match="from -1"):
+        plan.dispatch.map([0], -np.ones(4, int))
+    with pytest.raises(ConfigError, match="shape"):
+        plan.dispatch.map([0], np.ones(2, int))
     with pytest.raises(ConfigError, match="not the counts"):
         plan.dispatch.shares(np.ones((2, 2), int), 0)
     with pytest.raises(ConfigError, match="rank 5"):

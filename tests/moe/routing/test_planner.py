@@ -287,7 +287,7 @@ def test_a_gang_refuses_together_and_goes_on(gang, what, culprit_says, others_sa
 def test_a_gang_agrees_on_one_placement(gang):
     for found in gang:
         assert [np.unique(one).tolist() for one in found["agreed"]] == [[7], [0], [6]]
-        assert "dtype float64" in found["errors"]["agreement"]
+        assert "give whole numbers" in found["errors"]["agreement"]
         assert (
             "placements of shapes [[2, 3], [2, 3], [2, 4], [2, 3]]" in found["errors"]["agreement of shapes"]
         )

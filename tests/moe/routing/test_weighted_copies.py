@@ -9,7 +9,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from evenload.errors import ConfigError
 from evenload.moe import WeightedCopies
-from evenload.moe.routing.weighted_choice import GOLDEN, ONE, RELIEF_ONE, LayerWeights, choose_slots
+from evenload.moe.routing.weighted_choice import (
+    GOLDEN,
+    MOST_TOKENS,
+    ONE,
+    RELIEF_ONE,
+    LayerWeights,
+    choose_slots,
+)
 
 N_EXPERTS, N_GPUS, N_SLOTS = 8, 4, 16
 
@@ -28,7 +35,8 @@ def twin(ids, weights, counts, mask, rank, n_ranks, sweeps):
     own = [
         sum(1 for e, counted in zip(ids, mask, strict=True) if e == i and counted) for i in range(N_EXPERTS)
     ]
-    total = [*(own if counts is None else counts), 0]
+    total = [max(0, one) for one in (*(own if counts is None else counts), 0)]
+    total = [one // (max(total) // MOST_TOKENS + 1) for one in total]
     tokens = [total[e] * s for e, s in zip(expert, share, strict=True)]
     for _ in range(sweeps):
         load = [sum(tokens[g * width : (g + 1) * width]) for g in range(n_gpus)]
@@ -44,6 +52,8 @@ def twin(ids, weights, counts, mask, rank, n_ranks, sweeps):
             t * (total[e] * (ONE << 12) // sums[e]) >> 12 if e < N_EXPERTS else 0
             for t, e in zip(tokens, expert, strict=True)
         ]
+    left = [sum(t for t, e in zip(tokens, expert, strict=True) if e == i) for i in range(N_EXPERTS + 1)]
+    tokens = [t if left[e] > 0 else s for t, e, s in zip(tokens, expert, share, strict=True)]
     out = []
     for at, e in enumerate(ids):
         if not 0 <= e < N_EXPERTS:
@@ -79,9 +89,8 @@ def test_the_slots_are_the_twins(seed, n_ids, is_masked, is_counted, is_ranked):
     mask = random.random(n_ids) < 0.7 if is_masked else np.ones(n_ids, bool)
     counts = None
     if is_counted:
-        counts = np.bincount(ids[(ids >= 0) & (ids < N_EXPERTS)], minlength=N_EXPERTS) + random.integers(
-            0, 9, N_EXPERTS
-        )
+        counts = np.bincount(ids[(ids >= 0) & (ids < N_EXPERTS)], minlength=N_EXPERTS)
+        counts += counts_of_others(random)
     rank, n_ranks = (int(random.integers(3)), 3) if is_ranked else (None, 1)
     sweeps = int(random.integers(4))
     slots = copies.map(
@@ -101,7 +110,13 @@ def test_the_slots_are_the_twins(seed, n_ids, is_masked, is_counted, is_ranked):
     assert slots.tolist() == expected
 
 
-@settings(max_examples=60, deadline=None)
+def counts_of_others(random):
+    """[experts] few, many, very different, or wrong: what others say is not ours to trust."""
+    most = random.choice([9, 10**6, 2**33, 2**62])
+    return np.rint(most ** random.random(N_EXPERTS)).astype(np.int64) * random.integers(-1, 2, N_EXPERTS)
+
+
+@settings(max_examples=100, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 3))
 def test_each_id_goes_to_a_copy_of_its_expert_on_a_living_gpu(seed, sweeps):
     random = np.random.default_rng(seed)
@@ -112,7 +127,8 @@ def test_each_id_goes_to_a_copy_of_its_expert_on_a_living_gpu(seed, sweeps):
     copies.refresh(random.lognormal(3, 2, (2, N_EXPERTS)))
     ids = torch.from_numpy(random.integers(0, N_EXPERTS, (30, 2)).astype(np.int32))
     for layer in range(2):
-        slots = copies.map(ids, layer, sweeps=sweeps)
+        counts = torch.from_numpy(counts_of_others(random)) if seed % 2 else None
+        slots = copies.map(ids, layer, counts=counts, sweeps=sweeps)
         assert (slots.shape, slots.dtype) == (ids.shape, torch.int32)
         assert (phy2log[layer][slots.numpy()] == ids.numpy()).all()
         assert not set((slots // 4).unique().tolist()) & set(dead)
@@ -213,17 +229,28 @@ def test_a_refresh_is_in_place_and_may_be_of_some_layers():
     assert torch.equal(copies.layer(2).share, whole.layer(2).share)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.uint32, torch.int32])
+def test_slots_that_the_ids_dtype_cannot_hold_are_held(dtype):
+    phy2log = np.arange(320) % 100
+    ids = torch.arange(100).repeat(4)
+    slots = WeightedCopies(phy2log, 100, 8).map(torch.cat([ids, torch.tensor([120])]).to(dtype))
+    assert slots[-1] == -1
+    assert slots.max() > 255
+    assert (phy2log[slots[:-1].numpy()] == ids.numpy()).all()
+
+
 def test_loads_of_any_size_are_weights():
     placed = random_placement(np.random.default_rng(0))
     shares = []
-    for scale in (1.0, 1e12, 1e300):
+    for scale in (1.0, 1e12, 1e300, 1e-7, 1e-200):
         copies = WeightedCopies(placed, N_EXPERTS, N_GPUS)
         copies.refresh(np.arange(1.0, N_EXPERTS + 1)[None] * 1000 * scale)
         shares.append(copies.layer(0).share / ONE)
         sums = torch.zeros(N_EXPERTS + 1).scatter_add_(0, copies.layer(0).expert, shares[-1])
         assert sums[:-1].tolist() == [1.0] * N_EXPERTS
     loads = [np.bincount(np.arange(16) // 4, (s * 1).numpy()) for s in shares]
-    assert np.allclose(loads[1], loads[2], atol=1e-3)
+    for of_scale in loads:
+        assert np.allclose(of_scale, loads[1], atol=2e-2)
 
 
 @pytest.mark.parametrize(
@@ -234,6 +261,7 @@ def test_loads_of_any_size_are_weights():
         ({"n_experts": 9}, "expert"),
         ({"device": "toaster"}, "device"),
         ({"n_gpus": 0}, "n_gpus"),
+        ({"dead": [1]}, "expert 2 on dead GPUs only"),
     ],
 )
 def test_what_does_not_fit_is_refused(arguments, why):

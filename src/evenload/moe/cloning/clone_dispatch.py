@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload._arguments import array_of, whole
+from evenload._arguments import whole
 from evenload.errors import ConfigError
 from evenload.moe.cloning.clone_layer import CloneLayer
-from evenload.moe.routing.dispatch import bad_id, flat_ids, like
+from evenload.moe.routing.dispatch import bad_id, check_is_whole, flat_ids, like, whole_counts
 from evenload.moe.routing.dispatch_kernels import map_ids, share_exactly
 
 __all__ = ["CloneDispatch"]
@@ -59,13 +59,8 @@ class CloneDispatch:
         A rank's ids go to its own slots first, then to its node's, then anywhere. Raises ConfigError for
         counts that the plan was not made for.
         """
-        given = array_of("counts", counts)
-        if given.shape != (len(self._ranks), self._n_experts) or given.dtype.kind not in "iu":
-            raise ConfigError(
-                f"counts have shape {given.shape} and dtype {given.dtype}",
-                hint=f"give whole numbers, {[len(self._ranks), self._n_experts]}",
-            )
-        if given.min(initial=0) < 0 or not np.array_equal(given.sum(axis=0), self._totals):
+        given = whole_counts("counts", counts, (len(self._ranks), self._n_experts))
+        if not np.array_equal(given.sum(axis=0), self._totals):
             raise ConfigError(
                 "these are not the counts of the plan", hint="plan each batch from its own counts"
             )
@@ -74,7 +69,7 @@ class CloneDispatch:
         shares = np.zeros(len(self.quotas), np.int64)
         supply, room = np.zeros(len(self._ranks), np.int64), np.zeros(len(self._slots), np.int64)
         share_exactly(
-            self._start, self._slots, self._slot2rank, self.quotas, np.ascontiguousarray(given, np.int64),
+            self._start, self._slots, self._slot2rank, self.quotas, given,
             int(rank), self._ranks, self._nodes, supply, room, shares,
         )  # fmt: skip
         return shares
@@ -87,13 +82,11 @@ class CloneDispatch:
                 shares.
         """
         flat = flat_ids(ids)
+        shares = whole_counts("shares", shares, (len(self.quotas),))
         out = np.empty_like(flat)
         at, left = np.zeros(self._n_experts, np.int32), np.zeros(self._n_experts, np.int64)
         bad = map_ids(flat, self._start, self._slots, shares, at, left, out)
         if bad > 0:
             raise bad_id(flat[bad - 1], self._n_experts)
-        if bad < 0:
-            raise ConfigError(
-                "more ids of an expert than were counted", hint="map the ids that were planned for"
-            )
+        check_is_whole(out, shares, bad < 0)
         return like(ids, out)

@@ -27,8 +27,6 @@ class ClonePlan:
     peak                    the largest of them
     totals                  [experts] int64, the counts that the plan was made for
     layer                   homes and slots
-
-    The arrays are the planner's own: its next plan overwrites them.
     """
 
     layer: CloneLayer

@@ -1,6 +1,7 @@
 """``Cloner`` and ``clone_experts``: which experts are cloned for a batch, where to, and with how many
 tokens."""
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ MOST_COUNT = 1 << 38  # as the kernel's
 
 
 class Cloner:
-    """A planner of clones for one MoE layer, batch after batch; planning allocates next to no memory.
+    """A planner of clones for one MoE layer, batch after batch; threads may share one.
 
     homes        [experts] the rank that has each expert anyway
     spare_slots  how many clones a rank has room for: one number for all, or [ranks]
@@ -28,7 +29,7 @@ class Cloner:
     n_ranks      by default as many as ``spare_slots`` or the homes name
     costs        plan for the least time, by these, instead of the lowest peak
 
-    Not safe to use from two threads at once. Raises ConfigError for homes out of range and numbers below 0.
+    Raises ConfigError for homes out of range and numbers below 0.
     """
 
     def __init__(
@@ -55,49 +56,44 @@ class Cloner:
         self._block = np.zeros(block_words(layer.n_ranks, layer.n_experts), np.int64)
         tables = np.concatenate([layer.expert_start, layer.experts, layer.spare])
         self._block[: len(tables)] = tables
+        self._lock = threading.Lock()  # the kernel lets go of the GIL
         self._at, self._many = len(tables), 2 * layer.n_ranks + layer.n_experts
 
     def plan(self, counts: ArrayLike) -> ClonePlan:
         """Plan the clones of one batch.
 
         counts  [experts], or [ranks, experts] for dispatch: whole numbers of tokens that chose each expert,
-                over
-                all ranks or on each; int64 in C order: no copy
+                over all ranks or on each
 
-        Every rank that plans from the same counts gets the same plan, on any processor. The next call
-        overwrites the answer's arrays. Raises ConfigError for counts below 0, or of 2**38 tokens or more
-        together.
+        Every rank that plans from the same counts gets the same plan, on any processor. Raises ConfigError
+        for counts below 0, or of 2**38 tokens or more together.
         """
         rows = self._checked(counts)
         totals = rows if rows.ndim == 1 else rows.sum(axis=0)
         layer = self.layer
-        status = self._kernel(
-            totals,
-            layer.n_ranks,
-            layer.cap,
-            self._block,
-            self.costs is not None,
-            self._nodes,
-            self._table,
-            self._links,
-        )
+        with self._lock:
+            status = self._kernel(
+                totals, layer.n_ranks, layer.cap, self._block, self.costs is not None, self._nodes,
+                self._table, self._links,
+            )  # fmt: skip
+            answer = self._block[self._at : self._at + 3 * self._many + layer.n_ranks + 3].copy()
         if status:
             raise ConfigError(
                 f"counts from {totals.min()} to {totals.max()}",
                 hint=f"give whole numbers of 0 or more, together below {MOST_COUNT}",
             )
-        return self._answer(totals, rows if rows.ndim == 2 else None)
+        return self._plan_of(answer, totals, rows if rows.ndim == 2 else None)
 
-    def _answer(self, totals: NDArray[np.int64], rows: NDArray[np.int64] | None) -> ClonePlan:
-        """What the kernel wrote into the block."""
-        layer, block, at, many = self.layer, self._block, self._at, self._many
-        loads = at + 3 * many
-        end = loads + layer.n_ranks
-        peak, bound, n = block[end : end + 3].tolist()
-        experts, ranks = block[at : at + n], block[at + many : at + many + n]
-        tokens = block[at + 2 * many : at + 2 * many + n]
+    def _plan_of(
+        self, answer: NDArray[np.int64], totals: NDArray[np.int64], rows: NDArray[np.int64] | None
+    ) -> ClonePlan:
+        """What the kernel wrote (kernels/memory.py), as a plan."""
+        layer, many = self.layer, self._many
+        end = 3 * many + layer.n_ranks
+        peak, bound, n = answer[end:].tolist()
+        experts, ranks, tokens = (answer[at : at + n] for at in (0, many, 2 * many))
         return ClonePlan(
-            layer, totals, rows, experts, ranks, tokens, block[loads:end], peak, bound, self.costs
+            layer, totals, rows, experts, ranks, tokens, answer[3 * many : end], peak, bound, self.costs
         )
 
     def _checked(self, counts: Any) -> NDArray[np.int64]:
@@ -108,7 +104,7 @@ class Cloner:
                 f"counts have shape {array.shape}", hint=f"give [{n_experts}], or {[n_ranks, n_experts]}"
             )
         if array.dtype == np.int64 and array.ndim == 1 and array.flags.c_contiguous:
-            return array
+            return array.copy()  # the plan keeps it; the kernel refuses numbers out of range
         if array.dtype.kind not in "iu":
             raise ConfigError(f"counts have dtype {array.dtype}", hint="give whole numbers")
         if array.min(initial=0) < 0 or array.max(initial=0) >= MOST_COUNT // n_ranks:
@@ -116,7 +112,7 @@ class Cloner:
                 f"counts from {array.min()} to {array.max()}",
                 hint=f"give whole numbers of 0 or more, below {MOST_COUNT // n_ranks}",
             )
-        return np.ascontiguousarray(array, np.int64)
+        return np.array(array, np.int64, order="C")
 
 
 def clone_experts(

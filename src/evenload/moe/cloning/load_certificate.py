@@ -4,9 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from evenload._arguments import instance_of
 from evenload.moe.cloning.clone_layer import CloneLayer
+from evenload.moe.routing.dispatch import whole_counts
 
 __all__ = ["LoadCertificate", "load_certificate", "needed_clones"]
 
@@ -32,24 +34,32 @@ class LoadCertificate:
     ranks: tuple[int, ...] = ()
     experts: tuple[int, ...] = ()
 
-    def proves(self, counts: NDArray[np.int64], layer: CloneLayer) -> bool:
+    def proves(self, counts: ArrayLike, layer: CloneLayer) -> bool:
         """Whether the sums, made anew, are these, and show that one token less is too little.
 
-        counts  [experts] of the plan
+        counts  [experts] of the plan, or anybody's
+
+        Raises ConfigError if these are not whole numbers of each expert.
         """
+        instance_of("layer", layer, CloneLayer, "the plan's layer")
+        counts = whole_counts("counts", counts, (layer.n_experts,))
         loads = np.bincount(layer.homes, counts, layer.n_ranks).astype(np.int64)
         less = self.peak - 1
         if self.reason == "mean":
-            outside = np.setdiff1d(np.arange(layer.n_ranks), self.ranks)
-            sums = (int(loads[list(self.ranks)].sum()), less * len(self.ranks))
-            if layer.spare[outside].any():
+            named = np.isin(np.arange(layer.n_ranks), self.ranks)  # each once, however often it is named
+            sums = (int(loads[named].sum()), less * int(named.sum()))
+            if layer.spare[~named].any():
                 return False
         elif self.reason == "cap":
+            if len(self.experts) != 1 or self.experts[0] not in range(layer.n_experts):
+                return False
             sums = (int(counts[self.experts[0]]), less * (layer.cap + 1))
         elif self.reason == "room":
             sums = _room(counts, layer, loads, less)
-        else:
+        elif self.reason == "slots":
             sums = (sum(needed_clones(counts, layer, less)), int(layer.spare.sum()))
+        else:
+            return False
         return sums == (self.given, self.most) and self.given > self.most
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload._arguments import array_of
 from evenload._optional import require
 from evenload.errors import ConfigError, PeerLost, quoted
+from evenload.moe.routing.dispatch import places
 from evenload.moe.routing.exchange import attempt
 
 __all__ = ["agree_on"]
@@ -57,11 +57,9 @@ def agree_on(phy2log: Any, group: Any) -> NDArray[np.int64]:
 
 
 def _checked(phy2log: Any) -> NDArray[np.int64]:
-    found = array_of("phy2log", phy2log)
-    if found.ndim != 2 or found.dtype.kind not in "iu":
-        raise ConfigError(
-            f"phy2log has shape {found.shape} and dtype {found.dtype}", hint="give integers [layers, slots]"
-        )
+    found = places("phy2log", phy2log)
+    if found.ndim != 2:
+        raise ConfigError(f"phy2log has shape {found.shape}", hint="give integers [layers, slots]")
     return np.ascontiguousarray(found, np.int64)
 
 

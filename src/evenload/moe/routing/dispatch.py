@@ -11,7 +11,9 @@ from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Dispatcher", "bad_id", "flat_ids", "like", "places"]
+__all__ = ["Dispatcher", "bad_id", "check_is_whole", "flat_ids", "like", "places", "whole_counts"]
+
+MOST_IDS = 1 << 40  # so that sums over ranks and experts stay in 64 bits
 
 
 class Dispatcher:
@@ -64,7 +66,15 @@ class Dispatcher:
 
         Raises ConfigError for an id below -1 or from ``n_experts`` on.
         """
-        counts = np.empty(self.graph.n_experts, np.int64) if counts is None else counts
+        if counts is None:
+            counts = np.empty(self.graph.n_experts, np.int64)
+        elif (
+            whole_counts("counts", counts, (self.graph.n_experts,)) is not counts
+            or not counts.flags.writeable
+        ):
+            raise ConfigError(
+                f"counts to write to are {quoted(counts)}", hint=f"give [{self.graph.n_experts}] int64"
+            )
         flat = flat_ids(ids)
         bad = self.count_flat(flat, counts)
         if bad:
@@ -90,13 +100,8 @@ class Dispatcher:
         """
         from evenload.moe.routing.dispatch_kernels import share_exactly
 
-        counts = _counts("counts", counts)
-        if counts.shape != (len(self.rank2gpu), self.graph.n_experts):
-            raise ConfigError(
-                f"counts have shape {counts.shape}",
-                hint=f"give {[len(self.rank2gpu), self.graph.n_experts]}: a row for each rank",
-            )
-        self._check(quotas, counts.sum(axis=0), rank, len(counts))
+        counts = whole_counts("counts", counts, (len(self.rank2gpu), self.graph.n_experts))
+        quotas = self._checked(quotas, counts.sum(axis=0), rank, len(counts))
         shares = np.zeros(self.graph.n_slots, np.int64)
         share_exactly(
             self.slot_start, self.slots, self.graph.slot2gpu, quotas, counts, rank, self.rank2gpu,
@@ -114,12 +119,9 @@ class Dispatcher:
         """
         from evenload.moe.routing.dispatch_kernels import share_dithered
 
-        totals, own = _counts("totals", totals), _counts("own", own)
-        self._check(quotas, totals, rank, n_ranks)
-        if totals.shape != own.shape or own.min(initial=0) < 0:
-            raise ConfigError(
-                f"own counts {own.shape} beside totals {totals.shape}", hint="give counts of each expert"
-            )
+        shape = (self.graph.n_experts,)
+        totals, own = whole_counts("totals", totals, shape), whole_counts("own", own, shape)
+        quotas = self._checked(quotas, totals, rank, n_ranks)
         if 2 * n_ranks * int(own.max(initial=0)) * int(totals.max(initial=0)) >= 1 << 62:
             raise ConfigError("too many ids to scale in 64 bits", hint="use exact_shares, or smaller batches")
         shares = np.zeros(self.graph.n_slots, np.int64)
@@ -135,13 +137,11 @@ class Dispatcher:
         """
         flat = flat_ids(ids)
         out = np.empty_like(flat)
+        shares = whole_counts("shares", shares, (self.graph.n_slots,))
         bad = self.map_flat(flat, shares, out)
         if bad > 0:
             raise bad_id(flat[bad - 1], self.graph.n_experts)
-        if bad < 0:
-            raise ConfigError(
-                "more ids of an expert than its shares", hint="make the shares from these ids' counts"
-            )
+        check_is_whole(out, shares, bad < 0)
         return like(ids, out)
 
     def map_flat(self, flat: NDArray[Any], shares: NDArray[np.int64], out: NDArray[Any]) -> int:
@@ -164,20 +164,17 @@ class Dispatcher:
         log2slot[expert, np.arange(len(self.slots)) - self.slot_start[expert]] = self.slots
         return log2slot
 
-    def _check(self, quotas: NDArray[np.int64], totals: NDArray[np.int64], rank: int, n_ranks: int) -> None:
+    def _checked(self, quotas: Any, totals: NDArray[np.int64], rank: int, n_ranks: int) -> NDArray[np.int64]:
         if whole("rank", rank) >= whole("n_ranks", n_ranks):
             raise ConfigError(f"rank {rank} of {n_ranks}", hint=f"use 0 to {n_ranks - 1}")
-        if array_of("quotas", quotas).shape != (self.graph.n_slots,) or quotas.dtype != np.int64:
-            raise ConfigError(
-                f"quotas have shape {np.shape(quotas)}",
-                hint=f"give [{self.graph.n_slots}] int64, one layer's",
-            )
+        quotas = whole_counts("quotas", quotas, (self.graph.n_slots,))
         served = np.add.reduceat(np.append(quotas[self.slots], 0), self.slot_start[:-1])
         served[self.slot_start[:-1] == self.slot_start[1:]] = 0
         if not np.array_equal(served, totals):
             raise ConfigError(
                 "quotas do not sum to the counts", hint="route the sum of all ranks' counts first"
             )
+        return quotas
 
 
 def _expert_slots(graph: ReplicaGraph, layer: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -193,11 +190,32 @@ def _expert_slots(graph: ReplicaGraph, layer: int) -> tuple[NDArray[np.int32], N
     return start.astype(np.int32), slot[order].astype(np.int32)
 
 
-def _counts(name: str, values: Any) -> NDArray[np.int64]:
+def whole_counts(name: str, values: Any, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """``values`` as numbers of ids, int64 in C order; no copy of what is. Raises ConfigError for others."""
     array = array_of(name, values)
-    if array.dtype.kind not in "iu" and array.size:
-        raise ConfigError(f"{name} have dtype {array.dtype}", hint="give integers")
+    if array.shape != shape or (array.dtype.kind not in "iu" and array.size):
+        raise ConfigError(
+            f"{name} have shape {array.shape} and dtype {array.dtype}",
+            hint=f"give whole numbers, {list(shape)}",
+        )
+    least, most = array.min(initial=0), array.max(initial=0)
+    if least < 0 or most > MOST_IDS:
+        raise ConfigError(f"{name} from {least} to {most}", hint=f"give whole numbers from 0 to {MOST_IDS}")
     return np.ascontiguousarray(array, np.int64)
+
+
+def check_is_whole(out: NDArray[Any], shares: NDArray[np.int64], is_too_many: bool) -> None:
+    """Raise ConfigError unless the ids mapped to ``out`` are as many as their shares."""
+    if is_too_many:
+        raise ConfigError(
+            "more ids of an expert than its shares", hint="map the ids that were counted for the shares"
+        )
+    n_mapped, n_counted = int(np.count_nonzero(out >= 0)), int(shares.sum())
+    if n_mapped != n_counted:
+        raise ConfigError(
+            f"{n_mapped} ids, but shares of {n_counted}",
+            hint="map all the ids that were counted for the shares, in one call",
+        )
 
 
 def flat_ids(ids: Any) -> NDArray[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload._optional import require
-from evenload.errors import ConfigError, EvenloadError, PeerLost
+from evenload.errors import ConfigError, EvenloadError, PeerLost, quoted
 
 __all__ = ["Exchange", "attempt", "fact_of"]
 
@@ -46,6 +46,8 @@ class Exchange:
     def __init__(self, group: Any, *, is_summed: bool):
         self._torch = require("torch", extra="torch", why="routing over a process group")
         self._dist = require("torch.distributed", extra="torch", why="routing over a process group")
+        if not isinstance(group, self._dist.ProcessGroup):
+            raise ConfigError(f"group is {quoted(group)}", hint="give a group of torch.distributed, or None")
         self._group, self._is_summed = group, is_summed
         self._device = "cuda" if self._dist.get_backend(group) == "nccl" else "cpu"
         self.rank: int = self._dist.get_rank(group)

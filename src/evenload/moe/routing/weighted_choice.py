@@ -13,6 +13,7 @@ __all__ = ["ONE", "RELIEF_ONE", "LayerWeights", "choose_slots"]
 
 ONE = 1 << 16  # a whole token, a whole share
 RELIEF_ONE = 1 << 14  # a token moved for a token too many
+MOST_TOKENS = 1 << 22  # of an expert; counts are divided down to it, so that products stay in 64 bits
 GOLDEN = 40503  # 2**16 over the golden ratio
 
 
@@ -79,11 +80,13 @@ def _tokens(counts: Any, weights: LayerWeights, sweeps: int) -> Any:
     """[slots] of ``counts`` [experts], in 1/65536 of a token: by shares, evened out ``sweeps`` times.
 
     A sweep moves what GPUs have over the mean along their copies, as a current would flow, which is one
-    product with ``relief``; what would be taken from an empty slot is left over for the next sweep.
+    product with ``relief``; what would be taken from an empty slot is left over for the next sweep. An expert
+    that has none by ``counts``, or none left, is divided by its shares.
     """
     import torch
 
-    held = torch.cat([counts, counts.new_zeros(1)])
+    held = torch.cat([counts, counts.new_zeros(1)]).clamp(min=0)
+    held = held // (held.max() // MOST_TOKENS + 1)
     tokens = held[weights.expert] * weights.share
     for _ in range(sweeps):
         load = tokens.reshape(weights.n_gpus, -1).sum(1)
@@ -92,7 +95,8 @@ def _tokens(counts: Any, weights: LayerWeights, sweeps: int) -> Any:
         total = torch.zeros_like(held).scatter_add_(0, weights.expert, tokens)
         scale = held * (ONE << 12) // total.clamp(min=1)
         tokens = (tokens * scale[weights.expert]) >> 12
-    return tokens
+    total = torch.zeros_like(held).scatter_add_(0, weights.expert, tokens)
+    return torch.where(total[weights.expert] > 0, tokens, weights.share)
 
 
 def _thresholds(order: Any, start: Any, rank: int | None, n_ranks: int) -> Any:

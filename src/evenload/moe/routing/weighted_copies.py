@@ -15,6 +15,7 @@ from evenload.moe.routing.weighted_shares import layer_arrays
 __all__ = ["WeightedCopies"]
 
 MOST_LOAD = 1 << 38  # as the router takes them
+FRACTIONS = 20  # bits that loads with fractions are scaled up to
 
 
 class WeightedCopies:
@@ -84,7 +85,8 @@ class WeightedCopies:
         phy2log  [layers, slots] when experts have moved; None: where they are
         layers   those to set; None: all of them. Loads and placement have a row for each layer all the same
 
-        Raises ConfigError if a load is negative or not finite, shapes differ, or an expert has no copy.
+        Raises ConfigError if a load is negative or not finite, shapes differ, or an expert has no copy on a
+        living GPU.
         """
         torch = require("torch", extra="torch", why="weighted copies")
         n_layers = len(self._expert)
@@ -120,9 +122,9 @@ class WeightedCopies:
         n_ranks: int = 1,
         sweeps: int = 2,
     ) -> Any:
-        """Slot of each id, in the shape and dtype of ``ids``; -1 for any id that is no expert's.
+        """Slot of each id, in the shape of ``ids``; -1 for any id that is no expert's.
 
-        ids      tensor of integers, any shape, on the weights' device
+        ids      tensor of integers, any shape, on the weights' device. Slots are int32 for int32, else int64
         counts   tensor [experts] of all ranks' ids of this batch, where ``ids`` are only this rank's
         mask     tensor of truth values in the shape of ``ids``: False where an id is padding. It gets a slot,
                  but has no part in the weights
@@ -144,8 +146,11 @@ class WeightedCopies:
         n_ranks = whole("n_ranks", n_ranks, least=1)
         if rank is not None:
             rank = whole("rank", rank, most=n_ranks - 1)
+        wide = (
+            ids if ids.dtype in (torch.int32, torch.int64) else ids.long()
+        )  # slots may be more than experts
         return choose_slots(
-            ids, self.layer(layer), counts=counts, mask=mask, rank=rank, n_ranks=n_ranks,
+            wide, self.layer(layer), counts=counts, mask=mask, rank=rank, n_ranks=n_ranks,
             sweeps=whole("sweeps", sweeps, most=64),
         )  # fmt: skip
 
@@ -212,4 +217,8 @@ def _demands(loads: ArrayLike, shape: tuple[int, int]) -> NDArray[np.int64]:
             f"loads of shape {found.shape}, from {found.min(initial=0)} to {found.max(initial=0)}",
             hint=f"give finite loads of 0 or more, {list(shape)}",
         )
-    return np.rint(found * min(1.0, MOST_LOAD / max(found.sum(axis=1).max(), 1.0))).astype(np.int64)
+    total = found.sum(axis=1)
+    if (found % 1).any():  # not tokens but shares or means of them: as exact as whole numbers let them be
+        exponents = np.maximum(FRACTIONS - np.frexp(total)[1], 0)
+        found, total = np.ldexp(found, exponents[:, None]), np.ldexp(total, exponents)
+    return np.rint(found * min(1.0, MOST_LOAD / max(total.max(), 1.0))).astype(np.int64)

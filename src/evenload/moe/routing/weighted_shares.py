@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenload.balance.flow import ReplicaGraph, Router
+from evenload.errors import ConfigError
 from evenload.moe.routing.weighted_choice import ONE, RELIEF_ONE
 
 __all__ = ["layer_arrays"]
@@ -30,6 +31,11 @@ def layer_arrays(
     layers = np.arange(len(slots))[:, None]
     n_copies = np.zeros((len(slots), n_experts + 1), np.int64)
     np.add.at(n_copies, (layers, expert), 1)
+    lost = np.argwhere(n_copies[:, :-1] == 0)
+    if len(lost):
+        raise ConfigError(
+            f"layer {lost[0, 0]} has expert {lost[0, 1]} on dead GPUs only", hint="place it on a living one"
+        )
     first = np.concatenate([np.zeros((len(slots), 1), np.int64), n_copies[:, :-1].cumsum(axis=1)], axis=1)
     demand = np.pad(demands, ((0, 0), (0, 1)))[layers, expert].astype(np.float64)
     even = np.where(expert < n_experts, 1.0 / np.maximum(n_copies[layers, expert], 1), 0.0)

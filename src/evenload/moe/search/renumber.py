@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from evenload._arguments import array_of, whole
 from evenload.errors import ConfigError, quoted
+from evenload.moe.routing.dispatch import places
 
 __all__ = ["renumber"]
 
@@ -22,13 +23,13 @@ def renumber(phy2log: ArrayLike, ranks: Sequence[int], n_slots: int, *, n_ranks:
     To plan with few fetches: ``place(loads, fleet, old=renumber(...), target=...)``. Raises ConfigError if an
     old rank is named twice or is out of range, or slots do not divide.
     """
-    old = array_of("phy2log", phy2log)
+    old = places("phy2log", phy2log)
     old = old[None] if old.ndim == 1 else old
     n_ranks = whole("n_ranks", n_ranks, least=1)
     was = array_of("ranks", ranks)
-    if old.ndim != 2 or old.dtype.kind not in "iu" or not old.size or old.shape[1] % n_ranks:
+    if old.ndim != 2 or not old.size or old.shape[1] % n_ranks:
         raise ConfigError(
-            f"phy2log has shape {old.shape} and dtype {old.dtype}",
+            f"phy2log has shape {old.shape}",
             hint=f"give integers [layers, slots], as many slots on each of {n_ranks} ranks",
         )
     known = was[was >= 0] if was.ndim == 1 and was.dtype.kind in "iu" else None
@@ -45,9 +46,9 @@ def renumber(phy2log: ArrayLike, ranks: Sequence[int], n_slots: int, *, n_ranks:
     out = np.full((len(old), len(was), width), -1, np.int64)
     by_rank = old.astype(np.int64).reshape(len(old), n_ranks, -1)
     for layer, rows in zip(out, by_rank[:, known], strict=True):
-        n_holders = np.bincount(np.maximum(rows.reshape(-1), 0), rows.reshape(-1) >= 0)
-        for rank, row in zip(np.flatnonzero(was >= 0), rows, strict=True):
-            held = np.where(row >= 0, n_holders[np.maximum(row, 0)], np.inf)
+        _, at, n = np.unique(rows, return_inverse=True, return_counts=True)
+        n_holders = np.where(rows >= 0, n[at.reshape(rows.shape)], np.inf)
+        for rank, row, held in zip(np.flatnonzero(was >= 0), rows, n_holders, strict=True):
             kept = np.sort(np.argsort(held, kind="stable")[:width])
             layer[rank, : len(kept)] = row[kept]
     return out.reshape(len(old), n_slots)
