@@ -28,6 +28,7 @@ __all__ = [
     "keywords",
     "length",
     "number",
+    "places",
     "seconds",
     "sequence",
     "whole",
@@ -176,6 +177,14 @@ def array_of(name: str, values: Any) -> "NDArray[Any]":
     if array.dtype.kind not in "biuf":
         raise ConfigError(f"{name} has dtype {array.dtype}", hint=f"give {name} as real numbers")
     return array
+
+
+def places(name: str, values: Any) -> "NDArray[Any]":
+    """``values`` as an int32 array of places, of nodes, GPUs or experts; -1 for none."""
+    array = array_of(name, values)
+    if array.dtype.kind not in "iu" or not -1 <= array.min(initial=0) <= array.max(initial=0) <= MOST:
+        raise ConfigError(f"{name} is {quoted(values)}", hint="give whole numbers, -1 for none")
+    return array.astype("int32")
 
 
 def instance_of(name: str, value: Any, kind: type[T], how: str) -> T:

@@ -156,6 +156,7 @@ class TestDumps:
         ("a.npz", {"experts": COUNTS[0]}, FormatError, "shape (3, 4)"),
         ("a.npz", {"experts": COUNTS - 5}, FormatError, "ids from -5"),
         ("a.npz", {"counts": -COUNTS}, FormatError, "counts from -23"),
+        ("a.npz", {"counts": COUNTS / 100}, FormatError, "counts with fractions"),
         ("a.npz", {"counts": np.full((1, 1, 2), np.nan)}, FormatError, "counts from nan"),
         ("a.npz", {"counts": np.empty((0, 2, 3))}, FormatError, "shape (0, 2, 3)"),
         ("a.json", {"counts": [[[1, 2]], [[1]]]}, FormatError, ""),

@@ -25,6 +25,7 @@ __all__ = ["Trace", "count_ids", "read_trace"]
 Kind = Literal["ids", "counts"]
 ID_KEYS = ("experts", "topk_ids", "ids")  # [layers, tokens, top-k]
 TOKEN_KEYS = ("routed_experts",)  # [tokens, layers, top-k]
+MOST_ROUNDED = 0.01  # of all tokens: means of counts are as good as counts
 COUNT_KEYS = ("counts", "logical_count", "logical_expert_load", "expert_load")  # [steps, layers, experts]
 SLOT_KEYS = ("expert_load_window", "global_physical_count", "physical_count")  # [steps, layers, slots]
 MAP_KEYS = ("physical_to_logical_map", "last_physical_to_logical_map", "phy2log")  # [layers, slots]
@@ -172,7 +173,13 @@ def _of_counts(path: Path, counts: Any, n_experts: int | None) -> Trace:
         raise ConfigError(
             f"{path.name} has {counts.shape[2]} experts, not {n_experts}", hint="leave n_experts out"
         )
-    return Trace(path.stem, counts.shape[2], counts=np.rint(counts).astype(np.int64))
+    whole = np.rint(counts)
+    if np.abs(counts - whole).sum() > MOST_ROUNDED * counts.sum():
+        raise FormatError(
+            f"{path.name}: counts with fractions, from {counts.min()} to {counts.max()}",
+            hint="give numbers of tokens, not shares of them",
+        )
+    return Trace(path.stem, counts.shape[2], counts=whole.astype(np.int64))
 
 
 def _load(path: Path) -> dict[str, NDArray]:

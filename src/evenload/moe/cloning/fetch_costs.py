@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from evenload._arguments import number, whole
+from evenload._arguments import number, places, whole
 from evenload.errors import ConfigError
-from evenload.moe.routing.dispatch import places
 
 __all__ = ["FetchCosts"]
 

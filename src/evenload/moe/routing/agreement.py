@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from evenload._arguments import places
 from evenload._optional import require
 from evenload.errors import ConfigError, PeerLost, quoted
-from evenload.moe.routing.dispatch import places
 from evenload.moe.routing.exchange import attempt
 
 __all__ = ["agree_on"]

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload._arguments import MOST, array_of, instance_of, whole
+from evenload._arguments import array_of, instance_of, places, whole
 from evenload._optional import require
 from evenload.balance.flow import ReplicaGraph
 from evenload.errors import ConfigError, quoted
 
-__all__ = ["Dispatcher", "bad_id", "check_is_whole", "flat_ids", "like", "places", "whole_counts"]
+__all__ = ["Dispatcher", "bad_id", "check_is_whole", "flat_ids", "like", "whole_counts"]
 
 MOST_IDS = 1 << 40  # so that sums over ranks and experts stay in 64 bits
 
@@ -254,14 +254,6 @@ def bad_id(found: Any, n_experts: int) -> ConfigError:
     return ConfigError(
         f"expert id {int(found)} of {n_experts}", hint=f"use 0 to {n_experts - 1}, and -1 for no expert"
     )
-
-
-def places(name: str, values: Any) -> NDArray[np.int32]:
-    """``values`` as places of nodes or GPUs, -1 for none. Raises ConfigError for others."""
-    array = array_of(name, values)
-    if array.dtype.kind not in "iu" or not -1 <= array.min(initial=0) <= array.max(initial=0) <= MOST:
-        raise ConfigError(f"{name} is {quoted(values)}", hint="give whole numbers, -1 for none")
-    return array.astype(np.int32)
 
 
 def _in_range(name: str, gpus: Sequence[int], n_gpus: int) -> NDArray[np.int32]:

@@ -6,14 +6,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload._arguments import array_of
+from evenload._arguments import array_of, places
 from evenload._optional import is_installed, require
 from evenload.balance.flow import Certificate, ReplicaGraph, Router, Routing
 from evenload.errors import ConfigError, EvenloadError, quoted
 from evenload.moe.routing.batch_plan import BatchPlan
 from evenload.moe.routing.deep_ep import FromBuffer
 from evenload.moe.routing.device import DevicePlanner
-from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like, places
+from evenload.moe.routing.dispatch import Dispatcher, bad_id, flat_ids, like
 from evenload.moe.routing.exchange import Exchange, attempt
 from evenload.moe.routing.layout import Layout
 

@@ -126,8 +126,7 @@ class WeightedCopies:
 
         ids      tensor of integers, any shape, on the weights' device. Slots are int32 for int32, else int64
         counts   tensor [experts] of all ranks' ids of this batch, where ``ids`` are only this rank's
-        mask     tensor of truth values in the shape of ``ids``: False where an id is padding. It gets a slot,
-                 but has no part in the weights
+        mask     tensor of truth values in their shape: False for padding, which has no part in the weights
         rank     this rank of ``n_ranks``, where each has ids of its own: thresholds of rounding are then
                  spread over the ranks. None: ranks with equal ids choose alike
         sweeps   how often the weights are corrected for the batch's own counts. Give 0 where ``ids`` are but
@@ -144,13 +143,10 @@ class WeightedCopies:
         _check_tensor("counts", counts, (self.n_experts,), device)
         _check_tensor("mask", mask, tuple(ids.shape), device, is_flag=True)
         n_ranks = whole("n_ranks", n_ranks, least=1)
-        if rank is not None:
-            rank = whole("rank", rank, most=n_ranks - 1)
-        wide = (
-            ids if ids.dtype in (torch.int32, torch.int64) else ids.long()
-        )  # slots may be more than experts
+        rank = None if rank is None else whole("rank", rank, most=n_ranks - 1)
+        ids = ids if ids.dtype in (torch.int32, torch.int64) else ids.long()  # slots are more than ids
         return choose_slots(
-            wide, self.layer(layer), counts=counts, mask=mask, rank=rank, n_ranks=n_ranks,
+            ids, self.layer(layer), counts=counts, mask=mask, rank=rank, n_ranks=n_ranks,
             sweeps=whole("sweeps", sweeps, most=64),
         )  # fmt: skip
 

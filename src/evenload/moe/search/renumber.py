@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from evenload._arguments import array_of, whole
+from evenload._arguments import array_of, places, whole
 from evenload.errors import ConfigError, quoted
-from evenload.moe.routing.dispatch import places
 
 __all__ = ["renumber"]
 
