@@ -1,5 +1,6 @@
 """Adapters of one frozen base: each ends as it does alone, fused, serially and in a loop of plain torch."""
 
+import contextlib
 import copy
 import json
 
@@ -12,7 +13,7 @@ from evenload.clients import SGD, AdamW, LoRA, Recipe, adapters, save_adapter
 from evenload.clients.lora.form import adapted_layers, with_adapters
 from evenload.clients.lora.training import _start
 from evenload.clients.spread.equivalence_check import difference
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, TaskError
 
 RECIPE = Recipe(optimizer=SGD(0.2, momentum=0.9), batch_size=4, epochs=2)
 
@@ -170,3 +171,81 @@ def test_adapters_of_a_model_of_transformers(kind):
 def test_what_cannot_be_an_adapter_is_refused(make, said):
     with pytest.raises(ConfigError, match=said):
         make()
+
+
+class Shared(nn.Module):
+    """A base whose last layer has the weight of its embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.middle, self.out = nn.Embedding(5, 8), nn.Linear(8, 8), nn.Linear(8, 5, bias=False)
+        self.out.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.middle(self.embed(x.argmax(1)))))
+
+
+def normed():
+    return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+def encoder():
+    layer = nn.TransformerEncoderLayer(5, 1, 8, dropout=0.0, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (1, 5)), layer, nn.Flatten(), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("make", [Base, Shared, normed, encoder])
+@pytest.mark.parametrize("also", [(), ("*.weight",)])
+def test_whatever_the_base_a_merged_adapter_is_the_adapter_and_the_step_it_was_trained_in(make, also):
+    torch.manual_seed(0)
+    base, data, form = make(), clients((8, 4)), LoRA(rank=2, also=also)
+    recipe = Recipe(optimizer=SGD(0.3), batch_size=4, epochs=2)
+    found = adapters(base, data, form, recipe=recipe, strategy="serial")[0]
+    assert all(float(t.abs().max()) > 0 for name, t in found.weights.items() if name.endswith("lora_B"))
+    x = clients((6,))[0][0]
+    beside, merged = found.model(), found.merged()
+    with torch.no_grad():
+        assert torch.allclose(beside(x), merged(x), atol=1e-5)
+        assert not torch.allclose(base.eval()(x), merged(x), atol=1e-3)
+        # a state dict of the very training, loaded into a model that never saw evenload's evaluation
+        plain = with_adapters(base, form)
+        plain.load_state_dict(dict(found.weights), strict=False)
+        for norm in (m for m in plain.modules() if isinstance(m, nn.BatchNorm1d)):
+            norm.eval()
+            assert float(norm.running_mean.abs().max()) > 0
+        assert torch.allclose(plain.train(make is not normed)(x), merged(x), atol=1e-5)
+
+
+def test_a_weight_that_is_computed_cannot_be_merged_and_adapters_are_not_stacked():
+    torch.manual_seed(0)
+    base = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(5, 3)))
+    found = adapters(base, clients((4,)), LoRA(rank=2), recipe=RECIPE, strategy="serial")[0]
+    with pytest.raises(ConfigError, match="computed from other"):
+        found.merged()
+    with pytest.raises(ConfigError, match="has adapters already"):
+        with_adapters(found.model(), LoRA(rank=2))
+
+
+def test_adapters_of_other_forms_are_not_lost_by_one_that_fails(base):
+    data, forms = clients(), [LoRA(rank=2), LoRA(rank=3), LoRA(rank=2)]
+    data[0] = (data[0][0], data[0][1] + 9)
+    with pytest.raises(TaskError) as error:
+        adapters(base, data, forms, recipe=RECIPE, strategy="serial")
+    assert [a.status for a in error.value.result] == ["failed", "ok", "ok"]
+
+
+def test_what_peft_cannot_hold_is_not_written(base, tmp_path):
+    pytest.importorskip("safetensors")
+    both = adapters(base, clients(), LoRA(rank=2, also="score.bias"), recipe=RECIPE, strategy="serial")[0]
+    alone = adapters(nn.Linear(5, 3), clients(), LoRA(rank=2), recipe=RECIPE, strategy="serial")[0]
+    for adapter in (both, alone):
+        with pytest.raises(ConfigError, match="PEFT"):
+            save_adapter(adapter, tmp_path / "one")
+    assert not (tmp_path / "one").exists()
+
+
+@pytest.mark.parametrize("name", ["rank", "alpha", "dropout", "targets", "also"])
+@pytest.mark.parametrize("value", ["", True, -1, 0.5, float("nan"), [3], [["a"]], {}, 2**0.5 * 1j, object()])
+def test_a_form_is_made_or_refused_and_never_fails_otherwise(name, value):
+    with contextlib.suppress(ConfigError):
+        assert isinstance(hash(LoRA(**{name: value})), int)

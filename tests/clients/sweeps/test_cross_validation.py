@@ -1,5 +1,7 @@
 """Cross-validation with scikit-learn's splitters and scorers: each fold is what training it alone gives."""
 
+import functools
+
 import numpy as np
 import pytest
 import torch
@@ -13,6 +15,7 @@ pytest.importorskip("sklearn")
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 from sklearn.model_selection import GroupKFold, LeaveOneOut, cross_val_score
+from sklearn.tree import DecisionTreeRegressor
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(30, 4, generator=G)
@@ -91,3 +94,79 @@ def test_what_cannot_be_scored_or_split_is_refused():
         cross_validate(net, X, Y[:29], 3)
     with pytest.raises(ConfigError, match="scoring"):
         cross_validate(net, X, Y, 3, recipe=RECIPE, scoring="beauty", strategy="serial")
+
+
+def test_folds_of_an_estimator_are_scikit_learns_whatever_the_targets():
+    rng = np.random.default_rng(0)
+    labels = np.sort(rng.integers(0, 3, 30))
+    tree = DecisionTreeRegressor(random_state=0)
+    pairs = [(LogisticRegression(), t) for t in (labels, labels * 1.0, np.array(["a", "b", "c"])[labels])]
+    for estimator, targets in [*pairs, (tree, labels), (tree, labels + 0.5)]:
+        found = cross_validate(estimator, X.numpy(), targets, 3)
+        expected = cross_val_score(estimator, X.numpy(), targets, cv=3)
+        assert found.scores["score"].tolist() == expected.tolist()
+
+
+def test_yes_and_no_by_one_logit_are_classes_and_shares_are_numbers():
+    recipe = Recipe(optimizer=SGD(0.5), loss="bce_with_logits", batch_size=8, epochs=5)
+    one = functools.partial(nn.Linear, 4, 1)
+    truth = (X @ WEIGHT[:, :1] > 0).float()
+    names = ["accuracy", "roc_auc", "neg_log_loss"]
+    found = cross_validate(one, X, truth, 3, recipe=recipe, scoring=names, strategy="serial")
+    own = cross_validate(one, X, truth, 3, recipe=recipe, strategy="serial")
+    assert np.array_equal(own.scores["score"], found.scores["accuracy"])
+    for estimator, state, (_, b) in zip(found.estimators, found.states, found.folds, strict=True):
+        p = (X[b] @ state["weight"].T + state["bias"]).sigmoid()
+        assert np.allclose(estimator.predict_proba(X[b])[:, 1:], p, atol=1e-6)
+        assert estimator.score(X[b], truth[b]) == ((p > 0.5) == truth[b].bool()).double().mean()
+    shares = cross_validate(one, X, truth * 0.5 + 0.2, 3, recipe=recipe, strategy="serial")
+    assert ((shares.estimators[0].predict(X) > 0) & (shares.estimators[0].predict(X) < 1)).all()
+    labels = torch.cat([truth, 1 - truth], 1)
+    several = cross_validate(lambda: nn.Linear(4, 2), X, labels, 3, recipe=recipe, strategy="serial")
+    assert several.estimators[0].predict(X).shape == (30, 2)
+    assert 0 <= several.mean() <= 1
+
+
+def test_masks_are_rows_and_a_fold_without_a_score_is_nan_with_a_warning():
+    a = np.arange(30) < 20
+    masked = cross_validate(net, X, Y, [(a, ~a)], recipe=RECIPE, strategy="serial")
+    given = cross_validate(net, X, Y, [(range(20), range(20, 30))], recipe=RECIPE, strategy="serial")
+    assert masked.folds[0][0].tolist() == list(range(20))
+    assert difference(masked.states[0], given.states[0]) == 0
+
+    def scorer(estimator, x, y):
+        if torch.equal(x, X[20:]):
+            raise ZeroDivisionError("no")
+        return 1.0
+
+    with pytest.warns(UserWarning, match="ZeroDivisionError: no"):
+        found = cross_validate(
+            net, X, Y, [(a, ~a), (~a, a)], recipe=RECIPE, scoring=scorer, strategy="serial"
+        )
+    assert np.isnan(found.scores["score"][0])
+    assert found.scores["score"][1] == 1.0
+    broken = X.clone()
+    broken[0] = float("nan")
+    with pytest.warns(UserWarning, match="ended as 'diverged'"):
+        found = cross_validate(net, broken, Y, [(a, ~a), (~a, a)], recipe=RECIPE, strategy="serial")
+    assert np.isnan(found.scores["score"]).tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cv": 1}, {"cv": 31}, {"cv": "many"}, {"cv": []}, {"cv": [([0, 30], [1])]}, {"cv": [([], [1])]},
+        {"cv": [([0], [])]}, {"cv": [([0.5], [1])]}, {"cv": [([0],)]}, {"cv": GroupKFold(2)},
+        {"scoring": []}, {"scoring": 3}, {"scoring": ["accuracy", "beauty"]},
+    ],
+)  # fmt: skip
+def test_what_gives_no_fold_or_score_is_refused_before_anything_is_trained(options, monkeypatch):
+    monkeypatch.setattr("evenload.clients.sweeps.cross_validation.train", None)
+    with pytest.raises(ConfigError):
+        cross_validate(net, X, Y, **options)
+
+
+@pytest.mark.parametrize(("x", "y"), [({"x": X}, Y), (X, np.array(["a", "b", "c"])[Y]), (X, 3)])
+def test_what_no_module_can_take_is_refused(x, y):
+    with pytest.raises(ConfigError):
+        cross_validate(net, x, y, 3)

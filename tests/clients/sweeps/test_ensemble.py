@@ -68,3 +68,46 @@ def test_what_would_be_no_ensemble_is_refused():
         ensemble(nn.Linear(4, 2), (X, Y), 2)
     with pytest.raises(ConfigError, match="no member"):
         ensemble(net, (X * float("nan"), Y), 2, recipe=RECIPE, strategy="serial")
+
+
+class Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.second(torch.tanh(self.first(x)))
+
+
+def test_members_with_tied_weights_are_asked_in_one_pass_as_each_alone():
+    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    members = ensemble(Tied, (x, x.argmax(1)), 3, strategy="serial")
+    for state, outputs in zip(members.states, members.outputs(x), strict=True):
+        alone = Tied()
+        alone.load_state_dict(state)
+        with torch.no_grad():
+            assert torch.allclose(alone(x), outputs, atol=1e-6)
+    assert members.why_one_by_one is None
+
+
+def test_rows_that_no_model_takes_change_nothing_and_no_rows_have_no_outputs():
+    x = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    members = ensemble(lambda: nn.Linear(4, 3), (x, x[:, :3].argmax(1)), 2, strategy="serial")
+    with pytest.raises(RuntimeError):
+        members.predict(x[:, :2])
+    assert members.why_one_by_one is None
+    assert members.predict(x[:0]).shape == (0, 3)
+    with pytest.raises(ConfigError, match="no tensor"):
+        members.predict(None)
+    one = ensemble(lambda: nn.Linear(4, 1), (x, x[:, :1]), 2, recipe=Recipe(loss="mse"), strategy="serial")
+    with pytest.raises(ConfigError, match="no logits of classes"):
+        one.predict_proba(x)
+
+
+@pytest.mark.parametrize("n", [0, -1, True, 1.5, "3", None])
+def test_members_are_counted_by_an_int(n):
+    with pytest.raises(ConfigError, match="n="):
+        ensemble(lambda: nn.Linear(4, 3), (torch.zeros(2, 4), torch.zeros(2)), n)

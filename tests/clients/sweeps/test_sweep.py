@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from evenload.clients import SGD, Adam, Recipe, evaluate, sweep, train
 from evenload.clients.spread.equivalence_check import difference
 from evenload.clients.sweeps.trials import groups_of, make_trials
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, TaskError
 
 G = torch.Generator().manual_seed(0)
 X = torch.randn(24, 5, generator=G, dtype=torch.float64)
@@ -102,3 +103,101 @@ def test_groups_hold_what_one_step_can_serve():
 def test_what_cannot_be_swept_is_refused(model, grid, options, said):
     with pytest.raises(ConfigError, match=said):
         sweep(model, DATA, grid, recipe=RECIPE, strategy="serial", **options)
+
+
+class Quiet:
+    """An argument of a model whose repr and equality do not tell it from others."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __repr__(self):
+        return "Quiet"
+
+    def __eq__(self, other):
+        return True
+
+    __hash__ = None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_arguments_are_told_apart_by_what_they_are_and_not_by_what_they_print(seed):
+    values = [float(v) for v in torch.rand(4, generator=torch.Generator().manual_seed(seed))]
+    wide = [np.zeros(3000) for _ in values]
+    for array, value in zip(wide, values, strict=True):
+        array[1500] = value
+
+    def made(start):
+        model = nn.Linear(5, 3).double()
+        nn.init.constant_(model.weight, start.value if isinstance(start, Quiet) else float(start[1500]))
+        return model
+
+    still = Recipe(optimizer=SGD(0.0), epochs=1)
+    for starts in ([Quiet(v) for v in values], wide):
+        found = sweep(made, DATA, {"start": starts, "lr": [0.0, 0.0]}, recipe=still, strategy="serial")
+        for trial in found:
+            start = trial.settings["start"]
+            value = start.value if isinstance(start, Quiet) else start[1500]
+            assert float(trial.state["weight"][0, 0]) == float(value)
+
+
+def test_whole_numbers_may_be_numpys():
+    grid = {"batch_size": np.array([6, 8]), "epochs": np.arange(1, 3), "width": np.array([3, 3])}
+    found = sweep(net, DATA, grid, recipe=RECIPE, strategy="serial")
+    assert len(found) == 8
+    assert len(found.plans) == 2  # by batch size
+
+
+def test_a_trial_whose_score_fails_is_the_last_and_says_why():
+    def score(model):
+        if float(model[0].weight.abs().max()) > 1e3:
+            return float("nan")
+        return 1 / 0 if model[0].weight.shape[0] == 3 else 1.0
+
+    with pytest.warns(UserWarning, match="has no score"):
+        found = sweep(
+            net, DATA, [{"width": 3}, {"width": 4}, {"width": 5, "lr": 1e4}], recipe=RECIPE, score=score,
+            strategy="serial",
+        )  # fmt: skip
+    assert [t.settings["width"] for t in found] == [4, 3, 5]
+    assert [t.score for t in found] == [1.0, -math.inf, -math.inf]
+    assert isinstance(found[1].error, ZeroDivisionError)
+    with pytest.warns(UserWarning, match="shapes cannot be multiplied"):
+        found = sweep(net, DATA, {"lr": [0.1]}, test=(X[:, :2], DATA[1]), strategy="serial")
+    assert found.best.score == -math.inf
+
+
+def brittle(width):
+    if width > 4:
+        raise RuntimeError("too wide")
+    return net(width)
+
+
+@pytest.mark.parametrize(
+    ("grid", "options", "said"),
+    [
+        (None, {}, "grid=None"),
+        ([1, 2], {}, r"grid=\[1, 2\]"),
+        ({1: [2]}, {}, "names"),
+        ({"seed": ["a"]}, {}, "seed='a'"),
+        ({"seed": [2**70]}, {}, "64 bits"),
+        ({"optimizer": [torch.optim.SGD]}, {}, "optimizer=SGD"),
+        ({"batch_size": [True]}, {}, "batch_size=True"),
+        ({"width": [3, 9]}, {}, "too wide"),
+        ({"lr": [0.1]}, {"score": "beauty"}, "beauty"),
+        ({"lr": [0.1]}, {"score": "accuracy"}, "needs examples"),
+        ({"lr": [0.1], "loss": ["cross_entropy", "mse"]}, {"score": "accuracy", "test": DATA}, "use loss"),
+        ({"lr": [0.1]}, {"test": (X[:0], DATA[1][:0])}, "no examples"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_is_trained(grid, options, said, monkeypatch):
+    monkeypatch.setattr("evenload.clients.tune.trainer.Trainer.run", None)
+    with pytest.raises(ConfigError, match=said):
+        sweep(brittle if grid == {"width": [3, 9]} else net, DATA, grid, strategy="serial", **options)
+
+
+def test_no_trial_at_all_is_an_error():
+    with pytest.raises(TaskError, match="none of 2 trials"):
+        sweep(net, (X[:, :2], DATA[1]), {"lr": [0.1, 0.2]}, strategy="serial")
+    with pytest.raises(TaskError, match="no examples"):
+        sweep(net, (X[:0], DATA[1][:0]), {"lr": [0.1, 0.2]}, strategy="serial")

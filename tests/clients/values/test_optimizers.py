@@ -204,3 +204,48 @@ def test_what_cannot_be_used_is_refused(make, said):
 def test_clients_of_two_optimizers_are_named():
     with pytest.raises(ConfigError, match=r"client 1 uses Adam, client 0 SGD"):
         train(net, clients(), [Recipe(optimizer=o) for o in (SGD(), Adam(), SGD())])
+
+
+@pytest.mark.parametrize("strategy", ["serial", "fused:2"])
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda p, g, state, lr, t: p - lr * g,
+        lambda p, g, state, lr, t: None,
+        lambda p, g, state, lr, t: ((p - lr * g).sum(), state),
+        lambda p, g, state, lr, t: (p - lr * g, None),
+        lambda p, g, state, lr, t: (0.5, state),
+    ],
+)
+def test_a_step_of_ones_own_that_returns_no_parameter_fails_by_name(step, strategy):
+    recipe = Recipe(optimizer=OwnOptimizer(lambda p: {}, step, lr=0.1), batch_size=2)
+    data = [(torch.ones(2, 3), torch.tensor([0, 1]))] * 2
+    run = train(nn.Linear(3, 2), data, recipe, strategy=strategy, on_error="return")
+    assert [r.status for r in run] == ["failed", "failed"]
+    assert all("the optimizer's step returned" in str(r.error) for r in run)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: OwnOptimizer(lambda p: {}, lambda *a: a, lr="a"),
+        lambda: TorchOptimizer("ASGD", lr=-1.0),
+        lambda: TorchOptimizer("ASGD", options=3),
+        lambda: TorchOptimizer("Optimizer"),
+        lambda: ParameterGroups(SGD(), 3),
+        lambda: ParameterGroups(SGD(), None),
+        lambda: ParameterGroups(SGD(), {"0.*": 3}),
+        lambda: ParameterGroups(SGD(), {0: {"lr": 0.1}}),
+        lambda: Recipe(objective=3),
+        lambda: Recipe(loss=3),
+        lambda: Recipe(augment=3),
+        lambda: Recipe(epochs=True),
+        lambda: TorchSchedule(lambda optimizer, steps: None).factor(0, 2),
+        lambda: OwnOptimizer.form([OwnOptimizer(lambda p: None, lambda *a: a)]),
+        lambda: OwnOptimizer.form([OwnOptimizer(lambda p: {"m": 0.0}, lambda *a: a)]),
+        lambda: OwnOptimizer.form([OwnOptimizer(lambda p: p.missing, lambda *a: a)]),
+    ],
+)
+def test_what_cannot_be_a_rule_is_refused_where_it_is_made(make):
+    with pytest.raises(ConfigError):
+        make()

@@ -6,6 +6,7 @@ from typing import Any
 
 from evenload._optional import require
 from evenload.clients.lora.training import Adapter
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["save_adapter"]
 
@@ -16,14 +17,20 @@ def save_adapter(adapter: Adapter, folder: str | Path) -> Path:
     """Write an adapter so that ``peft.PeftModel.from_pretrained(base, folder)`` reads it.
 
     Layers are named one by one as ``target_modules``; trained parameters of the base go along.
-    Raises MissingExtra without safetensors, OSError if the folder cannot be written.
+    Raises MissingExtra without safetensors, OSError if the folder cannot be written, and ConfigError for what
+    PEFT cannot hold: a layer with both an adapter and trained parameters, a base that is one layer.
     """
     safetensors: Any = require("safetensors.torch", extra="adapters", why="saving adapters")
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     named = {_peft_name(name): t.contiguous().cpu() for name, t in adapter.weights.items()}
     layers = sorted(n.rpartition(".")[0] for n in adapter.weights if n.endswith("lora_A"))
     others = sorted({n.rpartition(".")[0] for n in adapter.weights if "lora_" not in n})
+    if both := [name for name in layers if name in others or not name]:
+        raise ConfigError(
+            f"PEFT has no form for the adapter of {quoted(both[0])}",
+            hint="its layer is the whole base, or has trained parameters (`also`) beside it: use merged()",
+        )
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
     config = {
         "peft_type": "LORA",
         "r": adapter.lora.rank,

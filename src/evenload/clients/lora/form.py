@@ -38,15 +38,21 @@ class LoRA:
     also: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not isinstance(self.rank, int) or self.rank < 1:
-            raise ConfigError(f"LoRA(rank={quoted(self.rank)}): use a whole number above 0")
-        if not 0 <= self.dropout < 1:
+        if not isinstance(self.rank, int) or isinstance(self.rank, bool) or self.rank < 1:
+            raise ConfigError(f"LoRA(rank={quoted(self.rank)}): use an int above 0")
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             raise ConfigError(f"LoRA(dropout={quoted(self.dropout)}) is not in [0, 1)")
-        if self.alpha is not None and not (math.isfinite(self.alpha) and self.alpha > 0):
+        is_number = isinstance(self.alpha, int | float)
+        if self.alpha is not None and not (is_number and math.isfinite(self.alpha) and self.alpha > 0):
             raise ConfigError(f"LoRA(alpha={quoted(self.alpha)}) is not a finite number above 0")
         for name in ("targets", "also"):
             given = getattr(self, name)
-            object.__setattr__(self, name, (given,) if isinstance(given, str) else tuple(given))
+            patterns = (given,) if isinstance(given, str) else given
+            if not isinstance(patterns, tuple | list) or not all(isinstance(one, str) for one in patterns):
+                raise ConfigError(
+                    f"LoRA({name}={quoted(given)})", hint='give patterns of names: ("*q_proj",)'
+                )
+            object.__setattr__(self, name, tuple(patterns))
 
     @property
     def scale(self) -> float:
@@ -69,9 +75,11 @@ class AdaptedLinear(_Adapted, nn.Linear):  # pyrefly: ignore
 def with_adapters(base: nn.Module, lora: LoRA) -> nn.Module:
     """A copy of ``base``, frozen but for adapters in its linear layers and the parameters of ``lora.also``.
 
-    B is zero, so that the copy gives what ``base`` gives. Raises ConfigError where no layer fits, and for a
-    pattern of ``also`` that names nothing.
+    B is zero, so that the copy gives what ``base`` gives. Raises ConfigError where no layer fits, for a
+    pattern of ``also`` that names nothing, and for a base that has adapters already.
     """
+    if any(isinstance(module, _Adapted) for module in base.modules()):
+        raise ConfigError("the base has adapters already", hint="give what `merged()` of such an adapter is")
     model = copy.deepcopy(base)
     named = dict(model.named_parameters())
     for name, p in named.items():
@@ -87,6 +95,9 @@ def with_adapters(base: nn.Module, lora: LoRA) -> nn.Module:
         )
     for layer in layers.values():
         _adapt(layer, lora)
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoderLayer):
+            module.activation_relu_or_gelu = 0  # or evaluation reads the weights and never calls the layers
     return model
 
 
@@ -123,6 +134,8 @@ def _adapt(layer: Any, lora: LoRA) -> None:
 
 def _sizes(module: Any) -> tuple[int, int] | None:
     """(inputs, outputs) of a linear layer, of torch or of transformers (Conv1D); None for other modules."""
+    if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
+        return None  # of nn.MultiheadAttention, which reads its weight and never calls it
     if isinstance(module, nn.Linear):
         return module.in_features, module.out_features
     if type(module).__name__ in ("Conv1D", "AdaptedConv1D") and hasattr(module, "nf"):

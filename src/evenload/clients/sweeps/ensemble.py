@@ -17,7 +17,7 @@ from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import TrainResult
 from evenload.clients.values.strategy import Strategy
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = ["Ensemble", "ensemble"]
 
@@ -46,12 +46,18 @@ class Ensemble:
 
     @torch.no_grad()
     def outputs(self, x: Any) -> Tensor:
-        """Every member's outputs: [members, rows, ...]; ``x`` as the model takes it, rows along axis 0."""
+        """Every member's outputs: [members, rows, ...]; ``x`` as the model takes it, rows along axis 0.
+
+        Raises ConfigError for what is no tensor, and what the model raises.
+        """
         dtype = _dtype_of(self._model)
-        x = x if isinstance(x, dict | tuple) else torch.as_tensor(x)
+        try:
+            x = x if isinstance(x, dict | tuple) else torch.as_tensor(x)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(f"x={quoted(x)} is no tensor, array or list of numbers") from error
         x = map_batch(lambda t: t.to(dtype) if t.is_floating_point() else t, x)
         n = len(leaves_of(x)[0])
-        parts = [map_batch(lambda t, at=at: t[at : at + BATCH], x) for at in range(0, n, BATCH)]
+        parts = [map_batch(lambda t, at=at: t[at : at + BATCH], x) for at in range(0, max(1, n), BATCH)]
         return torch.cat([self._asked(part) for part in parts], 1)
 
     def predict(self, x: Any) -> Tensor:
@@ -59,8 +65,17 @@ class Ensemble:
         return self.outputs(x).mean(0)
 
     def predict_proba(self, x: Any) -> Tensor:
-        """The mean of the members' probabilities [rows, classes], of models that give logits."""
-        return self.outputs(x).softmax(2).mean(0)
+        """The mean of the members' probabilities [rows, classes], of models that give logits of classes.
+
+        Raises ConfigError for a model with one output per row.
+        """
+        outputs = self.outputs(x)
+        if outputs.dim() < 3 or outputs.shape[2] < 2:
+            raise ConfigError(
+                f"outputs of shape {tuple(outputs.shape[1:])} are no logits of classes",
+                hint="use predict(x), or outputs(x).sigmoid().mean(0) of one logit for yes or no",
+            )
+        return outputs.softmax(2).mean(0)
 
     def std(self, x: Any) -> Tensor:
         """How far members are apart: the standard deviation of their outputs, [rows, ...]."""
@@ -68,14 +83,20 @@ class Ensemble:
 
     def _asked(self, x: Batch) -> Tensor:
         def one(state: Mapping[str, Tensor]) -> Tensor:
-            return outputs_of(lambda *args, **kw: functional_call(self._model, dict(state), args, kw), x)
+            def call(*args: Any, **kw: Any) -> Any:  # of tied weights the state has each name's
+                return functional_call(self._model, dict(state), args, kw, tie_weights=False)
 
-        if self.why_one_by_one is None:
+            return outputs_of(call, x)
+
+        why = self.why_one_by_one
+        if why is None:
             try:
                 return vmap(one)(self._stack)
             except Exception as error:
-                self.why_one_by_one = f"{type(error).__name__}: {error}".splitlines()[0]
-        return torch.stack([one(state) for state in self.states])
+                why = f"{type(error).__name__}: {error}".splitlines()[0]
+        found = torch.stack([one(state) for state in self.states])
+        self.why_one_by_one = why  # unless x is what the model cannot take
+        return found
 
 
 def ensemble(
@@ -96,6 +117,8 @@ def ensemble(
     bootstrap  each member gets as many rows as there are, drawn with replacement
     Raises ConfigError for fewer than one member, or members that would all be the same start.
     """
+    if isinstance(n, bool) or not hasattr(n, "__index__"):
+        raise ConfigError(f"an ensemble of n={quoted(n)} members", hint="use an int above 0")
     if n < 1:
         raise ConfigError(f"an ensemble of n={n} members", hint="use 1 or more")
     if isinstance(model, nn.Module) and not bootstrap and n > 1:

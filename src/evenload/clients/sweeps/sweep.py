@@ -2,7 +2,9 @@
 
 import copy
 import functools
+import inspect
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,11 +16,12 @@ from torch import Tensor, nn
 from evenload.clients.evaluation import evaluate
 from evenload.clients.sweeps.trials import Trial, groups_of, make_trials
 from evenload.clients.tune.trainer import Trainer, template_of
+from evenload.clients.values.data import size_of
 from evenload.clients.values.options import TrainOptions
 from evenload.clients.values.recipe import Recipe
 from evenload.clients.values.result import ClientResult, TrainResult
 from evenload.clients.values.strategy import Strategy, TrainingPlan
-from evenload.errors import ConfigError, quoted
+from evenload.errors import ConfigError, TaskError, quoted
 
 __all__ = ["SweepResult", "TrialResult", "sweep"]
 
@@ -30,7 +33,8 @@ class TrialResult:
     """The outcome of one trial.
 
     score    larger is better: minus a loss, an accuracy, or what the caller's function gives;
-             -inf if it fails
+             -inf if it fails, or if that is no number
+    error    why there is no score, or None
     share    of its epochs or steps that it was given: less than 1 if it was stopped early
     metrics  what ``evaluate`` gave for the test examples
     """
@@ -40,6 +44,7 @@ class TrialResult:
     score: float
     share: float
     metrics: Mapping[str, float] = field(default_factory=dict)
+    error: Exception | None = None
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -103,11 +108,13 @@ def sweep(
              go on to ``halving`` times as much, and so on. Each is trained anew, so that the best is the one
              that a sweep without halving would give it
     A trial is what ``train`` gives alone, with the trial's number for an id. One that fails scores -inf.
-    Raises ConfigError for a grid that cannot be used, and for arguments that the model does not take.
+    Raises ConfigError, before training, for a grid, score or test that cannot be used and arguments that
+    the model does not take; TaskError if no trial can be trained.
     """
     trials = make_trials(grid, recipe or Recipe(), seed)
+    _check_score(score, test, trials)
     if halving is not None and (not isinstance(halving, int) or halving < 2):
-        raise ConfigError(f"halving={quoted(halving)}: use a whole number above 1, or None")
+        raise ConfigError(f"halving={quoted(halving)}: use an int above 1, or None")
     if isinstance(model, nn.Module) and (odd := next((t for t in trials if t.arguments), None)):
         raise ConfigError(
             f"no recipe or optimizer has a setting {quoted(next(iter(odd.arguments)))}",
@@ -124,13 +131,15 @@ class _Trainers:
     def __init__(self, model: Any, dataset: Any, strategy: Any, devices: Any, seed: int, stack: ExitStack):
         self._model, self._dataset, self._stack = model, dataset, stack
         self._options = {"strategy": strategy, "devices": devices, "seed": seed}
-        self._trainers: dict[str, Trainer] = {}
-        self._starts: dict[tuple[str, int], Mapping[str, Tensor]] = {}
+        self._trainers: dict[tuple, Trainer] = {}
+        self._starts: dict[tuple[tuple, int], Mapping[str, Tensor]] = {}
 
     def sweep(
         self, trials: list[Trial], halving: int | None, judge: Callable[..., TrialResult]
     ) -> SweepResult:
         """Train trials, rung by rung; ``judge`` makes a result of a client's."""
+        for trial in trials:
+            self._start(trial)  # an argument that the model refuses is told before anything is trained
         alive, found = trials, dict[int, TrialResult]()
         plans: dict[tuple[int, ...], TrainingPlan] = {}
         for share in _shares(trials, halving):
@@ -140,6 +149,7 @@ class _Trainers:
                 plans[tuple(trial.number for trial in group)] = trained.plan
                 ran += [judge(*pair, trainer.model, share=share) for pair in zip(group, trained, strict=True)]
             found |= {one.trial.number: one for one in ran}
+            _raise_for_none(ran)
             ran.sort(key=lambda one: (-one.score, one.trial.number))
             kept = {one.trial.number for one in ran[: -(-len(ran) // (halving or 1))]}
             alive = [trial for trial in alive if trial.number in kept]
@@ -148,40 +158,51 @@ class _Trainers:
 
     def train(self, group: Sequence[Trial]) -> tuple[TrainResult, Trainer]:
         """Train a group of trials. Failures are in its results."""
-        arguments = dict(group[0].arguments)
-        key = repr(arguments)
-        if key not in self._trainers:
-            made = Trainer(self._make(arguments), **self._options)
-            self._trainers[key] = self._stack.enter_context(made)
-        trainer = self._trainers[key]
+        trainer = self._trainer(group[0])
         options = TrainOptions(
-            start=[self._start(key, trial) for trial in group],
+            start=[self._start(trial) for trial in group],
             ids=[trial.number for trial in group],
             on_error="return",
         )
         return trainer.run([self._dataset] * len(group), [trial.recipe for trial in group], options), trainer
 
-    def _start(self, key: str, trial: Trial) -> Mapping[str, Tensor]:
-        if isinstance(self._model, nn.Module):
-            return self._trainers[key].start
-        if (key, trial.seed) not in self._starts:
-            made = template_of(self._make(dict(trial.arguments)), trial.seed)
-            self._starts[key, trial.seed] = {n: t.detach() for n, t in made.state_dict().items()}
-        return self._starts[key, trial.seed]
+    def _trainer(self, trial: Trial) -> Trainer:
+        key = trial.arguments_key
+        if key not in self._trainers:
+            made = Trainer(self._make(trial), **self._options)
+            self._trainers[key] = self._stack.enter_context(made)
+        return self._trainers[key]
 
-    def _make(self, arguments: dict[str, Any]) -> Any:
+    def _start(self, trial: Trial) -> Mapping[str, Tensor]:
         if isinstance(self._model, nn.Module):
+            return self._trainer(trial).start
+        key = trial.arguments_key, trial.seed
+        if key not in self._starts:
+            made = template_of(self._make(trial), trial.seed)
+            self._starts[key] = {n: t.detach() for n, t in made.state_dict().items()}
+        return self._starts[key]
+
+    def _make(self, trial: Trial) -> Any:
+        if isinstance(self._model, nn.Module) or not callable(self._model):
             return self._model
 
         def make() -> nn.Module:
+            arguments: dict[str, Any] = dict(trial.arguments)
             try:
-                return self._model(**arguments)
+                inspect.signature(self._model).bind(**arguments)
             except TypeError as error:
-                if not arguments:
-                    raise
                 raise ConfigError(
                     f"the model's function does not take {', '.join(map(quoted, arguments))}: {error}",
                     hint="a setting is a field of the recipe or its optimizer, 'seed', or for the model",
+                ) from error
+            except ValueError:
+                pass  # it has no signature
+            try:
+                return self._model(**arguments)
+            except Exception as error:
+                raise ConfigError(
+                    f"the model's function raised {type(error).__name__} for trial {trial.number}, "
+                    f"{quoted(dict(trial.settings))}: {error}"
                 ) from error
 
         return make
@@ -203,19 +224,48 @@ def _judged(
 ) -> TrialResult:
     if not result.is_usable:
         return TrialResult(trial, result, -math.inf, share)
+    metrics: Mapping[str, float] = {}
+    try:
+        if callable(score):
+            own = copy.deepcopy(model).eval()
+            own.load_state_dict(result.state)
+            with torch.no_grad():
+                value = float(score(own))
+        elif test is None:
+            value = -float(result.losses[-1])
+        else:
+            metrics = evaluate(model, result.state, test, trial.recipe)
+            value = metrics[score] if score != "loss" else -metrics["loss"]
+        error = ConfigError(f"the score is {value}") if math.isnan(value) else None
+    except Exception as raised:  # of the caller's function or examples: what is trained is not lost by it
+        value, error = math.nan, raised
+    if error is not None:
+        text = f"trial {trial.number} has no score: {type(error).__name__}: {error}"
+        warnings.warn(text.splitlines()[0], stacklevel=2)
+    return TrialResult(trial, result, -math.inf if error else value, share, metrics, error)
+
+
+def _check_score(score: Any, test: Any, trials: Sequence[Trial]) -> None:
+    """Raise ConfigError for a score that no trial, or not every trial, will have."""
     if callable(score):
-        own = copy.deepcopy(model).eval()
-        own.load_state_dict(result.state)
-        with torch.no_grad():
-            return TrialResult(trial, result, float(score(own)), share)
-    if test is None:
-        if score != "loss":
-            raise ConfigError(f"score={quoted(score)} needs examples to test with", hint="give test=(x, y)")
-        return TrialResult(trial, result, -float(result.losses[-1]), share)
-    metrics = evaluate(model, result.state, test, trial.recipe)
-    if score not in metrics:
+        return
+    recipes = [trial.recipe for trial in trials]
+    has_classes = all(r.loss == "cross_entropy" and r.objective is None for r in recipes)
+    known = ("loss", "accuracy") if has_classes else ("loss",)
+    if not isinstance(score, str) or score not in known:
         raise ConfigError(
-            f"score={quoted(score)} is not known here", hint=f"use {' or '.join(metrics)}, or a function"
+            f"score={quoted(score)} is not known here", hint=f"use {' or '.join(known)}, or a function"
         )
-    value = metrics[score] if score != "loss" else -metrics["loss"]
-    return TrialResult(trial, result, value if math.isfinite(value) else -math.inf, share, metrics)
+    if test is None and score != "loss":
+        raise ConfigError(f"score={quoted(score)} needs examples to test with", hint="give test=(x, y)")
+    if test is not None and size_of(test) == 0:
+        raise ConfigError("test has no examples", hint="leave it out, and the last training loss decides")
+
+
+def _raise_for_none(ran: Sequence[TrialResult]) -> None:
+    """Raise TaskError if no trial could even be begun."""
+    if any(one.result.status not in ("failed", "empty") for one in ran):
+        return
+    first = ran[0].result
+    why = first.error if first.error is not None else "the data has no examples"
+    raise TaskError(f"none of {len(ran)} trials could be trained: {why}", index=first.client) from first.error

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from evenload.clients.values.recipe import PER_CLIENT, Recipe
 from evenload.errors import ConfigError, quoted
 
@@ -29,6 +31,11 @@ class Trial:
     recipe: Recipe
     arguments: Mapping[str, Any]
     seed: int
+
+    @property
+    def arguments_key(self) -> tuple:
+        """What trials of one shape of model share."""
+        return identity_of(self.arguments)
 
     def cut_to(self, share: float) -> "Trial":
         """The trial with a share of its epochs or steps, one at least."""
@@ -56,10 +63,16 @@ def make_trials(grid: Any, recipe: Recipe, seed: int) -> list[Trial]:
                 raise ConfigError(
                     f"grid[{quoted(name)}]={quoted(values)}", hint="give a list of values for each name"
                 )
+        if any(not isinstance(name, str) for name in grid):
+            raise ConfigError(f"the grid has names {quoted(list(grid))}", hint="names are strings")
         columns = [list(values) for values in grid.values()]
         settings = [dict(zip(grid, line, strict=True)) for line in itertools.product(*columns)]
-    else:
+    elif isinstance(grid, Sequence) and all(isinstance(one, Mapping) for one in grid):
         settings = [dict(one) for one in grid]
+    else:
+        raise ConfigError(
+            f"grid={quoted(grid)}", hint="give {'lr': [0.1, 0.01]}, say, or a list of settings, each a dict"
+        )
     if not settings or not any(settings):
         raise ConfigError("the grid has no setting", hint="give {'lr': [0.1, 0.01]}, say, or a list of dicts")
     return [_trial(number, one, recipe, seed) for number, one in enumerate(settings)]
@@ -69,22 +82,47 @@ def groups_of(trials: Sequence[Trial]) -> list[list[Trial]]:
     """Trials that can be in one fused step: of one shape of model, with recipes that differ in numbers."""
     groups: dict[Any, list[Trial]] = {}
     for trial in trials:
-        fixed = [(name, getattr(trial.recipe, name)) for name in _RECIPE if name not in PER_CLIENT]
-        code = trial.recipe.optimizer.code(), trial.recipe.clip is None
-        groups.setdefault(repr((dict(trial.arguments), fixed, code)), []).append(trial)
+        fixed = {name: getattr(trial.recipe, name) for name in _RECIPE if name not in PER_CLIENT}
+        code = {"optimizer": trial.recipe.optimizer.code(), "clips": trial.recipe.clip is not None}
+        key = trial.arguments_key, identity_of(fixed), identity_of(code)
+        groups.setdefault(key, []).append(trial)
     return list(groups.values())
+
+
+def identity_of(settings: Mapping[str, Any]) -> tuple:
+    """A key that two mappings share only if their values are the same: equal plain values, or one object."""
+    return tuple((name, _identity(value)) for name, value in settings.items())
+
+
+def _identity(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return type(value), value
+    if isinstance(value, tuple | list):
+        return type(value), tuple(map(_identity, value))
+    return type(value), id(value)  # what it prints or equals need not be all that it is
 
 
 def _trial(number: int, settings: dict[str, Any], recipe: Recipe, seed: int) -> Trial:
     left = dict(settings)
-    own_seed = int(left.pop("seed", seed))
+    own_seed = left.pop("seed", seed)
+    if isinstance(own_seed, bool) or not hasattr(own_seed, "__index__") or abs(int(own_seed)) >= 2**63:
+        raise ConfigError(f"seed={quoted(own_seed)} of a trial is not an int of 64 bits")
+    own_seed = int(own_seed)
     changes = {name: left.pop(name) for name in list(left) if name in _RECIPE}
     optimizer = changes.pop("optimizer", recipe.optimizer)
     kind = optimizer if isinstance(optimizer, type) else type(optimizer)
     fields = [f.name for f in dataclasses.fields(kind) if f.init] if dataclasses.is_dataclass(kind) else []
     numbers = {name: left.pop(name) for name in list(left) if name in fields}
     if isinstance(optimizer, type):
-        changes["optimizer"] = optimizer(**numbers)
+        try:
+            changes["optimizer"] = optimizer(**numbers)
+        except TypeError as error:
+            raise ConfigError(
+                f"optimizer={optimizer.__name__} of a trial cannot be made of its settings alone: {error}",
+                hint="use SGD, Adam, ... of evenload.clients, or a value: TorchOptimizer('ASGD')",
+            ) from error
     else:
         changes["optimizer"] = dataclasses.replace(optimizer, **numbers) if numbers else optimizer
     if "steps" in changes and "epochs" not in changes:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenload.clients.values.optimizer import along
+from evenload.clients.values.optimizer import along, check_numbers
 from evenload.errors import ConfigError, UnknownName, quoted
 
 __all__ = ["OwnOptimizer", "TorchOptimizer"]
@@ -36,8 +36,7 @@ class OwnOptimizer:
                 f"OwnOptimizer(init={quoted(self.init)}, step={quoted(self.step)})",
                 hint="both are functions: init(p) -> state, step(p, g, state, lr, t) -> (p, state)",
             )
-        if not np.isfinite(self.lr) or self.lr < 0:
-            raise ConfigError(f"OwnOptimizer(lr={quoted(self.lr)}) is not a finite number >= 0")
+        check_numbers(self, lr=(0, None))
 
     def build(self, named: Mapping[str, Any]) -> Any:
         own = self
@@ -51,7 +50,7 @@ class OwnOptimizer:
                         kept["t"] = kept.get("t", 0) + 1
                         state = kept["state"] if "state" in kept else _checked(own.init(p), p)
                         lr, t = (p.new_tensor(float(v)) for v in (group["lr"], kept["t"]))
-                        fresh, kept["state"] = own.step(p, p.grad, state, lr, t)
+                        fresh, kept["state"] = _stepped(own.step(p, p.grad, state, lr, t), p)
                         p.copy_(fresh)
 
         return Serial(list(named.values()), {"lr": self.lr})
@@ -62,8 +61,17 @@ class OwnOptimizer:
 
     @classmethod
     def form(cls, all_of_them: Sequence["OwnOptimizer"]) -> tuple:
-        first = all_of_them[0]
-        return ("OwnOptimizer", first.init, first.step, tuple(first.init(torch.zeros(2, 2))))
+        first, p = all_of_them[0], torch.zeros(2, 2)
+        try:
+            names = tuple(_state(first.init(p)))
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise ConfigError(
+                f"the optimizer's init(p) of a 2 x 2 parameter raised {type(error).__name__}: {error}",
+                hint="init(p) returns a dict of tensors of the parameter's shape",
+            ) from error
+        return ("OwnOptimizer", first.init, first.step, names)
 
     @staticmethod
     def state_names(form: tuple) -> tuple[str, ...]:
@@ -89,7 +97,8 @@ class OwnOptimizer:
         for name, p in params.items():
             began = torch.func.vmap(lambda p: _checked(init(p), p))(p)
             own = {n: torch.where(along(is_first, p), began[n], state[n][name]) for n in names}
-            fresh, kept = torch.func.vmap(step)(p, grads[name], own, s["lr"], s["t"])
+            by_row = torch.func.vmap(lambda p, *others: _stepped(step(p, *others), p))
+            fresh, kept = by_row(p, grads[name], own, s["lr"], s["t"])
             for n in names:
                 state[n][name].copy_(kept[n])
             p.copy_(fresh)
@@ -112,13 +121,19 @@ class TorchOptimizer:
         if isinstance(self.kind, str) and kind is None:
             known = [n for n, v in vars(torch.optim).items() if isinstance(v, type)]
             raise UnknownName("torch.optim optimizer", self.kind, known)
-        if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
+        is_class = isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
+        if not is_class or kind is torch.optim.Optimizer:
             raise ConfigError(f"{quoted(self.kind)} is no class of torch.optim", hint="use 'ASGD', say")
         if kind in (torch.optim.LBFGS, torch.optim.SparseAdam):
             raise ConfigError(
                 f"{kind.__name__} needs more than a gradient in each step", hint="write a `step`"
             )
         object.__setattr__(self, "kind", kind)
+        check_numbers(self, lr=(0, None))
+        if not isinstance(self.options, Mapping | tuple | list):
+            raise ConfigError(
+                f"TorchOptimizer(options={quoted(self.options)})", hint='give a dict: {"lambd": 0.01}'
+            )
         object.__setattr__(self, "options", tuple(dict(self.options).items()))
 
     @property
@@ -149,8 +164,33 @@ class TorchOptimizer:
         raise NotImplementedError("never fused")
 
 
-def _checked(state: State, p: Tensor) -> State:
-    for name, t in state.items():
+def _stepped(found: Any, p: Tensor) -> tuple[Tensor, State]:
+    """What a step returned. Raises ConfigError unless it is a parameter of p's shape and a state."""
+    is_pair = isinstance(found, tuple | list) and len(found) == 2
+    if not (is_pair and isinstance(found[0], Tensor) and isinstance(found[1], dict)):
+        raise ConfigError(
+            f"the optimizer's step returned a {type(found).__name__}",
+            hint="step(p, g, state, lr, t) returns (p, state): a tensor and a dict",
+        )
+    if found[0].shape != p.shape:  # which would be broadcast
+        raise ConfigError(
+            f"the optimizer's step returned a parameter of shape {tuple(found[0].shape)} "
+            f"for one of {tuple(p.shape)}"
+        )
+    return tuple(found)
+
+
+def _state(state: Any) -> State:
+    if not isinstance(state, dict) or not all(isinstance(t, Tensor) for t in state.values()):
+        raise ConfigError(
+            f"the optimizer's init returned {quoted(state)}",
+            hint='init(p) returns a dict of tensors: {"mean": torch.zeros_like(p)}, or {}',
+        )
+    return state
+
+
+def _checked(state: Any, p: Tensor) -> State:
+    for name, t in _state(state).items():
         if t.shape != p.shape:
             raise ConfigError(
                 f"the optimizer's state {quoted(name)} has shape {tuple(t.shape)}, "

@@ -35,7 +35,15 @@ class ParameterGroups:
                 f"ParameterGroups of a {type(self.base).__name__}",
                 hint="use SGD(...), Adam(...), RMSprop(...)",
             )
-        given = dict(self.options)
+        pairs = self.options.items() if isinstance(self.options, Mapping) else self.options
+        try:
+            given = {pattern: dict(changes) for pattern, changes in pairs}
+        except (TypeError, ValueError):
+            given = {None: {}}
+        if not all(isinstance(pattern, str) for pattern in given):
+            raise ConfigError(
+                f"ParameterGroups(options={quoted(self.options)})", hint='use {"*.bias": {"lr": 0.1}}'
+            )
         known = values_of(self.base)
         for pattern, changes in given.items():
             unknown = [name for name in changes if name not in known]

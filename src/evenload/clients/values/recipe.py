@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from evenload.clients.values.optimizer import SGD, Optimizer
 from evenload.clients.values.schedule import Constant, ScheduleFunction
 from evenload.errors import ConfigError, UnknownName, quoted
@@ -54,6 +56,9 @@ class Recipe:
     step: Callable[[Any, Any, Any, Any], Any] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("batch_size", "epochs", "steps"):  # of a grid by numpy, say
+            if isinstance(value := getattr(self, name), np.integer):
+                object.__setattr__(self, name, int(value))
         self._check_optimizer()
         if isinstance(self.loss, str) and self.loss not in LOSSES:
             raise UnknownName("loss", self.loss, LOSSES)
@@ -64,8 +69,13 @@ class Recipe:
             raise ConfigError(f"epochs={self.epochs} and steps={self.steps}", hint="give one of the two")
         for name in ("batch_size", "epochs", "steps"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ConfigError(f"{name}={quoted(value)} is not a whole number above 0")
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            if value is not None and (not is_whole or value < 1):
+                raise ConfigError(f"{name}={quoted(value)} is not an int above 0")
+        for name in ("loss", "augment", "objective", "step"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str) and not callable(value):
+                raise ConfigError(f"{name}={quoted(value)} is not a function")
         if self.clip is not None and not self.clip > 0:
             raise ConfigError(f"clip={self.clip} would clip everything", hint="give a norm above 0, or None")
         if self.prox < 0:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from evenload.errors import ConfigError
+from evenload.errors import ConfigError, quoted
 
 __all__ = [
     "Constant",
@@ -92,7 +92,8 @@ class TorchSchedule:
         TorchSchedule(lambda optimizer, steps: OneCycleLR(optimizer, max_lr=1.0, total_steps=steps))
 
     make  ``make(optimizer, steps)`` makes the scheduler of an optimiser whose learning rate is 1; what it
-          makes of that is the factor. One that waits for a metric, or changes momentum, is refused.
+          makes of that is the factor. So rates that it is given (``max_lr``, ``eta_min``) are factors of
+          the optimiser's own. One that waits for a metric, or changes momentum, is refused.
     """
 
     make: Callable[[Any, int], Any]
@@ -112,6 +113,11 @@ def _factors(make: Callable[[Any, int], Any], steps: int) -> tuple[float, ...]:
     scheduler, found = make(optimizer, steps), []
     if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
         raise ConfigError("ReduceLROnPlateau waits for a metric", hint="a schedule is known before training")
+    if not (hasattr(scheduler, "step") and hasattr(scheduler, "get_last_lr")):
+        raise ConfigError(
+            f"TorchSchedule's function returned {quoted(scheduler)}",
+            hint="return a scheduler of torch.optim.lr_scheduler for the optimizer given",
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the optimiser itself is never stepped
         for _ in range(steps):
