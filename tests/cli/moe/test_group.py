@@ -80,7 +80,10 @@ def test_a_target_that_is_missed_is_said_on_stderr(plan):
     assert "evenload: target 1 is not met in 2 of 2 layers" in done.stderr
 
 
-def test_a_plan_is_checked_on_what_comes_later():
+def test_a_plan_is_checked_on_what_comes_later(capsys):
+    code, said = refused(capsys, "place", TRACE, *SIZE, "--check", 0)
+    assert code == 2
+    assert "--check" in said
     done = json.loads(call("place", TRACE, *SIZE, "--check", 512, "--robust", 0.3, "--json").stdout)
     assert len(done["checked"]) == 2
     assert min(done["checked"]) >= 1

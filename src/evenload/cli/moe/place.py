@@ -38,7 +38,7 @@ class PlaceRequest:
     old: Path | None
     target: float | None
     robust: float
-    check: int
+    check: int | None
     tokens_to_come: int | None
     token_us: float | None
     expert_bytes: int
@@ -82,9 +82,10 @@ class PlaceRequest:
 @click.option("--robust", default=0.0, help="0 to 1: how much the worst windows count beside the mean.")
 @click.option(
     "--check",
-    default=0,
+    type=click.IntRange(min=1),
     metavar="TOKENS",
-    help="Also judge a plan made for the first 3/4 of TRACE, on batches of so many tokens of the rest.",
+    help="Also judge a plan made for the first 3/4 of TRACE, on batches of so many tokens of the rest; "
+    "on its steps as they are, if TRACE has counts.",
 )
 @click.option(
     "--tokens-to-come", type=int, help="With --old and --token-us: change only layers where it pays."
@@ -208,6 +209,7 @@ def _where_it_pays(
 
 def _checked(request: PlaceRequest, windows: "NDArray[np.int64]", has_tokens: bool) -> list[float]:
     """[layers] imbalance of the last quarter of the trace, served by a plan made for what came before."""
+    assert request.check is not None
     known = 3 * len(windows) // 4
     later = request.trace.windows(request.check)[1] if has_tokens else windows
     later = later[3 * len(later) // 4 :]
